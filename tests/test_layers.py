@@ -52,6 +52,7 @@ LAYERS = (
     ("loop_phases",),
     ("pretend", "build"),
     ("simulate",),
+    ("programs",),
     ("doctor",),
     ("train",),
     ("measure",),

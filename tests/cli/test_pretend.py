@@ -216,7 +216,7 @@ def test_what_values_decide_is_answered_at_most_where_nobody_said_so(script, bri
         (("--memory-budget", "0", "--", "train.py", "1"), "leaves nothing"),
         (("--world-size", "0", "--", "train.py", "1"), "--world-size 0 is too few"),
         (("--rank", "1", "--", "train.py", "1"), "rank 1 is not in a world of 1"),
-        (("--assume", "apex", "--", "train.py", "1"), "apex cannot be assumed"),
+        (("--assume", "xformers", "--", "train.py", "1"), "xformers cannot be assumed"),
         (("--kernels", "rocm", "--", "train.py", "1"), "rocm"),
         (("--allocator", "segments:True", "--", "train.py", "1"), "segments"),
         (("--snapshot", "s.txt", "--", "train.py", "1"), "must end in .pickle or .pkl"),

@@ -36,6 +36,8 @@ def run():
         lambda: torch.ones(2).cuda(0, non_blocking=True),
         lambda: torch.ones(2).to("cuda", torch.float16),
         lambda: torch.ones(2).pin_memory().to(device="cuda", non_blocking=True),
+        lambda: torch.tensor([1, 2], device="cpu", pin_memory=True).cuda(non_blocking=True),
+        lambda: torch.empty(2, pin_memory=True).cuda(),
         lambda: torch.ones(2).to(torch.ones(1, device="cuda")),
         lambda: torch.tensor([1, 2], device="cuda"),
         lambda: torch.as_tensor([1, 2], device="cuda"),
@@ -344,3 +346,12 @@ def test_everything_is_put_back():
     assert not changed
     with pytest.raises((AssertionError, RuntimeError)):
         torch.zeros(1, device="cuda")
+
+
+@pytest.mark.usefixtures("run")
+def test_parameters_keep_what_a_program_wrote_on_them():
+    layer = nn.Linear(2, 2)
+    layer.weight.belongs_to = "experts"
+    layer.cuda().half()
+    assert layer.weight.belongs_to == "experts"
+    assert layer.weight.dtype == torch.float16

@@ -48,6 +48,31 @@ def test_objects_of_peers_are_what_this_process_has(run):
     assert any("Python objects" in line for line in run.tape.assumptions)
 
 
+@pytest.mark.usefixtures("run")
+def test_known_integers_are_what_every_peer_has():
+    own = torch.arange(WORLD, device="cuda")
+    whole = torch.empty(WORLD * WORLD, dtype=own.dtype, device="cuda")
+    got = torch.empty_like(own)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        dist.all_gather_into_tensor(whole, own)
+        dist.all_to_all_single(got, own)
+    assert whole.tolist() == [0, 1, 2, 3] * WORLD
+    assert got.tolist() == [RANK] * WORLD
+    several = [torch.empty_like(own) for _ in range(WORLD)]
+    dist.all_gather(several, own)
+    assert [x.tolist() for x in several] == [[0, 1, 2, 3]] * WORLD
+
+
+@pytest.mark.usefixtures("run")
+def test_what_another_process_broadcasts_is_unknown():
+    mine, other = torch.tensor([7], device="cuda"), torch.tensor([7], device="cuda")
+    dist.broadcast(mine, RANK)
+    dist.broadcast(other, 0)
+    assert mine.item() == 7
+    assert other.item() == 1  # what an unknown integer is answered
+
+
 def test_collectives_of_several_tensors_at_once(run):
     small, large = torch.ones(8, device="cuda"), torch.ones(8 * WORLD, device="cuda")
     calls = (

@@ -35,10 +35,36 @@ def test_what_is_made_of_known_integers_is_known(known):
 
 
 def test_what_is_made_of_floats_is_not(known):
-    x = torch.zeros(3)
+    x = torch.rand(3)
     assert of(known, x) is None
     assert of(known, x.argmax()) is None
     assert of(known, x > 0) is None
+
+
+def test_floats_that_are_all_alike_are_known_until_they_are_written(known):
+    x = torch.zeros((2, 4), device="gpu:0")
+    assert of(
+        known, x.int().scatter(1, torch.tensor([[1], [3]]).to(x.device), 1).bool().sum(0)
+    ) == [0, 1, 0, 1]
+    assert of(known, torch.full_like(x, 2.0).int()[0]) == [2, 2, 2, 2]
+    assert of(known, (x + 1).int()) is None
+    x.normal_()
+    assert of(known, x.int()) is None
+    assert of(known, torch.ones(MOST_ELEMENTS + 1).int()) is None
+
+
+def test_what_is_chosen_of_unknown_scores_is_spread_evenly(known):
+    scores = torch.randn((4, 8), device="gpu:0")
+    _, places = torch.topk(scores, k=2, dim=1)
+    assert of(known, places) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert of(known, torch.topk(torch.arange(4), 1).indices) == [3]
+    assert of(known, torch.topk(scores, 2, dim=0).indices) is None
+
+
+@pytest.mark.usefixtures("known")
+def test_a_known_mask_selects_as_many_as_it_has():
+    mask = torch.tensor([True, False, True]).to("gpu:0")
+    assert torch.randn((2, 3), device="gpu:0").masked_select(mask).shape == (4,)
 
 
 def test_large_tensors_are_not_kept(known):

@@ -5,7 +5,7 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags, inference
+from brimful.cli import flags, inference, programs
 from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
 from brimful.cli.output import (
     DOES_NOT_FIT,
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_job(parser)
     flags.add_strategy(parser, searched=False)
     inference.add_arguments(parser)
+    parser.add_argument("--from", type=programs.refuses_all, help=argparse.SUPPRESS)
     flags.add_prices(parser)
     add_page(parser)
     flags.add_verbose(parser)

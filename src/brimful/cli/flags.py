@@ -233,10 +233,17 @@ def path(what: str, *, suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:
     return parse
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the positional MODEL and the cluster flags."""
+def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """Add the positional MODEL and the cluster flags.
+
+    Args:
+        parser: Of a verb.
+        optional: Whether something else may name the model.
+    """
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a name (brimful models), folder, config.json or plan.yaml")
+    nargs = "?" if optional else None
+    model = "a name (brimful models), folder, config.json or plan.yaml"
+    add("model", metavar="MODEL", nargs=nargs, help=model)
     add(
         "--gpus",
         metavar="GPUS",

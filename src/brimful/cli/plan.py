@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags, output_paths
+from brimful.cli import defaults, flags, output_paths, programs
 from brimful.cli.assumed import assumed_facts, fused_facts, run_of
 from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="source",
         metavar="FILE",
-        type=flags.path("--from"),
+        type=programs.file_or_refusal("plan"),
         default=None,
         help="DeepSpeed's JSON or Accelerate's YAML, which says what no flag says",
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags, inference, output_paths
+from brimful.cli import flags, inference, output_paths, programs
 from brimful.cli.assumed import assumed_facts
 from brimful.cli.output import inputs_json, show_json, tell
 from brimful.cli.page import add_page
@@ -39,9 +39,10 @@ HELP = "run a plan's own code on a pretend GPU and read its memory"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
-    flags.add_model(parser)
+    flags.add_model(parser, optional=True)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=False)
+    programs.add_arguments(parser)
     inference.add_arguments(parser)
     parser.add_argument(
         "-o",
@@ -91,6 +92,9 @@ def _phases(text: str) -> tuple[str, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
+    programs.check_alone(args)
+    if args.source is not None:
+        return programs.run_simulate(args)
     if inference.is_asked(args):
         if args.routing is not None:
             raise InputError("--routing does not go with --task inference; leave it out")

@@ -17,14 +17,17 @@ from typing import Any, NamedTuple
 import torch
 
 from brimful.pretend.other_kernels import OtherKernels
+from brimful.pretend.when_imported import Changes
 
 KERNELS = {
     "apex": "apex",
+    "fused_weight_gradient_mlp_cuda": "apex",
     "causal_conv1d": "causal-conv1d",
     "cutlass": "nvidia-cutlass-dsl",
     "cut_cross_entropy": "cut-cross-entropy",
     "fla": "flash-linear-attention",
     "flash_attn": "flash-attn",
+    "flash_attn_2_cuda": "flash-attn",
     "flash_attn_3": "flash-attn-3",
     "flash_attn_interface": "flash-attn-3",
     "kernels": "kernels",
@@ -32,6 +35,7 @@ KERNELS = {
     "mamba_ssm": "mamba-ssm",
     "sageattention": "sageattention",
     "transformer_engine": "transformer-engine",
+    "transformer_engine_torch": "transformer-engine",
     "triton": "triton",
     "xformers": "xformers",
 }
@@ -47,16 +51,20 @@ class StandIn(NamedTuple):
     """A package that stands for one that is not installed.
 
     Attributes:
-        version: Of the package that was followed.
+        version: Of the package that was followed; empty: no metadata is stood in for.
         words: What it is, for the report.
         fill: Fills a module, by its name, when it is imported.
         is_module: Whether there is a module of a name.
+        environment: Variables that are set meanwhile.
+        changes: What is to be replaced in modules that are installed, by name.
     """
 
     version: str
     words: str
     fill: Callable[[ModuleType], None]
     is_module: Callable[[str], bool]
+    environment: Mapping[str, str] = {}
+    changes: Mapping[str, Changes] = {}
 
 
 @contextlib.contextmanager
@@ -77,6 +85,29 @@ def looking_for(kernels: OtherKernels, stand_ins: Mapping[str, StandIn]) -> Iter
         for name in made:
             if isinstance(getattr(sys.modules[name], "__loader__", None), _Filler):
                 del sys.modules[name]
+
+
+@contextlib.contextmanager
+def nothing_stood_in() -> Iterator[None]:
+    """Let packages that are stood in for be absent inside the block, as they are on this machine.
+
+    PyTorch's compiler imports Triton to look into it, and takes other code where it is not there.
+    """
+    finders = [finder for finder in sys.meta_path if isinstance(finder, _Last)]
+    made = {
+        name: module
+        for name, module in sys.modules.items()
+        if isinstance(getattr(module, "__loader__", None), _Filler)
+    }
+    for name in made:
+        del sys.modules[name]
+    for finder in finders:
+        sys.meta_path.remove(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.extend(finders)
+        sys.modules.update(made)
 
 
 class _Filler(Loader):
@@ -117,6 +148,8 @@ class _Last(MetaPathFinder):
     def find_distributions(self, context: Any) -> Iterable[Any]:
         """Return what ``importlib.metadata`` is told of a stand-in: its version."""
         for module, stand_in in self._stand_ins.items():
+            if not stand_in.version:
+                continue
             if context.name is None or _plain(context.name) == _plain(KERNELS[module]):
                 yield _Distribution(KERNELS[module], stand_in.version, module)
 

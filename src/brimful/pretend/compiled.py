@@ -25,6 +25,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _disable_current_modes
 
 from brimful.errors import BrimfulError, UnsupportedError
+from brimful.pretend.absent import nothing_stood_in
 from brimful.pretend.known_values import REALLY_FAKE, KnownValues
 from brimful.pretend.replacing import replaced
 
@@ -246,9 +247,13 @@ def _compilers() -> tuple[Any, Any, Any]:
         _disable_current_modes(),
         torch._C.DisableTorchFunction(),  # noqa: SLF001 - modes see none of it
         replaced([REALLY_FAKE]),
+        nothing_stood_in(),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.utils import _triton
+
+        _triton.has_triton_package.cache_clear()
         from torch._dynamo import eval_frame
 
         from brimful.pretend import compiled_code, compiled_tracing

@@ -131,7 +131,7 @@ def _asarray(_: KnownValues, data: Any, **kwargs: Any) -> Any:
 
 def _tensor(known: KnownValues, data: Any, **kwargs: Any) -> Any:
     """Make a tensor of numbers, among which there may be tensors of one number."""
-    kwargs = {name: inward(x) for name, x in kwargs.items()}
+    kwargs = {name: inward(x) for name, x in kwargs.items() if name != "pin_memory"}
     try:
         return torch.tensor(data, **kwargs)
     except RuntimeError:  # where PyTorch would read a number of a tensor that has none

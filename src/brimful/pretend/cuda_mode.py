@@ -72,6 +72,7 @@ class _SaysCuda(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped to
             args = tuple(map(inward, args))
             if kwargs:
                 kwargs = {name: inward(x) for name, x in kwargs.items()}
+                kwargs.pop("pin_memory", None)  # of a host that has none to pin
                 generator = kwargs.get("generator")
                 if type(generator) is Generator and generator.is_of_gpu:
                     kwargs["generator"] = None
@@ -169,19 +170,22 @@ def saying_cuda(
     """
     mode = _SaysCuda(known)
     compiler = Compiler(known, assumptions, _Below)
+    standing = stand_ins(assumed, kernels, known)
     libraries = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
         "bitsandbytes.functional": eight_bit.state_is_paged,
         **triton_kernels.changes(kernels, known),
+        **{name: change for each in standing.values() for name, change in each.changes.items()},
     }
+    variables = {name: x for each in standing.values() for name, x in each.environment.items()}
     names = [*cuda_names.replacements(), *cuda_calls.replacements(), *_replacements(mode)]
     compiler.originals = _originals(names)
     with (
-        _environment(_LOAD_IN_ORDER, "1"),
+        _environment({_LOAD_IN_ORDER: "1", **variables}),
         replaced((*names, *compiler.replacements())),
         compiler.open(),
         when_imported(libraries),
-        looking_for(kernels, stand_ins(assumed, kernels, known)),
+        looking_for(kernels, standing),
         _Below(),
         mode,
     ):
@@ -261,12 +265,13 @@ def _originals(names: Iterable[tuple[Any, str, Any]]) -> list[tuple[Any, str, An
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value

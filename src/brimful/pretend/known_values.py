@@ -17,19 +17,33 @@ import torch._subclasses
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.pretend import real_values
+from brimful.pretend import known_collectives, real_values
 
 MOST_ELEMENTS = 2**20
 """Of a tensor that keeps a twin: token numbers of a batch, not a mask of every pair of them."""
 TWIN = "_brimful_twin"
 """The attribute of a fake tensor that holds its known values."""
+_ALIKE = "_brimful_alike"
+"""The attribute of a fake tensor of floats that are all one known number."""
 REALLY_FAKE = (torch._subclasses, "FakeTensor", FakeTensor)  # noqa: SLF001 - its home
 """What undoes that libraries find no fake tensor where values are known: a name and its value."""
 _aten = torch.ops.aten
+_COLLECTIVES = "c10d"
 _HOST = torch.device("cpu")
 _FILLS = frozenset({
     _aten.ones_like.default, _aten.zeros_like.default, _aten.full_like.default,
 })  # fmt: skip
+
+_CONSTANTS: dict[Any, int | None] = {
+    _aten.zeros.default: 0,
+    _aten.zeros_like.default: 0,
+    _aten.new_zeros.default: 0,
+    _aten.ones.default: 1,
+    _aten.ones_like.default: 1,
+    _aten.full.default: None,
+    _aten.full_like.default: None,
+}
+"""Operations that make tensors of one number, with it; None: it is their second argument."""
 
 
 class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
@@ -45,6 +59,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         kwargs = kwargs or {}
         if func is _aten.index.Tensor:
             args = self._positions(*args)
+        elif func is _aten.masked_select.default and self.value(args[1]) is not None:
+            func, args = _aten.index.Tensor, self._selected(*args)
         try:
             out = func(*args, **kwargs)
         except real_values.UNKNOWN:
@@ -52,7 +68,14 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             if twins is None:
                 raise
             return self._as_fake(_really(func, *twins), _device_of(args))
-        self._follow(func, args, kwargs, out)
+        if func.namespace == _COLLECTIVES:
+            self._exchange(func, args)
+        elif func is _aten.topk.default and self.value(args[0]) is None:
+            self._choose_places(args, out)
+        else:
+            if func in _CONSTANTS:
+                self._fill(func, args, out)
+            self._follow(func, args, kwargs, out)
         return out
 
     def value(self, tensor: Any) -> torch.Tensor | None:
@@ -63,6 +86,47 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if twin is not None and twin.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
             return None
         return twin
+
+    def choose(self, chosen: torch.Tensor, count: int) -> None:
+        """Take it that choices, which nobody knows, are spread evenly, one after the other.
+
+        Args:
+            chosen: Which columns each row chooses, by a mask.
+            count: How many a row chooses.
+        """
+        if isinstance(chosen, FakeTensor) and _may_be_known(chosen):
+            rows, columns = chosen.numel() // chosen.shape[-1], chosen.shape[-1]
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                mask = torch.zeros((rows, columns), dtype=torch.bool)
+                mask.scatter_(1, _spread(rows, count, columns), value=True)
+                setattr(chosen, TWIN, mask.view(chosen.shape))
+
+    def _fill(self, func: Any, args: Any, out: Any) -> None:
+        """Know floats that are all alike, until something is written into them: a mask of zeros.
+
+        One number stands for them, and no host memory is taken.
+        """
+        is_new = isinstance(out, FakeTensor) and out.is_floating_point() and out.dim() > 0
+        if is_new and out.numel() <= MOST_ELEMENTS:
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                number = args[1] if _CONSTANTS[func] is None else _CONSTANTS[func]
+                one = torch.tensor(number, dtype=out.dtype, device=_HOST)
+                setattr(out, _ALIKE, one.expand(out.shape))
+
+    def _exchange(self, func: Any, args: Any) -> None:
+        """Follow a collective, whose schema does not say that it writes into its first argument."""
+        twins = self._twins(args, {})
+        if twins is not None and known_collectives.exchange(func, twins[0]):
+            self._keep(args[0], twins[0][0])
+        else:
+            self._forget_all(args[0])
+
+    def _forget_all(self, x: Any) -> None:
+        if isinstance(x, (list, tuple)):
+            for each in x:
+                self._forget_all(each)
+        else:
+            self.forget(x)
 
     def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         changes = func._schema.is_mutable  # noqa: SLF001
@@ -89,6 +153,25 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             if isinstance(fake, FakeTensor):
                 setattr(fake, TWIN, twin)
 
+    def _keep(self, x: Any, twin: Any) -> None:
+        """Give fake tensors the values that were written into their twins."""
+        if isinstance(x, FakeTensor):
+            setattr(x, TWIN, twin)
+        elif isinstance(x, (list, tuple)):
+            for each, other in zip(x, twin, strict=True):
+                self._keep(each, other)
+
+    def _choose_places(self, args: Any, out: Any) -> None:
+        """The same of ``topk`` along rows: which columns it finds, of scores that are not known."""
+        scores, (_, places) = args[0], out
+        along = args[2] if len(args) > 2 else -1  # noqa: PLR2004 - its place
+        is_last = along in {-1, scores.dim() - 1} and scores.dim() > 1
+        if is_last and _may_be_known(places) and scores.shape[-1]:
+            rows = places.numel() // max(places.shape[-1], 1)
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                found = _spread(rows, places.shape[-1], scores.shape[-1])
+                setattr(places, TWIN, found.view(places.shape))
+
     def _twins(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Return the arguments with twins for tensors and the host for devices, or None."""
         try:
@@ -100,6 +183,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if isinstance(x, torch.Tensor):
             value = self.value(x)
             if value is None:
+                value = getattr(x, _ALIKE, None)
+            if value is None or value.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
                 raise LookupError
             return value
         if isinstance(x, (list, tuple)):
@@ -117,7 +202,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
 
     def forget(self, tensor: Any) -> None:
         """Know nothing any more of a tensor, nor of others that share its memory."""
-        twin = getattr(tensor, TWIN, None)
+        twin = getattr(tensor, TWIN, getattr(tensor, _ALIKE, None))
         if twin is not None:
             storage = twin.untyped_storage()
             key = storage._cdata  # noqa: SLF001
@@ -137,6 +222,13 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             found.extend(self._as_fake(place, index.device) for place in places)
         return tensor, found
 
+    def _selected(self, tensor: Any, mask: Any) -> tuple[Any, Any]:
+        """Return what ``masked_select`` indexes, as CUDA's kernel does it."""
+        shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            places = self.value(mask).expand(shape).nonzero(as_tuple=True)  # type: ignore[union-attr]
+        return tensor.expand(shape), [self._as_fake(place, mask.device) for place in places]
+
     def _as_fake(self, out: Any, device: Any) -> Any:
         """Return a fake tensor for each known one."""
         if isinstance(out, (tuple, list)):
@@ -146,6 +238,11 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         fake = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=device)
         setattr(fake, TWIN, out)
         return fake
+
+
+def _spread(rows: int, count: int, columns: int) -> torch.Tensor:
+    """Return columns that rows choose, each as often as any other as far as that goes."""
+    return (torch.arange(rows * count) % columns).view(rows, count)
 
 
 def _really(func: Any, args: Any, kwargs: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from brimful.pretend.known_values import TWIN
 from brimful.pretend.libraries import library
 
 _SAME_KIND = "_has_compatible_shallow_copy_type"
@@ -58,7 +59,11 @@ def modules_move(mode: FakeTensorMode) -> Iterator[None]:
             constant = getattr(tensor, "constant", None)
             if constant is not None:  # as of torch.tensor(2.66); by its storage its like are known
                 converter.invalidate_constant_aliases(constant)
+        # A real parameter stays the same tensor as its module moves, with a program's attributes.
+        own = {name: x for name, x in vars(one).items() if name not in vars(other)}
+        own.pop(TWIN, None)
         original(one, other)
+        vars(one).update(own)
 
     torch.utils.swap_tensors = swap_tensors
     try:

@@ -1,28 +1,40 @@
 """Which packages of kernels can be stood in for: one line each."""
 
+import importlib.util
 from collections.abc import Callable, Collection
 
 from brimful.errors import UnsupportedError
-from brimful.pretend import flash_attn_2, triton_decorators
+from brimful.pretend import apex_norms, flash_attn_2, triton_decorators
 from brimful.pretend.absent import KERNELS, WITH_TORCH, StandIn
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.report_values import BesideTorch, Launched, Missed
+from brimful.pretend.transformer_engine import extension
 
 STAND_INS: dict[str, Callable[[OtherKernels, KnownValues], StandIn]] = {
+    "apex": apex_norms.stand_in,
     "flash-attn": flash_attn_2.stand_in,
+    "transformer-engine": extension.stand_in,
     "triton": triton_decorators.stand_in,
 }
 """By the name under which a package is installed."""
+
+_BESIDE = {"transformer-engine": "transformer_engine"}
+"""Packages of which only what was compiled is stood in for, with the module that has to exist."""
 
 
 def check_stand_ins(assumed: Collection[str]) -> None:
     """Refuse to assume what cannot be stood in for.
 
     Raises:
-        UnsupportedError: Nothing here stands in for one of the names.
+        UnsupportedError: Nothing here stands in for one of the names, or for its own Python.
     """
     for name in assumed:
+        if name in _BESIDE and importlib.util.find_spec(_BESIDE[name]) is None:
+            raise UnsupportedError(
+                f"what stands for {name} is its extension, beside its own Python; pip install "
+                f"--no-deps {name}"
+            )
         if name not in STAND_INS:
             listed = ", ".join(sorted(STAND_INS))
             raise UnsupportedError(

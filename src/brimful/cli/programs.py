@@ -1,0 +1,151 @@
+"""``--from`` of verbs that take no file there: a program that is known is run as it is."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brimful.cli import flags
+from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.devices import cards
+from brimful.hardware.names import split_counts
+from brimful.programs.base import Rank
+
+if TYPE_CHECKING:
+    from brimful.programs.base import Program, RankPeak
+    from brimful.show.answer import Answer
+
+SCHEMA = "brimful.program/1"
+_HELP = (
+    "a program of another framework by its command line, run as it is: 'pretrain_gpt.py "
+    "--tensor-model-parallel-size 8 ...' of Megatron-LM, or the YAML of its arguments"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--from`` and what belongs to it."""
+    add = parser.add_argument_group("a program of another framework").add_argument
+    add("--from", dest="source", metavar="COMMAND|YAML", default=None, help=_HELP)
+    world = "processes, where the command line does not say; default: one node, or what it needs"
+    add("--world-size", metavar="N", type=flags.whole("--world-size"), help=world)
+
+
+def file_or_refusal(verb: str) -> Callable[[str], Path]:
+    """Return the parser of ``--from FILE`` that refuses a program in a sentence.
+
+    Args:
+        verb: That has formulas alone.
+    """
+    read = flags.path("--from")
+
+    def parse(text: str) -> Path:
+        from brimful.programs.reading import is_program
+
+        if is_program(text):
+            raise UnsupportedError(
+                f"{verb} has no formula for a program of another framework; brimful simulate "
+                f"--from '...' runs it as it is on a pretend GPU"
+            )
+        return read(text)
+
+    return parse
+
+
+def refuses_all(text: str) -> Path:
+    """Refuse what ``estimate`` is given by ``--from``.
+
+    Raises:
+        InputError: Always, but for a program, which is refused by its own sentence.
+    """
+    file_or_refusal("estimate")(text)
+    raise InputError("--from belongs to plan, and to simulate for a program; leave it out")
+
+
+def check_alone(args: argparse.Namespace) -> None:
+    """Refuse what stands beside a program that says it itself.
+
+    Raises:
+        InputError: A model stands there, or nothing does.
+    """
+    if args.source is None and args.model is None:
+        raise InputError(
+            "simulate was given no MODEL; give a name (brimful models), a plan, or --from a program"
+        )
+    if args.source is None and args.world_size is not None:
+        raise InputError(f"--world-size {args.world_size} belongs to --from; give --gpus instead")
+    if args.source is not None and args.model is not None:
+        raise InputError(f"{args.model} stands beside --from, which names the model; leave it out")
+
+
+def run_simulate(args: argparse.Namespace) -> int:
+    """Run a program on the pretend GPU and print what each kind of process takes."""
+    from brimful.cli.progress import Progress
+    from brimful.programs.reading import read_program
+    from brimful.programs.running import run_program
+
+    gpu, num = _gpus(args)
+    program = _of_rank(read_program(str(args.source), num), args.rank)
+    with Progress(f"running {len(program.ranks)} of its processes", quiet=args.json) as progress:
+        progress.update("the first steps", 0.0)
+        peaks = run_program(program, gpu=gpu, allocator=args.allocator or "")
+    if args.json:
+        show_json(
+            {
+                "schema": SCHEMA,
+                "statement": _statement(peaks),
+                "program": msgspec.structs.asdict(program),
+                "ranks": [msgspec.structs.asdict(peak) for peak in peaks],
+                "simulated_peak_allocated_bytes": max(
+                    peak.simulated_peak_allocated_bytes for peak in peaks
+                ),
+                "fits": all(peak.fits for peak in peaks),
+            }
+        )
+    tell(args, lambda: _answer(program, peaks, gpu))
+    return FITS if all(peak.fits for peak in peaks) else DOES_NOT_FIT
+
+
+def _statement(peaks: "tuple[RankPeak, ...]") -> str:
+    most = max(peak.simulated_peak_allocated_bytes for peak in peaks)
+    return f"{most} bytes allocated at the peak, simulated"
+
+
+def _gpus(args: argparse.Namespace) -> tuple[str, int | None]:
+    """Return the card, and how many there are where a flag says."""
+    from brimful.cli import defaults
+
+    if args.gpus is None:
+        return defaults.PRETEND_GPU, args.world_size
+    counted = split_counts(args.gpus)
+    num = counted.num_nodes * counted.per_node
+    is_counted = counted.gpu != args.gpus.strip().lower()
+    return counted.gpu, args.world_size or (num if is_counted else None)
+
+
+def _of_rank(program: "Program", rank: int | None) -> "Program":
+    if rank is None:
+        return program
+    if rank >= program.world_size:
+        raise InputError(
+            f"--rank {rank} is not in a world of {program.world_size}; use 0 to "
+            f"{program.world_size - 1}"
+        )
+    return msgspec.structs.replace(program, ranks=(Rank(rank, "as asked for"),))
+
+
+def _answer(program: "Program", peaks: "tuple[RankPeak, ...]", gpu: str) -> "Answer":
+    from brimful.show.answer import Answer
+    from brimful.show.programs import programs_summary
+    from brimful.show.summary import Fact
+
+    card = next((each.description for each in cards() if each.name == gpu), gpu)
+    rests = dict.fromkeys(line for peak in peaks for line in peak.assumptions)
+    command = " ".join(program.argv)
+    return Answer(
+        programs_summary(program, peaks, card),
+        (Fact("next", "-v prints what was run and what it rests on; --json has it whole"),),
+        (command, "", *rests),
+    )

@@ -1,0 +1,275 @@
+"""Megatron-LM's ``pretrain_gpt.py``: what of its command line is changed, and which ranks are run.
+
+What needs files (data, tokenizers, checkpoints, logs) is replaced by Megatron's own mock data and a
+tokenizer that is a number; schedules of learning rates end with the steps that are run; times, of
+which there are none, are logged without choosing among them. Everything else is left to Megatron's
+parser, in the version that is installed.
+
+Source: Megatron-LM 0.20 (``megatron/training/arguments.py``, ``megatron/core/parallel_state.py``).
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from brimful.errors import InputError
+from brimful.programs.base import Command, Program, Rank
+
+SCRIPT = "pretrain_gpt.py"
+NODE = 8
+"""GPUs that are taken where nothing says how many there are: a node of this many, or more."""
+_STEPS = 2
+_ASSUMED = ("triton", "transformer-engine", "flash-attn", "apex")
+_GPT2_VOCAB = 50257
+"""Rows of GPT-2's own ``vocab.json``."""
+_OF_TOKENIZER = {
+    "GPT2BPETokenizer": _GPT2_VOCAB,
+    "Llama2Tokenizer": 32000,
+    "TikTokenizer": 2**17,
+}
+"""Of tokenizers whose kind says how many there are (TikTokenizer: Megatron's own default)."""
+_MOCK = (
+    f"{_STEPS} steps on Megatron's mock data, from nothing: no data, checkpoint or log is read or "
+    f"written"
+)
+_FILES = frozenset({
+    "--data-path", "--train-data-path", "--valid-data-path", "--test-data-path", "--data-args-path",
+    "--per-split-data-args-path", "--data-cache-path", "--vocab-file", "--merge-file",
+    "--tokenizer-model", "--tokenizer-type", "--tiktoken-pattern", "--load", "--save",
+    "--pretrained-checkpoint", "--tensorboard-dir", "--exit-on-missing-checkpoint", "--finetune",
+    "--use-checkpoint-args", "--auto-detect-ckpt-format", "--use-persistent-ckpt-worker",
+    "--no-use-tokenizer-model-from-checkpoint-args", "--memory-snapshot-path",
+    "--record-memory-history", "--profile", "--timing-log-option", "--vocab-size",
+    "--mock-data", "--no-mmap-bin-files",
+})  # fmt: skip
+"""Flags of files, and of what is done with them."""
+_SCHEDULE = frozenset({
+    "--train-iters", "--train-samples", "--eval-iters", "--eval-interval", "--exit-interval",
+    "--exit-duration-in-mins", "--save-interval", "--rampup-batch-size", "--min-lr",
+    "--use-checkpoint-opt_param-scheduler", "--override-opt_param-scheduler", "--full-validation",
+})  # fmt: skip
+_PREFIXES = (
+    "--lr-", "--wandb-", "--profile-", "--fim-", "--dist-ckpt-", "--ckpt-fully-", "--ckpt-assume-",
+    "--ckpt-convert-", "--async-", "--no-load-", "--no-save-", "--non-persistent-",
+)  # fmt: skip
+"""Beginnings of flags of schedules, logs and checkpoints."""
+
+
+class Flags(NamedTuple):
+    """A command line, flag by flag.
+
+    Attributes:
+        values: Of each flag, in order; a switch has none.
+    """
+
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def first(self, *names: str, default: int) -> int:
+        """Return a flag's number; of a flag that is given twice the last, as argparse does.
+
+        Raises:
+            InputError: It is no whole number of 1 or more.
+        """
+        found = [(flag, given) for flag, given in self.values if flag in names]
+        if not found:
+            return default
+        flag, given = found[-1]
+        if len(given) != 1 or not given[0].isdecimal() or int(given[0]) < 1:
+            raise InputError(f"{flag} {' '.join(given)} is no whole number of 1 or more; give one")
+        return int(given[0])
+
+    def text(self, name: str) -> str:
+        """Return a flag's value; empty: it is not there."""
+        return next((" ".join(given) for flag, given in reversed(self.values) if flag == name), "")
+
+    def has(self, name: str) -> bool:
+        """Whether a flag is there."""
+        return any(flag == name for flag, _ in self.values)
+
+
+def program(command: Command, world_size: int | None) -> Program:
+    """Return what is run for a command line.
+
+    Args:
+        command: As it was given.
+        world_size: Processes, where that is asked for.
+
+    Raises:
+        InputError: A degree does not divide the world, or something is not installed.
+    """
+    flags = flags_of(command.arguments)
+    size, notes = _world(flags, world_size or command.num_processes, command.environment)
+    vocab, of = _vocabulary(flags)
+    changed = (
+        "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(vocab),
+        "--train-iters", str(_STEPS), "--eval-iters", "0", "--eval-interval", "1000",
+        "--lr-decay-style", "constant", "--timing-log-option", "all",
+    )  # fmt: skip
+    kept = tuple(word for flag, given in flags.values if _stays(flag) for word in (flag, *given))
+    return Program(
+        name="Megatron-LM's pretrain_gpt.py",
+        argv=(_script(command.script), *kept, *changed),
+        world_size=size,
+        ranks=_ranks(flags, size),
+        assume=_ASSUMED,
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1", **command.environment},
+        notes=(*notes, _MOCK, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them"),
+    )
+
+
+def flags_of(words: Sequence[str]) -> Flags:
+    """Take a command line apart.
+
+    Raises:
+        InputError: It begins with what belongs to no flag.
+    """
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            flag, is_given, value = word.partition("=")
+            found.append((flag, [value] if is_given else []))
+        elif found:
+            found[-1][1].append(word)
+        else:
+            raise InputError(f"{word} stands behind {SCRIPT} and belongs to no flag; leave it out")
+    return Flags(tuple((flag, tuple(given)) for flag, given in found))
+
+
+def _stays(flag: str) -> bool:
+    return flag not in _FILES and flag not in _SCHEDULE and not flag.startswith(_PREFIXES)
+
+
+def _degrees(flags: Flags) -> Mapping[str, int]:
+    tp = flags.first("--tensor-model-parallel-size", default=1)
+    return {
+        "tp": tp,
+        "pp": flags.first("--pipeline-model-parallel-size", default=1),
+        "cp": flags.first("--context-parallel-size", default=1),
+        "ep": flags.first("--expert-model-parallel-size", default=1),
+        "etp": flags.first("--expert-tensor-parallel-size", default=tp),
+    }
+
+
+def _world(
+    flags: Flags, asked: int | None, environment: Mapping[str, str]
+) -> tuple[int, tuple[str, ...]]:
+    """Return how many processes there are, and what was taken for granted."""
+    by = _degrees(flags)
+    least = math.lcm(by["tp"] * by["pp"] * by["cp"], by["etp"] * by["ep"] * by["pp"])
+    told = environment.get("WORLD_SIZE", "")
+    size = asked or (int(told) if told.isdecimal() and int(told) else None)
+    words = " x ".join(f"{name} {n}" for name, n in by.items() if n > 1) or "one GPU"
+    if size is None:
+        size = least * -(-NODE // least)
+        note = f"{size} GPUs: nothing says how many; least for {words} is {least}"
+        return size, (f"{note} (--world-size N says)",)
+    if size % least:
+        raise InputError(
+            f"{size} GPUs are no multiple of {least}, which {words} needs; give --world-size "
+            f"{least * -(-size // least)}, or other degrees"
+        )
+    return size, ()
+
+
+def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
+    """Return one process of each kind of stage: the first, the second and the last.
+
+    Stages between hold fewer micro-batches than the second and no more of the model.
+    """
+    by = _degrees(flags)
+    stages = by["pp"]
+    if stages == 1:
+        return (Rank(0, "every GPU does the same"),)
+    is_inside = flags.has("--use-tp-pp-dp-mapping")
+    step = by["tp"] * by["cp"] if is_inside else size // stages
+    second = [Rank(step, f"stage 2 of {stages}")] if stages > 2 else []  # noqa: PLR2004 - a middle
+    return (
+        Rank(0, f"stage 1 of {stages}, with the embedding"),
+        *second,
+        Rank(step * (stages - 1), f"stage {stages} of {stages}, with the loss"),
+    )
+
+
+def _vocabulary(flags: Flags) -> tuple[int, str]:
+    """Return the rows of the vocabulary before Megatron pads them, and who says so.
+
+    Raises:
+        InputError: Nobody says.
+    """
+    if flags.has("--vocab-size"):
+        return flags.first("--vocab-size", default=0), "by --vocab-size"
+    kind = flags.text("--tokenizer-type") or "GPT2BPETokenizer"
+    if flags.has("--padded-vocab-size"):
+        return flags.first("--padded-vocab-size", default=0), "by --padded-vocab-size"
+    words = Path(flags.text("--vocab-file") or "-")
+    if kind == "GPT2BPETokenizer" and words.is_file():
+        return len(json.loads(words.read_text("utf-8"))), f"in {words}"
+    if kind in _OF_TOKENIZER:
+        return _OF_TOKENIZER[kind], f"of {kind}"
+    model = flags.text("--tokenizer-model")
+    for rows in _known_model(model):
+        return rows, f"of {model}"
+    raise InputError(
+        f"how many rows the vocabulary of {kind} {model} has is not known here; add --vocab-size N "
+        f"to the command line"
+    )
+
+
+def _known_model(name: str) -> Iterator[int]:
+    """Yield the rows of a model that is known by the name of its tokenizer."""
+    from brimful.models.config import load_model
+
+    try:
+        if name:
+            yield load_model(name).vocab_size
+    except InputError:
+        return
+
+
+def _script(named: str) -> str:
+    """Return where the program is.
+
+    Raises:
+        InputError: It, or what it needs, is not installed.
+    """
+    found = next((path for path in _places(named) if path.is_file()), None)
+    missing = [] if found else ["git clone --depth 1 https://github.com/NVIDIA/Megatron-LM"]
+    if find_spec("transformer_engine") is None:
+        missing.append("pip install --no-deps transformer-engine")
+    others = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    if others:
+        missing.append(f"pip install {' '.join(others)}")
+    if missing:
+        raise InputError(
+            f"Megatron-LM runs here as it is, and something of it is not installed: "
+            f"{' && '.join(missing)}; then give the script's path in --from"
+        )
+    assert found is not None, "or it is missing"
+    return str(found)
+
+
+_NEEDED = {
+    "einops": "einops",
+    "nvdlfw_inspect": "nvdlfw-inspect",
+    "onnx": "onnx",
+    "onnxscript": "onnxscript",
+    "pybind11": "pybind11",
+    "pydantic": "pydantic",
+    "regex": "regex",
+    "torch": "torch",
+}
+"""Packages that Megatron's training and Transformer Engine's Python import, by their modules."""
+
+
+def _places(named: str) -> Iterator[Path]:
+    yield Path(named)
+    yield Path("Megatron-LM", SCRIPT)
+    try:
+        spec = find_spec("megatron.training")
+    except ModuleNotFoundError:
+        spec = None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        yield Path(folder).parents[1] / SCRIPT

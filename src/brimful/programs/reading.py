@@ -1,0 +1,106 @@
+"""Reading what ``--from`` is given: a command line of a program that is known, or its YAML."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import FileFormatError, InputError
+from brimful.plan import load_yaml
+from brimful.programs import megatron
+from brimful.programs.base import Command, Program
+
+PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {megatron.SCRIPT: megatron.program}
+"""By the name of the script."""
+_ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"
+"""Keys of a YAML of arguments: a mapping of flags, and one of variables."""
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_YAML = frozenset({".yaml", ".yml"})
+
+
+def is_program(text: str) -> bool:
+    """Whether a text is a command line of a program that is known here, and no file's name."""
+    words = text.split()
+    return any(Path(word).name in PROGRAMS for word in words)
+
+
+def read_program(text: str, world_size: int | None) -> Program:
+    """Read a command line, or a YAML of arguments, alone or behind the script.
+
+    Args:
+        text: What was typed.
+        world_size: Processes, where that is asked for; None: as the command line says.
+
+    Raises:
+        InputError: It cannot be read, or names no program that is known.
+        FileFormatError: The YAML has no arguments.
+    """
+    command = _of_yaml(Path(text)) if _is_yaml(text) else _of_line(text)
+    read = PROGRAMS.get(Path(command.script).name)
+    if read is None:
+        known = ", ".join(sorted(PROGRAMS))
+        raise InputError(
+            f"--from runs {known} or a YAML of its arguments, and was given {command.script}; any "
+            f"other script runs by brimful pretend -- {command.script}"
+        )
+    return read(command, world_size)
+
+
+def _is_yaml(text: str) -> bool:
+    # A path of a YAML may have spaces; a script before it makes a command line of it.
+    return Path(text).suffix in _YAML and not is_program(text)
+
+
+def _of_line(text: str) -> Command:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--from {text!r} is no command line: {error}") from error
+    variables: dict[str, str] = {}
+    while words and _ASSIGNED.fullmatch(words[0]) and not words[0].startswith("-"):
+        name, _, variables[name] = words.pop(0).partition("=")
+    if not words:
+        raise InputError("--from names no program; give its command line, or a YAML of arguments")
+    from brimful.pretend.scripts import launched
+
+    program, num = launched(words)
+    if not program:
+        raise InputError(f"--from {text!r} names no script; give one")
+    if len(program) == 2 and Path(program[1]).suffix in _YAML:  # noqa: PLR2004 - and its arguments
+        read = _of_yaml(Path(program[1]))
+        return Command(program[0], read.arguments, {**read.environment, **variables}, num)
+    return Command(program[0], tuple(program[1:]), variables, num)
+
+
+def _of_yaml(path: Path) -> Command:
+    try:
+        content = load_yaml(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read; check the path") from error
+    flags = content.get(_ARGUMENTS) if isinstance(content, dict) else None
+    if not isinstance(flags, dict):
+        raise FileFormatError(
+            f"{path} has no {_ARGUMENTS}, a mapping of flags to values; give a command line instead"
+        )
+    variables = content.get(_VARIABLES) or {}
+    plain = {str(k): str(v) for k, v in variables.items() if "$" not in str(v)}
+    arguments = [word for flag, value in flags.items() for word in _words(str(flag), value)]
+    # A YAML of a checkout of the program's own belongs to the script at its top.
+    above = (folder / megatron.SCRIPT for folder in path.resolve().parents)
+    script = next((str(each) for each in above if each.is_file()), megatron.SCRIPT)
+    return Command(script, tuple(arguments), plain, None)
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    """Return a flag as it is typed: alone, or with its values."""
+    if value is True or (isinstance(value, str) and value.strip() == "true"):
+        return [flag]
+    if value is False or value is None or value == "":
+        return []
+    if isinstance(value, list):
+        return [flag, *map(str, value)]
+    text = str(value).strip()
+    if text.startswith("[") and text.endswith("]") and " " in text:
+        return [flag, *text[1:-1].replace(",", " ").split()]
+    return [flag, text]

@@ -1,0 +1,123 @@
+"""Running processes of a program on pretend GPUs, each in a process of its own."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from brimful.child_process import run_in_child
+from brimful.errors import BrimfulError, RunError
+from brimful.programs.base import Program, Rank, RankPeak
+
+_LINES = 3
+"""Of what a program said last, that are shown where it failed."""
+
+
+class Asked(NamedTuple):
+    """What a process is to run.
+
+    Attributes:
+        program: The program.
+        rank: Which process of it.
+        gpu: A card of ``brimful gpus``.
+        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
+    """
+
+    program: Program
+    rank: Rank
+    gpu: str
+    allocator: str
+
+
+def run_program(
+    program: Program,
+    *,
+    gpu: str,
+    allocator: str,
+    done: Callable[[RankPeak], None] = lambda _: None,
+) -> tuple[RankPeak, ...]:
+    """Run every rank that the program names, as many at once as there are cores.
+
+    Args:
+        program: What is run.
+        gpu: A card of ``brimful gpus``.
+        allocator: Settings of the allocator; empty: the defaults.
+        done: Is told of each process that has ended.
+
+    Raises:
+        RunError: The program ended with an error.
+    """
+    asked = [Asked(program, rank, gpu, allocator) for rank in program.ranks]
+
+    def run(one: Asked) -> RankPeak:
+        peak = run_in_child(_run_rank, one)
+        done(peak)
+        return peak
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
+        return tuple(threads.map(run, asked))
+
+
+def _run_rank(asked: Asked) -> RankPeak:
+    """Run one process; called in a child, which ends with it."""
+    from brimful.pretend import gpu
+    from brimful.pretend.scripts import run_program as run
+
+    program = asked.program
+    os.environ.update(program.environment)
+    # Programs call compilers by the name of this interpreter (make, pip).
+    own = str(Path(sys.executable).parent)
+    os.environ["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
+    pretended = gpu(
+        asked.gpu, world_size=program.world_size, rank=asked.rank.rank, assume=program.assume
+    )
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        try:
+            with _speaking_into(said.fileno()), pretended:
+                run(program.argv)
+        except BrimfulError:
+            raise
+        except (Exception, SystemExit) as error:
+            said.seek(0)
+            raise RunError(_why(asked, error, said.read().splitlines())) from error
+    report = pretended.report(allocator=asked.allocator)
+    return RankPeak(
+        rank=asked.rank.rank,
+        words=asked.rank.words,
+        simulated_peak_allocated_bytes=report.simulated_peak_block_bytes,
+        simulated_peak_reserved_bytes=report.reserved.simulated_peak_reserved_bytes,
+        fits=report.fits,
+        capacity_bytes=report.at_capacity.capacity_bytes,
+        unknown_ops=tuple(each.op for each in report.unknown_ops),
+        assumptions=(*report.assumptions, *report.beside_torch.stood_in),
+    )
+
+
+@contextlib.contextmanager
+def _speaking_into(descriptor: int) -> Iterator[None]:
+    """Send what a program and its children say into a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [(stream, os.dup(stream)) for stream in (1, 2)]
+    for stream, _ in kept:
+        os.dup2(descriptor, stream)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for stream, saved in kept:
+            os.dup2(saved, stream)
+            os.close(saved)
+
+
+def _why(asked: Asked, error: BaseException, said: Sequence[str]) -> str:
+    told = [line.strip() for line in said if line.strip()][-_LINES:]
+    what = f"exit code {error.code}" if isinstance(error, SystemExit) else type(error).__name__
+    words = " | ".join(told) if isinstance(error, SystemExit) else str(error).strip()
+    first = words.splitlines()[0] if words and not isinstance(error, SystemExit) else words
+    return f"rank {asked.rank.rank} of {asked.program.name} ended with {what}: {first}"

@@ -1,0 +1,132 @@
+"""A Megatron command line: how it is read, and what of it is changed."""
+
+import pytest
+
+from brimful.errors import FileFormatError, InputError
+from brimful.programs import megatron, reading
+from brimful.programs.base import Command
+from brimful.programs.reading import is_program, read_program
+
+YAML = """\
+ENV_VARS:
+  NCCL_ALGO: Ring
+  ELSEWHERE: ${FOLDER}/x
+MODEL_ARGS:
+  --num-layers: 12
+  --tensor-model-parallel-size: 2
+  --pipeline-model-parallel-size: 2
+  --bf16: true
+  --log-params-norm: false
+  --lr: 1.0e-4
+  --recompute-modules: "[layernorm mlp]"
+  --data-path: ${DATA_PATH}/text
+  --train-samples: 30000
+"""
+
+
+@pytest.fixture(autouse=True)
+def there(monkeypatch, tmp_path):
+    """Let the script be there, and what it needs."""
+    script = tmp_path / "pretrain_gpt.py"
+    script.write_text("")
+    monkeypatch.setattr(megatron, "find_spec", lambda _name: object())
+    monkeypatch.setattr(megatron, "_places", lambda _named: [script])
+    return script
+
+
+def read(line, size=None):
+    return read_program(f"pretrain_gpt.py {line}", size)
+
+
+def flags(program):
+    return dict(megatron.flags_of(program.argv[1:]).values)
+
+
+def test_what_needs_files_is_replaced_and_the_rest_stays():
+    program = read("--num-layers 2 --bf16 --data-path a b --vocab-file v --lr 1 --lr-decay-iters 9")
+    found = flags(program)
+    assert found["--num-layers"] == ("2",)
+    assert found["--bf16"] == ()
+    assert found["--lr"] == ("1",)
+    assert not {"--data-path", "--vocab-file", "--lr-decay-iters"} & set(found)
+    assert found["--tokenizer-type"] == ("NullTokenizer",)
+    assert found["--vocab-size"] == (str(megatron._GPT2_VOCAB),)
+    assert found["--train-iters"] == (str(megatron._STEPS),)
+
+
+@pytest.mark.parametrize(
+    ("line", "size", "world"),
+    [
+        ("", None, 8),
+        ("--tensor-model-parallel-size 4 --context-parallel-size 4", None, 16),
+        ("--expert-model-parallel-size 4 --expert-tensor-parallel-size 1", None, 8),
+        ("--pipeline-model-parallel-size=3", None, 9),
+        ("--tensor-model-parallel-size 2", 2, 2),
+    ],
+)
+def test_the_world_is_one_node_or_what_the_degrees_need(line, size, world):
+    assert read(line, size).world_size == world
+
+
+def test_a_world_that_degrees_do_not_divide_is_refused():
+    with pytest.raises(InputError, match=r"6 GPUs are no multiple of 4, .*give --world-size 8"):
+        read("--tensor-model-parallel-size 4", 6)
+
+
+def test_one_process_of_each_kind_of_stage():
+    line = "--pipeline-model-parallel-size 4 --tensor-model-parallel-size 2"
+    assert [rank.rank for rank in read(line, 16).ranks] == [0, 4, 12]
+    assert [rank.rank for rank in read(f"{line} --use-tp-pp-dp-mapping", 16).ranks] == [0, 2, 6]
+    assert [rank.rank for rank in read("", 16).ranks] == [0]
+
+
+def test_a_launcher_says_how_many_there_are():
+    pytest.importorskip("torch")
+    program = read_program("A=1 torchrun --nproc_per_node=4 pretrain_gpt.py --bf16", None)
+    assert program.world_size == 4
+    assert program.environment["A"] == "1"
+
+
+def test_a_yaml_of_arguments(tmp_path):
+    path = tmp_path / "model_config.yaml"
+    path.write_text(YAML)
+    for text in (str(path), f"pretrain_gpt.py {path}"):
+        program = read_program(text, 8)
+        found = flags(program)
+        assert found["--recompute-modules"] == ("layernorm", "mlp")
+        assert found["--bf16"] == ()
+        assert "--log-params-norm" not in found
+        assert "--data-path" not in found
+        assert "--train-samples" not in found
+        assert program.environment["NCCL_ALGO"] == "Ring"
+        assert "ELSEWHERE" not in program.environment
+        assert len(program.ranks) == 2
+
+
+def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path):
+    path = tmp_path / "other.yaml"
+    path.write_text("a: 1\n")
+    with pytest.raises(FileFormatError, match="MODEL_ARGS"):
+        read_program(str(path), None)
+    with pytest.raises(InputError, match=r"brimful pretend -- train\.py"):
+        read_program("train.py --bf16", None)
+    with pytest.raises(InputError, match="add --vocab-size"):
+        read("--tokenizer-type HuggingFaceTokenizer --tokenizer-model nobody/knows-this")
+    with pytest.raises(InputError, match="belongs to no flag"):
+        read("12 --bf16")
+    with pytest.raises(InputError, match="whole number"):
+        read("--tensor-model-parallel-size two")
+
+
+def test_what_is_not_installed_is_said_with_the_command(monkeypatch):
+    monkeypatch.setattr(megatron, "find_spec", lambda _name: None)
+    monkeypatch.setattr(megatron, "_places", lambda _named: [])
+    with pytest.raises(InputError, match=r"git clone .* && pip install --no-deps transformer-eng"):
+        megatron.program(Command("pretrain_gpt.py", (), {}, None), None)
+
+
+def test_a_program_is_told_from_a_file():
+    assert is_program("pretrain_gpt.py --bf16")
+    assert is_program("torchrun a/pretrain_gpt.py")
+    assert not is_program("ds_config.json")
+    assert set(reading.PROGRAMS) == {megatron.SCRIPT}
