@@ -1,8 +1,8 @@
 """What stands for apex where Megatron calls it: its fused layer norm, and products that add up.
 
-Followed: apex of 2025, ``apex/normalization/fused_layer_norm.py``, ``csrc/layer_norm_cuda.cpp`` and
-``csrc/layer_norm_cuda_kernel.cu`` (``HostLayerNormGradient``: partial sums in 16 rows), and
-``csrc/megatron/fused_weight_gradient_dense.cpp``, which writes into what it is given.
+As remembered of apex of 2025, whose files were not read again: partial sums in 16 rows
+(``HostLayerNormGradient`` of ``csrc/layer_norm_cuda_kernel.cu``), and a weight gradient
+(``csrc/megatron/fused_weight_gradient_dense.cpp``) that writes into what it is given.
 """
 
 from types import ModuleType

@@ -31,6 +31,7 @@ _OF_TOKENIZER = {
     "TikTokenizer": 2**17,
 }
 """Of tokenizers whose kind says how many there are (TikTokenizer: Megatron's own default)."""
+_EVEN = "every expert gets as many tokens; a router of random weights is uneven"
 _MOCK = (
     f"{_STEPS} steps on Megatron's mock data, from nothing: no data, checkpoint or log is read or "
     f"written"
@@ -108,6 +109,8 @@ def program(command: Command, world_size: int | None) -> Program:
         "--train-iters", str(_STEPS), "--eval-iters", "0", "--eval-interval", "1000",
         "--lr-decay-style", "constant", "--timing-log-option", "all",
     )  # fmt: skip
+    if flags.has("--num-experts"):
+        notes = (*notes, _EVEN)
     kept = tuple(word for flag, given in flags.values if _stays(flag) for word in (flag, *given))
     return Program(
         name="Megatron-LM's pretrain_gpt.py",
