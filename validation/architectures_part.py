@@ -136,25 +136,26 @@ def tried(name: str, seed: int) -> ArchitectureRow:
     try:
         model = small(name)
     except Exception as error:  # noqa: BLE001 - classes refuse their own defaults in many ways
-        return ArchitectureRow(model_type=name, cause=f"does not build: {_short(error)}")
+        return ArchitectureRow(model_type=name, cause=f"does not build: {short(error)}")
     rng, peaks = random.Random(f"{seed} {name}"), list[ComparedPeaks]()  # noqa: S311 - cases
     for shape in (_alone(rng, model), _spread(rng, model)):
         case = _case(model, shape)
         try:
-            cause = _traced(case)
+            cause = traced(case)
             if cause:
                 return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
-            peaks.append(_compared(case))
+            peaks.append(compared(case, _words(case)))
         except BrimfulError as error:
-            return ArchitectureRow(model_type=name, cause=_short(error), peaks=tuple(peaks))
+            return ArchitectureRow(model_type=name, cause=short(error), peaks=tuple(peaks))
         except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
             where = traceback.extract_tb(error.__traceback__)[-1]
-            cause = f"FAULT {_short(error)} ({Path(where.filename).name}:{where.lineno})"
+            cause = f"FAULT {short(error)} ({Path(where.filename).name}:{where.lineno})"
             return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
     return ArchitectureRow(model_type=name, cause="", peaks=tuple(peaks))
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
+    """Name an error by its first line."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     return f"{type(error).__name__}: {text[:200]}"
 
@@ -243,7 +244,7 @@ def _case(model: ModelSpec, shape: Shape) -> Case:
     return Case(job=job, strategy=strategy, kernels="cuda")
 
 
-def _traced(case: Case) -> str:
+def traced(case: Case) -> str:
     """Trace what a case needs; say why it is not predicted, if it is not."""
     from brimful.simulate.on_demand import trace_needs
 
@@ -255,7 +256,8 @@ def _traced(case: Case) -> str:
     return missing_formula(job, strategy, cluster.device)
 
 
-def _compared(case: Case) -> ComparedPeaks:
+def compared(case: Case, words: str) -> ComparedPeaks:
+    """Compare what formulas say of a case with its simulation."""
     from brimful.simulate.run import simulate_recorded
 
     cluster = cluster_for(case)
@@ -266,7 +268,7 @@ def _compared(case: Case) -> ComparedPeaks:
     live = simulated.simulation.simulated_peak_allocated_bytes
     held = _reserved(simulated.recording.requests())
     return ComparedPeaks(
-        words=_words(case),
+        words=words,
         predicted_peak_allocated_bytes=predicted,
         simulated_peak_allocated_bytes=live,
         peak_error=relative(predicted, live),
