@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from brimful.pretend import apex_softmax
 from brimful.pretend.absent import StandIn
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
 
 VERSION = "0.1"
 PACKAGE, PRODUCTS = "apex", "fused_weight_gradient_mlp_cuda"
-WORDS = "apex's fused layer norm and weight gradients, by what they allocate (apex/normalization)"
+WORDS = "apex's fused norms, softmax and weight gradients, by what they allocate (apex/csrc)"
 _PARTS = 16
 
 
@@ -69,6 +70,7 @@ def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
             "FusedLayerNormAffineFunction": FusedLayerNormAffineFunction
         },
         PRODUCTS: {"wgrad_gemm_accum_fp32": added, "wgrad_gemm_accum_fp16": added},
+        **apex_softmax.modules(kernels, known),
     }
 
     def fill(module: ModuleType) -> None:
