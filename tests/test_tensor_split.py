@@ -81,7 +81,7 @@ def test_a_vocabulary_is_taken_where_every_device_has_a_row_of_it(tp, vocab_size
         (make_decoder_job("mixtral"), {}, r"experts parted among devices, not cut; use ep=2"),
         (make_decoder_job("deepseek_v3"), {}, r"model_type=deepseek_v3, task=causal-lm.*cuts coh"),
         (make_job(method="lora", adapter=make_adapter()), {}, "tp=2 with method=lora"),
-        (make_job(optimizer="sgd"), {}, "tp=2 with optimizer=sgd and precision=fp32"),
+        (make_job(optimizer="muon"), {}, "tp=2 with optimizer=muon"),
         (make_job(optimizer="adafactor"), {}, "tp=2 with optimizer=adafactor"),
         (make_job(), {"dp_replicate": 2}, "tp=2 with zero=0 over 2 data-parallel.*use zero 2 or 3"),
         (make_job(), {"dp_shard": 2, "zero": 1}, "tp=2 with zero=1 over 2 data-parallel devices"),

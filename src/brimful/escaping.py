@@ -75,6 +75,15 @@ def shell_words(words: Iterable[str]) -> str:
     return " ".join(map(_shell_word, words))
 
 
+def split_words(text: str) -> list[str]:
+    """Take the words of a command line apart, as a shell does that expands nothing.
+
+    Raises:
+        ValueError: A quote is not closed.
+    """
+    return shlex.split(text)
+
+
 def _shell_word(word: str) -> str:
     if "\0" in word:
         raise InputError(f"{word[:40]!a} holds a null character, which no argument has; change it")

@@ -142,7 +142,7 @@ def test_a_market_without_a_formula_is_bounded(brimful):
     asked = ("shop", "llama-3.2-1b", "--seq-len", 512, "--method", "qat")
     said = brimful(*asked, "--tokens", "100M", "--kinds", "l4,h100")
     assert said.code == 2
-    assert said.out.startswith("UNKNOWN   full training")
+    assert said.out.startswith("UNKNOWN   QAT")
     assert "at least  " in said.out
     dear = brimful(*asked, "--tokens", "100T", "--kinds", "l4", "--money-budget", "5usd")
     assert dear.out.startswith("NO ")

@@ -1,12 +1,12 @@
 """Reading what ``--from`` is given: a command line of a program that is known, or its YAML."""
 
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import FileFormatError, InputError
+from brimful.escaping import split_words
 from brimful.plan import load_yaml
 from brimful.programs import megatron
 from brimful.programs.base import Command, Program
@@ -54,7 +54,7 @@ def _is_yaml(text: str) -> bool:
 
 def _of_line(text: str) -> Command:
     try:
-        words = shlex.split(text)
+        words = split_words(text)
     except ValueError as error:
         raise InputError(f"--from {text!r} is no command line: {error}") from error
     variables: dict[str, str] = {}

@@ -218,7 +218,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         f"multi_tensor_{name}": _nothing
         for name in (
             "scale", "scale_tensor", "adam", "adam_param_remainder", "adam_fp8", "adam_capturable",
-            "adam_capturable_master", "sgd",
+            "adam_capturable_master",
         )
     },
+    "multi_tensor_sgd": _nothing,
 }  # fmt: skip
