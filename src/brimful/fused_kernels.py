@@ -16,8 +16,8 @@ from brimful.job import FP8, Base, Job, Method, Task
 FusedKernels = Literal["none", "liger"]
 """Whose kernels run norms, gated activations, rotary positions and the loss: PyTorch's own
 operations one by one, or Liger's, each of which is one kernel of Triton's."""
-PACKAGES = ("liger_kernel", "triton")
-"""What has to be installed where they run, by the names of the modules."""
+PACKAGES = {"liger_kernel": "liger-kernel", "triton": "triton"}
+"""What has to be installed where they run: modules, and what brings them."""
 LIGER_VERSION = "0.8.5"
 LIGER_MODELS: frozenset[str] = frozenset({
     "gemma", "gemma2", "gemma3_text", "glm4", "granite", "llama", "ministral", "mistral", "olmo2",

@@ -409,13 +409,8 @@ def _check_compiled(job: Job, strategy: Strategy) -> None:
         f"packing={job.packing}": job.packing == "documents",
         f"router_aux_loss={job.router_aux_loss}": bool(job.router_aux_loss),
         f"router_z_loss={job.router_z_loss}": bool(job.router_z_loss),
-        f"engine={strategy.engine}": strategy.engine != "torch",
-        f"zero={strategy.zero} on one device": gathers_alone(strategy),
-        f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
-        "optimizer_in_backward": strategy.optimizer_in_backward,
-        **{f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
-           for name in ("tp", "ep", "pp")},
-    }  # fmt: skip
+        **_beside_plain(strategy),
+    }
     for what, is_asked in beside.items():
         if is_asked:
             raise UnsupportedError(
@@ -453,16 +448,25 @@ def _beside_fused(strategy: Strategy) -> Iterator[tuple[str, str]]:
     asked = {
         f"attention={strategy.attention}": strategy.attention == "flex",
         f"compile={strategy.compile}": strategy.compile != "none",
+        **_beside_plain(strategy),
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            yield what, "which was not compared with the plain loop"
+
+
+def _beside_plain(strategy: Strategy) -> dict[str, bool]:
+    """Say which of the switches are on that a plain run of blocks has not."""
+    return {
         f"engine={strategy.engine}": strategy.engine != "torch",
         f"zero={strategy.zero} on one device": gathers_alone(strategy),
         f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
         "optimizer_in_backward": strategy.optimizer_in_backward,
-        **{f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
-           for name in ("tp", "ep", "pp")},
-    }  # fmt: skip
-    for what, is_asked in asked.items():
-        if is_asked:
-            yield what, "which was not compared with the plain loop"
+        **{
+            f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
+            for name in ("tp", "ep", "pp")
+        },
+    }
 
 
 def _check_zero(job: Job, strategy: Strategy) -> None:

@@ -65,6 +65,21 @@ def test_known_integers_are_what_every_peer_has():
 
 
 @pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [("SUM", [0, 4, 8]), ("MAX", [0, 1, 2]), ("MIN", [0, 1, 2]), ("PRODUCT", None)],
+)
+def test_known_integers_are_added_up_once_for_each_peer(operation, expected):
+    own = torch.arange(3, device="cuda")
+    dist.all_reduce(own, op=getattr(dist.ReduceOp, operation))
+    if expected is None:
+        with pytest.raises(Exception, match=r"(?i)value|data"):
+            own.tolist()
+        return
+    assert own.tolist() == expected
+
+
+@pytest.mark.usefixtures("run")
 def test_what_another_process_broadcasts_is_unknown():
     mine, other = torch.tensor([7], device="cuda"), torch.tensor([7], device="cuda")
     dist.broadcast(mine, RANK)

@@ -21,9 +21,8 @@ from torch import nn
 from brimful.build.batch import IGNORE_INDEX
 from brimful.build.logits import LogitStep, steps_of
 from brimful.errors import UnsupportedError
-from brimful.fused_kernels import LIGER_VERSION
+from brimful.fused_kernels import LIGER_VERSION, PACKAGES
 
-_PACKAGES = {"liger_kernel": "liger-kernel", "triton": "triton"}
 _PLAIN_LOSS: dict[str, Any] = {
     "ce_weight": None,
     "ignore_index": IGNORE_INDEX,
@@ -53,7 +52,7 @@ def check_installed() -> None:
     Raises:
         UnsupportedError: Says what to install, or what to use instead.
     """
-    missing = [name for module, name in _PACKAGES.items() if not importlib.util.find_spec(module)]
+    missing = [name for module, name in PACKAGES.items() if not importlib.util.find_spec(module)]
     if missing:
         raise UnsupportedError(
             f"fused_kernels=liger needs {' and '.join(missing)}, which is not installed; pip "

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import msgspec
 from brimful.cli import flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
 from brimful.errors import InputError, UnsupportedError
+from brimful.escaping import shell_words
 from brimful.hardware.devices import cards
 from brimful.hardware.names import split_counts
 from brimful.programs.base import Rank
@@ -88,9 +90,16 @@ def run_simulate(args: argparse.Namespace) -> int:
 
     gpu, num = _gpus(args)
     program = _of_rank(read_program(str(args.source), num), args.rank)
-    with Progress(f"running {len(program.ranks)} of its processes", quiet=args.json) as progress:
+    num_ranks = len(program.ranks)
+    with Progress(f"running {num_ranks} of its processes", quiet=args.json) as progress:
         progress.update("the first steps", 0.0)
-        peaks = run_program(program, gpu=gpu, allocator=args.allocator or "")
+        ended = count(1)
+        peaks = run_program(
+            program,
+            gpu=gpu,
+            allocator=args.allocator or "",
+            done=lambda peak: progress.update(f"rank {peak.rank} is done", next(ended) / num_ranks),
+        )
     if args.json:
         show_json(
             {
@@ -143,7 +152,7 @@ def _answer(program: "Program", peaks: "tuple[RankPeak, ...]", gpu: str) -> "Ans
 
     card = next((each.description for each in cards() if each.name == gpu), gpu)
     rests = dict.fromkeys(line for peak in peaks for line in peak.assumptions)
-    command = " ".join(program.argv)
+    command = shell_words(program.argv)
     return Answer(
         programs_summary(program, peaks, card),
         (Fact("next", "-v prints what was run and what it rests on; --json has it whole"),),

@@ -446,7 +446,7 @@ def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     parts = [shapes_of(site, stage) for stage in stages]
     family, recipe, num_shards = site.family, trained_recipe(site.job), site.strategy.dp_shard
     groups, whole = updated_on(site, parts), not family.gathers
-    updates = update_apart(site.job, updater_of(site.device), groups)
+    updates = update_apart(site.job, updater_of(site.device, num_shards), groups)
     held = sum(prod(shape) for group in groups for shape in group)
     if whole:
         held = sum(prod(shape) for each in parts for shape in each.trained)

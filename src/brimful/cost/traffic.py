@@ -140,15 +140,14 @@ def experts_traffic(
 
 def _gathered_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
     """An update that computes of whole matrices gathers them one after the other."""
-    gathered_bytes = OPTIMIZERS[job.optimizer].gathered_bytes
-    if not family.gathers:
+    rule = OPTIMIZERS[job.optimizer]
+    if not family.gathers or rule.shards != "gathered":
         return 0.0
-    every = Counter(chain(*updated_groups(job, trained_shapes(job))))
-    sizes = ((gathered_bytes(parameter), num) for parameter, num in every.items())
+    every = Counter(map(rule.gathered_bytes, chain(*updated_groups(job, trained_shapes(job)))))
     shards = family_shards(family)
     return sum(
         num * collective_seconds("all-gather", num_bytes, shards, cluster, family.tp)
-        for num_bytes, num in sizes
+        for num_bytes, num in every.items()
         if num_bytes
     )
 

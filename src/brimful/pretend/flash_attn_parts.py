@@ -1,8 +1,7 @@
 """Forward and backward of flash-attn alone, for libraries that have an autograd of their own.
 
 Followed: flash-attn 2.8.3, ``flash_attn/flash_attn_interface.py`` (``_flash_attn_forward`` and the
-like), what its kernels allocate as in
-``flash_attn_kernels``.
+like); what its kernels allocate stands in ``flash_attn_kernels``.
 """
 
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from brimful.errors import UnsupportedError
 from brimful.pretend.flash_attn_kernels import How, dense, kernel_backward, kernel_forward
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
@@ -49,7 +49,10 @@ def functions(kernels: OtherKernels, known: KnownValues) -> dict[str, Callable[.
         dropout_p: float = 0.0, *_how: Any, **told: Any,
     ) -> Any:  # fmt: skip
         if told.get("block_table") is not None:
-            raise NotImplementedError("a cache of keys is not for training")
+            raise UnsupportedError(
+                "flash-attn is given pages of a cache (block_table), which are not simulated; call "
+                "it with whole keys and values"
+            )
         return forward(q, k, v, _how_of((first, second), (longest, longest_k), dropout=dropout_p))
 
     def back_alone(  # noqa: PLR0913, PLR0917 - the signature is the package's

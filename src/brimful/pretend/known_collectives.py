@@ -3,6 +3,7 @@
 How many tokens come from whom is such a number: programs gather it, and allocate by it.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,15 @@ import torch
 import torch.distributed as dist
 
 _Group = dist.ProcessGroup
+_SAME = (
+    dist.ReduceOp.MIN,
+    dist.ReduceOp.MAX,
+    dist.ReduceOp.AVG,
+    dist.ReduceOp.BAND,
+    dist.ReduceOp.BOR,
+)
+"""Reductions that make of equal values what they are."""
+_CALLER = inspect.unwrap(dist.all_reduce).__code__
 
 
 def exchange(func: Any, args: Any) -> bool:
@@ -64,13 +74,29 @@ def _broadcast(_tensors: Any, group: Any, root: int, *_rest: Any) -> bool:
     return bool(_group(group).rank() == root)
 
 
-def _reduced(*_args: Any) -> bool:
-    """Equal values reduce to what they are; which reduction it is, and so a sum, is not told."""
-    return True
+def _all_reduce(tensors: Any, group: Any, *_rest: Any) -> bool:
+    """Equal values are added up once for every peer; the least and the largest are what they are.
+
+    Which it is, the operation's own argument does not tell to Python: ``dist.all_reduce`` does.
+    """
+    operation = _operation()
+    if operation == dist.ReduceOp.SUM:
+        for x in tensors:
+            is_one = 0 in x.stride()  # a number that stands for all
+            (x[(0,) * x.dim()] if is_one else x).mul_(_group(group).size())
+    return operation in _SAME or operation == dist.ReduceOp.SUM
+
+
+def _operation() -> Any:
+    """Return how ``dist.all_reduce``, which calls this, reduces; None: something else calls."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not _CALLER:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["op"]
 
 
 _KNOWN: dict[str, Callable[..., bool]] = {
-    "allreduce_": _reduced,
+    "allreduce_": _all_reduce,
     "allgather_": _all_gather,
     "_allgather_base_": _all_gather_whole,
     "alltoall_base_": _all_to_all_whole,

@@ -213,7 +213,7 @@ def _vocabulary(flags: Flags) -> tuple[int, str]:
     if kind in _OF_TOKENIZER:
         return _OF_TOKENIZER[kind], f"of {kind}"
     model = flags.text("--tokenizer-model")
-    for rows in _known_model(model):
+    if (rows := _known_model(model)) is not None:
         return rows, f"of {model}"
     raise InputError(
         f"how many rows the vocabulary of {kind} {model} has is not known here; add --vocab-size N "
@@ -221,15 +221,14 @@ def _vocabulary(flags: Flags) -> tuple[int, str]:
     )
 
 
-def _known_model(name: str) -> Iterator[int]:
-    """Yield the rows of a model that is known by the name of its tokenizer."""
+def _known_model(name: str) -> int | None:
+    """Return the rows of a model that is known by the name of its tokenizer; None: it is not."""
     from brimful.models.config import load_model
 
     try:
-        if name:
-            yield load_model(name).vocab_size
+        return load_model(name).vocab_size if name else None
     except InputError:
-        return
+        return None
 
 
 def _script(named: str) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from brimful.pretend import device
 from brimful.pretend.transformer_engine.names import NAMES, DType
-from brimful.pretend.transformer_engine.quantizing import made
+from brimful.pretend.transformer_engine.quantizing import made, nothing
 
 _Layout, _Format, _Backend = (
     NAMES[f"NVTE_{each}"] for each in ("QKV_Layout", "QKV_Format", "Fused_Attn_Backend")
@@ -144,10 +144,6 @@ def _packed(x: torch.Tensor, _offsets: Any, tokens: int) -> torch.Tensor:
     return torch.zeros((tokens, *x.shape[2:]), dtype=x.dtype, device=x.device)
 
 
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Write into what was given."""
-
-
 def _indices(_offsets: torch.Tensor, tokens: int, parts: int, _rank: int) -> torch.Tensor:
     return torch.empty(tokens // parts, dtype=torch.int32, device="cuda")
 
@@ -164,9 +160,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     ),
     "thd_read_half_tensor": _half,
     "thd_read_second_half_lse": _half_of_statistics,
-    "thd_second_half_lse_correction": _nothing,
-    "thd_out_correction": _nothing,
-    "thd_grad_correction": _nothing,
+    "thd_second_half_lse_correction": nothing,
+    "thd_out_correction": nothing,
+    "thd_grad_correction": nothing,
     "thd_get_partitioned_indices": _indices,
     "convert_thd_to_bshd": _unpacked,
     "convert_bshd_to_thd": _packed,

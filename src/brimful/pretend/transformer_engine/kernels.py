@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from brimful.pretend import device
-from brimful.pretend.transformer_engine.quantizing import made, through, torch_type
+from brimful.pretend.transformer_engine.quantizing import made, nothing, through, torch_type
 
 _GATED = ("glu", "geglu", "qgeglu", "reglu", "sreglu", "swiglu", "clamped_swiglu")
 _PLAIN = ("gelu", "qgelu", "relu", "srelu", "silu")
@@ -176,10 +176,6 @@ def _unscaled_l2norm(
     return _l2norm(chunk, noop, lists, by_tensor=bool(by_tensor))
 
 
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Write into what was given."""
-
-
 def _offsets(first: torch.Tensor, _width: int) -> torch.Tensor:
     return torch.empty(first.numel() + 1, dtype=torch.int64, device=first.device)
 
@@ -208,18 +204,18 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fused_qkv_rope_backward": _qkv_rope_backward,
     "dropout_fwd": _dropout,
     "dropout_bwd": _dropout_backward,
-    "fused_multi_row_padding": _nothing,
-    "fused_multi_row_unpadding": _nothing,
+    "fused_multi_row_padding": nothing,
+    "fused_multi_row_unpadding": nothing,
     "splits_to_offsets": _offsets,
     "swap_first_dims": _swapped,
     "multi_tensor_l2norm": _l2norm,
     "multi_tensor_unscale_l2norm": _unscaled_l2norm,
     **{
-        f"multi_tensor_{name}": _nothing
+        f"multi_tensor_{name}": nothing
         for name in (
             "scale", "scale_tensor", "adam", "adam_param_remainder", "adam_fp8", "adam_capturable",
             "adam_capturable_master",
         )
     },
-    "multi_tensor_sgd": _nothing,
+    "multi_tensor_sgd": nothing,
 }  # fmt: skip

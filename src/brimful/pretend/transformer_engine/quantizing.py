@@ -26,6 +26,10 @@ NON_TN_SINCE = (10, 0)
 (``nvte_is_non_tn_fp8_gemm_supported``; not of capability 12.0)."""
 
 
+def nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Write into what was given: most functions allocate nothing."""
+
+
 def torch_type(dtype: Any) -> torch.dtype:
     """Return PyTorch's type for one of the extension's."""
     return dtype if isinstance(dtype, torch.dtype) else TORCH_TYPES[int(dtype)]
@@ -245,10 +249,6 @@ def _empty(
     return made(quantizer, shape, dtype, where)
 
 
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Write into what was given."""
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
@@ -259,12 +259,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     ],
     "bgrad_quantize": _with_bias_gradient,
     "fp8_transpose": _transpose,
-    "compute_amax": _nothing,
-    "fused_amax_and_scale_update_after_reduction": _nothing,
-    "multi_tensor_compute_scale_and_scale_inv": _nothing,
-    "fp8_block_scaling_compute_partial_amax": _nothing,
-    "fp8_block_scaling_partial_cast": _nothing,
-    "mxfp8_scaling_compute_partial_amax": _nothing,
-    "mxfp8_scaling_partial_cast": _nothing,
-    "swizzle_scales_for_gemm_": _nothing,
+    "compute_amax": nothing,
+    "fused_amax_and_scale_update_after_reduction": nothing,
+    "multi_tensor_compute_scale_and_scale_inv": nothing,
+    "fp8_block_scaling_compute_partial_amax": nothing,
+    "fp8_block_scaling_partial_cast": nothing,
+    "mxfp8_scaling_compute_partial_amax": nothing,
+    "mxfp8_scaling_partial_cast": nothing,
+    "swizzle_scales_for_gemm_": nothing,
 }

@@ -10,6 +10,7 @@ import torch
 
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.transformer_engine.names import NAMES
+from brimful.pretend.transformer_engine.quantizing import nothing
 
 _BYTES = NAMES["NVTERoutingMapFormat"].BYTEMAP
 
@@ -55,9 +56,9 @@ def functions(known: KnownValues) -> dict[str, Callable[..., Any]]:
 
     return {
         "fused_topk_with_score_function_fwd": topk,
-        "fused_topk_with_score_function_bwd": _nothing,
+        "fused_topk_with_score_function_bwd": nothing,
         "fused_score_for_moe_aux_loss_fwd": scores,
-        "fused_score_for_moe_aux_loss_bwd": _nothing,
+        "fused_score_for_moe_aux_loss_bwd": nothing,
         "fused_moe_aux_loss_fwd": _aux_loss,
         "fused_moe_aux_loss_bwd": _aux_loss_backward,
         "moe_permute_fwd": _permute,
@@ -65,10 +66,6 @@ def functions(known: KnownValues) -> dict[str, Callable[..., Any]]:
         "moe_unpermute_fwd": _unpermute,
         "moe_unpermute_bwd": _unpermute_backward,
     }
-
-
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Write into what was given."""
 
 
 def _aux_loss(probs: torch.Tensor, **_how: Any) -> tuple[torch.Tensor, torch.Tensor]:
