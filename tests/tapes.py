@@ -33,3 +33,10 @@ def _stream_order(recording):
     """Number streams as they come: their own numbers go on from program to program."""
     seen = {}
     return [seen.setdefault(stream, len(seen)) for stream in recording.stream.tolist()]
+
+
+def taken_by_update(recording):
+    """Return the most that the second update has beside what was there when it began."""
+    live, phase = recording.live_bytes(), recording.phases.index("step 2 optimizer")
+    first, last = recording.phase_starts[phase], recording.phase_starts[phase + 1 :]
+    return live[first : last[0] if len(last) else None].max() - live[first]

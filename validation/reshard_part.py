@@ -168,7 +168,8 @@ def _row(pair: Pair, went_on: Told, loaded: Told) -> ReshardRow:
 def _summarize(rows: list[ReshardRow]) -> Summary:
     return parity_summary(
         rows,
-        f"{NUM_AFTER} steps after a checkpoint was loaded into another layout, loss within "
+        f"{NUM_AFTER} steps after a checkpoint was loaded into another layout, or into the same "
+        f"where moments are rounded or on the host, loss within "
         f"{LOSS_BAR:g} and gradient norm within {NORM_BAR:g} of the run that went on",
         describe=lambda row: f"{describe_case(row.case)} to {describe_case(row.then)}",
     )

@@ -5,7 +5,7 @@ Named ``fused_kernels`` and not ``kernels``, which says whose kernels a device h
 may follow (Unsloth's, Apple's cut cross-entropy).
 
 Source: liger-kernel 0.8.5, ``transformers/monkey_patch.py`` (``MODEL_TYPE_TO_APPLY_LIGER_FN``) and
-``ops/fused_linear_cross_entropy.py``. Held equal to the installed version's by a test.
+``ops/fused_linear_cross_entropy.py``. A test holds the models to the installed version's list.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,8 @@ LIGER_MODELS: frozenset[str] = frozenset({
     "gemma", "gemma2", "gemma3_text", "glm4", "granite", "llama", "ministral", "mistral", "olmo2",
     "olmo3", "phi3", "qwen2", "qwen3", "smollm3",
 })  # fmt: skip
-"""Types of models of text that Liger patches and that were compared here with the plain loop."""
+"""Types of models of text that Liger patches, each trained beside the plain loop
+(``tests/build/liger_interpreted.py``)."""
 SCALED_LOGITS: frozenset[str] = frozenset({"granite"})
 """Those of them whose logits are scaled, which Liger's loss cannot do: it stays PyTorch's."""
 LIGER_LOSS = "liger_cross_entropy_kernel"

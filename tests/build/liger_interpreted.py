@@ -21,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from brimful.build.assemble import build_program
 from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.step import train_step
+from brimful.models.config import read_config
 from brimful.strategy import check_strategy
-from other_decoders import make_decoder
+from other_decoders import COMMON, PLAIN, make_decoder
 from samples import make_adapter, make_job, make_model, make_strategy
 
 LORA = {"method": "lora", "adapter": make_adapter()}
@@ -37,8 +38,23 @@ CASES = {
     "gemma2": ("gemma2", {}, {"attention": "eager"}),
     "phi3": ("phi3", {}, {}),
     "granite": ("granite", {}, {}),
+    **{
+        name: (name, {}, {})
+        for name in ("gemma", "glm4", "mistral", "ministral", "olmo2", "olmo3", "qwen2", "smollm3")
+    },
+    "gemma3_text": ("gemma3_text", {}, {"attention": "eager"}),
 }
 NUM_STEPS = 2
+WINDOWED = {"sliding_window": 7}
+OTHERS = {
+    "gemma": COMMON,
+    "gemma3_text": {**COMMON, **WINDOWED, "query_pre_attn_scalar": 8},
+    "glm4": COMMON,
+    "ministral": {**COMMON, **WINDOWED},
+    "olmo3": {**PLAIN, **WINDOWED},
+    "smollm3": PLAIN,
+}
+"""Decoders that no other test has."""
 
 
 def fit():
@@ -58,11 +74,19 @@ def fit():
     geglu.tanh = cross_entropy.tanh = lambda x: 1 - 2 / (tl.exp(2 * x) + 1)
 
 
+def model_of(architecture):
+    """Describe a tiny decoder."""
+    if architecture in OTHERS:
+        config = {"model_type": architecture, **OTHERS[architecture], **SIZES}
+        return read_config(f"tiny-{architecture}", config)
+    make = make_model if architecture == "llama" else make_decoder
+    return make(architecture, **SIZES)
+
+
 def take(name, fused_kernels):
     """Train some steps; return the loss and the norm of each."""
     architecture, job, strategy = CASES[name]
-    make = make_model if architecture == "llama" else make_decoder
-    model = make(architecture, **SIZES)
+    model = model_of(architecture)
     job = make_job(**{"model": model, "seq_len": 6, "global_batch": 2, **job})
     strategy = {"micro_batch": 1, **strategy, "fused_kernels": fused_kernels}
     strategy = check_strategy(job, make_strategy(**strategy))

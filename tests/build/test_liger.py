@@ -9,15 +9,18 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
 from brimful.exact import exactness
 from brimful.fused_kernels import (
+    LIGER_FUNCTIONS,
     LIGER_MODELS,
     SCALED_LOGITS,
     Head,
@@ -38,6 +41,7 @@ LIGER = {"fused_kernels": "liger"}
 HERE = Path(__file__).parent
 INTERPRETED = (
     "llama", "llama full", "gemma2", "llama lora", "llama fp16", "qwen3 full:1", "phi3", "granite",
+    "gemma", "gemma3_text", "glm4", "mistral", "ministral", "olmo2", "olmo3", "qwen2", "smollm3",
 )  # fmt: skip
 ROUNDING = {"llama fp16": 2e-4}
 
@@ -73,14 +77,22 @@ def test_the_table_of_exactness_has_them():
 
 @needs_liger
 def test_the_list_of_models_is_of_what_liger_patches():
-    import sys
-
     if find_spec("triton") is None:
         simulated()  # what stands for Triton lets Liger be imported
     from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
 
     assert MODEL_TYPE_TO_APPLY_LIGER_FN.keys() >= LIGER_MODELS
-    assert "liger_kernel.ops.rms_norm" in sys.modules
+    trained = {name.split()[0] for name in INTERPRETED}
+    assert trained == LIGER_MODELS
+
+
+@needs_liger
+@pytest.mark.parametrize("name", LIGER_FUNCTIONS)
+def test_each_module_that_is_followed_launches_kernels(name):
+    if find_spec("triton") is None:
+        simulated()
+    functions = [x for x in vars(import_module(name)).values() if isinstance(x, type)]
+    assert any(issubclass(x, torch.autograd.Function) for x in functions)
 
 
 @pytest.mark.parametrize("architecture", ["granite", "gemma2", "qwen3"])

@@ -92,7 +92,7 @@ def test_moments_take_the_bytes_that_are_said(name):
     large = 64 * 128
     assert kept_bytes(rule, (64, 128), 4) == large * 2 * BITS[name] // 8 + 8 * large // bits.block
     assert kept_bytes(rule, (LEAST - 1,), 2) == 2 * 2 * (LEAST - 1)
-    assert bits.workspace_bytes(LEAST - 1, "cuda") == 0
+    assert bits.workspace_bytes((LEAST - 1,), "cuda") == 0
 
 
 @pytest.mark.few(1)

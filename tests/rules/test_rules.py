@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brimful.cost.states import states
+from brimful.cost.states import held_bytes, states
 from brimful.cost.update import CUDA, update_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
@@ -19,7 +19,6 @@ from brimful.rules.base import TOLERANCE, compare, compare_range, stated, times,
 from brimful.rules.subject import (
     Subject,
     full,
-    held_bytes,
     peak,
     plain_strategy,
     run,

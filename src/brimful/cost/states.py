@@ -85,6 +85,16 @@ def states(job: Job, update: Update) -> States:
     )
 
 
+def held_bytes(job: Job, kernels: str = "cuda") -> int:
+    """Return what all devices together hold between steps: gradients beside what stays.
+
+    Args:
+        job: What is trained; it needs no formula.
+        kernels: ``cuda`` or ``cpu``.
+    """
+    return int(sum(states(job, update_of(job, Updater(kernels), trained_shapes(job)))))
+
+
 def staying_bytes(job: Job, kernels: str) -> int:
     """Return what is there all the time, of all devices together: parameters, optimizer state.
 

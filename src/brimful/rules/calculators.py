@@ -1,5 +1,6 @@
 """Other calculators, as formulas of ours, beside our own number for the same run."""
 
+from brimful.cost.states import held_bytes
 from brimful.models.config import layout_of
 from brimful.models.layout import parts
 from brimful.rules.base import Finding, Rule, compare, gigabytes
@@ -7,7 +8,6 @@ from brimful.rules.subject import (
     DEVICES_PER_NODE,
     Subject,
     full,
-    held_bytes,
     mixed,
     num_parameters,
     peak,

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from brimful.cost.states import held_bytes
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.devices import cards
@@ -19,7 +20,6 @@ from brimful.rules.subject import (
     Subject,
     full,
     held,
-    held_bytes,
     mixed,
     num_parameters,
     other_model,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cost.recipes import RECIPES
+from brimful.cost.states import held_bytes
 from brimful.cost.trained import frozen_bytes, num_trained
 from brimful.models.config import active_parameters, load_model
 from brimful.rules.base import (
@@ -20,7 +21,6 @@ from brimful.rules.subject import (
     Subject,
     full,
     held,
-    held_bytes,
     low_rank,
     mixed,
     num_parameters,

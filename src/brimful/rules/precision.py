@@ -5,6 +5,7 @@ import struct
 
 import msgspec
 
+from brimful.cost.states import held_bytes
 from brimful.hardware.abilities import tensor_core_types
 from brimful.hardware.cluster import AMPERE
 from brimful.hardware.datasheets import Datasheet, datasheets
@@ -24,7 +25,6 @@ from brimful.rules.devices import throughput_gain
 from brimful.rules.subject import (
     Subject,
     full,
-    held_bytes,
     item_bytes,
     mixed,
     peak,

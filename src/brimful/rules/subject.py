@@ -190,11 +190,6 @@ def held(job: Job) -> States:
     return states(job, update_of(job, CUDA))
 
 
-def held_bytes(job: Job) -> int:
-    """Return the bytes of parameters, gradients and optimizer state."""
-    return sum(held(job))
-
-
 def num_parameters(job: Job) -> int:
     """Count the parameters of a job's model.
 

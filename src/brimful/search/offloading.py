@@ -1,7 +1,8 @@
 """Searching what keeps the optimizer on the host, and parameters, beside what keeps all here.
 
 Where a node's host is known to suffice both are searched, and the faster is the plan. Where nobody
-knows what it has, what offloads is searched if nothing holds without.
+knows what it has, what offloads is searched if nothing holds without. A CPU is its own host: it
+offloads where that is asked for, and not to find room.
 """
 
 from collections.abc import Sequence
@@ -66,6 +67,8 @@ def _pins(
     job: Job, cluster: Cluster, every: Sequence[Pins], attention: Attention, what: str
 ) -> list[Pins]:
     """Return what is fixed where something is offloaded that the host may have room for."""
+    if cluster.device.kernels == "cpu":
+        return []
     offloading = [each._replace(offload=what) for each in every if each.offload is None]
     hosts = [(each, _host(job, cluster, each, attention)) for each in offloading]
     return [

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from brimful.cost.estimate import limit_bytes
-from brimful.cost.states import staying_bytes
+from brimful.cost.states import held_bytes, staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.job import PREFERENCE
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Reserved
+from brimful.rungs import REFERENCE, Reserved
 from brimful.search.most import largest_micro_batch, leanest, longest
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
@@ -37,7 +37,6 @@ LEAST_SLOWER = 0.0005
 """Below this share two step times are told as equal."""
 LEAST_SAVED = 0.02
 """Of the plan's peak: a strategy that saves less is no help where it is too tight."""
-_STAYS = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE, REFERENCE})
 """What ZeRO-3 shards among all devices."""
 NUM_NAMED = 4
 """Settings by which another strategy is told."""
@@ -270,8 +269,8 @@ def _left_out(found: Solution) -> tuple[Fact, ...]:
         return ()
     parts = plan.strategy.pp * plan.strategy.tp  # of the model, of which the items are one
     items = plan.estimate.items
-    stays = parts * sum(each.num_bytes for each in items if each.name in _STAYS)
     reference = parts * sum(each.num_bytes for each in items if each.name == REFERENCE)
+    stays = held_bytes(plan.job, plan.cluster.device.kernels) + reference
     if stays / num > limit_bytes(plan):
         return ()
     shared = replace(plan.strategy, zero=3, dp_shard=num, dp_replicate=1, micro_batch=1)

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from brimful.cost.states import held_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.models.names import has_experts
 from brimful.rules.base import Checked, verdict_words
 from brimful.rules.calculators import GROUP as CALCULATORS
 from brimful.rules.memory import ADAPTERS, FULL, MOE
-from brimful.rules.subject import held_bytes, num_parameters
+from brimful.rules.subject import num_parameters
 from brimful.show.predicted import subject_words
 from brimful.show.summary import Fact, Summary
 from brimful.units import format_bytes

@@ -105,7 +105,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
         self, parameter: torch.Tensor, state: dict[str, torch.Tensor], group: Group
     ) -> None:
         if detect_fake_mode() is not None:
-            _pretend(parameter, self._held.workspace_bytes(parameter.numel(), self._kernels))
+            _pretend(parameter, self._held.workspace_bytes(tuple(parameter.shape), self._kernels))
             return
         call = self._call(parameter, state, group)
         rates = (*group["betas"], group["weight_decay"], group["eps"])

@@ -5,6 +5,7 @@ scales of their blocks. Of any other, two moments in the type of the parameter, 
 """
 
 from collections.abc import Mapping
+from math import prod
 from typing import NamedTuple
 
 from brimful.techniques.optimizers.base import (
@@ -12,6 +13,7 @@ from brimful.techniques.optimizers.base import (
     Kept,
     Optimizer,
     Settings,
+    Shape,
     Updated,
     counted,
     one_by_one,
@@ -60,15 +62,25 @@ class Format(NamedTuple):
             made += [codes, Kept(moment.key + SCALE, scales, "fp32")]
         return tuple(made)
 
-    def workspace_bytes(self, num: int, kernels: str) -> int:
-        """Return what the compiled update of a tensor takes beside its state."""
+    def workspace_bytes(self, shape: Shape, kernels: str) -> int:
+        """Return what the compiled update of a tensor takes beside its state.
+
+        For CUDA also whether a row is a block decides: its scales are then written where they stay.
+        Where several rows are one, codes of a byte are made in a copy (both moments').
+        """
+        num, columns = prod(shape), shape[-1] if shape else 1
         if not self.takes(num):
             return 0
-        return self.widened_bytes[kernels] * num + 2 * num // self.block * FP32_BYTES
+        taken = self.widened_bytes[kernels] * num
+        scales = 2 * num // self.block * FP32_BYTES
+        if kernels != "cuda":
+            return taken + scales
+        is_in_rows = not self.is_packed and columns < self.block and self.block % columns == 0
+        return taken + 2 * num * is_in_rows + scales * (columns != self.block)
 
     def beside(self, parameter: Updated, settings: Settings) -> tuple[int, ...]:
         """Return the same as a moment of the update."""
-        taken = self.workspace_bytes(parameter.num, settings.kernels)
+        taken = self.workspace_bytes(parameter.shape, settings.kernels)
         return (taken,) if taken else ()
 
 
