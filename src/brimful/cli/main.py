@@ -45,6 +45,7 @@ EXTRAS = {
     "quant": ("bitsandbytes",),
     "qat": ("torchao",),
     "deepspeed": ("deepspeed",),
+    "liger": ("liger_kernel", "triton"),
     "web": ("starlette", "uvicorn"),
 }
 """What is installed by ``pip install 'brimful[EXTRA]'``, by the names that are imported."""
