@@ -95,6 +95,13 @@ def test_a_pasted_name_is_text():
     assert "transformers" in told or "script" in told  # escaped where it is drawn
 
 
+@pytest.mark.parametrize("model_type", ["a" * 300, "a\0b", "\ud800", "a/b", "../../x", "", "."])
+def test_a_pasted_type_is_no_part_of_a_path(model_type):
+    config = json.dumps({**SMALL, "model_type": model_type})
+    part = answer(read_state({"config": config}), "whole", EN)
+    assert "transformers" in (part.get("untold") or part["refused"])
+
+
 def test_no_hub_is_asked_unless_it_is_allowed(monkeypatch):
     asked = []
     monkeypatch.setattr("brimful.models.config.fetch_file", lambda *names: asked.append(names))

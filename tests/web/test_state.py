@@ -79,7 +79,13 @@ def test_what_names_a_file_of_the_machine_is_refused(model):
         read_state({"model": model})
 
 
-@pytest.mark.parametrize("gpus", ["local", "Local", "8xlocal", "2x8xlocal"])
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        "local", "Local", "8xlocal", "2x8xlocal", "1 x local", "1*local", "2 \u00d7 8 x local",
+        "\uff4c\uff4f\uff43\uff41\uff4c", "8x\uff4c\uff4f\uff43\uff41\uff4c",
+    ],
+)  # fmt: skip
 def test_the_machine_that_serves_is_not_looked_at(gpus):
     with pytest.raises(InputError, match="the machine that serves this page"):
         read_state({"gpus": gpus})

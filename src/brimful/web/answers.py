@@ -16,9 +16,8 @@ from brimful.cli import flags, inference, nearest
 from brimful.cli.assumed import assumed_facts, prices_from, run_of
 from brimful.cli.main import parse
 from brimful.cli.output import estimate_json
-from brimful.errors import BrimfulError, InputError
+from brimful.errors import BrimfulError
 from brimful.escaping import one_line
-from brimful.hardware.gpus import LOCAL
 from brimful.report.answer import answer_header
 from brimful.report.html import figure_list
 from brimful.report.memory_sections import peak_section
@@ -99,8 +98,6 @@ def answered(state: State, args: argparse.Namespace, stage: Stage, words: Words)
     if inference.is_asked(args):
         return _inference(args, words)
     asked = flags.asked(args)
-    if asked.cluster.name == LOCAL:
-        raise InputError("the page answers for no GPU of its own machine; name one")
     from brimful.cost.formula import missing_formula, told_short
 
     untold = missing_formula(asked.job, asked.strategy, asked.cluster.device)

@@ -13,6 +13,8 @@ from urllib.parse import urlencode
 
 from brimful.errors import InputError, unknown_name
 from brimful.escaping import check_line, shell_words
+from brimful.hardware.gpus import LOCAL
+from brimful.hardware.names import split_counts
 
 MOST_CHARS = 120
 """Of one field."""
@@ -60,7 +62,6 @@ USUAL = {MODEL: "llama-3.1-8b", WHAT: "lora", GPUS: "rtx-4090"}
 """What the page asks where an address asks nothing."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/[\w./-]+")
-_OWN_MACHINE = re.compile(r"(?:\d+x){0,2}\s*local", re.IGNORECASE)
 _PATHS = ("/", "\\", "~", "@", ":", ".json", ".yaml", ".yml")
 """What a name of a model never has, but a path, a plan, a job file or a factory."""
 
@@ -126,7 +127,7 @@ def _check(state: State) -> None:
         raise unknown_name("what", given[WHAT], tuple(WHATS))
     if given.get(HUB, "1") != "1":
         raise InputError(f"hub={given[HUB]} is neither 1 nor empty; leave it out")
-    if _OWN_MACHINE.fullmatch(given[GPUS]):
+    if split_counts(given[GPUS]).gpu == LOCAL:
         raise InputError(
             f"gpus={given[GPUS]} is the machine that serves this page; name a GPU, as in "
             f"rtx-4090 or 8xh100-80gb"

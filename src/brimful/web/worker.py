@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -68,7 +69,27 @@ def _warm() -> None:
 
 
 def _answer(request: dict[str, Any], tell: Tell) -> None:
-    """Answer one request; what is refused is an answer too."""
+    """Answer one request; what is refused is an answer too, and so is a fault of ours."""
+    try:
+        _refusing(request, tell)
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whoever asks next must be answered
+        _log(error)
+        tell({"event": "refused", "text": _FAULT})
+
+
+_FAULT = "this question met a fault of ours, which the log of the server names; ask another"
+
+
+def _log(error: Exception) -> None:
+    """Write where a fault is, and nothing of what was asked."""
+    lines = traceback.format_tb(error.__traceback__)
+    sys.stderr.write("".join(["Traceback (most recent call last):\n", *lines]))
+    sys.stderr.write(f"{type(error).__name__}, of a question that is not written here\n")
+
+
+def _refusing(request: dict[str, Any], tell: Tell) -> None:
     try:
         words = words_of(request.get("language", "en"))
         state = read_state(request["query"])
