@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 
 import pytest
 
@@ -74,6 +75,32 @@ def test_what_is_refused_is_answered_by_the_nearest_question_in_the_end():
     part = answer(state, "whole", EN)
     assert "tp=3 does not divide" in part["refused"]
     assert part["nearest"].get("html") or part["nearest"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"seq_len": "400k"}, "--max-positions=409600"),
+        ({"gpus": "rtx-3090", "what": "full", "precision": "fp16-mixed",
+          "fused_kernels": "liger", "loss_chunks": "4"}, "--fused-kernels=none"),
+        ({"gpus": "3xh100-80gb", "global_batch": "4"}, "--global-batch=6"),
+    ],
+)  # fmt: skip
+def test_the_command_of_the_nearest_question_is_its_own(query, said):
+    from brimful.cli import flags
+    from brimful.cli.main import parse
+    from brimful.cost.estimate import estimate
+
+    part = answer(read_state(query), "whole", EN)
+    near = part["nearest"]
+    assert said in near["command"].split()
+    assert part["command"] == command(read_state(query)) != near["command"]
+    (shown,) = re.findall(r"<header>.*<pre[^>]*>(.*?)</pre>.*</header>", near["html"])
+    assert html.unescape(shown) == f"$ {near['command']}"
+    made = estimate(*flags.asked(parse("estimate", near["command"].split()[2:])))
+    values = near["values"]
+    assert made.predicted_peak_allocated_bytes == values["predicted_peak_allocated_bytes"]
+    assert any(note.startswith("instead the same with") for note in near["notes"])
 
 
 def test_names_of_other_spellings_are_said():

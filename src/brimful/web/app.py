@@ -31,7 +31,7 @@ from brimful.errors import BrimfulError, InputError
 from brimful.escaping import json_text, one_line
 from brimful.web.page import ASSETS, accuracy_page, asset, main_page
 from brimful.web.pool import BusyError, Event, Kept, Pool
-from brimful.web.state import CONFIG, State, query_of, read_state
+from brimful.web.state import State, fields_of, read_state
 from brimful.web.words import Words, language_of, words_of
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1")
@@ -203,10 +203,7 @@ async def _asked(request: Request) -> _Asked:
 
 def _as_sent(asked: _Asked, **more: Any) -> dict[str, Any]:
     """Write a question as a worker reads it."""
-    query = dict(asked.state.given)
-    if asked.state.config is not None:
-        query[CONFIG] = json.dumps(asked.state.config)
-    return {"query": query, "language": asked.words.language, **more}
+    return {"query": fields_of(asked.state), "language": asked.words.language, **more}
 
 
 def _choice(own: dict[str, str], key: str, allowed: Sequence[str]) -> str:
@@ -387,8 +384,3 @@ _ROUTES = [
     Route("/api/gpus", _market, methods=["GET", "POST"]),
     Route("/api/run", _run, methods=["GET", "POST"]),
 ]
-
-
-def address_of(state: State) -> str:
-    """Return the address that asks a question."""
-    return f"/?{query_of(state)}"

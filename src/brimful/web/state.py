@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from brimful.cli import flags
 from brimful.errors import InputError, unknown_name
 from brimful.escaping import check_line, shell_words
 from brimful.hardware.gpus import LOCAL
@@ -42,11 +43,9 @@ LENGTHS = ("seq_len", "global_batch", "tokens", "max_positions")
 JOB = (
     *LENGTHS, "precision", "optimizer", "packing", "lora_rank", "lora_targets", "base",
 )  # fmt: skip
-STRATEGY = (
-    "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "zero", "dp_replicate",
-    "dp_shard", "tp", "pp", "pp_schedule", "stages_per_device", "ep", "accumulate", "reference",
-    "offload", "compile", "allocator", "optimizer_in_backward",
-)  # fmt: skip
+NO_FIELDS = frozenset({"engine"})
+"""Flags of a strategy that the page does not ask for: it answers for PyTorch's own engine."""
+STRATEGY = tuple(name for name in flags.STRATEGY if name not in NO_FIELDS)
 CLUSTER = ("network", "memory_limit", "card_memory", "host_memory")
 OF_INFERENCE = ("weights_format", "prompt_len")
 OTHER = ("market",)
@@ -204,11 +203,17 @@ def dense(config: Mapping[str, Any]) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
+def fields_of(state: State) -> dict[str, str]:
+    """Write a question as its fields; whoever reads them asks the same."""
+    if state.config is None:
+        return dict(state.given)
+    named = {key: value for key, value in state.given.items() if key != MODEL}
+    return {**named, CONFIG: dense(state.config)}
+
+
 def query_of(state: State, **more: str) -> str:
     """Write a question as the query of an address; whoever opens it asks the same."""
-    config = {CONFIG: dense(state.config)} if state.config is not None else {}
-    named = {key: value for key, value in state.given.items() if key != MODEL or not config}
-    return urlencode({**named, **config, **more})
+    return urlencode({**fields_of(state), **more})
 
 
 def arguments(state: State, model: str, *, verb: str = "estimate") -> list[str]:
@@ -244,7 +249,26 @@ def _is_for(key: str, what: str, verb: str) -> bool:
     return verb != "plan" or key not in STRATEGY
 
 
-def command(state: State, *, verb: str = "estimate") -> str:
-    """Write a question as it is typed in a terminal."""
+def command(
+    state: State, *, verb: str = "estimate", changes: Mapping[str, object] | None = None
+) -> str:
+    """Write a question as it is typed in a terminal.
+
+    Args:
+        state: The question.
+        verb: That asks it.
+        changes: Flags that are another question's, as argparse calls them; None takes one out.
+    """
     model = "config.json" if state.config is not None else state.given[MODEL]
-    return shell_words(["brimful", verb, *arguments(state, model, verb=verb)])
+    new = dict(changes or {})
+    typed = [str(new.pop("model", model)), *arguments(state, "", verb=verb)[1:]]
+    names = {f"--{key.replace('_', '-')}": value for key, value in new.items()}
+    kept = [word for word in typed if word.partition("=")[0] not in names]
+    added = [_flag(name, value) for name, value in names.items() if value is not None]
+    return shell_words(["brimful", verb, *kept, *added])
+
+
+def _flag(name: str, value: object) -> str:
+    if value is True:
+        return name
+    return f"{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"

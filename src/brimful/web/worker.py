@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from brimful.errors import BrimfulError
 from brimful.escaping import one_line
-from brimful.web.state import State, arguments, command, read_state
+from brimful.web.state import State, arguments, command, fields_of, read_state
 from brimful.web.words import Words, words_of
 
 Event = dict[str, Any]
@@ -165,7 +165,7 @@ def _market(state: State, _request: dict[str, Any], words: Words, tell: Tell) ->
 
     tell({"event": "table", "html": offers_table(words, words["market.caption"])})
     for offer in offers(state):
-        told = {**offer._asdict(), "state": offer.state.given}
+        told = {**offer._asdict(), "state": fields_of(offer.state)}
         tell({"event": "row", "html": offer_row(offer, words), "offer": told})
 
 
@@ -228,7 +228,7 @@ def _made(verb: str, state: State) -> Iterator[Event]:
 
         plan = read_plan(path)
         fields = state.changed(**taken(Asked(plan.job, plan.cluster, plan.strategy)))
-        yield {"event": "plan", "query": fields.given, "yaml": path.read_text("utf-8")}
+        yield {"event": "plan", "query": fields_of(fields), "yaml": path.read_text("utf-8")}
     if verb == "simulate" and path.is_file():
         import msgspec
 
