@@ -91,7 +91,7 @@ def planned(address: str) -> dict[str, float]:
     query = {"verb": "plan", "model": "llama-3.1-8b", "what": "lora", "gpus": "rtx-4090"}
     with (
         httpx.Client(base_url=address, timeout=300, trust_env=False) as client,
-        client.stream("GET", "/api/run", params=query) as response,
+        client.stream("POST", "/api/run", json=query) as response,
     ):
         for line in response.iter_lines():
             event = json.loads(line)
