@@ -133,7 +133,10 @@ def test_what_to_do_is_said_by_flags_that_the_command_line_has(what):
 def test_a_plan_is_asked_without_a_strategy():
     state = read_state({"micro_batch": "4", "zero": "3", "seq_len": "4096"})
     words = arguments(state, "llama-3.1-8b", verb="plan")
-    assert not [word for word in words for key in STRATEGY if word.startswith(f"--{key}")]
+    flags = {f"--{key.replace('_', '-')}" for key in STRATEGY}
+    assert not flags & {word.partition("=")[0] for word in words}
+    typed = {word.partition("=")[0] for word in arguments(state, "llama-3.1-8b")}
+    assert flags & typed == {"--micro-batch", "--zero"}
     assert "--seq-len=4096" in words
 
 

@@ -180,7 +180,7 @@ def _drawn(
 ) -> Iterator[Html]:
     """Yield what is drawn below: large figures, how far such are off, memory by item."""
     yield figure_list(_figures(args, asked, predicted, words))
-    yield off_by(words, "allocated", "speed")
+    yield off_by(words, "allocated unseen", "speed test")
     peak = peak_section(Climbed(predicted, None, None, predicted.usable_bytes))
     if peak is not None:
         heading = markup.text(words["peak.title"])
