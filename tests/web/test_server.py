@@ -10,6 +10,7 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.web.app import MOST_BODY_BYTES
+from brimful.web.state import MOST_CONFIG_BYTES
 
 
 def events(response):
@@ -22,6 +23,15 @@ def test_the_page_comes_with_its_answer_before_any_script(client):
     assert "FITS: " in page.text
     assert "brimful estimate llama-3.1-8b --method=lora --gpus=h100-80gb" in page.text
     assert "https://" not in page.text.replace("https://huggingface.co", "")
+
+
+def test_a_large_pasted_configuration_is_an_address_too(client):
+    config = {"model_type": "llama", "names": ["\u2026" * 40] * 64}
+    text = json.dumps(config, separators=(",", ":"))
+    assert 15_000 < len(text) < MOST_CONFIG_BYTES
+    page = client.get("/", params={"config": text})
+    assert page.status_code == 200
+    assert client.get("/api/estimate", params={"config": text}).json()["part"]["refused"]
 
 
 def test_both_languages(client):
@@ -296,6 +306,10 @@ def test_how_far_to_trust_it_is_a_page(client):
     [
         (["--host", "::"], "--allow-host"),
         (["--host", "::", "--allow-host", "*"], "every name"),
+        (["--host", "::", "--allow-host", "*foo"], "no name of a host"),
+        (["--host", "::", "--allow-host", "a.example,b.example:80"], "b.example:80 is no"),
+        (["--allow-host", "*.*.example"], "no name of a host"),
+        (["--host", "::1"], "127.0.0.1"),
         (["--port", "70000"], "no port"),
         (["--host", "203.0.113.7", "--allow-host", "a.example"], "cannot be listened at"),
     ],

@@ -71,7 +71,7 @@ def _read(query):
     [
         "/etc/passwd", "../config.json", "./model", "~/model", "config.json", "job.yaml",
         "plan.yml", "@flags", "package.module:factory", "C:\\model", "a/b/c", "file:///etc/hosts",
-        "-v", ".", "..",
+        "-v", ".", "..", "org/config.json", "org/plan.yaml",
     ],
 )  # fmt: skip
 def test_what_names_a_file_of_the_machine_is_refused(model):

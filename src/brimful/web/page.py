@@ -150,7 +150,7 @@ def _form(state: State, words: Words) -> Html:
     opened = any(key in state.given for keys in _GROUPS.values() for key in keys)
     groups = markup.join(
         Html(
-            f'<fieldset data-group="{name}"><legend>{markup.text(words[f"form.group.{name}"])}'
+            f"<fieldset><legend>{markup.text(words[f'form.group.{name}'])}"
             f"</legend>{markup.join(_field(key, state, words) for key in keys)}</fieldset>"
         )
         for name, keys in _GROUPS.items()

@@ -16,6 +16,7 @@ from brimful.errors import InputError, unknown_name
 from brimful.escaping import check_line, shell_words
 from brimful.hardware.gpus import LOCAL
 from brimful.hardware.names import split_counts
+from brimful.models.hub import is_hub_id
 
 MOST_CHARS = 120
 """Of one field."""
@@ -59,7 +60,6 @@ _SHARED = frozenset({"seq_len", "global_batch", "max_positions", "precision", "a
 """Fields of training's that inference has too."""
 USUAL = {MODEL: "llama-3.1-8b", WHAT: "lora", GPUS: "rtx-4090"}
 """What the page asks where an address asks nothing."""
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/[\w./-]+")
 _PATHS = ("/", "\\", "~", "@", ":", ".json", ".yaml", ".yml")
 """What a name of a model never has, but a path, a plan, a job file or a factory."""
@@ -141,18 +141,13 @@ def check_name(text: str) -> None:
     Raises:
         InputError: It does.
     """
-    if _HUB_ID.fullmatch(text) or _ADDRESS.fullmatch(text):
+    if is_hub_id(text) or _ADDRESS.fullmatch(text):
         return
     if text.startswith((".", "-")) or any(mark in text for mark in _PATHS):
         raise InputError(
             f"model={text!r} is no name of a model, and this page reads no file of the machine "
             f"that serves it; give a name, a hub id org/name, or paste the config.json"
         )
-
-
-def is_hub_id(text: str) -> bool:
-    """Whether a name is spelt ``org/name``."""
-    return _HUB_ID.fullmatch(text) is not None
 
 
 def read_pasted(text: str) -> dict[str, Any]:
