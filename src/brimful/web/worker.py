@@ -1,8 +1,8 @@
 """A process that answers: ``python -m brimful.web.worker``. Lines of JSON in, lines of JSON out.
 
 It runs in an empty folder of its own, so that no name that somebody types is a path to anything,
-and the hub is asked by it only where a question says so. One question at a time; whoever waits for
-too long, or no longer, ends the process.
+and the hub is asked by it only where a question says so. One question at a time. A question that
+takes too long ends the process, and so does a job whose asker has gone; a fault of ours does not.
 """
 
 import contextlib
