@@ -3,11 +3,13 @@
 - *first*: until the page says it listens, a process of its own.
 - *users*: so many people at once, each of whom changes a setting every so often, as the page asks:
   live tensors, then the replay. Seconds from asking to the last byte, ninety-fifth percentile.
-- *plan*: one person's, until what was found is told, until it is proven, and until all is told.
-- *memory*: resident bytes of server and processes after so many questions, against those before.
+- *plan*: one person's, when the others have stopped, until what was found is told, until it is
+  proven, and until all is told.
+- *memory*: resident bytes of server and processes after so many questions of live tensors alone,
+  against those after a tenth of them.
 
 What a browser needs to draw is told by ``--browser``, which needs Playwright and Chromium: seconds
-from a key press to the changed answer on the screen, one person, while the others ask.
+from a key press to the changed answer on the screen, one person, when the others have stopped.
 """
 
 import argparse
@@ -91,7 +93,7 @@ def planned(address: str) -> dict[str, float]:
     query = {"verb": "plan", "model": "llama-3.1-8b", "what": "lora", "gpus": "rtx-4090"}
     with (
         httpx.Client(base_url=address, timeout=300, trust_env=False) as client,
-        client.stream("GET", "/api/run", params=query) as response,
+        client.stream("POST", "/api/run", json=query) as response,
     ):
         for line in response.iter_lines():
             event = json.loads(line)

@@ -14,18 +14,21 @@ def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     (folder / "secret.json").write_text('{"model_type": "llama", "secret": 1}', "utf-8")
     (folder / "config.json").write_text('{"model_type": "llama"}', "utf-8")
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
+    log = tmp_path_factory.mktemp("log") / "stderr.txt"
+    with (
+        log.open("w", encoding="utf-8") as said,  # a pipe that nobody empties would stop it
+        subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=said, text=True
+        ) as server,
+    ):
         first = server.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:\d+", first)
-        assert found, first + server.stderr.read()
+        assert found, first + log.read_text("utf-8")
         yield found[0]
         server.terminate()
         server.wait(20)
-        said = server.stderr.read()
         server.stdout.close()
-    assert "Traceback" not in said, said
+    assert "Traceback" not in log.read_text("utf-8"), log.read_text("utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,14 @@
 
 import html
 import json
+import re
 
 import pytest
 
 from brimful import api
 from brimful.web.answers import answer
 from brimful.web.models import find_model
+from brimful.web.page import main_page
 from brimful.web.state import command, read_state
 from brimful.web.words import words_of
 
@@ -37,13 +39,26 @@ def test_the_page_says_the_terminals_lines(query, flags):
     part = answer(read_state(query), "whole", EN)
     said = api.estimate("llama-3.1-8b", **flags)
     assert part["verdict"] == str(said).split()[0]
-    shown = html.unescape(part["html"])
     for key in ("predicted_peak_allocated_bytes", "predicted_step_s"):
         assert part["values"][key] == said.values[key]
-    lines = [line for line in str(said).splitlines() if not line.startswith("next ")]
-    for line in lines:  # what comes next is a button there
-        for word in line[10:].split():
-            assert word in shown or set(word) <= set("█░▶"), word
+    header, _, _ = part["html"].partition("</header>")
+    facts = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", header)
+    shown = [(label, html.unescape(re.sub("<[^>]+>", "", fact))) for label, fact in facts]
+    title, *lines = str(said).splitlines()
+    told: list[list[str]] = []
+    for line in lines:
+        if line[:10].strip():
+            told.append([line[:10].strip(), line[10:].strip()])
+        else:
+            told[-1][1] += f" {line.strip()}"
+    assert html.unescape(re.search("<h1>(.*?)</h1>", header)[1]) == title.split(maxsplit=1)[1]
+    (_, memory), *told = told
+    assert memory.strip("█░▶ ") in html.unescape(header)
+    assert told.pop()[0] == "next"  # what comes next is a button there
+    assert told
+    following = iter(shown)  # in the same order; a terminal cuts what has no room
+    for label, fact in told:
+        assert any(label == name and text.startswith(fact) for name, text in following), fact
 
 
 def test_the_stages_of_an_answer_agree_on_what_each_knows():
@@ -76,6 +91,32 @@ def test_what_is_refused_is_answered_by_the_nearest_question_in_the_end():
     assert part["nearest"].get("html") or part["nearest"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"seq_len": "400k"}, "--max-positions=409600"),
+        ({"gpus": "rtx-3090", "what": "full", "precision": "fp16-mixed",
+          "fused_kernels": "liger", "loss_chunks": "4"}, "--fused-kernels=none"),
+        ({"gpus": "3xh100-80gb", "global_batch": "4"}, "--global-batch=6"),
+    ],
+)  # fmt: skip
+def test_the_command_of_the_nearest_question_is_its_own(query, said):
+    from brimful.cli import flags
+    from brimful.cli.main import parse
+    from brimful.cost.estimate import estimate
+
+    part = answer(read_state(query), "whole", EN)
+    near = part["nearest"]
+    assert said in near["command"].split()
+    assert part["command"] == command(read_state(query)) != near["command"]
+    (shown,) = re.findall(r"<header>.*<pre[^>]*>(.*?)</pre>.*</header>", near["html"])
+    assert html.unescape(shown) == f"$ {near['command']}"
+    made = estimate(*flags.asked(parse("estimate", near["command"].split()[2:])))
+    values = near["values"]
+    assert made.predicted_peak_allocated_bytes == values["predicted_peak_allocated_bytes"]
+    assert any(note.startswith("instead the same with") for note in near["notes"])
+
+
 def test_names_of_other_spellings_are_said():
     part = answer(read_state({"model": "Llama 3.1 8B Instruct", "gpus": "H100"}), "tensors", EN)
     assert any("h100-80gb is taken for 'H100'" in note for note in part["notes"])
@@ -91,8 +132,17 @@ def test_a_pasted_configuration_is_answered():
 def test_a_pasted_name_is_text():
     config = {**SMALL, "model_type": '<script>alert("x")</script>'}
     part = answer(read_state({"config": json.dumps(config)}), "replayed", EN)
-    told = part.get("untold") or part["refused"]
-    assert "transformers" in told or "script" in told  # escaped where it is drawn
+    assert config["model_type"] in part["untold"]  # as it is, and escaped where it is drawn
+    page = main_page(read_state({}), EN, part, refused="", kept="")
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+
+
+@pytest.mark.parametrize("model_type", ["a" * 300, "a\0b", "\ud800", "a/b", "../../x", "", "."])
+def test_a_pasted_type_is_no_part_of_a_path(model_type):
+    config = json.dumps({**SMALL, "model_type": model_type})
+    part = answer(read_state({"config": config}), "whole", EN)
+    assert "transformers" in (part.get("untold") or part["refused"])
 
 
 def test_no_hub_is_asked_unless_it_is_allowed(monkeypatch):

@@ -225,6 +225,32 @@ def test_why_and_rules_of_thumb(visit):
     page.locator("#rules-shown table").first.wait_for()
 
 
+def test_the_command_that_is_copied_is_of_the_question_that_was_answered(visit):
+    page = visit("/?gpus=h100-80gb&seq_len=400k")
+    page.locator("#answer .notes").wait_for()
+    assert "instead the same with" in page.locator("#answer .notes").text_content()
+    page.locator("#copy-command").click()
+    assert "--max-positions=409600" in copied(page)
+
+
+def test_what_cannot_be_told_offers_no_other_settings(visit):
+    page = visit()
+    page.locator("#take-fix").wait_for()
+    page.locator(".paste summary").click()
+    page.locator("#f-config").fill(json.dumps({**CONFIG, "model_type": "nobody-knows"}))
+    page.locator(".untold").wait_for()
+    assert page.locator("#take-fix").is_hidden()
+    assert page.locator("#trace").is_visible()
+
+
+def test_a_job_that_is_refused_is_not_done(visit):
+    page = visit("/?what=inference")
+    page.locator("#market").click()
+    page.locator("#market-job .refused").wait_for()
+    until(page, "document.getElementById('market').disabled === false")
+    assert page.locator("#market-job .state").text_content() == "Refused"
+
+
 def test_a_refusal_is_a_sentence(visit):
     page = visit()
     page.locator("#f-model").fill("../../etc/passwd")
@@ -232,16 +258,26 @@ def test_a_refusal_is_a_sentence(visit):
     assert "reads no file of the machine" in page.locator(".refused").text_content()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_nothing_is_cut_and_nobody_is_kept_out(visit, width, scheme):
+def with_reasons(visit, width, scheme):
     page = visit("/?what=qlora", width=width, scheme=scheme)
     whole(page)
     page.locator("#why").click()
     page.locator("#why-shown #ledger").wait_for()
+    return page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_nothing_is_cut(visit, width, scheme):
+    page = with_reasons(visit, width, scheme)
     has_no_overflow(page)
-    if not AXE:
-        pytest.skip("BRIMFUL_AXE names no axe-core")
+
+
+@pytest.mark.skipif(not AXE, reason="BRIMFUL_AXE names no axe-core")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_nobody_is_kept_out(visit, width, scheme):
+    page = with_reasons(visit, width, scheme)
     source = Path(AXE).read_text("utf-8")
     found = page.evaluate(f"() => {{ {source}; return axe.run(); }}")
     serious = [

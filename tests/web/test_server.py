@@ -3,12 +3,14 @@
 import json
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
 from brimful.cli.main import main
 from brimful.web.app import MOST_BODY_BYTES
+from brimful.web.state import MOST_CONFIG_BYTES
 
 
 def events(response):
@@ -21,6 +23,15 @@ def test_the_page_comes_with_its_answer_before_any_script(client):
     assert "FITS: " in page.text
     assert "brimful estimate llama-3.1-8b --method=lora --gpus=h100-80gb" in page.text
     assert "https://" not in page.text.replace("https://huggingface.co", "")
+
+
+def test_a_large_pasted_configuration_is_an_address_too(client):
+    config = {"model_type": "llama", "names": ["\u2026" * 40] * 64}
+    text = json.dumps(config, separators=(",", ":"))
+    assert 15_000 < len(text) < MOST_CONFIG_BYTES
+    page = client.get("/", params={"config": text})
+    assert page.status_code == 200
+    assert client.get("/api/estimate", params={"config": text}).json()["part"]["refused"]
 
 
 def test_both_languages(client):
@@ -54,10 +65,54 @@ def test_another_host_is_refused(client, host):
     assert client.get("/", headers={"Host": host}).status_code == 400
 
 
-def test_another_site_may_not_ask(client):
-    asked = client.get("/api/estimate", headers={"Sec-Fetch-Site": "cross-site"})
-    assert asked.status_code == 403
-    assert client.get("/", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
+OPENED = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_another_site_may_open_the_page_and_nothing_else(client, site):
+    foreign = {"Sec-Fetch-Site": site}
+    for path in ("/api/estimate", "/api/health", "/accuracy", "/assets/web.js"):
+        assert client.get(path, headers=foreign).status_code == 403
+        assert client.get(path, headers={**foreign, **OPENED}).status_code == 403
+    assert client.post("/api/run", json={}, headers={**foreign, **OPENED}).status_code == 403
+    assert client.get("/", headers={**foreign, **OPENED}).status_code == 200
+    for other in ({}, {"Sec-Fetch-Dest": "iframe"}, {"Sec-Fetch-Dest": "image"},
+                  {"Sec-Fetch-Mode": "no-cors"}):  # fmt: skip
+        headers = {**foreign, **OPENED, **other} if other else foreign
+        assert client.get("/", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none", None])
+def test_the_page_itself_and_plain_clients_may_ask(client, site):
+    headers = {} if site is None else {"Sec-Fetch-Site": site}
+    for path in ("/api/health", "/accuracy", "/"):
+        assert client.get(path, headers=headers).status_code == 200
+
+
+def test_an_origin_that_is_not_the_pages_may_not_ask(client, address):
+    for origin in ("https://evil.example", "null", "", "http://localhost:1", "file://"):
+        assert client.post("/api/estimate", json={}, headers={"Origin": origin}).status_code == 403
+    asked = client.post("/api/estimate", json={"stage": "tensors"}, headers={"Origin": address})
+    assert asked.json()["part"]["verdict"]
+
+
+def test_a_link_elsewhere_does_not_let_the_hub_be_asked(client):
+    query = {"model": "nobody/nothing", "hub": "1", "other": "model=nobody/nothing&hub=1"}
+    headers = {"Sec-Fetch-Site": "cross-site", **OPENED}
+    page = client.get("/", params=query, headers=headers).text
+    assert "allow this page to ask the hub" in page
+    assert 'name="hub" value="1" checked' not in page
+    assert "hub=1" not in page
+    assert 'name="hub" value="1" checked' in client.get("/", params=query).text
+
+
+def test_what_takes_long_is_started_by_the_page_only(client):
+    for path in ("/api/run", "/api/gpus"):
+        assert client.get(path).status_code == 405
+
+
+def test_health_tells_nothing_of_the_machine(client):
+    assert client.get("/api/health").json() == {"schema": "brimful.web/1"}
 
 
 @pytest.mark.parametrize(
@@ -109,11 +164,11 @@ def test_the_json_of_the_page_is_that_of_the_command(client, capsys):
 def test_stages_and_axes_are_named_in_a_refusal(client):
     assert "tensors" in client.get("/api/estimate", params={"stage": "x"}).json()["text"]
     assert "seq_len" in client.get("/api/sweep", params={"axis": "x"}).json()["text"]
-    assert "plan" in client.get("/api/run", params={"verb": "train"}).json()["text"]
+    assert "plan" in client.post("/api/run", json={"verb": "train"}).json()["text"]
 
 
 def test_a_plan_comes_line_by_line_and_can_be_taken(client):
-    with client.stream("GET", "/api/run", params={"verb": "plan", "what": "qlora"}) as response:
+    with client.stream("POST", "/api/run", json={"verb": "plan", "what": "qlora"}) as response:
         said = events(response)
     kinds = [event["event"] for event in said]
     assert kinds[0] == "text"
@@ -122,6 +177,27 @@ def test_a_plan_comes_line_by_line_and_can_be_taken(client):
     taken = client.post("/api/estimate", json=plan["query"]).json()["part"]
     assert taken["verdict"] == "FITS"
     assert plan["yaml"].startswith("schema: brimful.plan/")
+
+
+def test_what_is_kept_goes_with_the_server():
+    import asyncio
+
+    from brimful.web import app as served
+
+    async def begin():
+        app = served.make_app()
+        async with app.router.lifespan_context(app):
+            own = app.state.pools.jobs._own
+            folders = {name: Path(own[name]) for name in ("BRIMFUL_CACHE", "HF_HUB_CACHE")}
+            asked = [event async for event in app.state.pools.quick.ask(
+                {"query": {"gpus": "h100-80gb"}, "do": "ask", "stage": "replayed"})]  # fmt: skip
+            assert folders["BRIMFUL_CACHE"].parent.is_dir()
+            assert asked[0]["part"]["verdict"] == "FITS"
+        return folders
+
+    folders = asyncio.run(begin())
+    assert len(set(folders.values())) == 2
+    assert not any(folder.parent.exists() for folder in folders.values())
 
 
 @pytest.mark.torch
@@ -168,7 +244,7 @@ def test_why_and_rules_and_comparison(client):
 
 def test_every_gpu_side_by_side_until_nobody_listens(client):
     said = []
-    with client.stream("GET", "/api/gpus", params={"model": "smollm2-135m"}) as response:
+    with client.stream("POST", "/api/gpus", json={"model": "smollm2-135m"}) as response:
         for line in response.iter_lines():
             said.append(json.loads(line))
             if len(said) == 6:
@@ -207,11 +283,15 @@ def test_who_has_gone_is_answered_no_more(address, client):
             pytest.raises(httpx.ReadTimeout),
             httpx.Client(base_url=address, trust_env=False) as own,
         ):
-            own.get("/api/run", params={"verb": "simulate", "gpus": "8xh100-80gb",
-                                        "model": "llama-3.1-70b"}, timeout=1.5)  # fmt: skip
-    time.sleep(1)
-    with client.stream("GET", "/api/run", params={"verb": "plan", "what": "qlora"}) as response:
-        assert events(response)[-1]["event"] == "plan"
+            own.post("/api/run", json={"verb": "simulate", "gpus": "8xh100-80gb",
+                                       "model": "llama-3.1-70b"}, timeout=1.5)  # fmt: skip
+    start = time.monotonic()
+    with client.stream("POST", "/api/run", json={"verb": "plan", "what": "qlora"}) as response:
+        lines = response.iter_lines()
+        first = next(lines)
+        assert time.monotonic() - start < 30  # a job that nobody ends takes 300
+        assert json.loads(first)["event"] == "text"
+        assert [json.loads(line) for line in lines if line][-1]["event"] == "plan"
 
 
 def test_how_far_to_trust_it_is_a_page(client):
@@ -226,6 +306,10 @@ def test_how_far_to_trust_it_is_a_page(client):
     [
         (["--host", "::"], "--allow-host"),
         (["--host", "::", "--allow-host", "*"], "every name"),
+        (["--host", "::", "--allow-host", "*foo"], "no name of a host"),
+        (["--host", "::", "--allow-host", "a.example,b.example:80"], "b.example:80 is no"),
+        (["--allow-host", "*.*.example"], "no name of a host"),
+        (["--host", "::1"], "127.0.0.1"),
         (["--port", "70000"], "no port"),
         (["--host", "203.0.113.7", "--allow-host", "a.example"], "cannot be listened at"),
     ],

@@ -71,7 +71,7 @@ def _read(query):
     [
         "/etc/passwd", "../config.json", "./model", "~/model", "config.json", "job.yaml",
         "plan.yml", "@flags", "package.module:factory", "C:\\model", "a/b/c", "file:///etc/hosts",
-        "-v", ".", "..",
+        "-v", ".", "..", "org/config.json", "org/plan.yaml",
     ],
 )  # fmt: skip
 def test_what_names_a_file_of_the_machine_is_refused(model):
@@ -79,7 +79,13 @@ def test_what_names_a_file_of_the_machine_is_refused(model):
         read_state({"model": model})
 
 
-@pytest.mark.parametrize("gpus", ["local", "Local", "8xlocal", "2x8xlocal"])
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        "local", "Local", "8xlocal", "2x8xlocal", "1 x local", "1*local", "2 \u00d7 8 x local",
+        "\uff4c\uff4f\uff43\uff41\uff4c", "8x\uff4c\uff4f\uff43\uff41\uff4c",
+    ],
+)  # fmt: skip
 def test_the_machine_that_serves_is_not_looked_at(gpus):
     with pytest.raises(InputError, match="the machine that serves this page"):
         read_state({"gpus": gpus})
@@ -127,7 +133,10 @@ def test_what_to_do_is_said_by_flags_that_the_command_line_has(what):
 def test_a_plan_is_asked_without_a_strategy():
     state = read_state({"micro_batch": "4", "zero": "3", "seq_len": "4096"})
     words = arguments(state, "llama-3.1-8b", verb="plan")
-    assert not [word for word in words for key in STRATEGY if word.startswith(f"--{key}")]
+    flags = {f"--{key.replace('_', '-')}" for key in STRATEGY}
+    assert not flags & {word.partition("=")[0] for word in words}
+    typed = {word.partition("=")[0] for word in arguments(state, "llama-3.1-8b")}
+    assert flags & typed == {"--micro-batch", "--zero"}
     assert "--seq-len=4096" in words
 
 

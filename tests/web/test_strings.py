@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import UnknownNameError
+from brimful.web import page
 from brimful.web.accuracy import accuracy
 from brimful.web.page import asset
 from brimful.web.words import tables, words_of
@@ -31,6 +32,42 @@ def test_what_the_script_says_is_in_the_table():
     script = asset("web.js").decode("utf-8")
     asked = set(re.findall(r"words\.(\w+)", script))
     assert asked == set(words_of("en").for_script)
+
+
+def test_every_string_is_said_somewhere():
+    folder = ROOT / "src" / "brimful" / "web"
+    files = [file for file in folder.rglob("*") if file.suffix in {".py", ".html"}]
+    said = "".join(file.read_text("utf-8") for file in files)
+    built = ("js.", "fact.", "form.group.", "what.", "field.", "axis.", "why.")
+    numbered = re.compile(r"(accuracy|market)\.column\.\d")
+    firsts = {f"form.{key}" for key in page._FIRST}
+    unsaid = [
+        key
+        for key in tables()["en"]
+        if not key.startswith(built) and not numbered.fullmatch(key) and key not in firsts
+        if not any(f"{quote}{key}{quote}" in said for quote in "\"'")
+        if not re.search(rf"\${key.replace('.', '_')}\b", said)
+        if f'"{key.removeprefix("accuracy.")}"' not in said
+    ]
+    assert not unsaid
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_beside_an_answer_stands_how_far_what_nothing_was_chosen_by_was_off(
+    language, tmp_path, monkeypatch
+):
+    from brimful.web.answers import answer
+    from brimful.web.state import read_state
+
+    monkeypatch.chdir(tmp_path)
+    kinds = {kind.key: kind for kind in accuracy().published}
+    drawn = answer(read_state({}), "tensors", words_of(language))["html"]
+    (said,) = re.findall(r'<p class="note off-by">(.*?)</p>', drawn)
+    assert not {kinds["allocated"].p90, kinds["allocated fitted"].p90} & {*re.findall(
+        r"\d+\.\d %", said)}  # fmt: skip
+    for key in ("allocated unseen", "speed test"):
+        assert kinds[key].median in said
+        assert kinds[key].p90 in said
 
 
 def test_another_language_is_refused():

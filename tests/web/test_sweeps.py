@@ -26,6 +26,40 @@ def test_a_point_is_what_asking_for_it_says(axis):
         assert values["predicted_peak_allocated_bytes"] == point.peak_bytes
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"gpus": "12xa100-80gb", "what": "full"},
+        {"gpus": "8xa100-80gb", "what": "full", "zero": "1", "global_batch": "64"},
+        {"gpus": "4xa100-80gb", "what": "full", "zero": "0", "dp_replicate": "4"},
+        {"gpus": "4xa100-80gb", "what": "full", "tp": "2", "micro_batch": "2"},
+        {"activation_checkpointing": "selective"},
+        {"activation_checkpointing": "full:5", "lora_rank": "12", "seq_len": "3000"},
+        {"micro_batch": "3"},
+    ],
+)
+def test_the_point_that_is_asked_is_what_is_asked(query):
+    state = read_state(query)
+    values = answer(state, "tensors", EN)["values"]
+    for axis in AXES:
+        if axis == "lora_rank" and state.what == "full":
+            continue
+        here = [point for point in sweep(state, axis).points if point.is_here]
+        if axis == "activation_checkpointing" and query.get(axis) == "selective":
+            assert not here  # selective is no number of blocks
+            continue
+        (point,) = here
+        assert point.changes == {}
+        assert point.peak_bytes == values["predicted_peak_allocated_bytes"]
+
+
+def test_the_batch_is_kept_where_the_devices_that_share_it_allow_it():
+    state = read_state({"gpus": "8xa100-80gb", "what": "full", "tp": "4", "global_batch": "4"})
+    points = {point.value: point for point in sweep(state, "micro_batch").points}
+    assert points[2].changes == {"micro_batch": "2"}
+    assert points[4].changes == {"micro_batch": "4", "global_batch": ""}
+
+
 def test_more_of_it_never_takes_less_but_of_what_shares_or_recomputes():
     for axis in AXES:
         found = sweep(read_state({"gpus": "2xa100-80gb"}), axis)
@@ -43,7 +77,7 @@ def test_it_breaks_between_what_fits_and_what_does_not():
 
 
 def test_a_point_is_a_link_that_takes_it():
-    state = read_state({})
+    state = read_state({"micro_batch": "1"})
     drawn = sweep_figure(sweep(state, "micro_batch"), state, EN)
     links = [html.unescape(link) for link in re.findall(r'href="([^"]+)"', drawn)]
     taken = [dict(parse_qsl(urlsplit(link).query)) for link in links]

@@ -631,7 +631,7 @@ def refuse_flags(args: argparse.Namespace) -> None:
     """
     for name in (
         *_JOB,
-        *_STRATEGY,
+        *STRATEGY,
         "gpus",
         "network",
         "memory_limit",
@@ -659,13 +659,14 @@ _JOB = (
     "learning_rate", "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed",
     *_ADAPTER, *_LOSS_SCALE, *_PREFERENCE, *_ROUTERS, *_QUANTIZATION,
 )  # fmt: skip
-_STRATEGY = (
+STRATEGY = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention",
     "zero", "dp_replicate", "dp_shard", "tp", "ep", "pp", "pp_schedule", "stages_per_device",
     "stage_blocks", "accumulate", "reference", "engine", "offload", "optimizer_in_backward",
     "compile", "fused_kernels", "allocator",
 )  # fmt: skip
-TRAINING = (*_JOB, *_STRATEGY)
+"""Every flag of a strategy, as argparse calls them; each is a field of ``Strategy``."""
+TRAINING = (*_JOB, *STRATEGY)
 """Every flag of a job and of a strategy, as argparse calls them."""
 
 
@@ -879,7 +880,7 @@ def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:
     Raises:
         InputError: Names the first, and both values.
     """
-    for name in _STRATEGY:
+    for name in STRATEGY:
         given, began = getattr(args, name), getattr(strategy, name)
         if given is not None and given != began:
             raise InputError(

@@ -25,7 +25,7 @@ from brimful.units import GIB
 OF_JOBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
 VERBS = OF_JOBS | {"pretend"}
 """Verbs that answer something else where they refuse."""
-_WRITES = ("output", "page")
+WRITES = ("output", "page")
 """Flags of files: what is written is what was asked for, or nothing."""
 
 Run = Callable[[argparse.Namespace], int]
@@ -147,7 +147,7 @@ def _as_flags(nearest: Mapping[str, object], typed: Mapping[str, object]) -> dic
 
 def _changed(typed: Mapping[str, object], changes: Mapping[str, object]) -> argparse.Namespace:
     """Return flags as they were typed, but for some; what a run notes in them is gone."""
-    files = dict.fromkeys(name for name in _WRITES if name in typed)
+    files = dict.fromkeys(name for name in WRITES if name in typed)
     return argparse.Namespace(**{**typed, **files, **changes})
 
 

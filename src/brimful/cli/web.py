@@ -1,6 +1,7 @@
 """``brimful web``: a page to explore with, served by this machine to itself."""
 
 import argparse
+import re
 import socket
 import sys
 import threading
@@ -12,7 +13,11 @@ from brimful.terminal import say
 
 HELP = "a page to explore with: paste a model, move a slider, see what breaks first"
 HOST, PORT = "127.0.0.1", 7862
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOOPBACK = ("127.0.0.1", "localhost")
+_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_LONGEST_ADDRESS = 192 * 1024
+"""Bytes: a question with a pasted configuration, spelled as an address, and one to compare."""
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - shown only
 _MOST_PORT = 65535
 _HF_SPACE = "https://huggingface.co"
 
@@ -55,13 +60,13 @@ def run(args: argparse.Namespace) -> int:
 
     listening = _listen(args.host, args.port)
     port = listening.getsockname()[1]
-    shown = HOST if args.host in {*_LOOPBACK, "0.0.0.0"} else args.host  # noqa: S104 - shown only
+    shown = HOST if args.host in {*_LOOPBACK, *_EVERYWHERE} else args.host
     address = f"http://{shown}:{port}/"
     say(f"Brimful answers at {address} (Ctrl-C ends it)", flush=True)
     if not args.no_open:
         threading.Timer(0.5, webbrowser.open, [address]).start()
     framed_by = (_HF_SPACE,) if any(name.endswith(".hf.space") for name in names) else ()
-    hosts = [*names, *([] if args.host in {*_LOOPBACK, "0.0.0.0"} else [args.host])]  # noqa: S104
+    hosts = [*names, *([args.host] if _NAME.fullmatch(args.host) else [])]
     config = uvicorn.Config(
         make_app(hosts, framed_by=framed_by),
         log_level="warning",
@@ -69,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         server_header=False,
         limit_concurrency=200,
         timeout_graceful_shutdown=3,
+        h11_max_incomplete_event_size=_LONGEST_ADDRESS,
     )
     uvicorn.Server(config).run(sockets=[listening])
     say("ended", file=sys.stderr)
@@ -83,6 +89,8 @@ def _check(args: argparse.Namespace, names: list[str]) -> None:
     """
     if args.port > _MOST_PORT:
         raise InputError(f"--port {args.port} is no port; give 0 to {_MOST_PORT}")
+    if args.host == "::1":
+        raise InputError(f"--host ::1 is no name that can be checked; give {HOST}")
     if args.host not in _LOOPBACK and not names:
         raise InputError(
             f"--host {args.host} lets other machines in; say under which name they come, as in "
@@ -90,6 +98,12 @@ def _check(args: argparse.Namespace, names: list[str]) -> None:
         )
     if "*" in names:
         raise InputError("--allow-host * is every name, which checks none; name them")
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise InputError(
+                f"--allow-host {name} is no name of a host; give one, as in gpu-box.example.org, "
+                f"or *.example.org for any below it"
+            )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -4,6 +4,7 @@ An architecture that no file here describes has its parameters listed when a pro
 (``build.layout``). Reads files, and no torch.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -70,6 +71,7 @@ class Cached(msgspec.Struct, frozen=True):
     why_not: str = ""
 
 
+_TYPE = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 _known: dict[str, BuiltModel | None] = {}
 
 
@@ -93,7 +95,9 @@ def known_spec(name: str, model_type: str, hf_config: dict[str, Any]) -> ModelSp
 
 
 def _key(model_type: str, hf_config: dict[str, Any]) -> str:
-    return f"model-{model_type}-{digest(model_type, hf_config)}"
+    """Name a file; a type is anybody's text, and only what is a name stands in it."""
+    named = model_type if _TYPE.fullmatch(model_type) else "other"
+    return f"model-{named}-{digest(model_type, hf_config)}"
 
 
 def find_built(spec: ModelSpec) -> BuiltModel | None:

@@ -53,7 +53,10 @@ def accuracy() -> Accuracy:
 
 
 def sentence(key: str, words: Words) -> str:
-    """Say of one kind of published figure how far it was off."""
+    """Say of one kind of published figure how far it was off.
+
+    Beside an answer stand kinds by which nothing of ours was chosen: they say what to expect.
+    """
     kind = next(kind for kind in accuracy().published if kind.key == key)
     return words["accuracy.sentence"].format(
         what=words[f"accuracy.{key}"], n=kind.figures, median=kind.median, p90=kind.p90

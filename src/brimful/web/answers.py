@@ -16,9 +16,8 @@ from brimful.cli import flags, inference, nearest
 from brimful.cli.assumed import assumed_facts, prices_from, run_of
 from brimful.cli.main import parse
 from brimful.cli.output import estimate_json
-from brimful.errors import BrimfulError, InputError
+from brimful.errors import BrimfulError
 from brimful.escaping import one_line
-from brimful.hardware.gpus import LOCAL
 from brimful.report.answer import answer_header
 from brimful.report.html import figure_list
 from brimful.report.memory_sections import peak_section
@@ -30,6 +29,7 @@ from brimful.units import format_bytes, format_money, format_seconds
 from brimful.verdict import Climbed
 from brimful.web.models import find_model
 from brimful.web.state import State, arguments, command
+from brimful.web.taken import spelled_fields, taken
 from brimful.web.words import Words
 
 if TYPE_CHECKING:
@@ -70,11 +70,13 @@ def answer(state: State, stage: Stage, words: Words) -> Part:
 def _refusing(state: State, args: argparse.Namespace, stage: Stage, words: Words) -> Part:
     """Answer; in the last stage what is refused is answered by the nearest question."""
     if stage != "whole":
-        return answered(state, args, stage, words)
+        return answered(args, command(state), stage, words)
     parts: list[Part] = []
+    asked = dict(vars(args))
 
     def run(near: argparse.Namespace) -> int:
-        parts.append(answered(state, near, stage, words))
+        typed = command(state, changes=_changes(asked, near))
+        parts.append({**answered(near, typed, stage, words), "command": typed})
         return 0
 
     printed, told = io.StringIO(), io.StringIO()
@@ -90,17 +92,30 @@ def _refusing(state: State, args: argparse.Namespace, stage: Stage, words: Words
     }
 
 
-def answered(state: State, args: argparse.Namespace, stage: Stage, words: Words) -> Part:
+def _changes(asked: dict[str, Any], near: argparse.Namespace) -> dict[str, Any]:
+    """List the flags in which another question differs; files that a verb writes are none."""
+    return {
+        key: value
+        for key, value in vars(near).items()
+        if key in asked and asked[key] != value and key not in nearest.WRITES
+    }
+
+
+def answered(args: argparse.Namespace, typed: str, stage: Stage, words: Words) -> Part:
     """Answer what is not refused.
+
+    Args:
+        args: The question.
+        typed: The same as a command.
+        stage: How well.
+        words: The language of the page.
 
     Raises:
         BrimfulError: It is.
     """
     if inference.is_asked(args):
-        return _inference(args, words)
+        return _inference(args, typed, words)
     asked = flags.asked(args)
-    if asked.cluster.name == LOCAL:
-        raise InputError("the page answers for no GPU of its own machine; name one")
     from brimful.cost.formula import missing_formula, told_short
 
     untold = missing_formula(asked.job, asked.strategy, asked.cluster.device)
@@ -118,7 +133,7 @@ def answered(state: State, args: argparse.Namespace, stage: Stage, words: Words)
 
     around, fix = _around(args, asked, predicted, stage)
     summary = estimate_summary(*asked, predicted, around)
-    said = header(summary, assumed_facts(args, asked.job), command(state), words)
+    said = header(summary, assumed_facts(args, asked.job), typed, words)
     drawn = markup.join([said, *_drawn(args, asked, predicted, words)])
     return {
         "verdict": summary.verdict,
@@ -133,7 +148,7 @@ def answered(state: State, args: argparse.Namespace, stage: Stage, words: Words)
 
 
 def _notes() -> list[str]:
-    return [note.removeprefix("brimful: ") for note in noted()]
+    return [" ".join(note.removeprefix("brimful: ").split()) for note in noted()]
 
 
 def _around(
@@ -153,7 +168,6 @@ def _around(
     if stage != "whole":
         return Around(run, (), (), (), is_compared=False), None
     from brimful.search.beside import beside
-    from brimful.web.taken import taken
 
     others = beside(asked.job, asked.cluster, asked.strategy)
     fixes = NO_FIXES if verdict_of(predicted) == "FITS" else fixes_of(asked, others)
@@ -166,7 +180,7 @@ def _drawn(
 ) -> Iterator[Html]:
     """Yield what is drawn below: large figures, how far such are off, memory by item."""
     yield figure_list(_figures(args, asked, predicted, words))
-    yield off_by(words, "allocated", "speed")
+    yield off_by(words, "allocated unseen", "speed test")
     peak = peak_section(Climbed(predicted, None, None, predicted.usable_bytes))
     if peak is not None:
         heading = markup.text(words["peak.title"])
@@ -227,25 +241,19 @@ def settings_of(asked: flags.Asked) -> dict[str, str]:
         "lora_rank": "" if job.adapter is None else job.adapter.rank,
         "base": "" if job.adapter is None else job.adapter.base,
     }
-    names = (
-        "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "zero",
-        "dp_replicate", "dp_shard", "tp", "pp", "ep", "offload", "compile", "allocator",
-    )  # fmt: skip
-    named |= {name: getattr(strategy, name) for name in names}
-    return {key: str(value) for key, value in named.items()}
+    settings = {key: str(value) for key, value in named.items()}
+    return {**settings, **spelled_fields(strategy)}
 
 
-def _inference(args: argparse.Namespace, words: Words) -> Part:
+def _inference(args: argparse.Namespace, typed: str, words: Words) -> Part:
     """Answer for a model that is loaded to write text, as ``brimful estimate`` does."""
-    taken: list[Answer] = []
-    args.page, args.json = taken.append, True
+    answers: list[Answer] = []
+    args.page, args.json = answers.append, True
     with contextlib.redirect_stdout(io.StringIO()):
         inference.run_estimate(args)
-    given = taken[0]
-    from brimful.escaping import shell_words
+    given = answers[0]
     from brimful.report.answer import laid_out
 
-    typed = shell_words(["brimful", *args.command])
     tables = markup.join(laid_out(given.tables))
     return {
         "verdict": given.summary.verdict,

@@ -1,16 +1,19 @@
 """The routes of the page, and what guards them. Computes nothing: ``worker`` does, in ``pool``.
 
-Whoever asks is a stranger: the Host header is checked against DNS rebinding, other sites may not
-ask, every question is bounded in size and time and is ended when its asker has gone, and nothing is
-kept of anybody.
+Whoever asks is a stranger: the Host header is checked against DNS rebinding, other sites may open
+the page and nothing else, every question is bounded in size and time, and a job is ended when its
+asker has gone (other questions are finished, for nobody). What is traced or fetched for a question
+is in a folder of this server's own, which goes when it ends.
 """
 
 import asyncio
 import contextlib
 import json
-import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -31,7 +34,7 @@ from brimful.errors import BrimfulError, InputError
 from brimful.escaping import json_text, one_line
 from brimful.web.page import ASSETS, accuracy_page, asset, main_page
 from brimful.web.pool import BusyError, Event, Kept, Pool
-from brimful.web.state import CONFIG, State, query_of, read_state
+from brimful.web.state import HUB, State, fields_of, read_state
 from brimful.web.words import Words, language_of, words_of
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1")
@@ -45,6 +48,9 @@ _QUICK = Kept(size=2, limit_s=10, most_questions=5000, nice=0, ends_late=False)
 _REPLAYS = Kept(size=2, limit_s=20, most_questions=1000, nice=5, ends_late=False)
 _SLOW = Kept(size=1, limit_s=30, most_questions=500, nice=5, ends_late=False)
 _JOBS = Kept(size=2, limit_s=300, most_questions=20, nice=5, ends_late=True)
+_PREFIX = "brimful-web-"
+_CACHES = ("BRIMFUL_CACHE", "HF_HUB_CACHE")
+"""Where traces and files of the hub are kept: for a page neither of its host nor for longer."""
 _BUSY = "too many questions wait here already; ask again in a moment"
 _LATE = "this took longer than a question may take here; ask it in a terminal"
 _GONE = "the process that answered this has ended; ask again, or in a terminal"
@@ -87,11 +93,13 @@ def make_app(allowed_hosts: Sequence[str] = (), *, framed_by: Sequence[str] = ()
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        for pool in pools:
-            pool.begin()
-        yield
-        for pool in pools:
-            await pool.close()
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder:
+            own = {name: str(Path(folder) / name.lower()) for name in _CACHES}
+            for pool in pools:
+                pool.begin(own)
+            yield
+            for pool in pools:
+                await pool.close()
 
     app = Starlette(
         routes=_ROUTES,
@@ -99,7 +107,7 @@ def make_app(allowed_hosts: Sequence[str] = (), *, framed_by: Sequence[str] = ()
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=[*LOCAL_HOSTS, *allowed_hosts],
                        www_redirect=False),
-            Middleware(_Guard, framed_by=" ".join(framed_by) or "'none'"),
+            Middleware(_Guard, framed_by=tuple(framed_by)),
         ],
     )  # fmt: skip
     app.state.pools = pools
@@ -109,9 +117,10 @@ def make_app(allowed_hosts: Sequence[str] = (), *, framed_by: Sequence[str] = ()
 class _Guard:
     """Refuses what other sites ask through a browser, and what is too large; adds headers."""
 
-    def __init__(self, app: ASGIApp, framed_by: str) -> None:
+    def __init__(self, app: ASGIApp, framed_by: tuple[str, ...]) -> None:
         self._app = app
-        policy = {"Content-Security-Policy": _POLICY.format(framed_by)}
+        self._opened_as = {"document", *(("iframe",) if framed_by else ())}
+        policy = {"Content-Security-Policy": _POLICY.format(" ".join(framed_by) or "'none'")}
         self._headers = {**_HEADERS, **policy}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,7 +128,7 @@ class _Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = _why_refused(Headers(scope=scope), scope["path"])
+        refusal = self._why_refused(Headers(scope=scope), scope["path"])
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -130,15 +139,32 @@ class _Guard:
 
         await (refusal or self._app)(scope, receive, sent)
 
+    def _why_refused(self, headers: Headers, path: str) -> JSONResponse | None:
+        """Return a refusal; None: a request may pass."""
+        origin = headers.get("origin")
+        is_opened = (
+            path == "/"
+            and headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest") in self._opened_as
+        )
+        if (_is_foreign(headers) and not is_opened) or (
+            origin is not None and not _is_of(origin, headers.get("host", ""))
+        ):
+            return _refusal("another site may not ask here; open the page itself", 403)
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
+            return _refusal(f"a question has {MOST_BODY_BYTES:,} bytes at most; ask for less", 413)
+        return None
 
-def _why_refused(headers: Headers, path: str) -> JSONResponse | None:
-    """Return a refusal; None: a request may pass."""
-    if headers.get("sec-fetch-site") == "cross-site" and path.startswith("/api/"):
-        return _refusal("another site may not ask here; open the page itself", 403)
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
-        return _refusal(f"a question has {MOST_BODY_BYTES:,} bytes at most; ask for less", 413)
-    return None
+
+def _is_foreign(headers: Headers) -> bool:
+    """Whether a browser says that another site asks; other clients say nothing."""
+    return headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Whether an origin is that of the page; what hides its origin is not."""
+    return urlsplit(origin).netloc.lower() == host.lower() != ""
 
 
 def _refusal(text: str, status: int = 400) -> JSONResponse:
@@ -203,10 +229,7 @@ async def _asked(request: Request) -> _Asked:
 
 def _as_sent(asked: _Asked, **more: Any) -> dict[str, Any]:
     """Write a question as a worker reads it."""
-    query = dict(asked.state.given)
-    if asked.state.config is not None:
-        query[CONFIG] = json.dumps(asked.state.config)
-    return {"query": query, "language": asked.words.language, **more}
+    return {"query": fields_of(asked.state), "language": asked.words.language, **more}
 
 
 def _choice(own: dict[str, str], key: str, allowed: Sequence[str]) -> str:
@@ -301,8 +324,6 @@ async def _why(request: Request, asked: _Asked, pools: Pools) -> Response:
 
 @_handled
 async def _compare(request: Request, asked: _Asked, pools: Pools) -> Response:
-    from urllib.parse import parse_qsl
-
     other = {key: text for key, text in parse_qsl(asked.own.get("other", "")) if key != "lang"}
     read_state(other)
     return await _one(
@@ -344,6 +365,10 @@ async def _page(request: Request) -> Response:
     try:
         asked = await _asked(request)
         state, words, kept = asked.state, asked.words, asked.own.get("other", "")
+        if _is_foreign(request.headers):  # a link elsewhere does not allow that the hub is asked
+            state = state.changed(**{HUB: ""})
+            asked = asked._replace(state=state)
+            kept = urlencode([each for each in parse_qsl(kept) if each[0] != HUB])
         sent = _as_sent(asked, do="ask", stage="replayed")
         async for event in _events(request, request.app.state.pools.replays, sent):
             part, refused = event.get("part"), event.get("text", "")
@@ -371,7 +396,7 @@ async def _asset(request: Request) -> Response:
 
 
 async def _health(_request: Request) -> Response:
-    return JSONResponse({"schema": "brimful.web/1", "pid": os.getpid()})
+    return JSONResponse({"schema": "brimful.web/1"})
 
 
 _ROUTES = [
@@ -384,11 +409,6 @@ _ROUTES = [
     Route("/api/why", _why, methods=["GET", "POST"]),
     Route("/api/compare", _compare, methods=["GET", "POST"]),
     Route("/api/take", _take, methods=["GET", "POST"]),
-    Route("/api/gpus", _market, methods=["GET", "POST"]),
-    Route("/api/run", _run, methods=["GET", "POST"]),
+    Route("/api/gpus", _market, methods=["POST"]),
+    Route("/api/run", _run, methods=["POST"]),
 ]
-
-
-def address_of(state: State) -> str:
-    """Return the address that asks a question."""
-    return f"/?{query_of(state)}"

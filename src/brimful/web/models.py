@@ -1,6 +1,7 @@
 """Which model a question means: a known name, the hub's where that was asked for, or a pasted one.
 
-Reads no file of this machine but those that ship and those that the hub's client has fetched. It is
+Reads no file of this machine but those that ship and those that were fetched from the hub or traced
+for a question of this server. It is
 called in a folder of the process's own, so that nothing that is typed is found as a path.
 """
 
@@ -12,10 +13,11 @@ from brimful.errors import InputError, UnknownNameError
 from brimful.models import names
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import find_unread
+from brimful.models.hub import is_hub_id
 from brimful.models.registry import registry
 from brimful.models.traced import known_spec
 from brimful.traced_files import digest
-from brimful.web.state import HUB, MODEL, PASTED, State, is_hub_id
+from brimful.web.state import HUB, MODEL, PASTED, State
 
 
 class Found(NamedTuple):

@@ -9,6 +9,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from brimful.escaping import json_text
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.web import state as fields
@@ -56,6 +57,7 @@ def _choices() -> dict[str, tuple[str, ...]]:
 
     from brimful.cost.formats import WeightsFormat
     from brimful.cost.money import MARKETS
+    from brimful.fused_kernels import FusedKernels
     from brimful.hardware.links import network_names
     from brimful.job import Base, Optimizer, Packing, Precision
     from brimful.pipeline_split import Schedule
@@ -72,6 +74,7 @@ def _choices() -> dict[str, tuple[str, ...]]:
         "accumulate": get_args(Accumulate),
         "reference": tuple(name for name in get_args(Reference) if name != "none"),
         "compile": get_args(Compile),
+        "fused_kernels": get_args(FusedKernels),
         "optimizer_in_backward": ("1",),
         "network": tuple(network_names()),
         "market": tuple(MARKETS),
@@ -108,7 +111,7 @@ def main_page(
         targets=_options(_TARGETS, _TARGETS[0]),
         axes=markup.join(Html(f'<div class="axis" data-axis="{axis}"></div>') for axis in _SWEEPS),
         api=markup.text(f"/api/estimate?{query_of(state)}"),
-        script=Html(_script_json(script)),
+        script=Html(json_text(script, also="<>&")),
     )
 
 
@@ -121,12 +124,6 @@ _SHOWN = (
     "take.link", "take.as", "take.write", "take.copy", "take.report", "take.api", "trace.start",
     "cancel", "footer", "accuracy.link",
 )  # fmt: skip
-
-
-def _script_json(value: Any) -> str:
-    """Spell JSON that no HTML parser can mistake for the end of its script."""
-    spelled = json.dumps(value, ensure_ascii=True)
-    return spelled.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _verdict(part: dict[str, Any] | None, refused: str, words: Words) -> str:
@@ -153,7 +150,7 @@ def _form(state: State, words: Words) -> Html:
     opened = any(key in state.given for keys in _GROUPS.values() for key in keys)
     groups = markup.join(
         Html(
-            f'<fieldset data-group="{name}"><legend>{markup.text(words[f"form.group.{name}"])}'
+            f"<fieldset><legend>{markup.text(words[f'form.group.{name}'])}"
             f"</legend>{markup.join(_field(key, state, words) for key in keys)}</fieldset>"
         )
         for name, keys in _GROUPS.items()

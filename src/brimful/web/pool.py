@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 
 Request = dict[str, Any]
@@ -51,13 +51,20 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         """Take a process that has begun."""
         self._process = process
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_late = False
         self.num_asked = 0
         self.is_heavy = False
 
     @classmethod
-    async def start(cls, nice: int) -> "Worker":
-        """Begin a process; it answers when it is ready."""
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    async def start(cls, nice: int, own: Mapping[str, str]) -> "Worker":
+        """Begin a process; it answers when it is ready.
+
+        Args:
+            nice: How much it stands back behind others.
+            own: Variables of its environment beside those of this process.
+        """
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **own}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _NICE.format(nice), limit=_LINE_BYTES, env=environment,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -69,38 +76,82 @@ class Worker:
         """Wait until it is."""
         await self._read()
 
-    async def send(self, request: Request) -> None:
-        """Ask it."""
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended, as far as is known."""
+        return self._process.returncode is None
+
+    async def send(self, request: Request, limit_s: float, late: Callable[[], None]) -> None:
+        """Ask it; when the time is over it is ended, whether or not somebody reads what it says.
+
+        Args:
+            request: JSON.
+            limit_s: Seconds that it may take.
+            late: Called when they are over.
+
+        Raises:
+            ConnectionError: It has ended.
+            TimeoutError: It was ended.
+        """
         self.num_asked += 1
+        self._timer = asyncio.get_running_loop().call_later(limit_s, self._end_late, late)
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        await self._process.stdin.drain()
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            await self._process.stdin.drain()
+        except ConnectionError:
+            self._say_late()
+            raise
+
+    def _end_late(self, late: Callable[[], None]) -> None:
+        self._is_late = True
+        self.end()
+        late()
+
+    def _say_late(self) -> None:
+        if self._is_late:
+            raise TimeoutError("a question took longer than it may")
 
     async def read(self) -> Event | None:
         """Return the next that it says; None: that was all.
 
         Raises:
-            ConnectionError: It has ended.
+            ConnectionError: It has ended, or says what is no event.
+            TimeoutError: It was ended, as the question took too long.
         """
         event = await self._read()
         if event["event"] != "end":
             return event
-        self.is_heavy = event["is_heavy"]
+        self.is_heavy = bool(event.get("is_heavy"))
+        if self._timer is not None:
+            self._timer.cancel()
         return None
 
     async def _read(self) -> Event:
         assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
+        try:
+            line = await self._process.stdout.readline()
+            event = json.loads(line) if line else None
+        except ValueError as error:  # a line without an end, or no JSON
+            raise ConnectionError("a process that answers says what is no event") from error
         if not line:
+            self._say_late()
             raise ConnectionError("a process that answers has ended")
-        event: Event = json.loads(line)
+        if not isinstance(event, dict) or "event" not in event:
+            raise ConnectionError("a process that answers says what is no event")
         return event
 
     def end(self) -> None:
         """End it at once, and whatever it has begun."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, 9)
+        # What it said and nobody took would keep its pipe open, and with it this record of it.
+        pipe = self._process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]  # noqa: SLF001
+        if pipe is not None:
+            pipe.close()
 
     async def gone(self) -> None:
         """Wait until it has ended."""
@@ -121,10 +172,16 @@ class Pool:
         self._waiting: list[tuple[int, int, asyncio.Future[Worker]]] = []
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._own: Mapping[str, str] = {}
         self._is_open = True
 
-    def begin(self) -> None:
-        """Begin the processes, and do not wait for them."""
+    def begin(self, own: Mapping[str, str]) -> None:
+        """Begin the processes, and do not wait for them.
+
+        Args:
+            own: Variables of their environment.
+        """
+        self._own = own
         for _ in range(self._kept.size):
             self._later(self._add())
 
@@ -135,20 +192,31 @@ class Pool:
 
     async def _add(self) -> None:
         """Begin a process, and another after a pause where it ends before it is ready."""
-        worker = await Worker.start(self._kept.nice)
-        self._every.add(worker)
+        worker: Worker | None = None
         try:
+            worker = await Worker.start(self._kept.nice, self._own)
+            self._every.add(worker)
             await worker.ready()
-        except ConnectionError:
-            self._drop(worker)
+        except OSError:  # none could be begun, or it has ended
+            if worker is not None:
+                self._drop(worker)
             await asyncio.sleep(_PAUSE_S)
             if self._is_open:
                 self._later(self._add())
             return
+        self._later(self._watch(worker))
         self._give(worker)
 
+    async def _watch(self, worker: Worker) -> None:
+        """Replace a process as soon as it has ended, whoever was waiting for it."""
+        await worker.gone()
+        self._replace(worker)
+
     def _give(self, worker: Worker) -> None:
-        """Hand a free process to the most urgent that waits."""
+        """Hand a free process to the most urgent that waits; one that has ended to nobody."""
+        if not worker.is_alive or worker not in self._every:
+            self._replace(worker)
+            return
         while self._waiting:
             *_, waiting = heapq.heappop(self._waiting)
             if not waiting.done():
@@ -162,8 +230,11 @@ class Pool:
         self._later(worker.gone())
 
     async def _take(self, urgency: int) -> Worker:
-        if self._free:
-            return self._free.pop()
+        while self._free:
+            worker = self._free.pop()
+            if worker.is_alive:
+                return worker
+            self._replace(worker)
         if len(self._waiting) >= MOST_WAITING:
             self._waiting = [each for each in self._waiting if not each[2].done()]
             heapq.heapify(self._waiting)
@@ -173,7 +244,8 @@ class Pool:
         heapq.heappush(self._waiting, (urgency, next(self._numbers), waiting))
         try:
             return await asyncio.wait_for(waiting, self._kept.limit_s)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError):
+            # It may have been handed over in the same moment.
             if waiting.done() and not waiting.cancelled():
                 self._give(waiting.result())
             raise
@@ -187,14 +259,15 @@ class Pool:
 
         Raises:
             BusyError: Too many wait.
-            TimeoutError: It took longer than a question may; its process was ended.
-            ConnectionError: The process ended by itself.
+            TimeoutError: It took longer than a question may; its process was ended, whether or
+                not somebody took what it said.
+            ConnectionError: The process ended by itself, or said what is no event.
         """
         worker = await self._take(urgency)
         is_whole = False
         try:
-            await worker.send(request)
-            async for event in self._said(worker):
+            await worker.send(request, self._kept.limit_s, lambda: self._replace(worker))
+            while (event := await worker.read()) is not None:
                 yield event
             is_whole = True
         except (TimeoutError, ConnectionError):
@@ -206,13 +279,6 @@ class Pool:
             elif worker in self._every:
                 self._leave(worker)
 
-    async def _said(self, worker: Worker) -> AsyncIterator[Event]:
-        """Yield what a process says until that was all, or until its time is over."""
-        clock = asyncio.get_running_loop().time
-        until = clock() + self._kept.limit_s
-        while (event := await asyncio.wait_for(worker.read(), until - clock())) is not None:
-            yield event
-
     def _return(self, worker: Worker) -> None:
         if worker.is_heavy or worker.num_asked >= self._kept.most_questions:
             self._replace(worker)
@@ -220,6 +286,11 @@ class Pool:
             self._give(worker)
 
     def _replace(self, worker: Worker) -> None:
+        """End a process and begin another, once."""
+        if worker not in self._every:
+            return
+        if worker in self._free:
+            self._free.remove(worker)
         self._drop(worker)
         if self._is_open:
             self._later(self._add())
@@ -241,7 +312,7 @@ class Pool:
 
     async def _drain(self, worker: Worker) -> None:
         try:
-            async for _ in self._said(worker):
+            while await worker.read() is not None:
                 pass
         except (TimeoutError, ConnectionError):
             self._replace(worker)

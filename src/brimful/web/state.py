@@ -11,8 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from brimful.cli import flags
 from brimful.errors import InputError, unknown_name
 from brimful.escaping import check_line, shell_words
+from brimful.hardware.gpus import LOCAL
+from brimful.hardware.names import split_counts
+from brimful.models.hub import is_hub_id
 
 MOST_CHARS = 120
 """Of one field."""
@@ -40,11 +44,9 @@ LENGTHS = ("seq_len", "global_batch", "tokens", "max_positions")
 JOB = (
     *LENGTHS, "precision", "optimizer", "packing", "lora_rank", "lora_targets", "base",
 )  # fmt: skip
-STRATEGY = (
-    "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "zero", "dp_replicate",
-    "dp_shard", "tp", "pp", "pp_schedule", "stages_per_device", "ep", "accumulate", "reference",
-    "offload", "compile", "allocator", "optimizer_in_backward",
-)  # fmt: skip
+NO_FIELDS = frozenset({"engine"})
+"""Flags of a strategy that the page does not ask for: it answers for PyTorch's own engine."""
+STRATEGY = tuple(name for name in flags.STRATEGY if name not in NO_FIELDS)
 CLUSTER = ("network", "memory_limit", "card_memory", "host_memory")
 OF_INFERENCE = ("weights_format", "prompt_len")
 OTHER = ("market",)
@@ -58,9 +60,7 @@ _SHARED = frozenset({"seq_len", "global_batch", "max_positions", "precision", "a
 """Fields of training's that inference has too."""
 USUAL = {MODEL: "llama-3.1-8b", WHAT: "lora", GPUS: "rtx-4090"}
 """What the page asks where an address asks nothing."""
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/[\w./-]+")
-_OWN_MACHINE = re.compile(r"(?:\d+x){0,2}\s*local", re.IGNORECASE)
 _PATHS = ("/", "\\", "~", "@", ":", ".json", ".yaml", ".yml")
 """What a name of a model never has, but a path, a plan, a job file or a factory."""
 
@@ -126,7 +126,7 @@ def _check(state: State) -> None:
         raise unknown_name("what", given[WHAT], tuple(WHATS))
     if given.get(HUB, "1") != "1":
         raise InputError(f"hub={given[HUB]} is neither 1 nor empty; leave it out")
-    if _OWN_MACHINE.fullmatch(given[GPUS]):
+    if split_counts(given[GPUS]).gpu == LOCAL:
         raise InputError(
             f"gpus={given[GPUS]} is the machine that serves this page; name a GPU, as in "
             f"rtx-4090 or 8xh100-80gb"
@@ -141,18 +141,13 @@ def check_name(text: str) -> None:
     Raises:
         InputError: It does.
     """
-    if _HUB_ID.fullmatch(text) or _ADDRESS.fullmatch(text):
+    if is_hub_id(text) or _ADDRESS.fullmatch(text):
         return
     if text.startswith((".", "-")) or any(mark in text for mark in _PATHS):
         raise InputError(
             f"model={text!r} is no name of a model, and this page reads no file of the machine "
             f"that serves it; give a name, a hub id org/name, or paste the config.json"
         )
-
-
-def is_hub_id(text: str) -> bool:
-    """Whether a name is spelt ``org/name``."""
-    return _HUB_ID.fullmatch(text) is not None
 
 
 def read_pasted(text: str) -> dict[str, Any]:
@@ -203,11 +198,17 @@ def dense(config: Mapping[str, Any]) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
+def fields_of(state: State) -> dict[str, str]:
+    """Write a question as its fields; whoever reads them asks the same."""
+    if state.config is None:
+        return dict(state.given)
+    named = {key: value for key, value in state.given.items() if key != MODEL}
+    return {**named, CONFIG: dense(state.config)}
+
+
 def query_of(state: State, **more: str) -> str:
     """Write a question as the query of an address; whoever opens it asks the same."""
-    config = {CONFIG: dense(state.config)} if state.config is not None else {}
-    named = {key: value for key, value in state.given.items() if key != MODEL or not config}
-    return urlencode({**named, **config, **more})
+    return urlencode({**fields_of(state), **more})
 
 
 def arguments(state: State, model: str, *, verb: str = "estimate") -> list[str]:
@@ -243,7 +244,26 @@ def _is_for(key: str, what: str, verb: str) -> bool:
     return verb != "plan" or key not in STRATEGY
 
 
-def command(state: State, *, verb: str = "estimate") -> str:
-    """Write a question as it is typed in a terminal."""
+def command(
+    state: State, *, verb: str = "estimate", changes: Mapping[str, object] | None = None
+) -> str:
+    """Write a question as it is typed in a terminal.
+
+    Args:
+        state: The question.
+        verb: That asks it.
+        changes: Flags that are another question's, as argparse calls them; None takes one out.
+    """
     model = "config.json" if state.config is not None else state.given[MODEL]
-    return shell_words(["brimful", verb, *arguments(state, model, verb=verb)])
+    new = dict(changes or {})
+    typed = [str(new.pop("model", model)), *arguments(state, "", verb=verb)[1:]]
+    names = {f"--{key.replace('_', '-')}": value for key, value in new.items()}
+    kept = [word for word in typed if word.partition("=")[0] not in names]
+    added = [_flag(name, value) for name, value in names.items() if value is not None]
+    return shell_words(["brimful", verb, *kept, *added])
+
+
+def _flag(name: str, value: object) -> str:
+    if value is True:
+        return name
+    return f"{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"

@@ -13,7 +13,7 @@ from brimful.errors import BrimfulError, InputError, unknown_name
 from brimful.escaping import one_line
 from brimful.hardware.cluster import spelled
 from brimful.hardware.names import split_counts
-from brimful.strategy import num_checkpointed
+from brimful.strategy import data_parallel, num_checkpointed
 from brimful.terminal import forget_notes
 from brimful.web.models import find_model
 from brimful.web.state import ADAPTERS, GPUS, State, arguments
@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
     Attributes:
         value: Where it stands on the axis.
-        changes: Fields that differ from the question that was asked.
+        changes: Fields that differ from the question that was asked; of that itself none.
         peak_bytes: Live tensors at their peak; None: it is refused.
         limit_bytes: What tensors may take.
         refused: Why, in a sentence.
@@ -97,9 +97,12 @@ def sweep(state: State, axis: str) -> Sweep:
     if axis in ADAPTERS and asked.job.adapter is None:
         raise InputError(f"what={state.what} trains no adapter, so that no rank changes it")
     points = tuple(
-        _point(state, model, value, _changes(state, axis, value, asked), is_here=value == here)
-        for value in sorted({*values, here})
-    )
+        _point(
+            state, model, value, {} if value == here else _changes(state, axis, value, asked),
+            is_here=value == here,
+        )
+        for value in sorted({*values, *([] if here is None else [here])})
+    )  # fmt: skip
     return Sweep(axis, points)
 
 
@@ -144,14 +147,16 @@ def _ranks(asked: flags.Asked) -> tuple[int, list[int]]:
     return (asked.job.adapter.rank if asked.job.adapter else 0), list(_RANKS)
 
 
-def _depths(asked: flags.Asked) -> tuple[int, list[int]]:
+def _depths(asked: flags.Asked) -> tuple[int | None, list[int]]:
+    """Return depths of full checkpointing; none of them is what was asked where that is another."""
     num = asked.job.model.num_layers
     steps = min(num, MOST_POINTS - 1)
-    here = num_checkpointed(asked.strategy, num_layers=num)
+    is_other = asked.strategy.activation_checkpointing.startswith("selective")
+    here = None if is_other else num_checkpointed(asked.strategy, num_layers=num)
     return here, [round(place * num / steps) for place in range(steps + 1)] if num else []
 
 
-_AXES: dict[str, Callable[[flags.Asked], tuple[int, list[int]]]] = {
+_AXES: dict[str, Callable[[flags.Asked], tuple[int | None, list[int]]]] = {
     "seq_len": _lengths,
     "micro_batch": _batches,
     "gpus": _counts,
@@ -174,7 +179,6 @@ def _changes(state: State, axis: str, value: int, asked: flags.Asked) -> dict[st
         return {axis: depth}
     if axis == "micro_batch":
         batch = asked.job.global_batch
-        per_step = value * asked.cluster.num_devices
-        fits = batch % per_step == 0
+        fits = batch % (value * data_parallel(asked.strategy)) == 0
         return {axis: str(value), **({} if fits else {"global_batch": ""})}
     return {axis: str(value)}

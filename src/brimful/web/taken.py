@@ -2,26 +2,44 @@
 
 from typing import TYPE_CHECKING
 
+from brimful.cli import defaults
+from brimful.strategy import Strategy, default_accumulate, default_reference
+from brimful.web.state import STRATEGY
+
 if TYPE_CHECKING:
     from brimful.cli import flags
 
-_TOLD = (
-    "micro_batch", "activation_checkpointing", "loss_chunks", "zero", "dp_replicate", "dp_shard",
-    "tp", "pp", "ep", "accumulate", "offload",
-)  # fmt: skip
-_ALONE = frozenset({"micro_batch", "activation_checkpointing", "loss_chunks", "offload"})
+_OF_SEVERAL = frozenset({"zero", "dp_replicate", "dp_shard", "tp", "ep", "pp"})
+_OF_A_PIPELINE = frozenset({"pp_schedule", "stages_per_device", "stage_blocks"})
+
+
+def spelled_fields(strategy: Strategy) -> dict[str, str]:
+    """Spell every field of a strategy as its flag takes it; empty where it says nothing."""
+    return {name: _spelled(getattr(strategy, name)) for name in STRATEGY}
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else ""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def taken(asked: "flags.Asked") -> dict[str, str]:
-    """Return the fields that say a strategy, so that the page asks about it."""
-    is_alone = asked.cluster.num_devices == 1
-    strategy = asked.strategy
-    named = {name: str(getattr(strategy, name)) for name in _TOLD if not is_alone or name in _ALONE}
-    if strategy.pp > 1:
-        named |= {
-            "pp_schedule": strategy.pp_schedule,
-            "stages_per_device": str(strategy.stages_per_device),
-        }
-    batch = {"global_batch": str(asked.job.global_batch)}
-    switches = {"optimizer_in_backward": "1" if strategy.optimizer_in_backward else ""}
-    return {**named, **batch, "allocator": strategy.allocator, **switches}
+    """Return the fields that say a strategy, so that the page asks about it.
+
+    Each field of a strategy is among them, empty where leaving it out says the same: what stood in
+    it before is of another question.
+    """
+    job, cluster, strategy = asked
+    usual = {
+        "accumulate": default_accumulate(strategy.engine, strategy.zero, strategy.pp),
+        "reference": default_reference(job),
+        "compile": defaults.COMPILE,
+        "fused_kernels": defaults.FUSED_KERNELS,
+    }
+    left = {name for name, value in usual.items() if getattr(strategy, name) == value}
+    left |= _OF_A_PIPELINE if strategy.pp == 1 else set()
+    left |= _OF_SEVERAL if cluster.num_devices == 1 and not strategy.zero else set()
+    named = spelled_fields(strategy)
+    emptied = {name: "" if name in left else value for name, value in named.items()}
+    return {**emptied, "global_batch": str(job.global_batch)}

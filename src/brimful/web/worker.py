@@ -1,8 +1,8 @@
 """A process that answers: ``python -m brimful.web.worker``. Lines of JSON in, lines of JSON out.
 
 It runs in an empty folder of its own, so that no name that somebody types is a path to anything,
-and the hub is asked by it only where a question says so. One question at a time; whoever waits for
-too long, or no longer, ends the process.
+and the hub is asked by it only where a question says so. One question at a time. A question that
+takes too long ends the process, and so does a job whose asker has gone; a fault of ours does not.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import IO, Any
 
 from brimful.errors import BrimfulError
 from brimful.escaping import one_line
-from brimful.web.state import State, arguments, command, read_state
+from brimful.web.state import State, arguments, command, fields_of, read_state
 from brimful.web.words import Words, words_of
 
 Event = dict[str, Any]
@@ -68,7 +69,27 @@ def _warm() -> None:
 
 
 def _answer(request: dict[str, Any], tell: Tell) -> None:
-    """Answer one request; what is refused is an answer too."""
+    """Answer one request; what is refused is an answer too, and so is a fault of ours."""
+    try:
+        _refusing(request, tell)
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whoever asks next must be answered
+        _log(error)
+        tell({"event": "refused", "text": _FAULT})
+
+
+_FAULT = "this question met a fault of ours, which the log of the server names; ask another"
+
+
+def _log(error: Exception) -> None:
+    """Write where a fault is, and nothing of what was asked."""
+    lines = traceback.format_tb(error.__traceback__)
+    sys.stderr.write("".join(["Traceback (most recent call last):\n", *lines]))
+    sys.stderr.write(f"{type(error).__name__}, of a question that is not written here\n")
+
+
+def _refusing(request: dict[str, Any], tell: Tell) -> None:
     try:
         words = words_of(request.get("language", "en"))
         state = read_state(request["query"])
@@ -144,7 +165,7 @@ def _market(state: State, _request: dict[str, Any], words: Words, tell: Tell) ->
 
     tell({"event": "table", "html": offers_table(words, words["market.caption"])})
     for offer in offers(state):
-        told = {**offer._asdict(), "state": offer.state.given}
+        told = {**offer._asdict(), "state": fields_of(offer.state)}
         tell({"event": "row", "html": offer_row(offer, words), "offer": told})
 
 
@@ -207,7 +228,7 @@ def _made(verb: str, state: State) -> Iterator[Event]:
 
         plan = read_plan(path)
         fields = state.changed(**taken(Asked(plan.job, plan.cluster, plan.strategy)))
-        yield {"event": "plan", "query": fields.given, "yaml": path.read_text("utf-8")}
+        yield {"event": "plan", "query": fields_of(fields), "yaml": path.read_text("utf-8")}
     if verb == "simulate" and path.is_file():
         import msgspec
 

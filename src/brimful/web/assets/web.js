@@ -116,30 +116,39 @@
   function drawRefusal(text) {
     at("answer").innerHTML = '<p class="refused">' + escaped(text) + "</p>";
     at("verdict-line").textContent = words.refused;
+    at("verdict-line").className = "";
     at("trace").hidden = true;
     at("take-fix").hidden = true;
   }
 
+  function listed(notes) {
+    var items = (notes || []).map(function (note) { return "<li>" + escaped(note) + "</li>"; });
+    return items.length ? '<ul class="notes">' + items.join("") + "</ul>" : "";
+  }
+
+  var shownCommand = "";
+
   function drawPart(part) {
-    at("trace").hidden = !part.untold;
+    shownCommand = (part.nearest || {}).command || part.command || "";
     if (part.refused) {
       drawRefusal(part.refused);
       drawNearest(part.nearest);
       return;
     }
+    at("trace").hidden = !part.untold;
+    fix = part.fix || null;
+    at("take-fix").hidden = !fix;
     if (part.untold) {
       at("answer").innerHTML = '<p class="untold">' + escaped(part.untold + ". " + words.untold) + "</p>";
       at("verdict-line").textContent = "";
+      at("verdict-line").className = "";
       return;
     }
-    var notes = (part.notes || []).map(function (note) { return "<li>" + escaped(note) + "</li>"; });
-    at("answer").innerHTML = (notes.length ? '<ul class="notes">' + notes.join("") + "</ul>" : "") + part.html;
+    at("answer").innerHTML = listed(part.notes) + part.html;
     at("verdict-line").textContent = part.verdict || "";
     at("verdict-line").className = "word " + (part.verdict || "").toLowerCase();
     document.title = (part.verdict ? part.verdict + ": " : "") + (at("answer").querySelector("h1") || {}).textContent;
     usual(part.settings || {});
-    fix = part.fix || null;
-    at("take-fix").hidden = !fix;
   }
 
   var fix = null;
@@ -155,7 +164,7 @@
     if (!near || !(near.html || near.text)) return;
     var box = document.createElement("div");
     var text = (near.text || "").trim();
-    box.innerHTML = "<p>" + escaped(words.nearest) + "</p>" +
+    box.innerHTML = "<p>" + escaped(words.nearest) + "</p>" + listed(near.notes) +
       (text ? '<pre class="answer-text">' + escaped(text) + "</pre>" : "") + (near.html || "");
     at("answer").appendChild(box);
   }
@@ -259,6 +268,7 @@
     box.innerHTML = '<p class="state" role="status"></p><pre class="log" tabindex="0" hidden></pre><div class="shown"></div>';
     var state = box.querySelector(".state"), log = box.querySelector(".log"), shown = box.querySelector(".shown");
     state.textContent = words.running;
+    var refused = false;
     button.disabled = true;
     if (cancel) cancel.hidden = false;
     function over(text) {
@@ -270,7 +280,7 @@
     }
     post(path, more, control.signal).then(function (response) {
       return lines(response, function (event) {
-        if (event.event === "refused") { shown.innerHTML = '<p class="refused">' + escaped(event.text) + "</p>"; return; }
+        if (event.event === "refused") { refused = true; shown.innerHTML = '<p class="refused">' + escaped(event.text) + "</p>"; return; }
         if (event.event === "note") { state.textContent = event.text; }
         if (event.event === "text" || event.event === "note") {
           log.hidden = false;
@@ -279,7 +289,7 @@
         }
         take(event, shown, log);
       });
-    }).then(function () { over(words.done); if (done) done(); }, function (error) {
+    }).then(function () { over(refused ? words.refused : words.done); if (done) done(); }, function (error) {
       over(error.name === "AbortError" ? words.cancelled : words.failed);
     });
   }
@@ -305,7 +315,7 @@
     });
   });
   at("plan-take").addEventListener("click", function () {
-    fillOver(planned);
+    fill(new URLSearchParams(planned));
     ask();
     at("main").focus();
     at("main").scrollIntoView();
@@ -401,8 +411,7 @@
   }
 
   at("copy-command").addEventListener("click", function () {
-    var typed = at("answer").querySelector("header pre");
-    if (typed) copy(typed.textContent.replace(/^\$ /, ""));
+    if (shownCommand) copy(shownCommand);
   });
   at("copy-link").addEventListener("click", function () { copy(location.href); });
 
