@@ -16,6 +16,7 @@ from sampler import cluster_of
 
 from brimful.cost.estimate import estimate
 from brimful.cost.recipes import RECIPES
+from brimful.cost.states import held_bytes
 from brimful.errors import BrimfulError
 from brimful.hardware.gpus import load_cluster
 from brimful.job import Job
@@ -25,7 +26,6 @@ from brimful.models.spec import ModelSpec
 from brimful.published.express import Expressed, express, model_of
 from brimful.published.predict import Predicted, predict
 from brimful.published.rows import PublishedRun, published_runs
-from brimful.rules.subject import held_bytes
 from brimful.strategy import num_checkpointed
 from brimful.units import GIB
 
