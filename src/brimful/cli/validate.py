@@ -2,11 +2,12 @@
 
 import argparse
 import contextlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
-from brimful.errors import InputError, UnknownMemoryError
+from brimful.errors import BrimfulError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,8 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--trace",
-        action="store_true",
-        help="trace programs whose profile does not ship, once: some seconds each, with torch",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="trace programs whose profile does not ship, once: some seconds each (default: where "
+        "torch is installed)",
     )
     parser.add_argument("--runs", action="store_true", help="show every run as well")
     flags.add_json(parser)
@@ -42,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if args.file is not None and args.family:
         raise InputError("give either --family or --file: a file holds runs of any family")
     runs = published_runs(args.family) if args.file is None else read_runs(args.file)
-    if args.trace:
+    traces = find_spec("torch") is not None if args.trace is None else args.trace
+    if traces:
         _trace(args, runs)
     rows = compare_all(runs)
     scores = scoreboard(rows)
@@ -65,5 +69,5 @@ def _trace(args: argparse.Namespace, runs: "Iterable[PublishedRun]") -> None:
         told = in_our_terms(run)
         if isinstance(told, Expressed):
             asked = flags.Asked(told.job, told.cluster, told.strategy)
-            with contextlib.suppress(UnknownMemoryError):
+            with contextlib.suppress(BrimfulError):
                 traced_or_untold(args, asked, needed(told.job, told.strategy))

@@ -23,8 +23,8 @@ from brimful.job import (
     check_job,
     plain_job,
 )
-from brimful.models.architectures import ARCHITECTURES, record_of
-from brimful.models.config import experts_of, load_model, read_config
+from brimful.models.architectures import record_of
+from brimful.models.config import experts_of, has_layout, load_model, read_config
 from brimful.models.spec import ModelSpec
 from brimful.published.four_bits import GPTQ, is_packed
 from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
@@ -64,8 +64,9 @@ peak, another speed. Source: ``matmul_with_hp_or_float8_args`` of
 PACKED_EXPERTS = "experts in 4 bits, sharded"
 """Ours leaves experts in 16 bits, and gathers them so (``four_bits.py``)."""
 SHARDED = (2, 3)
-OF_TRANSFORMERS = frozenset({"hf", "hf-fsdp1"})
-"""Implementations whose blocks are those of transformers, whatever the model."""
+AS_TRANSFORMERS = frozenset({"hf", "hf-fsdp1", "litgpt"})
+"""Implementations whose blocks are those of transformers whatever the model, or whose rules say in
+what they are not."""
 
 
 class Unexpressed(NamedTuple):
@@ -113,10 +114,9 @@ def _obstacle(run: PublishedRun) -> str:
     if run.gpu not in gpus():
         return f"no CUDA kernels on {run.gpu}"
     model_type = _model_type(run.model)
-    is_ours = run.implementation in OF_TRANSFORMERS and model_type in ARCHITECTURES
-    if not record_of(model_type).traced_as and not is_ours:
-        return f"model_type={model_type}"  # somebody else's code, or read by transformers alone
-    return PACKED_EXPERTS if _has_packed_experts(run) and run.zero in SHARDED else ""
+    if not record_of(model_type).traced_as and run.implementation not in AS_TRANSFORMERS:
+        return f"model_type={model_type}"  # somebody else's code
+    return PACKED_EXPERTS if run.zero in SHARDED and _has_packed_experts(run) else ""
 
 
 def _is_expressed(run: PublishedRun, what: str) -> bool:
@@ -126,7 +126,10 @@ def _is_expressed(run: PublishedRun, what: str) -> bool:
 
 def _has_packed_experts(run: PublishedRun) -> bool:
     is_quantized = GPTQ in run.beyond or (run.adapter is not None and run.adapter.base in QUANTIZED)
-    return is_quantized and experts_of(model_of(run.model)).num_experts > 0
+    model = model_of(run.model)
+    if not is_quantized or not has_layout(model):  # known as soon as it is built, to be traced
+        return False
+    return experts_of(model).num_experts > 0
 
 
 def _short(run: PublishedRun, missing: str) -> str:

@@ -8,6 +8,8 @@
 - Of a unit that does not train the hook that lets go of its parameters is put on its inputs. It
   holds them, as leaves with their gradients, until backward ends: under re-entrant checkpoints
   every block's input and its gradient.
+- Where frozen parameters lie in one flat parameter with some that train it all has a gradient, and
+  where processes only reduce at the last micro-batch of a step that stays whole until then.
 
 Source: ``torch/distributed/fsdp``: ``_runtime_utils.py`` (``_pre_forward``, ``_reduce_grad``,
 ``_get_handle_to_prefetch``, ``_register_post_backward_reshard_only_hook``), ``_flat_param.py``
@@ -19,7 +21,7 @@ from typing import NamedTuple
 
 from brimful.cost.additions import COME, GO, Piece, Signed, is_block
 from brimful.cost.profiles import EventKind, Group, Term
-from brimful.published.steps import Event, Section, apart, of_bytes, of_piece
+from brimful.published.steps import Event, Section, apart, ended, of_bytes, of_piece
 from brimful.rungs import ITEM_NAMES, REDUCED, SAVED_ACTIVATIONS
 
 _SAVED, _REDUCED = ITEM_NAMES.index(SAVED_ACTIVATIONS), ITEM_NAMES.index(REDUCED)
@@ -34,6 +36,7 @@ class FlatUnits(NamedTuple):
         widens: Whether gradients are reduced in fp32 though they are narrower.
         prefetches: Whether backward gathers the next unit ahead.
         keeps_inputs: Whether inputs of blocks and their gradients stay until backward ends.
+        holds: Whether gradients stay whole, as they do until a step's last micro-batch.
     """
 
     block_bytes: int
@@ -41,6 +44,7 @@ class FlatUnits(NamedTuple):
     widens: bool
     prefetches: bool
     keeps_inputs: bool
+    holds: bool
 
 
 _GATHER = ((COME, Piece.BLOCK_CAST), (COME, Piece.BLOCK_GATHERED), (GO, Piece.BLOCK_CAST))
@@ -69,7 +73,8 @@ def as_flat_units(sections: list[Section], units: FlatUnits) -> list[Section]:
         units: What there is of flat parameters.
     """
     found = [s._replace(events=tuple(_flat(s, units))) for s in sections]
-    return _with_kept_inputs(found) if units.keeps_inputs else found
+    found = _with_kept_inputs(found) if units.keeps_inputs else found
+    return _with_held(found, units) if units.holds else found
 
 
 def _flat(section: Section, units: FlatUnits) -> Iterator[Event]:
@@ -83,6 +88,8 @@ def _flat(section: Section, units: FlatUnits) -> Iterator[Event]:
         (COME, Piece.REST_BUFFER): _reduced(units.rest_bytes, widens=units.widens),
         (GO, Piece.REST_BUFFER): (_sized(-units.rest_bytes * wide),),
     }
+    if units.holds:
+        reduced |= dict.fromkeys(reduced, ())
     reduces = False
     for event in section.events:
         if event.piece is None:
@@ -92,8 +99,38 @@ def _flat(section: Section, units: FlatUnits) -> Iterator[Event]:
         reduces |= signed == (COME, Piece.BLOCK_BUFFER)
         becomes = tuple(of_piece(*each) for each in gathered.get(signed, (signed,)))
         yield from reduced.get(signed, becomes)
-    if reduces:
+    if reduces and not units.holds:
         yield _sized(-units.block_bytes * wide)
+
+
+def _with_held(sections: list[Section], units: FlatUnits) -> list[Section]:
+    """Return the first micro-batch of a step, whose gradients stay whole as they come.
+
+    Those of a unit's parameters are put together while it is still gathered.
+    """
+    found, gone = list[Section](), list[Event]()
+    held = of_bytes(units.block_bytes, _REDUCED)
+    for section in sections:
+        run = section.run
+        if run.phase != "backward" or not is_block(run):
+            found.append(section)
+            continue
+        there = next(n for n, e in enumerate(section.events) if _is_freed(e))
+        apart_ones = _sized(units.block_bytes), _sized(-units.block_bytes)
+        together = apart_ones[0], Event(held), apart_ones[1]
+        found.append(_inserted(section, there, together))
+        gone.append(Event(_caused(ended(held), run.group if run.role == "middle" else "")))
+    last = found[-1]
+    rest = (_sized(units.rest_bytes), _sized(-units.rest_bytes)) if units.rest_bytes else ()
+    return [*found[:-1], last._replace(events=(*last.events, *rest, *gone))]
+
+
+def _is_freed(event: Event) -> bool:
+    return (event.sign, event.piece) == (GO, Piece.BLOCK_GATHERED)
+
+
+def _inserted(section: Section, place: int, events: tuple[Event, ...]) -> Section:
+    return section._replace(events=(*section.events[:place], *events, *section.events[place:]))
 
 
 def _reduced(num_bytes: int, *, widens: bool) -> tuple[Event, ...]:

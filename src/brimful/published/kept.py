@@ -6,16 +6,18 @@ and goes when that ends. Less: the tensors of that size that live longest are le
 
 from collections import defaultdict
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import msgspec
 
 from brimful.cost.additions import is_block
-from brimful.cost.profiles import Alike, EventKind, Group, Term, alike
+from brimful.cost.profiles import Alike, Dimensions, EventKind, Group, Term, alike
 from brimful.published.steps import Event, Section, apart, ended
 from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 
 _SAVED, _TRANSIENT = map(ITEM_NAMES.index, (SAVED_ACTIVATIONS, TRANSIENTS))
+_OF_BATCH = "BSC"
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,11 +28,29 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         times: How many there are; -2: two of ours are not there.
         with_graph: Whether they hang on nodes of the graph, which the loop's name of the loss holds
             until the next loss is computed: the next forward finds them there.
+        with_outputs: Whether they are outputs of the model, which go when the loss is there: those
+            of blocks that are computed again too.
     """
 
     size: dict[str, float]
     times: int = 1
     with_graph: bool = False
+    with_outputs: bool = False
+
+
+def at_widths(kept: Kept, dims: Dimensions) -> Kept:
+    """Return the same with no letters but those of a batch, as a model's own profile has them.
+
+    Args:
+        kept: By products of dimensions.
+        dims: The model's.
+    """
+    size: dict[str, float] = defaultdict(float)
+    for factors, coefficient in kept.size.items():
+        letters = "".join(factor for factor in factors if factor in _OF_BATCH)
+        widths = (getattr(dims, factor) for factor in factors if factor not in _OF_BATCH)
+        size[letters] += coefficient * prod(widths)
+    return msgspec.structs.replace(kept, size=dict(size))
 
 
 def with_kept(sections: list[Section], kept: Sequence[Kept]) -> list[Section]:
@@ -41,11 +61,31 @@ def with_kept(sections: list[Section], kept: Sequence[Kept]) -> list[Section]:
         kept: Tensors of a block. Plain blocks, which keep them from their forward on, are left as
             they are where there are fewer.
     """
-    found = [_with_kept(section, kept) for section in sections]
+    of_blocks = [each for each in kept if not each.with_outputs]
+    found = [_with_kept(section, of_blocks) for section in sections]
     for number, each in enumerate(kept, len(kept) + 1):
         if each.with_graph:
             found = _with_last(found, each, number)
+        if each.with_outputs:
+            found = _with_outputs(found, each, number)
     return found
+
+
+def _with_outputs(sections: list[Section], kept: Kept, number: int) -> list[Section]:
+    """Let every block's forward make what goes with the last run of the forward."""
+    kind, found, gone = apart(_kind(kept, _SAVED), number), list(sections), list[Event]()
+    last = max(n for n, s in enumerate(sections) if s.run.phase == "forward")
+    for place, section in enumerate(sections):
+        run = section.run
+        if is_block(run) and run.phase == "forward":
+            found[place] = section._replace(events=(Event(kind), *section.events))
+            origin = run.group if run.role == "middle" else ""
+            gone.append(Event(ended(EventKind(kind.terms, _SAVED, origin))))
+    return [
+        *found[:last],
+        found[last]._replace(events=(*found[last].events, *gone)),
+        *found[last + 1 :],
+    ]
 
 
 def _with_last(sections: list[Section], kept: Kept, number: int) -> list[Section]:

@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from brimful.cost.additions import Piece
-from brimful.cost.family import Family, family_of, family_shards
-from brimful.cost.memory import Step, StepMemory, profile_for, step_memory
+from brimful.cost.family import Family, family_dimensions, family_of, family_shards
+from brimful.cost.memory import Step, StepMemory, profile_for, profiles_for, step_memory
+from brimful.cost.profiles import is_own
 from brimful.cost.programs import HALF
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, padded, piece_bytes
@@ -27,7 +28,7 @@ from brimful.models.config import layout_of
 from brimful.published.ends import Ends, Unit, with_separate_ends
 from brimful.published.express import Expressed
 from brimful.published.fsdp1 import FlatUnits, as_flat_units
-from brimful.published.kept import Kept, with_kept
+from brimful.published.kept import Kept, at_widths, with_kept
 from brimful.published.logit_copies import Copies, with_copies
 from brimful.published.packed_head import with_packed_head
 from brimful.published.recomputed import Product, with_recomputed
@@ -39,7 +40,7 @@ from brimful.published.rows import (
     PublishedRun,
     Root,
 )
-from brimful.published.steps import Change, changed
+from brimful.published.steps import Change, changed, lettered
 from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
 
 
@@ -49,10 +50,14 @@ class Units(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         is_reentrant: Whether checkpoints are.
         widens: Whether gradients of mixed recipes are reduced in fp32.
+        mixes: Whether a block's flat parameter has adapters and what they adapt.
+        holds: Whether nothing is reduced before the last micro-batch of a step.
     """
 
     is_reentrant: bool
     widens: bool
+    mixes: bool = False
+    holds: bool = False
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,8 +145,18 @@ def changes_of(rules: tuple[Rule, ...], expressed: Expressed) -> tuple[Change, .
         rules: Those that hold for it.
         expressed: The run in our terms.
     """
-    job, _, strategy = expressed
-    return tuple(change for rule in rules for change in _changes(rule, job, strategy))
+    told = tuple(change for rule in rules for change in _changes(rule, expressed))
+    if not told or not _is_own(expressed):
+        return told
+    vocab_size = expressed.job.model.vocab_size
+    return (lambda sections: lettered(sections, vocab_size), *told)
+
+
+def _is_own(expressed: Expressed) -> bool:
+    """Whether a run is predicted by a profile at its model's own widths, which have no letters."""
+    job, cluster, strategy = expressed
+    family = family_of(job, strategy)
+    return is_own(profiles_for(job, strategy.attention, cluster.device, family)[0].key)
 
 
 def memory_of(expressed: Expressed, program: OtherProgram) -> StepMemory:
@@ -171,7 +186,8 @@ def _holds(rule: Rule, run: PublishedRun, job: Job) -> bool:
     return matches and (job.precision in HALF or not rule.is_mixed)
 
 
-def _changes(rule: Rule, job: Job, strategy: Strategy) -> Iterator[Change]:
+def _changes(rule: Rule, expressed: Expressed) -> Iterator[Change]:
+    job, _, strategy = expressed
     family = family_of(job, strategy)
     if rule.logits is not None:
         copies = rule.logits
@@ -180,7 +196,11 @@ def _changes(rule: Rule, job: Job, strategy: Strategy) -> Iterator[Change]:
         units = _flat_units(rule.units, job, strategy, family)
         yield lambda sections: as_flat_units(sections, units)
     if rule.kept:
-        yield lambda sections: with_kept(sections, rule.kept)
+        kept = rule.kept
+        if _is_own(expressed):
+            dims = family_dimensions(job, family)
+            kept = tuple(at_widths(each, dims) for each in kept)
+        yield lambda sections: with_kept(sections, kept)
     if rule.packs_head:
         yield with_packed_head
     if rule.recomputed and is_selective(strategy):
@@ -225,10 +245,12 @@ def _flat_units(units: Units, job: Job, strategy: Strategy, family: Family) -> F
     pieces = piece_bytes(job, family)[:, 0]
     recomputes = num_checkpointed(strategy, num_layers=job.model.num_layers) > 0
     is_reentrant = units.is_reentrant and recomputes
+    of_block = Piece.BLOCK if units.mixes else Piece.BLOCK_GRADIENTS
     return FlatUnits(
-        block_bytes=round(pieces[Piece.BLOCK_GRADIENTS]),
+        block_bytes=round(pieces[of_block]),
         rest_bytes=round(pieces[Piece.REST_GRADIENTS]),
         widens=units.widens and job.precision in HALF,
         prefetches=not is_reentrant,
         keeps_inputs=is_reentrant and job.adapter is not None,
+        holds=units.holds and num_micro_batches(job, strategy) > 1,
     )

@@ -22,9 +22,10 @@ Implementation = Literal[
     "fms-fsdp", "tinyllama",
 ]  # fmt: skip
 """Whose code ran. What blocks keep differs between them: figures of two are never pooled."""
-LossCopies = Literal["none", "copied", "copied-wide"]
+LossCopies = Literal["none", "copied", "copied-wide", "narrow", "narrow-fused"]
 """What the loss held beside log-probabilities (``logit_copies.py``): nothing; logits, narrow and
-wide, and a copy; the same but for the narrow ones."""
+wide, and a copy; the same but for the narrow ones; narrow ones and a narrow copy; the
+same where a fused kernel writes over the copy."""
 
 Products = Literal["all", "alternate"]
 """Which matrix products selective checkpointing kept: every one, as ours, or every second."""

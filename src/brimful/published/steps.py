@@ -19,11 +19,13 @@ from brimful.cost.spread import (
     replaced,
     with_events,
 )
+from brimful.rungs import ITEM_NAMES, LOGITS
 
 Step = tuple[Profile, tuple[Run, ...]]
 
 
 _NO_KIND = EventKind((), 0, "")
+_LOGITS = ITEM_NAMES.index(LOGITS)
 
 
 class Event(NamedTuple):
@@ -89,6 +91,29 @@ def put_together(profile: Profile, sections: Sequence[Section]) -> Step:
     if pieces:
         return replaced(profile, kinds, works, profile.num_parts), runs
     return replace(profile, kinds=kinds, works=works, of_one={}), runs
+
+
+def lettered(sections: list[Section], vocab_size: int) -> list[Section]:
+    """Return runs of a model's own profile, in which logits have the letter of the vocabulary.
+
+    Args:
+        sections: Runs whose formulas have no letters but those of a batch.
+        vocab_size: What their coefficients of logits are multiples of.
+    """
+    return [
+        s._replace(events=tuple(e._replace(kind=_lettered(e.kind, vocab_size)) for e in s.events))
+        for s in sections
+    ]
+
+
+def _lettered(kind: EventKind, vocab_size: int) -> EventKind:
+    if kind.item != _LOGITS:
+        return kind
+    terms = (
+        Term(f"{t.factors}V", t.coefficient / vocab_size) if not t.coefficient % vocab_size else t
+        for t in kind.terms
+    )
+    return EventKind(tuple(terms), kind.item, kind.origin, kind.newer, kind.mark)
 
 
 def changed(step: Step, changes: Iterable[Change]) -> Step:
