@@ -60,7 +60,7 @@ def test_what_is_expressed_is_what_was_run(family):
     [
         ({"beyond": ("float8", "expert parallel")}, "float8, expert parallel"),
         ({"gpu": "mi300x"}, "no CUDA kernels on mi300x"),
-        ({"model": "santacoder"}, "model_type=gpt_bigcode"),
+        ({"model": "santacoder", "implementation": "torchtitan"}, "model_type=gpt_bigcode"),
         ({"model": "gpt-oss-20b"}, "model_type=gpt_oss"),
         ({"attention": "flash"}, "attention=flash"),
         ({"seq_len": 40000}, "seq_len=40000 is longer than mistral-7b-v0.1's 32768 positions"),
