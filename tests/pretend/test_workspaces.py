@@ -99,7 +99,7 @@ def test_what_training_is_made_of_is_known(op):
 @pytest.mark.parametrize(
     "op",
     [
-        ATEN.convolution.default, ATEN.sort.default, ATEN.topk.default, ATEN.linalg_svd.default,
+        ATEN.convolution.default, ATEN.nonzero.default, ATEN.linalg_svd.default,
         ATEN._scaled_dot_product_cudnn_attention.default, ATEN._grouped_mm.default,
     ],
     ids=str,
@@ -461,3 +461,60 @@ def test_where_the_fused_copy_is_not_taken_nobody_knows():
     assert bound(torch.ops.fsdp.chunk_cat.default, half, 0, 4, out=wide) is None
     gaps = [empty(8, 8)[:, :4]]
     assert bound(torch.ops.fsdp.chunk_cat.default, gaps, 0, 4, out=empty(4, 8)) is None
+
+
+# -- indexing, counting, sorting --
+
+
+def test_one_mask_and_one_value_are_a_masked_fill():
+    x, mask, one = empty(64, 8), empty(64, dtype=torch.bool), empty(dtype=torch.bfloat16)
+    assert parts(ATEN.index_put_.default, x, [mask], one) == {}
+    assert parts(ATEN.index_put_.default, x, [empty(64, 8, dtype=torch.bool)], one) == {}
+
+
+@pytest.mark.parametrize("case", ["mask and values", "accumulated", "deterministic"])
+def test_what_is_sorted_or_searched_before_it_is_put_is_unknown(case):
+    x, places, rows = empty(64, 8), empty(5, dtype=torch.int64), empty(5, 8)
+    if case == "mask and values":
+        taken = asked(ATEN.index_put_.default, x, [empty(64, dtype=torch.bool)], rows)
+    elif case == "accumulated":
+        taken = asked(ATEN.index_put_.default, x, [places], rows, accumulate=True)
+    else:
+        torch.use_deterministic_algorithms(mode=True)
+        try:
+            taken = asked(ATEN.index_put_.default, x, [places], rows)
+        finally:
+            torch.use_deterministic_algorithms(mode=False)
+    assert taken is None
+    assert asked(ATEN.index_put_.default, x, [places], rows) == ()
+
+
+def test_indices_of_unlike_strides_are_copied():
+    x, rows, columns = empty(64, 8), empty(5, 3, dtype=torch.int64), empty(3, 5, dtype=torch.int64)
+    assert asked(ATEN.index_put_.default, x, [rows, rows], empty(5, 3)) == ()
+    (copy,) = asked(ATEN.index_put_.default, x, [rows, columns.t()], empty(5, 3))
+    assert copy.num_bytes == 15 * 8
+
+
+def test_counting_makes_a_mask_and_widens_it():
+    taken = parts(ATEN.count_nonzero.default, empty(1000, 1000, dtype=torch.float32))
+    assert taken["mask of what is not zero"] == 10**6
+    assert taken["the mask in the type of the result"] == 8 * 10**6
+    of_mask = parts(ATEN.count_nonzero.default, empty(1000, dtype=torch.bool))
+    assert "mask of what is not zero" not in of_mask
+
+
+def test_short_rows_are_sorted_in_place():
+    assert asked(ATEN.sort.default, empty(4096, 64), 1)[0].num_bytes == 64 * 8
+    assert asked(ATEN.sort.default, empty(4096, 64), 0) is None
+    assert asked(ATEN.topk.default, empty(4096, 64), 8) == ()
+    (copy,) = asked(ATEN.topk.default, empty(64, 4096).t(), 8)
+    assert copy.num_bytes == 4096 * 64 * 2
+    assert asked(ATEN.topk.default, empty(64, 4096), 8) is None
+
+
+def asked(op, *args, **kwargs):
+    """What one call allocates; None: nobody knows."""
+    with kernels.imitate("cuda", capability=H100):
+        out = op(*args, **kwargs)
+        return workspaces.workspaces(op, args, kwargs, out, capability=H100)

@@ -106,10 +106,10 @@ class KernelMemory:
             else:
                 self.bounded[str(func)] = max(most, self.bounded.get(str(func), 0))
             return ()
-        taken = tuple(
-            Taken(w.num_bytes, w.why, stays=False)
-            for w in workspaces.workspaces(func, args, kwargs, out, capability=capability)
-        )
+        found = workspaces.workspaces(func, args, kwargs, out, capability=capability)
+        if found is None:
+            self.unknown[str(func)] = self.unknown.get(str(func), 0) + 1
+        taken = tuple(Taken(w.num_bytes, w.why, stays=False) for w in found or ())
         if self._kinds[func] is _Kind.WORKSPACE:
             return taken
         return (*chain(*(self.handle(n, thread) for n in self.handles_of(func, args))), *taken)

@@ -33,7 +33,7 @@ def sums(call: Call) -> Workspaces:
     vector = 8 if read_as in _LOW else 4
     return (
         *size(widened, "the input in the type of the result"),
-        *_partial_sums(x, _reduced(call), element, vector),
+        *partial_sums(x, reduced_dims(call), element, vector),
     )
 
 
@@ -41,12 +41,12 @@ def extremes(call: Call) -> Workspaces:
     """``amax``, ``amin``, ``any``, ``all``, ``max``, ``min`` of one type."""
     x = call.args[0]
     element = 1 if call.out.dtype == torch.bool else x.element_size()
-    return _partial_sums(x, _reduced(call), element, 4)
+    return partial_sums(x, reduced_dims(call), element, 4)
 
 
 def indexed_extremes(call: Call) -> Workspaces:
     """``argmax``, ``max.dim`` and their like carry an int64 index beside every value."""
-    return _partial_sums(call.args[0], _reduced(call), 16, 4)
+    return partial_sums(call.args[0], reduced_dims(call), 16, 4)
 
 
 def maxima(call: Call) -> Workspaces:
@@ -59,11 +59,11 @@ def maxima(call: Call) -> Workspaces:
 
 def moments(call: Call) -> Workspaces:
     """``var``, ``std`` and their like: mean, squares, a count and the count as a number."""
-    return _partial_sums(call.args[0], _reduced(call), 16, 2)
+    return partial_sums(call.args[0], reduced_dims(call), 16, 2)
 
 
-def _reduced(call: Call) -> tuple[int, ...]:
-    """Dimensions that the call reduces."""
+def reduced_dims(call: Call) -> tuple[int, ...]:
+    """Return the dimensions that a call reduces."""
     x = call.args[0]
     names = [argument.name for argument in call.func._schema.arguments]  # noqa: SLF001
     dim = call.arg("dim") if "dim" in names else None
@@ -72,9 +72,17 @@ def _reduced(call: Call) -> tuple[int, ...]:
     return tuple(d % max(x.dim(), 1) for d in ([dim] if isinstance(dim, int) else dim))
 
 
-def _partial_sums(
+def partial_sums(
     x: torch.Tensor, reduced: tuple[int, ...], element_bytes: int, input_vector: int
 ) -> Workspaces:
+    """Return what the blocks of a reduction leave for one another.
+
+    Args:
+        x: The input.
+        reduced: Its dimensions that are reduced.
+        element_bytes: Of a partial result.
+        input_vector: Elements that a thread reads at once.
+    """
     if not 0 < x.numel() < INDEX_LIMIT:  # beyond, PyTorch reduces in pieces; not followed
         return ()
     dims = ordered(tuple(x.shape), tuple(x.stride()), reduced)

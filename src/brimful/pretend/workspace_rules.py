@@ -20,6 +20,7 @@ from brimful.pretend.workspace_call import (
     size,
 )
 from brimful.pretend.workspace_copies import chunk_cat, split_copy
+from brimful.pretend.workspace_indexing import counted, index_put, small_sort, small_topk
 from brimful.pretend.workspace_reductions import (
     extremes,
     indexed_extremes,
@@ -252,10 +253,11 @@ def copy(call: Call) -> Workspaces:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        batched_product, chunk_cat, copy, efficient_backward, efficient_forward, embedding_backward,
-        extremes, flash_backward, foreach_max, foreach_norm, indexed_extremes, maxima,
+        batched_product, chunk_cat, copy, counted, efficient_backward, efficient_forward,
+        embedding_backward, extremes, flash_backward, foreach_max, foreach_norm, index_put,
+        indexed_extremes, maxima,
         log_softmax_backward, loss, masked_scatter, moments, norm_backward, norm_forward, product,
         safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward, softmax, softmax_backward,
-        split_copy, sums,
+        small_sort, small_topk, split_copy, sums,
     )
 }  # fmt: skip

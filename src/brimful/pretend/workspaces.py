@@ -42,10 +42,11 @@ _rules: dict[tuple[Any, tuple[int, int], tuple[int, int]], Rule | None] = {}
 
 def workspaces(
     func: Any, args: Any, kwargs: Any, out: Any, *, capability: tuple[int, int]
-) -> tuple[Workspace, ...]:
+) -> tuple[Workspace, ...] | None:
     """Return what one call allocates beside its results; all of it is given back when it ends.
 
-    Where a kernel takes buffers one after the other, those of its worst instant are returned.
+    Where a kernel takes buffers one after the other, those of its worst instant are returned. None:
+    of such calls of its operator nobody knows.
 
     Args:
         func: The operator overload, dispatched with tensors on the card.
@@ -59,9 +60,7 @@ def workspaces(
         rule = _rules[key]
     except KeyError:
         rule = _rules[key] = _find(*key)
-    if rule is None:
-        return ()
-    return rule(Call(func, args, kwargs, out, capability)) or ()
+    return () if rule is None else rule(Call(func, args, kwargs, out, capability))
 
 
 def bound_bytes(
