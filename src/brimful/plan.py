@@ -246,8 +246,12 @@ def read_yaml(path: Path, kind: type[Value]) -> Value:
     return convert(raw, kind, source=str(path))
 
 
-def load_yaml(path: Path) -> Any:
+def load_yaml(path: Path, *, last_counts: bool = False) -> Any:
     """Read a YAML file into plain dicts and lists.
+
+    Args:
+        path: The file.
+        last_counts: Whether of a key that is given twice the last one counts, as of flags.
 
     Raises:
         FileFormatError: It cannot be read or is not YAML.
@@ -263,7 +267,7 @@ def load_yaml(path: Path) -> Any:
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", None) or error
         raise FileFormatError(f"{path} cannot be read ({reason}); check the path") from error
-    return _parse_yaml(text, path)
+    return _parse_yaml(text, path, last_counts=last_counts)
 
 
 def _check_schema(raw: Any, path: Path) -> None:
@@ -275,13 +279,13 @@ def _check_schema(raw: Any, path: Path) -> None:
         )
 
 
-def _parse_yaml(text: str, path: Path) -> Any:
+def _parse_yaml(text: str, path: Path, *, last_counts: bool = False) -> Any:
     import yaml
 
     from brimful.yaml_loader import loader
 
     try:
-        return yaml.load(text, loader())  # noqa: S506 - a SafeLoader with two more rules
+        return yaml.load(text, loader(last_counts=last_counts))  # noqa: S506 - a SafeLoader with two more rules
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f" (line {where.line + 1}: {getattr(error, 'problem', error)})" if where else ""

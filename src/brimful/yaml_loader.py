@@ -27,8 +27,12 @@ def _count(node: Any, known: dict[int, float]) -> float:
 
 
 @cache
-def loader() -> Any:
-    """Return the loader's class; yaml is imported here, where it is used."""
+def loader(*, last_counts: bool = False) -> Any:
+    """Return the loader's class; yaml is imported here, where it is used.
+
+    Args:
+        last_counts: Whether of a key that is given twice the last one counts, and is no mistake.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -50,7 +54,7 @@ def loader() -> Any:
     def mapping(self: Any, node: Any) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen:
+            if key.value in seen and not last_counts:
                 problem = f"{key.value!r} is given twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             if isinstance(key.value, str):

@@ -13,7 +13,7 @@ WIDTH = 100
 
 
 @pytest.mark.parametrize(
-    "argv", [("--runs", "--family", "hf-docs"), pytest.param(("--runs",), marks=pytest.mark.long)]
+    "argv", [("--runs", "--family", "simumax"), pytest.param(("--runs",), marks=pytest.mark.long)]
 )
 def test_it_fits_the_terminal(brimful, argv):
     said = brimful("validate", *argv)
@@ -24,9 +24,9 @@ def test_it_fits_the_terminal(brimful, argv):
 
 
 def test_it_says_what_has_no_formula(brimful):
-    out = brimful("validate", "--family", "hf-docs").out
-    assert "4 published runs, none of them predicted" in out
-    assert "4 runs: task=sequence-classification and model_type=bert" in " ".join(out.split())
+    out = brimful("validate", "--family", "simumax").out
+    assert "14 published runs, none of them predicted" in out
+    assert "runs: context parallel" in " ".join(out.split())
 
 
 def test_json_holds_every_run(brimful):

@@ -129,3 +129,24 @@ def test_a_program_is_told_from_a_file():
     assert is_program("pretrain_gpt.py --bf16")
     assert is_program("torchrun a/pretrain_gpt.py")
     assert not is_program("ds_config.json")
+
+
+def test_of_a_flag_that_stands_twice_in_a_yaml_the_last_counts(tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text("MODEL_ARGS:\n  --num-layers: 2\n  --num-layers: 3\n  --seeds: 2 4\n")
+    found = flags(read_program(str(path), None))
+    assert found["--num-layers"] == ("3",)
+    assert found["--seeds"] == ("2", "4")
+
+
+def test_a_tokenizer_that_is_known_by_its_file_has_its_rows():
+    line = "--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model x/nemotron_2_256k.model"
+    assert flags(read(line))["--vocab-size"] == ("256000",)
+
+
+@pytest.mark.parametrize(
+    ("line", "connections"),
+    [("--bf16", "1"), ("--use-megatron-fsdp", "8"), ("--use-torch-fsdp2", "8")],
+)
+def test_fsdp_is_given_more_than_one_connection(line, connections):
+    assert read(line).environment["CUDA_DEVICE_MAX_CONNECTIONS"] == connections

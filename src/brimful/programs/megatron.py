@@ -22,6 +22,9 @@ SCRIPT = "pretrain_gpt.py"
 NODE = 8
 """GPUs that are taken where nothing says how many there are: a node of this many, or more."""
 _STEPS = 2
+_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Megatron refuses more than one with tensor parallelism, and one with FSDP."""
+_FSDP = ("--use-megatron-fsdp", "--use-torch-fsdp2")
 _ASSUMED = ("triton", "transformer-engine", "flash-attn", "apex")
 _GPT2_VOCAB = 50257
 """Rows of GPT-2's own ``vocab.json``."""
@@ -31,6 +34,8 @@ _OF_TOKENIZER = {
     "TikTokenizer": 2**17,
 }
 """Of tokenizers whose kind says how many there are (TikTokenizer: Megatron's own default)."""
+_OF_FILE = {"nemotron_2_256k.model": 256_000}
+"""Of tokenizers that Megatron's own examples and tests name by their file."""
 _EVEN = "every expert gets as many tokens; a router of random weights is uneven"
 _MOCK = (
     f"{_STEPS} steps on Megatron's mock data, from nothing: no data, checkpoint or log is read or "
@@ -118,9 +123,13 @@ def program(command: Command, world_size: int | None) -> Program:
         world_size=size,
         ranks=_ranks(flags, size),
         assume=_ASSUMED,
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1", **command.environment},
+        environment={_CONNECTIONS: "8" if _is_fsdp(flags) else "1", **command.environment},
         notes=(*notes, _MOCK, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them"),
     )
+
+
+def _is_fsdp(flags: Flags) -> bool:
+    return any(flags.has(flag) for flag in _FSDP)
 
 
 def flags_of(words: Sequence[str]) -> Flags:
@@ -213,6 +222,8 @@ def _vocabulary(flags: Flags) -> tuple[int, str]:
     if kind in _OF_TOKENIZER:
         return _OF_TOKENIZER[kind], f"of {kind}"
     model = flags.text("--tokenizer-model")
+    if (rows := _OF_FILE.get(Path(model).name)) is not None:
+        return rows, f"of {Path(model).name}"
     if (rows := _known_model(model)) is not None:
         return rows, f"of {model}"
     raise InputError(

@@ -16,6 +16,7 @@ PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {megatron.SCRIPT
 _ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"
 """Keys of a YAML of arguments: a mapping of flags, and one of variables."""
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?")
 _YAML = frozenset({".yaml", ".yml"})
 
 
@@ -75,7 +76,7 @@ def _of_line(text: str) -> Command:
 
 def _of_yaml(path: Path) -> Command:
     try:
-        content = load_yaml(path)
+        content = load_yaml(path, last_counts=True)  # as argparse takes the last of two flags
     except OSError as error:
         raise InputError(f"{path} cannot be read; check the path") from error
     flags = content.get(_ARGUMENTS) if isinstance(content, dict) else None
@@ -103,4 +104,6 @@ def _words(flag: str, value: Any) -> list[str]:
     text = str(value).strip()
     if text.startswith("[") and text.endswith("]") and " " in text:
         return [flag, *text[1:-1].replace(",", " ").split()]
-    return [flag, text]
+    words = text.split()
+    are_numbers = len(words) > 1 and all(_NUMBER.fullmatch(word) for word in words)
+    return [flag, *words] if are_numbers else [flag, text]
