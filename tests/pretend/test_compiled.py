@@ -9,6 +9,10 @@ from torch import nn
 
 from brimful import pretend
 from brimful.errors import UnsupportedError
+from brimful.hardware.cuda_chips import chips
+from brimful.pretend import kernels
+from brimful.pretend.cuda_mode import compiling
+from brimful.pretend.tape import Tape
 
 pytestmark = [
     pytest.mark.torch,
@@ -233,3 +237,12 @@ def test_nothing_of_it_is_left_behind():
         y = matrix()
         assert peak_over(lambda: torch.compile(steps)(y)) == MATRIX
     assert run.peak_allocated_bytes == 2 * MATRIX
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_what_is_compiled_for_a_chip_of_ours_asks_that_chip(capability):
+    """Inductor divides by the number of multiprocessors where it joins two reductions."""
+    with kernels.imitate("cuda", capability=capability), compiling(Tape, set()):
+        found = torch.cuda.get_device_properties(0)
+    assert found.multi_processor_count == chips()[capability].num_multiprocessors > 0
+    assert (found.major, found.minor) == capability

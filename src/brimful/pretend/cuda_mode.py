@@ -203,8 +203,25 @@ def compiling(top: type, assumptions: set[str]) -> Iterator[None]:
     compiler = Compiler(KnownValues(), assumptions, top)
     names = [*cuda_names.replacements(), *cuda_calls.replacements()]
     compiler.originals = _originals(names)
-    with replaced((*names, *compiler.replacements())), compiler.open():
+    with (
+        device.pretending(_imitated_card()),
+        replaced((*names, *compiler.replacements())),
+        compiler.open(),
+    ):
         yield
+
+
+def _imitated_card() -> device.Card:
+    """Return what a card of the chip that is imitated says of itself, where kernels are CUDA's."""
+    if kernels.current() != "cuda":
+        return device.card()
+    imitated = kernels.imitated()
+    return replace(
+        device.card(),
+        capability=imitated.capability,
+        multi_processor_count=imitated.chip.num_multiprocessors,
+        shared_bytes_per_block=imitated.chip.shared_bytes_per_block,
+    )
 
 
 @contextlib.contextmanager
@@ -226,15 +243,13 @@ def launching(
     is_there = importlib.util.find_spec(triton_decorators.PACKAGE) is not None
     absent = () if is_there else (triton_decorators.PACKAGE,)
     changes = triton_kernels.changes(noted, known) if is_there else {}
-    chip = kernels.imitated().chip
-    card = replace(device.card(), multi_processor_count=chip.num_multiprocessors)
     hooks = autograd.graph.saved_tensors_hooks
     # What such a function asks for may be recomputed first: the program, which knows the device.
     ours = ((hooks, "__init__", _hooks_init(hooks.__init__, _as_ours)), *_seen_as_cuda())
     before, _State.inside = _State.inside, True
     try:
         with (
-            device.pretending(card),
+            device.pretending(_imitated_card()),
             replaced((*cuda_names.replacements(), *cuda_calls.replacements(), *ours)),
             when_imported({**changes, **translated}),
             looking_for(noted, stand_ins(absent, noted, known)),
