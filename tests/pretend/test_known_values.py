@@ -5,6 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.pretend import device
+from brimful.pretend.compiled_code import Kernel
 from brimful.pretend.known_values import MOST_ELEMENTS, knowing
 
 pytestmark = pytest.mark.torch
@@ -51,6 +52,31 @@ def test_floats_that_are_all_alike_are_known_until_they_are_written(known):
     x.normal_()
     assert of(known, x.int()) is None
     assert of(known, torch.ones(MOST_ELEMENTS + 1).int()) is None
+
+
+def test_places_that_are_written_into_floats_that_are_alike_are_those_alone(known):
+    """One number stands for such floats; writing into it would write all."""
+    x = torch.zeros((3, 4), device="gpu:0")
+    rows = torch.arange(3, device=x.device).unsqueeze(1)
+    x.index_put_(
+        (rows, torch.tensor([[1], [3], [0]]).to(x.device)), torch.ones((3, 1), device=x.device)
+    )
+    assert of(known, x.bool().sum(0)) == [1, 1, 0, 1]
+    x.add_(torch.rand_like(x))
+    assert of(known, x.bool()) is None
+
+
+def test_a_compiled_kernel_writes_into_what_it_does_not_only_read(known):
+    read, written, both = (torch.arange(3, device="gpu:0") for _ in range(3))
+    source = "@triton.jit\ndef triton_poi_0(in_ptr0, in_out_ptr0, out_ptr1, xnumel, XBLOCK):\n"
+    Kernel(known, source).run(read, both, written, 3, stream=0)
+    assert [of(known, x) for x in (read, both, written)] == [[0, 1, 2], None, None]
+    cpp = 'extern "C"  void kernel(const int64_t* in_ptr0,\n int64_t* out_ptr0)\n{'
+    other = torch.arange(2, device="gpu:0")
+    Kernel(known, cpp).run(read, other)
+    assert [of(known, x) for x in (read, other)] == [[0, 1, 2], None]
+    Kernel(known, "nothing that is known").run(read)
+    assert of(known, read) is None
 
 
 def test_what_is_chosen_of_unknown_scores_is_spread_evenly(known):

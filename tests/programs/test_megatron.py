@@ -133,10 +133,13 @@ def test_a_program_is_told_from_a_file():
 
 def test_of_a_flag_that_stands_twice_in_a_yaml_the_last_counts(tmp_path):
     path = tmp_path / "twice.yaml"
-    path.write_text("MODEL_ARGS:\n  --num-layers: 2\n  --num-layers: 3\n  --seeds: 2 4\n")
+    twice = "  --num-layers: 2\n  --num-layers: 3\n"
+    lists = "  --seeds: 2 4\n  --one: '[moe_act]'\n  --list: '[0,1]'\n"
+    path.write_text(f"MODEL_ARGS:\n{twice}{lists}")
     found = flags(read_program(str(path), None))
     assert found["--num-layers"] == ("3",)
     assert found["--seeds"] == ("2", "4")
+    assert (found["--one"], found["--list"]) == (("moe_act",), ("[0,1]",))
 
 
 def test_a_tokenizer_that_is_known_by_its_file_has_its_rows():

@@ -11,6 +11,7 @@ Source: PyTorch 2.13, ``torch/_inductor/codegen/wrapper.py``, ``async_compile.py
 
 import contextlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -48,6 +49,10 @@ _ASKED_OF_CUDA = (
     "current_device", "set_device", "device_count", "stream", "current_stream", "set_stream",
     "synchronize", "get_device_properties", "memory_allocated", "is_bf16_supported",
 )  # fmt: skip
+_SIGNATURE = re.compile(r"(?:def|void)\s+\w+\(([^)]*)\)")
+_READ = re.compile(r"\bin_ptr\d+\b")
+"""Inductor's names: ``in_ptr`` of what is read, ``out_ptr`` and ``in_out_ptr`` of what is written
+(``KernelArgs`` of ``torch/_inductor/codegen/common.py``)."""
 _TUNING = "compiled kernels were tuned before: what their trials take in a first step is not in it"
 _PADDING = (
     "no product was padded by the compiler: a card times whether that is worth it for "
@@ -161,15 +166,25 @@ def _timings(assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
 
 
 class Kernel:
-    """A kernel that Inductor wrote: it writes into what it is given, and nobody knows what."""
+    """A kernel that Inductor wrote: nobody knows what it writes into what it does not only read."""
 
-    def __init__(self, known: KnownValues) -> None:
-        """Keep where values are known."""
+    def __init__(self, known: KnownValues, source: str) -> None:
+        """Keep where values are known, and which of its arguments are only read.
+
+        Args:
+            known: What is known of values.
+            source: What Inductor wrote; it names its arguments by what is done with them.
+        """
         self._known = known
+        found = _SIGNATURE.search(source)
+        names = found[1].split(",") if found else []
+        self._is_read = [bool(_READ.search(name)) for name in names]
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Launch it."""
-        for x in (*args, *kwargs.values()):
+        read = (*self._is_read, *(False for _ in args))
+        written = (x for x, is_read in zip(args, read, strict=False) if not is_read)
+        for x in (*written, *kwargs.values()):
             if isinstance(x, torch.Tensor):
                 self._known.forget(x)
 
@@ -179,12 +194,12 @@ class Kernel:
 def _kernels(known: KnownValues, assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
     compiles = _inductor.async_compile.AsyncCompile
 
-    def triton(_self: Any, _name: str, _source: str, device_str: str = CUDA) -> Kernel:  # noqa: ARG001
+    def triton(_self: Any, _name: str, source: str, device_str: str = CUDA) -> Kernel:  # noqa: ARG001
         assumptions.add(_TUNING)
-        return Kernel(known)
+        return Kernel(known, source)
 
-    def cpp(_self: Any, _types: Any, _source: str) -> Kernel:
-        return Kernel(known)
+    def cpp(_self: Any, _types: Any, source: str) -> Kernel:
+        return Kernel(known, source)
 
     yield compiles, "triton", triton
     yield compiles, "cpp_pybinding", cpp

@@ -34,6 +34,12 @@ _FILLS = frozenset({
     _aten.ones_like.default, _aten.zeros_like.default, _aten.full_like.default,
 })  # fmt: skip
 
+_AT_PLACES = frozenset({
+    _aten.index_put_.default, _aten.scatter_.src, _aten.scatter_.value, _aten.masked_fill_.Scalar,
+    _aten.index_fill_.int_Scalar,
+})  # fmt: skip
+"""Operations that write some of a tensor's values."""
+
 _CONSTANTS: dict[Any, int | None] = {
     _aten.zeros.default: 0,
     _aten.zeros_like.default: 0,
@@ -136,6 +142,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if func in _FILLS:
             # What they are made like gives them a shape and no value.
             args = (_host_like(out), *args[1:])
+        if func in _AT_PLACES:
+            self._write_apart(args[0])
         twins = self._twins(args, kwargs)
         if twins is None:
             if changes:
@@ -190,6 +198,15 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if isinstance(x, (list, tuple)):
             return [self._twin(y) for y in x]
         return _HOST if isinstance(x, torch.device) else x
+
+    def _write_apart(self, x: Any) -> None:
+        """Give floats that are all one number a value each, as some of them will be another."""
+        alike = getattr(x, _ALIKE, None)
+        if alike is None or alike.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
+            return
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            setattr(x, TWIN, alike.clone(memory_format=torch.contiguous_format))
+        delattr(x, _ALIKE)
 
     def _spoil(self, func: Any, args: Any, kwargs: Any) -> None:
         """Forget what was known of a tensor into which something unknown is written."""

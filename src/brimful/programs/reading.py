@@ -16,6 +16,8 @@ PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {megatron.SCRIPT
 _ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"
 """Keys of a YAML of arguments: a mapping of flags, and one of variables."""
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_WORDS = re.compile(r"\[[^\]]* [^\]]*\]|\[\w+\]")
+"""Words in brackets: several, or one; numbers with commas alone are one value."""
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?")
 _YAML = frozenset({".yaml", ".yml"})
 
@@ -102,7 +104,7 @@ def _words(flag: str, value: Any) -> list[str]:
     if isinstance(value, list):
         return [flag, *map(str, value)]
     text = str(value).strip()
-    if text.startswith("[") and text.endswith("]") and " " in text:
+    if _WORDS.fullmatch(text):
         return [flag, *text[1:-1].replace(",", " ").split()]
     words = text.split()
     are_numbers = len(words) > 1 and all(_NUMBER.fullmatch(word) for word in words)
