@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, cast, get_args
 import msgspec
 
 from brimful.cli import defaults, usual
-from brimful.cli.elsewhere import OPTIMIZER_NAMES, TASK_NAMES, TASKS, refuse_elsewhere
+from brimful.cli.elsewhere import NOT_RUN, refuse_elsewhere, taken_as
 from brimful.cli.other_flags import NO_FLAG, taken_for_ours
 from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
@@ -154,7 +154,8 @@ def choice(
         if text in allowed:
             return text
         taken = {**{name: name for name in allowed}, **(others or {})}
-        found = taken.get(text) or taken.get(text.lower())
+        spelt = {_plain(name): name for name in reversed(taken)}
+        found = taken.get(spelt.get(_plain(text), text))
         if found is None:
             raise unknown_name(what, text, allowed)
         if found in allowed:
@@ -162,6 +163,11 @@ def choice(
         return found
 
     return parse
+
+
+def _plain(word: str) -> str:
+    """Return a word as it is compared: ``AdamW_8bit`` is adamw-8bit."""
+    return word.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 _FRACTION = re.compile(r"\d*\.\d*[1-9]\d*")
@@ -294,7 +300,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     add(
         "--task",
         metavar="NAME",
-        type=choice("task", tasks, {**TASK_NAMES, **{task: task for task in TASKS}}),
+        type=choice("task", tasks, taken_as("task")),
         help=f"{' or '.join(tasks)}; default what the model is made for",
     )
     _add_choice(add, "--method", get_args(Method), defaults.METHOD)
@@ -305,7 +311,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     add(
         "--optimizer",
         metavar="NAME",
-        type=choice("optimizer", optimizers, OPTIMIZER_NAMES),
+        type=choice("optimizer", optimizers, taken_as("optimizer")),
         help=f"{' or '.join(optimizers)}; default {defaults.OPTIMIZER}",
     )
     _add_choice(add, "--schedule", get_args(Schedule), defaults.SCHEDULE)
@@ -546,7 +552,8 @@ def _add_fused(add: Callable[..., Any], *, searched: bool) -> None:
 
 
 def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], default: str) -> None:
-    kind = choice(flag.removeprefix("--"), allowed)
+    name = flag.removeprefix("--")
+    kind = choice(name, allowed, taken_as(name) if name in NOT_RUN else None)
     add(flag, metavar="NAME", type=kind, help=f"{' or '.join(allowed)}; default {default}")
 
 
