@@ -199,3 +199,31 @@ def test_deepspeeds_fp16_has_master_weights(brimful):
     )  # fmt: skip
     assert said.code == 2
     assert said.out.startswith("instead   the same with --precision fp16-master --engine torch:")
+
+
+def test_early_updates_of_several_gpus_are_answered_without(brimful):
+    """Gradients of 16 bits, 2 B a parameter, over 8 GPUs are the most that they would save."""
+    fused = ("--optimizer", "sgd", "--optimizer-in-backward", "--clip", 0, "--precision", "bf16")
+    said = brimful("estimate", "smollm2-135m", "--gpus", "8xl4", *fused, "--seq-len", 256)
+    assert said.code == 2
+    told = " ".join(said.out.split())
+    assert told.startswith("instead the same without --optimizer-in-backward:")
+    each = 134_515_008 * 2 / 8 / 2**20
+    assert f"keeps no gradients, which are {each:.2f} MiB of each GPU" in told
+
+
+def test_a_gpu_that_is_not_modelled_is_answered_on_one_as_large(brimful):
+    said = brimful("estimate", "smollm2-135m", "--gpus", "strix-halo", "--seq-len", 256)
+    assert said.code == 2
+    assert "dgx-spark stands in, with 128 GB" in said.err
+    assert said.out.startswith("instead   the same with --gpus dgx-spark --card-memory 128GB:")
+
+
+def test_gb_of_a_card_are_those_of_its_label(brimful):
+    asked = ("estimate", "smollm2-135m", "--gpus", "rtx-4090", "--seq-len", 256, "--card-memory")
+    label, exact = (" ".join(brimful(*asked, size).out.split()) for size in ("48GB", "48GiB"))
+    assert "48GB as on a label: 48 GiB, 47.04 GiB of it for programs" in label
+    assert "as on a label" not in exact
+    assert "with 47.04 GiB" in label
+    assert "with 48.00 GiB" in exact
+    assert brimful(*asked, "24GB").out.splitlines()[1] == brimful(*asked[:-1]).out.splitlines()[1]

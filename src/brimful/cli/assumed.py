@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli import flags
 from brimful.show.summary import Fact
+from brimful.units import GIB, Labelled, format_bytes
 
 if TYPE_CHECKING:
     from brimful.cost.money import Prices
@@ -32,10 +33,20 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
+    words += _label_words(args)
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
     return (*_kernel_facts(job), *assumed)
+
+
+def _label_words(args: argparse.Namespace) -> list[str]:
+    """Say how a card's memory was read that was given in GB."""
+    label = getattr(args, "card_memory", None)
+    if not isinstance(label, Labelled):
+        return []
+    size, has = f"{label / GIB:g}", format_bytes(flags.card_bytes(args) or 0)
+    return [f"{size}GB as on a label: {size} GiB, {has} of it for programs (GiB is exact)"]
 
 
 def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:

@@ -106,7 +106,7 @@ def _bounded(args: argparse.Namespace) -> "Bounded | None":
         job=job,
         num_parameters=num_parameters,
         gpu=sheet.description,
-        usable_bytes=args.memory_limit or args.card_memory or _usable_bytes(find_gpu(name)),
+        usable_bytes=args.memory_limit or flags.card_bytes(args) or _usable_bytes(find_gpu(name)),
         least=least_bytes(job, num_parameters),
         spread=spread_of(
             num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=args.offload or ""

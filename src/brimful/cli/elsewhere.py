@@ -104,9 +104,10 @@ _GALORE = Elsewhere(
 METHODS = {
     **dict.fromkeys(("freeze", "freezing", "frozen", "last-layers", "lisa"), _SOME_LAYERS),
     **dict.fromkeys(
-        ("bitfit", "ia3", "p-tuning", "prefix", "prefix-tuning", "prompt-tuning", "ptuning", "vera"),
+        ("bitfit", "ia3", "p-tuning", "prefix", "prefix-tuning", "prompt-tuning", "ptuning"),
         _FEW_NUMBERS,
     ),
+    "vera": _FEW_NUMBERS,
     **dict.fromkeys(
         ("adalora", "eva", "lora+", "loraplus", "olora", "pissa", "rslora"), _LIKE_LORA
     ),
@@ -265,7 +266,7 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
             nearest={"cp": None},
         )
     for flag, words in NOT_RUN.items():
-        word = getattr(args, flag, None)
+        word = str(getattr(args, flag, None))
         if word in words:
             told = words[word]
             raise UnsupportedError(

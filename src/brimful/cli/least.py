@@ -111,6 +111,32 @@ def no_by_states(
     return DOES_NOT_FIT
 
 
+def spared_words(args: argparse.Namespace) -> str:
+    """Say what updates inside the backward pass would have saved; empty where nobody knows.
+
+    Args:
+        args: The flags of a verb, without them.
+    """
+    try:
+        job, cluster = flags.job_from(args), flags.cluster_from(args)
+        spread = spread_at_best(args, cluster.num_devices) or spread_whole(cluster.num_devices)
+        least = _least(job)
+    except BrimfulError:
+        return ""
+    if least is None:
+        return ""
+    each = least_on_device(least, spread._replace(is_offloaded=False)).gradients
+    return (
+        f"--optimizer-in-backward keeps no gradients, which are {format_bytes(each)} of each GPU "
+        f"between backward pass and step: it saves no more than that"
+    )
+
+
+def spread_whole(num_devices: int) -> Spread:
+    """Return how states are spread where all that can be sharded is."""
+    return _spread(num_devices, _MOST, num_devices, 1)
+
+
 def with_room(asked: flags.Asked, needs: "list[Need]") -> "list[Need]":
     """Leave out what has parameters and gradients whole on every GPU, where they have no room.
 

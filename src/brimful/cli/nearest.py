@@ -20,13 +20,15 @@ from brimful.errors import (
 from brimful.escaping import one_line
 from brimful.strategy import NUM_DEVICES
 from brimful.terminal import forget_notes, note, say
-from brimful.units import GIB
+from brimful.units import GIB, Labelled
 
 OF_JOBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
 VERBS = OF_JOBS | {"pretend"}
 """Verbs that answer something else where they refuse."""
 WRITES = ("output", "page")
 """Flags of files: what is written is what was asked for, or nothing."""
+
+EARLY = "optimizer_in_backward"
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -75,6 +77,7 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
     Where that leads nowhere the bytes of the states are told.
     """
     from brimful.cli.bound import MAX_CHANGES, tell_bound
+    from brimful.cli.least import spared_words
 
     changes: dict[str, object] = {}
     on_top = ""
@@ -93,6 +96,8 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         _head("instead", f"the same {_words(changes)}{_longer(typed, changes)}:")
         if room is not None:
             _head("on top", room.words)
+        if EARLY in asked and (words := spared_words(near)):
+            _head("foregone", words)
         try:
             run(near)
         except (InputError, UnsupportedError) as refused:
@@ -178,6 +183,8 @@ def _flag(name: str, value: object) -> str:
         return f"model {value}"
     if name == "memory_limit" and isinstance(value, int):
         value = f"{value / GIB:.1f}GiB"
+    if isinstance(value, Labelled):
+        value = f"{value / GIB:g}GB"
     flag = f"--{name.replace('_', '-')}"
     return flag if value is None or value is True else f"{flag} {value}"
 
