@@ -227,3 +227,21 @@ def test_gb_of_a_card_are_those_of_its_label(brimful):
     assert "with 47.04 GiB" in label
     assert "with 48.00 GiB" in exact
     assert brimful(*asked, "24GB").out.splitlines()[1] == brimful(*asked[:-1]).out.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("state-spaces/mamba2-2.7b", "its blocks are of another kind than those of gpt3-2.7b"),
+        ("nobody/OtherThing-2.7B", "gpt3-2.7b stands in, and takes texts of 2048 tokens at most"),
+    ],
+)
+def test_what_is_unlike_gets_no_verdict_of_another(brimful, name, why):
+    """A state-space model, or a text that the stand-in cannot read: FITS would be of neither."""
+    said = brimful("estimate", name, *H100, "--seq-len", 8192, "--optimizer", "sgd")
+    told = " ".join(said.out.split())
+    assert said.code == 2
+    assert f"unknown what {name} takes: {why}" in told
+    assert "UNKNOWN full training of gpt3-2.7b" in told
+    assert "of 2.65B parameters" in told
+    assert "FITS  " not in said.out
