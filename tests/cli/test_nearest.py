@@ -1,6 +1,7 @@
 """A refusal answers the nearest question: in one sentence, and then what can be answered."""
 
 import json
+import re
 
 import pytest
 
@@ -245,3 +246,35 @@ def test_what_is_unlike_gets_no_verdict_of_another(brimful, name, why):
     assert "UNKNOWN full training of gpt3-2.7b" in told
     assert "of 2.65B parameters" in told
     assert "FITS  " not in said.out
+
+
+def test_what_an_engine_cannot_hold_is_told_with_ways_out_on_the_same_gpus(brimful):
+    """13.0 B parameters of 16 bytes over 8 GPUs are 24 GiB each, which 39 GiB have room for."""
+    said = brimful(
+        "estimate", "vicuna-13b", "--gpus", "8xa100-40gb", "--engine", "deepspeed", "--zero", 2,
+        "--precision", "bf16-master", "--micro-batch", 4, "--global-batch", 128, "--ac", "full",
+        "--seq-len", 2048,
+    )  # fmt: skip
+    assert said.out.startswith("NO ")
+    told = " ".join(said.out.split())
+    assert "would fit ZeRO-3 over 8 GPUs" in told
+    assert f"--zero 3 holds {13015864320 * 16 / 8 / 2**30:.2f} GiB at least" in told
+    assert "--method lora --engine torch holds" in told
+
+
+def test_states_that_have_no_room_whole_name_the_stage_that_shards_them(brimful):
+    said = brimful(
+        "estimate", "gpt-j-6b", "--gpus", "8xrtx-a6000", "--zero", 1, "--global-batch", 64
+    )
+    assert said.out.startswith("NO ")
+    assert "or with --zero 3 holds" in " ".join(said.out.split())
+
+
+def test_more_and_less_are_the_differences_of_the_totals_beside_them(brimful):
+    asked = ("estimate", "smollm2-135m", "--gpus", "8xa100-40gb", "--seq-len", 2048, "--zero")
+    third, second = (" ".join(brimful(*asked, zero).out.split()) for zero in (3, 2))
+    sizes = [float(re.search(r"([\d.]+) GiB of", text)[1]) for text in (third, second)]
+    more = re.search(r"ZeRO-2 ([\d.]+) (MiB|GiB) more", third)
+    differs = float(more[1]) / (1024 if more[2] == "MiB" else 1)
+    assert differs == pytest.approx(sizes[1] - sizes[0], abs=0.011)
+    assert f"ZeRO-3 {more[1]} {more[2]} less" in second

@@ -28,6 +28,7 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
         args: The flags of a verb that was refused.
         nearest: Flags with which something like it has a formula.
     """
+    from brimful.cli.least import state_ways
     from brimful.show.bound import bound_summary
 
     if hasattr(args, "kinds"):
@@ -36,8 +37,11 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
     known = _behind_refusals(_bounded, args)
     if known is None:
         return False
-    show_summary(bound_summary(known, _beside(args, known, nearest)))
-    show_facts(*_assumed(args, known))
+    alike, fixes = _beside(args, known, nearest)
+    summary = bound_summary(known, alike)
+    show_summary(summary)
+    ways = state_ways(args, known.least, known.usable_bytes, known.spread)
+    show_facts(*fixes, *(ways if summary.verdict == "NO" else ()), *_assumed(args, known))
     return True
 
 
@@ -148,21 +152,34 @@ def _counted_model(args: argparse.Namespace) -> "tuple[ModelSpec, int | None]":
 
 def _beside(
     args: argparse.Namespace, known: "Bounded", nearest: "Mapping[str, object]"
-) -> "tuple[Fact, ...]":
-    """Say what the nearest thing takes that can be predicted, or simulated."""
+) -> "tuple[tuple[Fact, ...], tuple[Fact, ...]]":
+    """Say what the nearest thing takes that can be predicted, or simulated, and what would fit."""
     if not nearest:
-        return ()
+        return (), ()
     from brimful.show.settings import settings_words
     from brimful.show.summary import Fact
 
     changes = {"engine": None, "offload": None, "seq_len": known.job.seq_len, **nearest}
     found = _behind_refusals(_alike, argparse.Namespace(**{**vars(args), **changes}))
     if found is None:
-        return ()
+        return (), ()
     asked, meter = found
     name, settings = asked.job.model.name, ", ".join(settings_words(asked.job, asked.strategy))
     away = ", nothing offloaded" if args.offload not in {None, "none"} else ""
-    return (Fact("alike", f"{name} takes {meter.words}, with {settings}{away}"),)
+    alike = Fact("alike", f"{name} takes {meter.words}, with {settings}{away}")
+    return (alike,), _fixes_alike(asked, meter)
+
+
+def _fixes_alike(asked: "flags.Asked", meter: "Meter") -> "tuple[Fact, ...]":
+    """Say what would make fit what is alike, where it has a formula and does not fit."""
+    from brimful.cli.fixes import fixes_of
+    from brimful.cost.formula import missing_formula
+    from brimful.search.beside import beside
+
+    fits = meter.used_bytes <= meter.usable_bytes
+    if fits or missing_formula(asked.job, asked.strategy, asked.cluster.device):
+        return ()
+    return fixes_of(asked, beside(*asked)).facts
 
 
 def _alike(args: argparse.Namespace) -> "tuple[flags.Asked, Meter] | None":

@@ -107,7 +107,7 @@ def no_by_states(
     known = Bounded(job, count, cluster.device.description, limit, least, spread, None)
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
-    show_facts(*more, *_ways(args, limit, spread))
+    show_facts(*more, *state_ways(args, least, limit, spread))
     return DOES_NOT_FIT
 
 
@@ -218,6 +218,32 @@ def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Lea
     return _least(job)
 
 
+def state_ways(
+    args: argparse.Namespace, least: Least, limit: int, spread: Spread
+) -> "Iterator[Fact]":
+    """Yield what would leave states room on the same GPUs, where these have none.
+
+    Args:
+        args: The flags, by which other methods are looked at.
+        least: What there is at least, of all devices together.
+        limit: What tensors may take of a device.
+        spread: How evenly it is spread.
+    """
+    from brimful.show.summary import Fact
+
+    num, words = spread.num_devices, "at least, before activations"
+    sharded = spread_whole(num)
+    whole = least_on_device(least, sharded).total
+    can_share = getattr(args, "tp", None) in {None, 1} and getattr(args, "pp", None) in {None, 1}
+    if can_share and spread.parameters < num and whole <= limit:
+        yield Fact("or with", f"--zero {_MOST} holds {format_bytes(whole)} {words}")
+    away = least_on_device(least, sharded._replace(is_offloaded=True)).total
+    if can_share and not spread.is_offloaded and whole > limit >= away:
+        more = f"and {format_bytes(least.total - least.parameters)} on the host"
+        yield Fact("or with", f"--offload optimizer holds {format_bytes(away)} {words}, {more}")
+    yield from _ways(args, limit, spread)
+
+
 def _ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fact]":
     """Yield the methods whose states have room here."""
     from brimful.show.summary import Fact
@@ -232,5 +258,8 @@ def _ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fac
         least = _least(job)
         each = None if least is None else least_on_device(least, spread).total
         if each is not None and each <= limit:
-            words = f"--method {method} holds {format_bytes(each)} at least, before activations"
+            engine = getattr(args, "engine", None) or defaults.ENGINE
+            flag = "" if engine == defaults.ENGINE else f" --engine {defaults.ENGINE}"
+            held = f"holds {format_bytes(each)} at least, before activations"
+            words = f"--method {method}{flag} {held}"
             yield Fact("or allow", words)
