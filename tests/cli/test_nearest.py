@@ -278,3 +278,24 @@ def test_more_and_less_are_the_differences_of_the_totals_beside_them(brimful):
     differs = float(more[1]) / (1024 if more[2] == "MiB" else 1)
     assert differs == pytest.approx(sizes[1] - sizes[0], abs=0.011)
     assert f"ZeRO-3 {more[1]} {more[2]} less" in second
+
+
+def test_a_step_that_takes_more_than_its_smaller_state_saves_says_so(brimful):
+    """torchao's 4-bit AdamW holds fp32 copies of the largest matrix, here 256,000 rows."""
+    asked = ("estimate", "salamandra-2b", "--gpus", "a100-80gb", "--ac", "full", "--optimizer")
+    four, eight = (" ".join(brimful(*asked, f"adamw-{bits}bit").out.split()) for bits in (4, 8))
+    assert "step adamw-4bit keeps 2.23 GiB, and its step holds 11.75 GiB more" in four
+    assert "adamw-8bit keeps 4.26 GiB" in four
+    assert "step adamw-" not in eight
+
+
+def test_a_quantised_base_says_that_stacks_of_experts_are_not(brimful):
+    asked = ("estimate", "qwen3-30b-a3b", *H100, "--seq-len", 512, "--method")
+    quantised, half = (
+        " ".join(brimful(*asked, method).out.split()) for method in ("qlora", "lora")
+    )
+    stacks = 48 * 128 * 3 * 2048 * 768 * 2 / 2**30
+    assert f"experts stay in 16 bits, {stacks:.2f} GiB of all together" in quantised
+    assert "stay in 16 bits" not in half
+    dense = brimful("estimate", "smollm2-135m", *H100, "--seq-len", 512, "--method", "qlora")
+    assert "stay in 16 bits" not in dense.out

@@ -83,6 +83,7 @@ def no_by_states(
     Returns:
         The exit code; None: they have room, or nobody knows.
     """
+    from brimful.cli.assumed import expert_facts
     from brimful.cost.formula import missing_formula, untraced
     from brimful.show.bound import Bounded, bound_summary, needed_facts
 
@@ -107,7 +108,7 @@ def no_by_states(
     known = Bounded(job, count, cluster.device.description, limit, least, spread, None)
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
-    show_facts(*more, *state_ways(args, least, limit, spread))
+    show_facts(*expert_facts(job), *more, *state_ways(args, least, limit, spread))
     return DOES_NOT_FIT
 
 
