@@ -299,3 +299,28 @@ def test_a_quantised_base_says_that_stacks_of_experts_are_not(brimful):
     assert "stay in 16 bits" not in half
     dense = brimful("estimate", "smollm2-135m", *H100, "--seq-len", 512, "--method", "qlora")
     assert "stay in 16 bits" not in dense.out
+
+
+def test_states_are_counted_on_a_slice_too(brimful):
+    asked = ("llama-3.1-8b", "--gpus", "a100-mig-1g.10gb", "--engine", "deepspeed", "--zero", 3)
+    said = brimful("estimate", *asked)
+    assert said.code == 2
+    assert said.out.startswith("NO ")
+    assert "A100 SXM 80GB, MIG 1g.10gb" in " ".join(said.out.split())
+
+
+STABLE = {
+    "model_type": "stablelm", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+@pytest.mark.torch
+def test_preferences_of_a_model_that_is_traced_here_have_an_answer(brimful, folder):
+    """Nobody traced its reference's forward pass, and the replay ended in 'make one with'."""
+    (folder / "stable.json").write_text(json.dumps(STABLE))
+    asked = ("stable.json", *H100, "--task", "dpo", "--method", "lora", "--seq-len", 64)
+    said = brimful("estimate", *asked, "--lora-targets", "q_proj,v_proj")
+    assert said.code == 0
+    assert said.out.startswith("FITS      DPO, LoRA")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from brimful.cost.own_programs import Need
+    from brimful.hardware.cluster import Device
     from brimful.job import Job
     from brimful.show.summary import Fact
 
@@ -220,7 +221,11 @@ def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Lea
 
 
 def state_ways(
-    args: argparse.Namespace, least: Least, limit: int, spread: Spread
+    args: argparse.Namespace,
+    least: Least,
+    limit: int,
+    spread: Spread,
+    devices: "Sequence[Device] | None" = None,
 ) -> "Iterator[Fact]":
     """Yield what would leave states room on the same GPUs, where these have none.
 
@@ -229,6 +234,7 @@ def state_ways(
         least: What there is at least, of all devices together.
         limit: What tensors may take of a device.
         spread: How evenly it is spread.
+        devices: What may run it, where ``--gpus`` does not say.
     """
     from brimful.show.summary import Fact
 
@@ -242,10 +248,12 @@ def state_ways(
     if can_share and not spread.is_offloaded and whole > limit >= away:
         more = f"and {format_bytes(least.total - least.parameters)} on the host"
         yield Fact("or with", f"--offload optimizer holds {format_bytes(away)} {words}, {more}")
-    yield from _ways(args, limit, spread)
+    yield from _ways(args, limit, spread, devices)
 
 
-def _ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fact]":
+def _ways(
+    args: argparse.Namespace, limit: int, spread: Spread, devices: "Sequence[Device] | None"
+) -> "Iterator[Fact]":
     """Yield the methods whose states have room here."""
     from brimful.show.summary import Fact
 
@@ -253,7 +261,8 @@ def _ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fac
         if method == args.method:
             continue
         try:
-            job = flags.job_from(argparse.Namespace(**{**vars(args), "method": method}))
+            changed = argparse.Namespace(**{**vars(args), "method": method})
+            job = flags.job_from(changed, devices)
         except BrimfulError:
             continue
         least = _least(job)
