@@ -29,6 +29,7 @@ class BrimfulError(Exception):
             by name; a value of None: left to a default. Empty: nobody knows of any.
         on_top: What there is beside what is answered then, and room has to be left for: ``images``
             or ``rollouts``; empty: nothing.
+        unlike: Why no verdict on ``nearest`` says anything of what was asked; empty: it does.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class BrimfulError(Exception):
         *,
         nearest: Mapping[str, object] | None = None,
         on_top: str = "",
+        unlike: str = "",
     ) -> None:
         """Keep what is said, and what could be asked instead."""
         super().__init__(message)
         self.nearest = dict(nearest or {})
         self.on_top = on_top
+        self.unlike = unlike
 
 
 class InputError(BrimfulError, ValueError):

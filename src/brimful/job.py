@@ -6,7 +6,7 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import Line
-from brimful.models.mixtures import GROUPED
+from brimful.models.mixtures import GROUPED, has_stacks
 from brimful.models.spec import ModelSpec
 from brimful.quantization import Quantization, check_quantization
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
@@ -302,7 +302,7 @@ def _check_rule(job: Job) -> None:
     refused = {
         f"task={MODULE}, whose blocks nobody knows": rule.tells_hidden and job.task == MODULE,
         f"{job.model.name}, whose experts are stacks of matrices": (
-            not rule.takes_stacks and job.adapter is None and job.model.model_type in GROUPED
+            not rule.takes_stacks and job.adapter is None and has_stacks(job.model)
         ),
     }
     for what in (what for what, is_refused in refused.items() if is_refused):

@@ -194,5 +194,6 @@ def check_early(job: Job, away: Away, text: str, *, num_devices: int) -> None:
             raise UnsupportedError(
                 f"optimizer_in_backward with {what} is not run by this version; use it on one "
                 f"device, with no offloaded optimizer, and of recipes without fp32 masters where "
-                f"parameters are offloaded"
+                f"parameters are offloaded",
+                nearest={"optimizer_in_backward": None},
             )

@@ -27,6 +27,8 @@ _BYTE_UNITS = {
     "gib": GIB,
     "tib": TIB,
 }
+_LABELS = ("g", "gb")
+"""Units of labels, which mean GiB: RTX 4090 24GB."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*")
 
@@ -51,6 +53,28 @@ def parse_bytes(text: str) -> int:
         InputError: The text is not a size.
     """
     return _parse(text, _BYTE_UNITS, "a size", "1.5GiB or 80GB")
+
+
+class Labelled(int):
+    """Bytes of a card as its label says them: 48 GB are 48 GiB, not all of which programs get."""
+
+
+def parse_card_bytes(text: str) -> int:
+    """Read the size of a card's memory: ``48GiB`` exactly, ``48GB`` as cards are labelled.
+
+    Args:
+        text: As for ``parse_bytes``.
+
+    Returns:
+        The size in bytes; ``Labelled`` where it is a label.
+
+    Raises:
+        InputError: The text is not a size.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is not None and match[2].lower() in _LABELS:
+        return Labelled(_parse(text, dict.fromkeys(_LABELS, GIB), "a size", "48GB"))
+    return parse_bytes(text)
 
 
 def parse_count(text: str) -> int:

@@ -1,9 +1,12 @@
 """Flags and tasks of other programs: what means the same is taken, the rest names the nearest."""
 
+from typing import get_args
+
 import pytest
 
-from brimful.cli.elsewhere import TASKS
+from brimful.cli.elsewhere import NOT_RUN, SAME, TASKS
 from brimful.cli.main import parser_of
+from brimful.job import Method, Optimizer, Precision, Task
 
 H100 = ("--gpus", "h100-80gb")
 
@@ -28,7 +31,7 @@ def test_a_task_that_is_not_run_names_the_nearest(brimful, task):
     said = brimful("estimate", model, *H100, "--task", task, "--seq-len", 128)
     assert said.code == 2
     assert f"--task {task} (" in said.err
-    assert said.out.startswith(f"instead   the same with --task {TASKS[task][2]}")
+    assert said.out.startswith(f"instead   the same with --task {TASKS[task].name}")
     assert len(said.out.splitlines()) <= 13
 
 
@@ -78,3 +81,45 @@ def test_a_degree_that_divides_nothing_is_answered_with_one_that_does(brimful):
     assert said.code == 2
     assert "tp=3 x pp=1 does not divide 8 devices" in said.err
     assert "1, 2, 4, 8" in said.err
+
+
+CHOICES = {"task": Task, "method": Method, "optimizer": Optimizer, "precision": Precision}
+
+
+@pytest.mark.parametrize("flag", NOT_RUN)
+def test_words_of_the_field_lead_to_choices_and_choices_to_themselves(flag):
+    allowed = get_args(CHOICES[flag])
+    assert not {*NOT_RUN[flag], *SAME[flag]} & {*allowed}
+    assert not {*NOT_RUN[flag]} & {*SAME[flag]}
+    assert {*SAME[flag].values()} <= {*allowed, *NOT_RUN[flag]}
+    for told in NOT_RUN[flag].values():
+        assert told.name in get_args(CHOICES[told.flag or flag])
+    for name in allowed:
+        assert getattr(parser_of("plan").parse_args(["gpt2", f"--{flag}", name]), flag) == name
+
+
+@pytest.mark.parametrize(
+    ("flag", "word", "near"),
+    [
+        ("method", "freeze", "--method lora"),
+        ("method", "Prefix_Tuning", "--method lora"),
+        ("method", "galore", "--optimizer adamw-8bit without --method"),
+        ("optimizer", "galore_adamw", "--optimizer adamw-8bit"),
+        ("optimizer", "lion", "--optimizer sgd"),
+        ("task", "embedding", "--task sequence-classification"),
+        ("precision", "int4", "--method qlora without --precision"),
+    ],
+)
+def test_a_choice_that_is_not_run_is_answered_by_the_nearest(brimful, flag, word, near):
+    said = brimful("estimate", "smollm2-135m", *H100, f"--{flag}", word, "--seq-len", 128)
+    assert said.code == 2
+    assert said.err.splitlines()[0].startswith(f"brimful: --{flag} {word.lower()[:3]}")
+    assert said.out.startswith(f"instead   the same with {near}:\nFITS ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "word", "ours"),
+    [("method", "Full-Finetuning", "full"), ("precision", "bf16-true", "bf16")],
+)
+def test_other_names_are_taken_for_ours(flag, word, ours):
+    assert getattr(parser_of("plan").parse_args(["gpt2", f"--{flag}", word]), flag) == ours

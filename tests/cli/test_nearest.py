@@ -1,6 +1,7 @@
 """A refusal answers the nearest question: in one sentence, and then what can be answered."""
 
 import json
+import re
 
 import pytest
 
@@ -199,3 +200,127 @@ def test_deepspeeds_fp16_has_master_weights(brimful):
     )  # fmt: skip
     assert said.code == 2
     assert said.out.startswith("instead   the same with --precision fp16-master --engine torch:")
+
+
+def test_early_updates_of_several_gpus_are_answered_without(brimful):
+    """Gradients of 16 bits, 2 B a parameter, over 8 GPUs are the most that they would save."""
+    fused = ("--optimizer", "sgd", "--optimizer-in-backward", "--clip", 0, "--precision", "bf16")
+    said = brimful("estimate", "smollm2-135m", "--gpus", "8xl4", *fused, "--seq-len", 256)
+    assert said.code == 2
+    told = " ".join(said.out.split())
+    assert told.startswith("instead the same without --optimizer-in-backward:")
+    each = 134_515_008 * 2 / 8 / 2**20
+    assert f"keeps no gradients, which are {each:.2f} MiB of each GPU" in told
+
+
+def test_a_gpu_that_is_not_modelled_is_answered_on_one_as_large(brimful):
+    said = brimful("estimate", "smollm2-135m", "--gpus", "strix-halo", "--seq-len", 256)
+    assert said.code == 2
+    assert "dgx-spark stands in, with 128 GB" in said.err
+    assert said.out.startswith("instead   the same with --gpus dgx-spark --card-memory 128GB:")
+
+
+def test_gb_of_a_card_are_those_of_its_label(brimful):
+    asked = ("estimate", "smollm2-135m", "--gpus", "rtx-4090", "--seq-len", 256, "--card-memory")
+    label, exact = (" ".join(brimful(*asked, size).out.split()) for size in ("48GB", "48GiB"))
+    assert "48GB as on a label: 48 GiB, 47.04 GiB of it for programs" in label
+    assert "as on a label" not in exact
+    assert "with 47.04 GiB" in label
+    assert "with 48.00 GiB" in exact
+    assert brimful(*asked, "24GB").out.splitlines()[1] == brimful(*asked[:-1]).out.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("state-spaces/mamba2-2.7b", "its blocks are of another kind than those of gpt3-2.7b"),
+        ("nobody/OtherThing-2.7B", "gpt3-2.7b stands in, and takes texts of 2048 tokens at most"),
+    ],
+)
+def test_what_is_unlike_gets_no_verdict_of_another(brimful, name, why):
+    """A state-space model, or a text that the stand-in cannot read: FITS would be of neither."""
+    said = brimful("estimate", name, *H100, "--seq-len", 8192, "--optimizer", "sgd")
+    told = " ".join(said.out.split())
+    assert said.code == 2
+    assert f"unknown what {name} takes: {why}" in told
+    assert "UNKNOWN full training of gpt3-2.7b" in told
+    assert "of 2.65B parameters" in told
+    assert "FITS  " not in said.out
+
+
+def test_what_an_engine_cannot_hold_is_told_with_ways_out_on_the_same_gpus(brimful):
+    """13.0 B parameters of 16 bytes over 8 GPUs are 24 GiB each, which 39 GiB have room for."""
+    said = brimful(
+        "estimate", "vicuna-13b", "--gpus", "8xa100-40gb", "--engine", "deepspeed", "--zero", 2,
+        "--precision", "bf16-master", "--micro-batch", 4, "--global-batch", 128, "--ac", "full",
+        "--seq-len", 2048,
+    )  # fmt: skip
+    assert said.out.startswith("NO ")
+    told = " ".join(said.out.split())
+    assert "would fit ZeRO-3 over 8 GPUs" in told
+    assert f"--zero 3 holds {13015864320 * 16 / 8 / 2**30:.2f} GiB at least" in told
+    assert "--method lora --engine torch holds" in told
+
+
+def test_states_that_have_no_room_whole_name_the_stage_that_shards_them(brimful):
+    said = brimful(
+        "estimate", "gpt-j-6b", "--gpus", "8xrtx-a6000", "--zero", 1, "--global-batch", 64
+    )
+    assert said.out.startswith("NO ")
+    assert "or with --zero 3 holds" in " ".join(said.out.split())
+
+
+def test_more_and_less_are_the_differences_of_the_totals_beside_them(brimful):
+    asked = ("estimate", "smollm2-135m", "--gpus", "8xa100-40gb", "--seq-len", 2048, "--zero")
+    third, second = (" ".join(brimful(*asked, zero).out.split()) for zero in (3, 2))
+    sizes = [float(re.search(r"([\d.]+) GiB of", text)[1]) for text in (third, second)]
+    more = re.search(r"ZeRO-2 ([\d.]+) (MiB|GiB) more", third)
+    differs = float(more[1]) / (1024 if more[2] == "MiB" else 1)
+    assert differs == pytest.approx(sizes[1] - sizes[0], abs=0.011)
+    assert f"ZeRO-3 {more[1]} {more[2]} less" in second
+
+
+def test_a_step_that_takes_more_than_its_smaller_state_saves_says_so(brimful):
+    """torchao's 4-bit AdamW holds fp32 copies of the largest matrix, here 256,000 rows."""
+    asked = ("estimate", "salamandra-2b", "--gpus", "a100-80gb", "--ac", "full", "--optimizer")
+    four, eight = (" ".join(brimful(*asked, f"adamw-{bits}bit").out.split()) for bits in (4, 8))
+    assert "step adamw-4bit keeps 2.23 GiB, and its step holds 11.75 GiB more" in four
+    assert "adamw-8bit keeps 4.26 GiB" in four
+    assert "step adamw-" not in eight
+
+
+def test_a_quantised_base_says_that_stacks_of_experts_are_not(brimful):
+    asked = ("estimate", "qwen3-30b-a3b", *H100, "--seq-len", 512, "--method")
+    quantised, half = (
+        " ".join(brimful(*asked, method).out.split()) for method in ("qlora", "lora")
+    )
+    stacks = 48 * 128 * 3 * 2048 * 768 * 2 / 2**30
+    assert f"experts stay in 16 bits, {stacks:.2f} GiB of all together" in quantised
+    assert "stay in 16 bits" not in half
+    dense = brimful("estimate", "smollm2-135m", *H100, "--seq-len", 512, "--method", "qlora")
+    assert "stay in 16 bits" not in dense.out
+
+
+def test_states_are_counted_on_a_slice_too(brimful):
+    asked = ("llama-3.1-8b", "--gpus", "a100-mig-1g.10gb", "--engine", "deepspeed", "--zero", 3)
+    said = brimful("estimate", *asked)
+    assert said.code == 2
+    assert said.out.startswith("NO ")
+    assert "A100 SXM 80GB, MIG 1g.10gb" in " ".join(said.out.split())
+
+
+STABLE = {
+    "model_type": "stablelm", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+@pytest.mark.torch
+def test_preferences_of_a_model_that_is_traced_here_have_an_answer(brimful, folder):
+    """Nobody traced its reference's forward pass, and the replay ended in 'make one with'."""
+    (folder / "stable.json").write_text(json.dumps(STABLE))
+    asked = ("stable.json", *H100, "--task", "dpo", "--method", "lora", "--seq-len", 64)
+    said = brimful("estimate", *asked, "--lora-targets", "q_proj,v_proj")
+    assert said.code == 0
+    assert said.out.startswith("FITS      DPO, LoRA")

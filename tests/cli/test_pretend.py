@@ -263,3 +263,13 @@ def test_a_no_names_the_smallest_gpu_and_how_sizes_are_found(tmp_path, brimful):
     assert "tensors   23.84 GiB in 1 x [80000, 80000] float32" in said.out
     name = re.search(r"instead   --gpu (\S+) would hold it", said.out)[1]
     assert brimful("pretend", "--gpu", name, "--", script, "--width", 80000).code == 0
+
+
+def test_a_script_of_another_framework_is_told_so_in_a_sentence(script, brimful):
+    if find_spec("jax"):
+        pytest.skip("jax is installed here")
+    script.write_text("import jax\nimport jax.numpy as jnp\n")
+    said = brimful("pretend", "--gpu", "l4", "--", script)
+    assert (said.code, said.out) == (2, "")
+    assert len(said.err.splitlines()) == 1
+    assert "imports jax, and brimful pretend covers PyTorch alone" in said.err

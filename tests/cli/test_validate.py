@@ -48,6 +48,18 @@ def test_one_family(brimful, family):
     assert {run["family"] for run in told["runs"]} == {family}
 
 
+def test_an_unknown_family_names_all_and_those_with_runs_of_a_method(brimful):
+    said = brimful("validate", "--family", "lora")
+    assert said.code == 2
+    assert ", ".join(families()) in said.err
+    told = said.err.partition("runs of lora are in ")[2]
+    assert all((f"{name} (" in told) == _has_lora(name) for name in families())
+
+
+def _has_lora(family):
+    return any(run.method == "lora" for run in published_runs(family))
+
+
 def test_an_unknown_family_is_bad_input(brimful):
     said = brimful("validate", "--family", "fsm")
     assert said.code == 2

@@ -10,7 +10,7 @@ from brimful.cli.main import main
 from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.hub import fetch_file
-from brimful.models.names import find, nearest_by_name, suggestions, without_qualifiers
+from brimful.models.names import find, nearest_by_name, suggestions, unlike, without_qualifiers
 from brimful.models.registry import registry
 
 SAME = {
@@ -250,3 +250,23 @@ def test_an_unknown_model_may_be_a_known_one_but_for_a_word(typed, near):
     assert (on_top == "images") == (bool(near) and "-vl-" in typed.lower())
     assert found == near
     assert (near in words) if near else not words
+
+
+@pytest.mark.parametrize("name", registry())
+def test_every_model_is_like_itself(name):
+    assert not unlike(name, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("state-spaces/mamba-2.8b-hf", "gpt3-2.7b"),
+        ("tiiuae/Falcon-H1-7B", "llama-2-7b"),
+        ("nobody/Plain-52B", "jamba-1.5-mini"),
+        ("nobody/mamba-52B", "jamba-1.5-mini"),
+    ],
+)
+def test_attention_and_state_spaces_are_unlike(name, near):
+    assert "of another kind" in unlike(name, near)
+    assert not unlike("nobody/Plain-7B", "llama-2-7b")
+    assert not unlike("ai21labs/Jamba-9", "jamba-1.5-mini")

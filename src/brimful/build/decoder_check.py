@@ -17,7 +17,7 @@ from brimful.build.attention.own import attends_by_itself, other_kinds, takes_ke
 from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
 from brimful.build.logits import LogitStep, OwnWayError, read_steps
 from brimful.errors import UnknownMemoryError, UnsupportedError
-from brimful.job import Job
+from brimful.job import PACKINGS, Job
 from brimful.models.attention_source import is_causal_by_itself, scores_of
 from brimful.strategy import Strategy
 
@@ -77,9 +77,14 @@ def _check_own_attention(model: Any, job: Job, strategy: Strategy) -> None:
         )
     allowed = _GIVEN if takes_kernels(model) and not window_of(model.config, job.seq_len) else _OWN
     if strategy.attention not in allowed or job.packing == "documents":
+        plain = PACKINGS[job.task][0]
         raise UnsupportedError(
             f"{name} is of type {model_type}, whose masks cannot be given from outside; use "
-            f"attention={' or '.join(allowed)}, and packing={' or '.join(_PLAIN)}"
+            f"attention={' or '.join(allowed)}, and packing={' or '.join(_PLAIN)}",
+            nearest={
+                **({} if strategy.attention in allowed else {"attention": allowed[0]}),
+                **({"packing": plain} if job.packing == "documents" else {}),
+            },
         )
 
 

@@ -4,8 +4,9 @@ import argparse
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags
+from brimful.cli import defaults, flags
 from brimful.show.summary import Fact
+from brimful.units import GIB, Labelled, format_bytes
 
 if TYPE_CHECKING:
     from brimful.cost.money import Prices
@@ -32,10 +33,82 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
+    words += _label_words(args)
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
-    return (*_kernel_facts(job), *assumed)
+    return (*_kernel_facts(job), *expert_facts(job), *_update_facts(args, job), *assumed)
+
+
+def _update_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
+    """Say that a step takes more than its smaller state saves, beside an optimizer like it.
+
+    Of one device, which updates whole matrices.
+    """
+    import msgspec
+
+    from brimful.cost.trained import trained_shapes
+    from brimful.cost.update import CUDA, update_of
+    from brimful.hardware.gpus import count_devices
+    from brimful.models.config import has_layout
+    from brimful.techniques.optimizers import OPTIMIZERS, whole_of
+
+    gpus, whole = getattr(args, "gpus", None), whole_of(OPTIMIZERS[job.optimizer])
+    if not whole or not has_layout(job.model) or count_devices(gpus or defaults.GPUS) > 1:
+        return ()
+    names = [name for name, rule in OPTIMIZERS.items() if whole_of(rule) == whole]
+    shapes = trained_shapes(job)
+    every = {
+        name: update_of(msgspec.structs.replace(job, optimizer=name), CUDA, shapes)
+        for name in names
+    }
+    ours = every.pop(job.optimizer)
+    near = min(every, key=lambda name: every[name].kept + every[name].transient)
+    its = every[near]
+    if ours.kept >= its.kept or ours.kept + ours.transient <= its.kept + its.transient:
+        return ()
+    words = (
+        f"{job.optimizer} keeps {format_bytes(ours.kept)}, and its step holds "
+        f"{format_bytes(ours.transient)} more while it updates the largest matrix; {near} keeps "
+        f"{format_bytes(its.kept)}, and its step {_none_or(its.transient)}"
+    )
+    return (Fact("step", words),)
+
+
+def _none_or(num_bytes: int) -> str:
+    return format_bytes(num_bytes) if num_bytes else "nothing more"
+
+
+def expert_facts(job: "Job") -> tuple[Fact, ...]:
+    """Say that a quantised base leaves stacks of experts as they are, where it has any."""
+    from brimful.job import IN_FP32, QUANTIZED
+    from brimful.models.config import has_layout, layout_of
+    from brimful.models.mixtures import has_stacks
+
+    is_packed = job.adapter is not None and job.adapter.base in QUANTIZED
+    if not is_packed or job.precision in IN_FP32 or not has_stacks(job.model):
+        return ()
+    size = ""
+    if has_layout(job.model):
+        runs = layout_of(job.model).blocks
+        stacks = sum(
+            run.num_blocks * parameter.num_elements
+            for run in runs
+            for parameter in run.parameters
+            if parameter.kind == "experts"
+        )
+        size = f", {format_bytes(2 * stacks)} of all together"
+    words = f"stay in 16 bits{size}: they are stacked, and bitsandbytes packs linear layers alone"
+    return (Fact("experts", words),)
+
+
+def _label_words(args: argparse.Namespace) -> list[str]:
+    """Say how a card's memory was read that was given in GB."""
+    label = getattr(args, "card_memory", None)
+    if not isinstance(label, Labelled):
+        return []
+    size, has = f"{label / GIB:g}", format_bytes(flags.card_bytes(args) or 0)
+    return [f"{size}GB as on a label: {size} GiB, {has} of it for programs (GiB is exact)"]
 
 
 def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:

@@ -1,7 +1,7 @@
 """What is said of a run that can neither be predicted nor simulated: the least that it needs."""
 
 import argparse
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from brimful.cli import defaults, flags
 from brimful.cli.output import show_facts, show_summary
@@ -10,7 +10,8 @@ from brimful.errors import BrimfulError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from brimful.hardware.datasheets import Datasheet
+    from brimful.hardware.cluster import MatrixRates
+    from brimful.hardware.datasheets import DatasheetRates
     from brimful.models.spec import ModelSpec
     from brimful.show.bound import Bounded
     from brimful.show.summary import Fact, Meter
@@ -28,6 +29,7 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
         args: The flags of a verb that was refused.
         nearest: Flags with which something like it has a formula.
     """
+    from brimful.cli.least import state_ways
     from brimful.show.bound import bound_summary
 
     if hasattr(args, "kinds"):
@@ -36,8 +38,11 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
     known = _behind_refusals(_bounded, args)
     if known is None:
         return False
-    show_summary(bound_summary(known, _beside(args, known, nearest)))
-    show_facts(*_assumed(args, known))
+    alike, fixes = _beside(args, known, nearest)
+    summary = bound_summary(known, alike)
+    show_summary(summary)
+    ways = state_ways(args, known.least, known.usable_bytes, known.spread, ())
+    show_facts(*fixes, *(ways if summary.verdict == "NO" else ()), *_assumed(args, known))
     return True
 
 
@@ -90,23 +95,22 @@ def _assumed(args: argparse.Namespace, known: "Bounded") -> "tuple[Fact, ...]":
 
 def _bounded(args: argparse.Namespace) -> "Bounded | None":
     from brimful.cost.least import least_bytes, least_flops_per_token, spread_of
-    from brimful.hardware.datasheets import datasheets
-    from brimful.hardware.names import find_gpu, split_counts
+    from brimful.hardware.names import split_counts
     from brimful.show.bound import Bounded
 
     model, num_parameters = _counted_model(args)
     nodes, each, name = split_counts(args.gpus or defaults.GPUS)
-    sheet = datasheets().get(find_gpu(name))
-    if sheet is None or num_parameters is None:
+    card = _card_of(name)
+    if card is None or num_parameters is None:
         return None
     job, num = flags.job_from(args, (), model), nodes * each
     flops = least_flops_per_token(job, num_parameters)
-    rate = _peak_rate(sheet, job.precision)
+    rate = getattr(card.rates, job.precision.partition("-")[0], None) or 0.0
     return Bounded(
         job=job,
         num_parameters=num_parameters,
-        gpu=sheet.description,
-        usable_bytes=args.memory_limit or args.card_memory or _usable_bytes(find_gpu(name)),
+        gpu=card.description,
+        usable_bytes=args.memory_limit or flags.card_bytes(args) or card.usable_bytes,
         least=least_bytes(job, num_parameters),
         spread=spread_of(
             num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=args.offload or ""
@@ -115,27 +119,37 @@ def _bounded(args: argparse.Namespace) -> "Bounded | None":
     )
 
 
-def _usable_bytes(gpu: str) -> int:
+class _Card(NamedTuple):
+    """What is known of a GPU or a slice: what programs have of it, and its rates at most."""
+
+    description: str
+    usable_bytes: int
+    rates: "DatasheetRates | MatrixRates"
+
+
+def _card_of(name: str) -> _Card | None:
     """Return what a program can allocate, CUDA's context left out where that is known."""
     from brimful.cost.estimate import allocatable_bytes
     from brimful.hardware.datasheets import datasheets
-    from brimful.hardware.gpus import gpus
+    from brimful.hardware.devices import gpus
+    from brimful.hardware.names import find_gpu
+    from brimful.hardware.slices import find_slice, slice_device
     from brimful.hardware.usable import usable_memory
 
-    if gpu in gpus():
-        return allocatable_bytes(gpus()[gpu])
-    return usable_memory(datasheets()[gpu]).num_bytes
+    if key := find_slice(name):
+        device = slice_device(key)
+        return _Card(device.description, allocatable_bytes(device), device.matrix_flops_per_s)
+    gpu = find_gpu(name)
+    sheet = datasheets().get(gpu)
+    if sheet is None:
+        return None
+    usable = allocatable_bytes(gpus()[gpu]) if gpu in gpus() else usable_memory(sheet).num_bytes
+    return _Card(sheet.description, usable, sheet.matrix_flops_per_s)
 
 
 def _one(value: object) -> int | None:
     """Return what a flag fixes; nothing where it leaves a choice."""
     return value if isinstance(value, int) else None
-
-
-def _peak_rate(sheet: "Datasheet", precision: str) -> float:
-    """Return the rate of a data sheet at which a recipe multiplies at most; 0: unknown."""
-    kind = precision.partition("-")[0]
-    return getattr(sheet.matrix_flops_per_s, kind, None) or 0.0
 
 
 def _counted_model(args: argparse.Namespace) -> "tuple[ModelSpec, int | None]":
@@ -148,21 +162,34 @@ def _counted_model(args: argparse.Namespace) -> "tuple[ModelSpec, int | None]":
 
 def _beside(
     args: argparse.Namespace, known: "Bounded", nearest: "Mapping[str, object]"
-) -> "tuple[Fact, ...]":
-    """Say what the nearest thing takes that can be predicted, or simulated."""
+) -> "tuple[tuple[Fact, ...], tuple[Fact, ...]]":
+    """Say what the nearest thing takes that can be predicted, or simulated, and what would fit."""
     if not nearest:
-        return ()
+        return (), ()
     from brimful.show.settings import settings_words
     from brimful.show.summary import Fact
 
     changes = {"engine": None, "offload": None, "seq_len": known.job.seq_len, **nearest}
     found = _behind_refusals(_alike, argparse.Namespace(**{**vars(args), **changes}))
     if found is None:
-        return ()
+        return (), ()
     asked, meter = found
     name, settings = asked.job.model.name, ", ".join(settings_words(asked.job, asked.strategy))
     away = ", nothing offloaded" if args.offload not in {None, "none"} else ""
-    return (Fact("alike", f"{name} takes {meter.words}, with {settings}{away}"),)
+    alike = Fact("alike", f"{name} takes {meter.words}, with {settings}{away}")
+    return (alike,), _fixes_alike(asked, meter)
+
+
+def _fixes_alike(asked: "flags.Asked", meter: "Meter") -> "tuple[Fact, ...]":
+    """Say what would make fit what is alike, where it has a formula and does not fit."""
+    from brimful.cli.fixes import fixes_of
+    from brimful.cost.formula import missing_formula
+    from brimful.search.beside import beside
+
+    fits = meter.used_bytes <= meter.usable_bytes
+    if fits or missing_formula(asked.job, asked.strategy, asked.cluster.device):
+        return ()
+    return fixes_of(asked, beside(*asked)).facts
 
 
 def _alike(args: argparse.Namespace) -> "tuple[flags.Asked, Meter] | None":

@@ -1,51 +1,36 @@
-"""Tasks and optimizers as people know them from other programs; their flags: ``other_flags``.
+"""Words of the field that are no choice of ours; their flags: ``other_flags``.
 
 What means the same is taken for ours, and said; what no part of this version runs is refused in a
 sentence, with the nearest that it does.
 """
 
 import argparse
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from brimful.errors import UnsupportedError
 from brimful.techniques.optimizers import OPTIMIZERS
 
-TASK_NAMES = {
-    "classification": "sequence-classification",
-    "pretrain": "causal-lm",
-    "pretraining": "causal-lm",
-    "pt": "causal-lm",
-    "sft": "causal-lm",
-    "summarization": "seq2seq",
-    "translation": "seq2seq",
-}
-"""Other names of ours."""
-OPTIMIZER_NAMES = {
-    name: rule.name
-    for rule in OPTIMIZERS.values()
-    if rule.transformers is not None
-    for name in (rule.transformers.name, *rule.transformers.reads)
-    if name not in OPTIMIZERS
-}
-"""Names of Hugging Face's Trainer."""
 ROLLOUTS = "rollouts"
 """What comes on top of an update that learns from texts which the model writes itself."""
 
 
 class Elsewhere(NamedTuple):
-    """A task that is not run.
+    """A choice of other programs that is not run.
 
     Attributes:
         what: What it is.
         like: What is like it.
-        name: That task's name.
+        name: That choice's name.
         on_top: What comes on top of that; see ``BrimfulError.on_top``.
+        flag: Of the choice that is like it; empty: the same flag.
     """
 
     what: str
     like: str
     name: str
     on_top: str = ""
+    flag: str = ""
 
 
 _REINFORCED = Elsewhere(
@@ -54,10 +39,23 @@ _REINFORCED = Elsewhere(
     "causal-lm",
     ROLLOUTS,
 )
+_PAIRED = Elsewhere("pairs without a reference", "with a reference it is --task dpo", "dpo")
+_CONTRASTIVE = Elsewhere(
+    "a contrastive loss over the whole batch",
+    "a classifier has the same blocks and no logits of the vocabulary; queries and passages are "
+    "rows each, and batch x batch scores come on top",
+    "sequence-classification",
+)
+_SCORED = Elsewhere(
+    "a score for each text", "a classifier differs by its head alone", "sequence-classification"
+)
+_BY_TOKEN = Elsewhere(
+    "a label for each token", "a classifier differs by its head alone", "sequence-classification"
+)
 TASKS = {
-    "grpo": _REINFORCED,
-    "ppo": _REINFORCED,
-    "rlhf": _REINFORCED,
+    **dict.fromkeys(
+        ("dapo", "gspo", "grpo", "online-dpo", "ppo", "reinforce", "rlhf", "rloo"), _REINFORCED
+    ),
     "masked-lm": Elsewhere(
         "a loss on masked tokens",
         "a classifier's blocks are the same, and its loss takes less",
@@ -66,9 +64,192 @@ TASKS = {
     "kto": Elsewhere(
         "single answers that are liked or not", "pairs of answers take as much", "dpo"
     ),
-    "orpo": Elsewhere("pairs without a reference", "with a reference it is --task dpo", "dpo"),
-}
+    **dict.fromkeys(("cpo", "orpo", "simpo"), _PAIRED),
+    **dict.fromkeys(
+        ("contrastive", "embedding", "embeddings", "retrieval", "sentence-embedding"), _CONTRASTIVE
+    ),
+    **dict.fromkeys(("cross-encoder", "rerank", "reranker", "reranking"), _SCORED),
+    **dict.fromkeys(("reward", "reward-model", "reward-modeling", "rm"), Elsewhere(
+        "a score of each of two answers",
+        "a classifier differs by its head alone; count both answers in the batch",
+        "sequence-classification",
+    )),
+    **dict.fromkeys(("ner", "question-answering", "token-classification"), _BY_TOKEN),
+    **dict.fromkeys(("distillation", "gkd", "knowledge-distillation"), Elsewhere(
+        "a loss on a teacher's logits",
+        "the student alone takes what causal-lm does, and the teacher's weights come on top",
+        "causal-lm",
+    )),
+}  # fmt: skip
 """Tasks that are not run."""
+_FEW_NUMBERS = Elsewhere(
+    "a few numbers beside frozen weights", "LoRA trains a little more of them", "lora"
+)
+_LIKE_LORA = Elsewhere(
+    "LoRA by other scales, starts or rates", "plain LoRA takes as much memory", "lora"
+)
+_SOME_LAYERS = Elsewhere(
+    "some layers in full, the rest frozen",
+    "LoRA has the frozen weights and activations of every layer, which is the most that these need "
+    "there; instead of its adapters count 16 bytes for each parameter that trains (--optimizer "
+    "adamw)",
+    "lora",
+)
+_GALORE = Elsewhere(
+    "moments in a subspace of each matrix",
+    "8-bit moments are about as small, and the gradients stay whole in both",
+    "adamw-8bit",
+    flag="optimizer",
+)
+METHODS = {
+    **dict.fromkeys(("freeze", "freezing", "frozen", "last-layers", "lisa"), _SOME_LAYERS),
+    **dict.fromkeys(
+        ("bitfit", "ia3", "p-tuning", "prefix", "prefix-tuning", "prompt-tuning", "ptuning"),
+        _FEW_NUMBERS,
+    ),
+    "vera": _FEW_NUMBERS,
+    **dict.fromkeys(
+        ("adalora", "eva", "lora+", "loraplus", "olora", "pissa", "rslora"), _LIKE_LORA
+    ),
+    **dict.fromkeys(("adapter", "adapters", "boft", "loha", "lokr", "oft"), Elsewhere(
+        "other adapters beside frozen weights", "LoRA's are about as large", "lora"
+    )),
+    **dict.fromkeys(("loftq", "qdora"), Elsewhere(
+        "other adapters beside weights in 4 bits", "QLoRA's are about as large", "qlora"
+    )),
+    **dict.fromkeys(("apollo", "galore", "q-galore"), _GALORE),
+    "sft": Elsewhere(
+        "what is learnt, not what trains", "without more every parameter trains", "full"
+    ),
+    **dict.fromkeys(("dpo", "kto", "orpo"), Elsewhere(
+        "what is learnt, not what trains", "pairs of answers are --task dpo", "dpo", flag="task"
+    )),
+}  # fmt: skip
+"""Methods that are not run."""
+_TWO_MOMENTS = Elsewhere("two numbers a parameter", "AdamW keeps as many", "adamw")
+_ONE_MOMENT = Elsewhere("one number a parameter", "SGD with momentum keeps as many", "sgd")
+_THREE_MOMENTS = Elsewhere(
+    "three numbers a parameter or more", "AdamW keeps two: 4 bytes a number come on top", "adamw"
+)
+_FACTORED = Elsewhere("moments by rows and columns", "Adafactor keeps about as little", "adafactor")
+_IN_8_BITS = Elsewhere("one number a parameter in 8 bits", "8-bit AdamW keeps two", "adamw-8bit")
+OTHER_OPTIMIZERS = {
+    **dict.fromkeys((
+        "adamax", "lamb", "nadam", "radam", "schedule-free", "schedule-free-adamw",
+        "schedule-free-radam", "schedulefree", "sophia", "stable-adamw",
+    ), _TWO_MOMENTS),
+    **dict.fromkeys((
+        "adagrad", "adam-mini", "lars", "lion", "lion-32bit", "paged-lion", "paged-lion-32bit",
+        "rmsprop", "schedule-free-sgd", "signum",
+    ), _ONE_MOMENT),
+    **dict.fromkeys(("adan", "ademamix", "dadapt-adam", "prodigy"), _THREE_MOMENTS),
+    **dict.fromkeys(("adalomo", "came", "sm3"), _FACTORED),
+    **dict.fromkeys((
+        "ademamix-8bit", "lion-8bit", "paged-ademamix-8bit", "paged-lion-8bit", "rmsprop-bnb-8bit",
+    ), _IN_8_BITS),
+    **dict.fromkeys((
+        "apollo", "apollo-adamw", "apollo-adamw-layerwise", "apollo-mini", "galore",
+        "galore-adafactor", "galore-adamw", "galore-adamw-8bit", "galore-adamw-8bit-layerwise",
+        "galore-adamw-layerwise", "q-galore",
+    ), _GALORE._replace(flag="")),
+    **dict.fromkeys(("kron", "shampoo", "soap"), Elsewhere(
+        "moments and two matrices for each matrix",
+        "AdamW keeps the moments, and the matrices come on top",
+        "adamw",
+    )),
+    "lomo": Elsewhere(
+        "updates in the backward pass that keep nothing",
+        "it is SGD without momentum: --beta1 0 --optimizer-in-backward --clip 0",
+        "sgd",
+    ),
+}  # fmt: skip
+"""Optimizers that are not run."""
+_PACKED = Elsewhere(
+    "weights in 8 bits or fewer, which do not train",
+    "adapters beside them do: --method qlora (--base says which)",
+    "qlora",
+    flag="method",
+)
+PRECISIONS = {
+    **dict.fromkeys(("4bit", "8bit", "int4", "int8", "nf4"), _PACKED),
+    **dict.fromkeys(("fp4", "fp8-delayed", "mxfp4", "mxfp8", "nvfp4"), Elsewhere(
+        "another recipe of 8 bits or fewer",
+        "fp8 holds the same weights, gradients and state",
+        "fp8",
+    )),
+    **dict.fromkeys(("float64", "fp64"), Elsewhere(
+        "twice fp32", "fp32 is the widest: every byte counts twice", "fp32"
+    )),
+}  # fmt: skip
+"""Recipes that are not run."""
+NOT_RUN: Mapping[str, Mapping[str, Elsewhere]] = {
+    "task": TASKS,
+    "method": METHODS,
+    "optimizer": OTHER_OPTIMIZERS,
+    "precision": PRECISIONS,
+}
+"""By flag: choices that are not run."""
+SAME: Mapping[str, Mapping[str, str]] = {
+    "task": {
+        "classification": "sequence-classification",
+        "clm": "causal-lm",
+        "continued-pretraining": "causal-lm",
+        "cpt": "causal-lm",
+        "ipo": "dpo",
+        "mlm": "masked-lm",
+        "pretrain": "causal-lm",
+        "pretraining": "causal-lm",
+        "pt": "causal-lm",
+        "sft": "causal-lm",
+        "summarization": "seq2seq",
+        "text-classification": "sequence-classification",
+        "text-generation": "causal-lm",
+        "translation": "seq2seq",
+    },
+    "method": {
+        **dict.fromkeys((
+            "fft", "finetune", "finetuning", "full-finetune", "full-finetuning", "full-parameter",
+            "full-weight", "pretrain",
+        ), "full"),
+        "peft": "lora",
+    },
+    "optimizer": {
+        **{
+            name: rule.name
+            for rule in OPTIMIZERS.values()
+            if rule.transformers is not None
+            for name in (rule.transformers.name, *rule.transformers.reads)
+            if name not in OPTIMIZERS
+        },
+        "adamw4bit": "adamw-4bit",
+        "adamw-torch-4bit": "adamw-4bit",
+        "adamw-torch-fp8": "adamw-fp8",
+        "fusedadam": "adamw",
+    },
+    "precision": {
+        "16-mixed": "fp16-mixed",
+        "16-true": "fp16",
+        "32-true": "fp32",
+        "amp": "bf16-mixed",
+        "bf16-true": "bf16",
+        "bfloat16": "bf16",
+        "float16": "fp16",
+        "float32": "fp32",
+        "float8": "fp8",
+        "half": "fp16",
+        "mixed": "bf16-mixed",
+    },
+}  # fmt: skip
+"""By flag: other names of choices; of optimizers those of Hugging Face's Trainer."""
+
+
+def taken_as(flag: str) -> dict[str, str]:
+    """Return what else a flag lets pass, and as what: other names, and what is refused later.
+
+    Args:
+        flag: ``task``, ``method``, ``optimizer`` or ``precision``.
+    """
+    return {**{word: word for word in NOT_RUN[flag]}, **SAME[flag]}
 
 
 def refuse_elsewhere(args: argparse.Namespace) -> None:
@@ -84,10 +265,12 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
             f"of a long sequence among devices",
             nearest={"cp": None},
         )
-    if args.task in TASKS:
-        told = TASKS[args.task]
-        raise UnsupportedError(
-            f"--task {args.task} ({told.what}) is not run by this version; {told.like}",
-            nearest={"task": told.name},
-            on_top=told.on_top,
-        )
+    for flag, words in NOT_RUN.items():
+        word = str(getattr(args, flag, None))
+        if word in words:
+            told = words[word]
+            raise UnsupportedError(
+                f"--{flag} {word} ({told.what}) is not run by this version; {told.like}",
+                nearest={flag: None, told.flag or flag: told.name},
+                on_top=told.on_top,
+            )

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, NoReturn, cast, get_args
 import msgspec
 
 from brimful.cli import defaults, usual
-from brimful.cli.elsewhere import OPTIMIZER_NAMES, TASK_NAMES, TASKS, refuse_elsewhere
+from brimful.cli.elsewhere import NOT_RUN, refuse_elsewhere, taken_as
 from brimful.cli.other_flags import NO_FLAG, taken_for_ours
 from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
 from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
-from brimful.hardware.gpus import check_gpu, count_devices, load_cluster
+from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
 from brimful.hardware.links import network_names
 from brimful.hardware.names import split_counts
 from brimful.job import (
@@ -67,7 +67,7 @@ from brimful.strategy import (
 )
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.terminal import note, noted
-from brimful.units import parse_bytes, parse_count, parse_length
+from brimful.units import Labelled, parse_bytes, parse_card_bytes, parse_count, parse_length
 
 INFERENCE = "inference"
 """A task that trains nothing; ``brimful.cli.inference`` takes it over."""
@@ -154,7 +154,8 @@ def choice(
         if text in allowed:
             return text
         taken = {**{name: name for name in allowed}, **(others or {})}
-        found = taken.get(text) or taken.get(text.lower())
+        spelt = {_plain(name): name for name in reversed(taken)}
+        found = taken.get(spelt.get(_plain(text), text))
         if found is None:
             raise unknown_name(what, text, allowed)
         if found in allowed:
@@ -162,6 +163,11 @@ def choice(
         return found
 
     return parse
+
+
+def _plain(word: str) -> str:
+    """Return a word as it is compared: ``AdamW_8bit`` is adamw-8bit."""
+    return word.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 _FRACTION = re.compile(r"\d*\.\d*[1-9]\d*")
@@ -196,12 +202,12 @@ def listed(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse
 
 
-def size(what: str) -> Callable[[str], int]:
+def size(what: str, read: Callable[[str], int] = parse_bytes) -> Callable[[str], int]:
     """Return an argparse type for sizes such as ``1.5GiB``."""
 
     def parse(text: str) -> int:
         try:
-            return parse_bytes(text)
+            return read(text)
         except InputError as error:
             raise InputError(f"{what} {error}") from error
 
@@ -265,8 +271,9 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
     add(
         "--card-memory",
         metavar="SIZE",
-        type=size("--card-memory"),
-        help="the card has this much for programs; default: what is known of it",
+        type=size("--card-memory", parse_card_bytes),
+        help="of each card: 48GB as cards are labelled, 47.4GiB what programs have of it; default: "
+        "what is known of it",
     )
     add(
         "--host-memory",
@@ -294,7 +301,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     add(
         "--task",
         metavar="NAME",
-        type=choice("task", tasks, {**TASK_NAMES, **{task: task for task in TASKS}}),
+        type=choice("task", tasks, taken_as("task")),
         help=f"{' or '.join(tasks)}; default what the model is made for",
     )
     _add_choice(add, "--method", get_args(Method), defaults.METHOD)
@@ -305,7 +312,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     add(
         "--optimizer",
         metavar="NAME",
-        type=choice("optimizer", optimizers, OPTIMIZER_NAMES),
+        type=choice("optimizer", optimizers, taken_as("optimizer")),
         help=f"{' or '.join(optimizers)}; default {defaults.OPTIMIZER}",
     )
     _add_choice(add, "--schedule", get_args(Schedule), defaults.SCHEDULE)
@@ -546,7 +553,8 @@ def _add_fused(add: Callable[..., Any], *, searched: bool) -> None:
 
 
 def _add_choice(add: Callable[..., Any], flag: str, allowed: tuple[str, ...], default: str) -> None:
-    kind = choice(flag.removeprefix("--"), allowed)
+    name = flag.removeprefix("--")
+    kind = choice(name, allowed, taken_as(name) if name in NOT_RUN else None)
     add(flag, metavar="NAME", type=kind, help=f"{' or '.join(allowed)}; default {default}")
 
 
@@ -680,7 +688,7 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
     cluster = load_cluster(
         name,
         memory_limit_bytes=args.memory_limit,
-        card_memory_bytes=args.card_memory,
+        card_memory_bytes=card_bytes(args),
         network_name=_or(args.network, ""),
     )
     noted_cluster(name, cluster)
@@ -688,6 +696,17 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
         return cluster
     given = msgspec.structs.replace(cluster, host_ram_bytes=args.host_memory)
     return check_cluster(given)
+
+
+def card_bytes(args: argparse.Namespace) -> int | None:
+    """Return what programs have of each card by ``--card-memory``; None: it was not given.
+
+    Of a label they have the share that they have of the same card's usual label.
+    """
+    given: int | None = args.card_memory
+    if not isinstance(given, Labelled):
+        return given
+    return labelled_bytes(split_counts(_or(args.gpus, defaults.GPUS)).gpu, given)
 
 
 def noted_cluster(typed: str, cluster: Cluster) -> Cluster:

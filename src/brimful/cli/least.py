@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from brimful.cost.own_programs import Need
+    from brimful.hardware.cluster import Device
     from brimful.job import Job
     from brimful.show.summary import Fact
 
@@ -83,6 +84,7 @@ def no_by_states(
     Returns:
         The exit code; None: they have room, or nobody knows.
     """
+    from brimful.cli.assumed import expert_facts
     from brimful.cost.formula import missing_formula, untraced
     from brimful.show.bound import Bounded, bound_summary, needed_facts
 
@@ -107,8 +109,34 @@ def no_by_states(
     known = Bounded(job, count, cluster.device.description, limit, least, spread, None)
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
-    show_facts(*more, *_ways(args, limit, spread))
+    show_facts(*expert_facts(job), *more, *state_ways(args, least, limit, spread))
     return DOES_NOT_FIT
+
+
+def spared_words(args: argparse.Namespace) -> str:
+    """Say what updates inside the backward pass would have saved; empty where nobody knows.
+
+    Args:
+        args: The flags of a verb, without them.
+    """
+    try:
+        job, cluster = flags.job_from(args), flags.cluster_from(args)
+        spread = spread_at_best(args, cluster.num_devices) or spread_whole(cluster.num_devices)
+        least = _least(job)
+    except BrimfulError:
+        return ""
+    if least is None:
+        return ""
+    each = least_on_device(least, spread._replace(is_offloaded=False)).gradients
+    return (
+        f"--optimizer-in-backward keeps no gradients, which are {format_bytes(each)} of each GPU "
+        f"between backward pass and step: it saves no more than that"
+    )
+
+
+def spread_whole(num_devices: int) -> Spread:
+    """Return how states are spread where all that can be sharded is."""
+    return _spread(num_devices, _MOST, num_devices, 1)
 
 
 def with_room(asked: flags.Asked, needs: "list[Need]") -> "list[Need]":
@@ -192,7 +220,40 @@ def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Lea
     return _least(job)
 
 
-def _ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fact]":
+def state_ways(
+    args: argparse.Namespace,
+    least: Least,
+    limit: int,
+    spread: Spread,
+    devices: "Sequence[Device] | None" = None,
+) -> "Iterator[Fact]":
+    """Yield what would leave states room on the same GPUs, where these have none.
+
+    Args:
+        args: The flags, by which other methods are looked at.
+        least: What there is at least, of all devices together.
+        limit: What tensors may take of a device.
+        spread: How evenly it is spread.
+        devices: What may run it, where ``--gpus`` does not say.
+    """
+    from brimful.show.summary import Fact
+
+    num, words = spread.num_devices, "at least, before activations"
+    sharded = spread_whole(num)
+    whole = least_on_device(least, sharded).total
+    can_share = getattr(args, "tp", None) in {None, 1} and getattr(args, "pp", None) in {None, 1}
+    if can_share and spread.parameters < num and whole <= limit:
+        yield Fact("or with", f"--zero {_MOST} holds {format_bytes(whole)} {words}")
+    away = least_on_device(least, sharded._replace(is_offloaded=True)).total
+    if can_share and not spread.is_offloaded and whole > limit >= away:
+        more = f"and {format_bytes(least.total - least.parameters)} on the host"
+        yield Fact("or with", f"--offload optimizer holds {format_bytes(away)} {words}, {more}")
+    yield from _ways(args, limit, spread, devices)
+
+
+def _ways(
+    args: argparse.Namespace, limit: int, spread: Spread, devices: "Sequence[Device] | None"
+) -> "Iterator[Fact]":
     """Yield the methods whose states have room here."""
     from brimful.show.summary import Fact
 
@@ -200,11 +261,15 @@ def _ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fac
         if method == args.method:
             continue
         try:
-            job = flags.job_from(argparse.Namespace(**{**vars(args), "method": method}))
+            changed = argparse.Namespace(**{**vars(args), "method": method})
+            job = flags.job_from(changed, devices)
         except BrimfulError:
             continue
         least = _least(job)
         each = None if least is None else least_on_device(least, spread).total
         if each is not None and each <= limit:
-            words = f"--method {method} holds {format_bytes(each)} at least, before activations"
+            engine = getattr(args, "engine", None) or defaults.ENGINE
+            flag = "" if engine == defaults.ENGINE else f" --engine {defaults.ENGINE}"
+            held = f"holds {format_bytes(each)} at least, before activations"
+            words = f"--method {method}{flag} {held}"
             yield Fact("or allow", words)

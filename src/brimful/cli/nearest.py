@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
-from brimful.cli.on_top import room_for
+from brimful.cli.on_top import Room, room_for
 from brimful.cli.output import BAD_INPUT, OUT_OF_TIME
 from brimful.errors import (
     BrimfulError,
@@ -20,13 +20,15 @@ from brimful.errors import (
 from brimful.escaping import one_line
 from brimful.strategy import NUM_DEVICES
 from brimful.terminal import forget_notes, note, say
-from brimful.units import GIB
+from brimful.units import GIB, Labelled
 
 OF_JOBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
 VERBS = OF_JOBS | {"pretend"}
 """Verbs that answer something else where they refuse."""
 WRITES = ("output", "page")
 """Flags of files: what is written is what was asked for, or nothing."""
+
+EARLY = "optimizer_in_backward"
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -77,7 +79,7 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
     from brimful.cli.bound import MAX_CHANGES, tell_bound
 
     changes: dict[str, object] = {}
-    on_top = ""
+    on_top = unlike = ""
     for _ in range(MAX_CHANGES):
         asked = _kept_length(_as_flags(error.nearest, typed), _changed(typed, changes))
         if not asked or not set(asked) <= set(typed) or set(asked) <= set(changes):
@@ -85,24 +87,54 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         changes |= asked
         near = _changed(typed, changes)
         forget_notes()
+        if unlike := error.unlike or _cut_words(asked, changes):
+            break
         on_top = error.on_top or on_top
-        room = room_for(on_top, _changed(typed, changes))
+        room = room_for(on_top, near)
         if room is not None:
             changes |= {"memory_limit": room.limit_bytes}
-            near = _changed(typed, changes)
         _head("instead", f"the same {_words(changes)}{_longer(typed, changes)}:")
-        if room is not None:
-            _head("on top", room.words)
+        _tell_beside(room, _changed(typed, changes), is_early=EARLY in asked)
         try:
-            run(near)
+            run(_changed(typed, changes))
         except (InputError, UnsupportedError) as refused:
             _complain(refused)
             error = refused
         else:
             return
     forget_notes()
+    if unlike:
+        _head("unknown", f"what {typed['model']} takes: {unlike}; of one as large:")
     if "model" in typed:
         tell_bound(_changed(typed, changes), {})
+
+
+def _tell_beside(room: Room | None, near: argparse.Namespace, *, is_early: bool) -> None:
+    """Say what comes on top of what is answered, and what is foregone with what was left out.
+
+    Args:
+        room: What is left for what comes on top; None: nothing does.
+        near: The flags of what is answered.
+        is_early: Whether updates inside the backward pass were left out.
+    """
+    from brimful.cli.least import spared_words
+
+    if room is not None:
+        _head("on top", room.words)
+    if is_early and (words := spared_words(near)):
+        _head("foregone", words)
+
+
+def _cut_words(asked: Mapping[str, object], changes: Mapping[str, object]) -> str:
+    """Say that another model takes no text as long as was asked; empty where it does.
+
+    Args:
+        asked: What is changed now.
+        changes: What was changed, this too; a model among it stands in for another.
+    """
+    if "model" not in changes or "seq_len" not in asked:
+        return ""
+    return f"{changes['model']} stands in, and takes texts of {asked['seq_len']} tokens at most"
 
 
 def _head(label: str, text: str) -> None:
@@ -178,6 +210,8 @@ def _flag(name: str, value: object) -> str:
         return f"model {value}"
     if name == "memory_limit" and isinstance(value, int):
         value = f"{value / GIB:.1f}GiB"
+    if isinstance(value, Labelled):
+        value = f"{value / GIB:g}GB"
     flag = f"--{name.replace('_', '-')}"
     return flag if value is None or value is True else f"{flag} {value}"
 

@@ -172,7 +172,7 @@ def _allocator(args: argparse.Namespace) -> str:
 
 def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:
     """Run the program; say on standard error what stopped it, and return whether it ended well."""
-    from brimful.pretend.scripts import run_program
+    from brimful.pretend.scripts import foreign_framework, run_program
 
     # One JSON object is all that may stand on standard output.
     spoken = contextlib.redirect_stdout(sys.stderr) if quietly else contextlib.nullcontext()
@@ -186,7 +186,13 @@ def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:
                     raise InputError(f"{name} ended with exit code {ended.code}") from ended
     except BrimfulError:
         raise
-    except Exception as error:  # noqa: BLE001 - it is the script's own
+    except Exception as error:
+        if foreign := foreign_framework(error):
+            raise InputError(
+                f"{name} imports {foreign}, and brimful pretend covers PyTorch alone: to install "
+                f"it would not help, as what it allocates is not seen; the same model in PyTorch "
+                f"takes about as much"
+            ) from error
         shown = _of_the_script(error.__traceback__)
         traceback.print_exception(type(error), error, shown)
         why = f"{name} raised {type(error).__name__}, see above; nothing is reported"

@@ -282,8 +282,8 @@ def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
     return (
         *fixes.facts,
         *stage_facts(*asked),
-        *spread_facts(plan.estimate, others),
-        *beside_facts(plan.job, plan.strategy, plan.estimate, fixes.others(others)),
+        *spread_facts(plan.job, plan.cluster, plan.estimate, others),
+        *beside_facts(*asked, plan.estimate, fixes.others(others)),
     )
 
 

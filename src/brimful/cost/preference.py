@@ -115,6 +115,12 @@ def missing_reference(job: Job, attention: Attention, reference: Reference, devi
     )
 
 
+def is_judged(job: Job, attention: Attention, reference: Reference, device: Device) -> bool:
+    """Whether it is known what a reference's forward pass asks for, or none is run."""
+    runs = job.task == PREFERENCE and runs_reference(reference)
+    return not runs or is_shipped(_key(job, attention, device))
+
+
 def _key(job: Job, attention: Attention, device: Device) -> str:
     program = program_of(_as_judged(job), attention, kernels_of(device), "full")
     return f"{program.key}{EVALUATED}"

@@ -11,7 +11,7 @@ from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, least_reserved_bytes, replay
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, num_groups, room_of
-from brimful.cost.preference import runs_reference
+from brimful.cost.preference import is_judged, runs_reference
 from brimful.cost.requests import requests_of
 from brimful.cost.stage_requests import row_makers
 from brimful.cost.stage_site import site_of
@@ -168,7 +168,7 @@ def candidate_of(
     """Return what a strategy that has a formula asks for; None on a CPU.
 
     None too where a reference is asked through what is gathered: its own gathers were not derived,
-    and without them what is held is up to 14 % off.
+    and without them what is held is up to 14 % off. And where nobody traced its forward pass.
 
     Args:
         job: What is trained.
@@ -178,6 +178,8 @@ def candidate_of(
     """
     asks_gathered = runs_reference(strategy.reference) and gathers(strategy)
     if cluster.device.kernels != "cuda" or asks_gathered:
+        return None
+    if not is_judged(job, strategy.attention, strategy.reference, cluster.device):
         return None
     room = room_of(cluster.device, num_groups=num_groups(strategy))
     plain = msgspec.structs.replace(strategy, allocator="")

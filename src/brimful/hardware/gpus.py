@@ -4,16 +4,18 @@ import re
 
 import msgspec
 
-from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
+from brimful.errors import InputError, UnknownMemoryError, UnknownNameError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import gpus
 from brimful.hardware.links import network, network_between, node_links
 from brimful.hardware.names import find_gpu, split_counts, unknown_gpu
 from brimful.hardware.probe import host_ram_bytes, probe_local
+from brimful.hardware.slices import find_slice, slice_device
+from brimful.hardware.usable import usable_memory
 from brimful.units import format_bytes
 
-__all__ = ["LOCAL", "check_gpu", "count_devices", "gpus", "load_cluster"]
+__all__ = ["LOCAL", "check_gpu", "count_devices", "device_named", "gpus", "load_cluster"]
 
 LOCAL = "local"
 _LISTED = re.compile(r"\s*(?:[,+&]|\band\b)\s*")
@@ -48,12 +50,21 @@ def load_cluster(
     """
     _refuse_mixed(name)
     num_nodes, per_node, typed = split_counts(name)
-    gpu = LOCAL if typed == LOCAL else check_gpu(typed)
+    try:
+        gpu = LOCAL if typed == LOCAL else find_slice(typed) or check_gpu(typed)
+    except UnknownNameError as error:
+        raise _for_as_many(error, num_nodes, per_node) from None
     if num_nodes * per_node == 0:
         raise InputError(f"{name} asks for 0 devices; use 1x{gpu}")
+    if num_nodes * per_node > 1 and find_slice(typed):
+        raise UnsupportedError(
+            f"{name} asks for {num_nodes * per_node} slices, and CUDA gives a process one, which "
+            f"reaches no other; use one, or whole GPUs",
+            nearest={"gpus": gpu},
+        )
     if network_name:
         network(network_name, devices_per_node=per_node)
-    device = _part_of_host(probe_local(), per_node) if gpu == LOCAL else gpus()[gpu]
+    device = _part_of_host(probe_local(), per_node) if gpu == LOCAL else device_named(gpu)
     if card_memory_bytes is not None:
         device = _sized(device, card_memory_bytes)
     return Cluster(
@@ -87,6 +98,41 @@ def _refuse_mixed(name: str) -> None:
 def _ability(gpu: str) -> tuple[int, float]:
     """Order GPUs by the memory on their boxes, and cards of one size by their speed."""
     return datasheets()[gpu].memory_bytes, gpus()[gpu].matrix_flops_per_s.fp16 or 0.0
+
+
+def _for_as_many(error: UnknownNameError, num_nodes: int, per_node: int) -> UnknownNameError:
+    """Return the error for a name with its count, which the nearest GPU has as well."""
+    near = error.nearest.get("gpus")
+    if near and num_nodes * per_node > 1:
+        nodes = f"{num_nodes}x" if num_nodes > 1 else ""
+        error.nearest["gpus"] = f"{nodes}{per_node}x{near}"
+    return error
+
+
+def device_named(name: str) -> Device:
+    """Return the GPU that a name means, or the slice of one.
+
+    Args:
+        name: In any spelling, without a count.
+
+    Raises:
+        UnknownNameError: None.
+        UnsupportedError: One whose kernels this version does not know.
+    """
+    key = find_slice(name)
+    return slice_device(key) if key else gpus()[check_gpu(name)]
+
+
+def labelled_bytes(name: str, label_bytes: int) -> int:
+    """Return what programs have of a GPU with another size on its label.
+
+    Args:
+        name: In any spelling, without a count; of one that no table holds all is taken.
+        label_bytes: What the label says.
+    """
+    sheet = datasheets().get(find_gpu(name))
+    share = 1.0 if sheet is None else usable_memory(sheet).num_bytes / sheet.memory_bytes
+    return int(label_bytes * share)
 
 
 def count_devices(name: str) -> int:

@@ -7,13 +7,13 @@ its memory. The chip must be the same; of cards that then remain, the usual one 
 import difflib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
 from brimful.errors import InputError, UnknownNameError
 from brimful.hardware.datasheets import Datasheet, datasheets, is_built_in
-from brimful.units import GIB
+from brimful.units import GIB, Labelled
 
 _DROPPED = frozenset(
     {
@@ -34,6 +34,8 @@ _CARD = re.compile(r"(\d{4})(ti|super|d)")
 _COUNTED = re.compile(r"(?P<counts>(?:\d+\s*[x\u00d7*]\s*){1,2})(?P<gpu>.+)")
 _COUNTED_BEHIND = re.compile(r"(?P<gpu>.+?)\s*(?::|[x\u00d7*])\s*(?P<count>\d+)")
 _COUNTED_IN_WORDS = re.compile(r"(?P<count>\d+)\s+(?P<gpu>\D.+)")
+_SLICED = re.compile(r"(?P<counts>(?:\d+\s*[x\u00d7*]\s*){0,2})(?P<gpu>.*\d+g\.\d+gb(?:\+\w+)*)")
+"""A name of a slice (MIG), which ``slices.find_slice`` reads."""
 _SAME_SIZE = 0.07
 """B200 is sold as 192 GB and as 180 GB."""
 _LONGEST = 100
@@ -69,6 +71,11 @@ def split_counts(name: str) -> Counted:
     text = unicodedata.normalize("NFKC", name).strip().lower()[: _LONGEST * _LONGEST]
     if find_gpu(text):  # "rtx 4090" asks for one
         return Counted(1, 1, text)
+    if sliced := _SLICED.fullmatch(text):
+        counts = re.findall(r"\d+", sliced["counts"] or "")
+        return Counted(
+            int(counts[0]) if len(counts) > 1 else 1, int((counts or [1])[-1]), sliced["gpu"]
+        )
     if match := _COUNTED.fullmatch(text):
         counts = re.findall(r"\d+", match["counts"])
     elif match := _COUNTED_BEHIND.fullmatch(text) or _COUNTED_IN_WORDS.fullmatch(text):
@@ -97,8 +104,21 @@ def find_gpu(text: str) -> str:
     given = _parts(name)
     called = [key for key, sheet in datasheets().items() if _is_called(name, sheet)]
     if not called and given.chip:
-        called = [key for key, sheet in datasheets().items() if _can_be(given, key, sheet)]
+        called = alike_gpus(name, datasheets())
     return min(called, key=lambda key: _unusual(given, key), default="")
+
+
+def alike_gpus(text: str, keys: Iterable[str]) -> list[str]:
+    """Return those of some GPUs that a name can mean, the most usual first.
+
+    Args:
+        text: One GPU's name, without a count.
+        keys: Of the table.
+    """
+    given, sheets = _parts(text.strip().lower()), datasheets()
+    named = [key for key in keys if key == text or _is_called(text, sheets[key])]
+    called = named or [key for key in keys if given.chip and _can_be(given, key, sheets[key])]
+    return sorted(called, key=lambda key: _unusual(given, key))
 
 
 def _is_called(name: str, sheet: Datasheet) -> bool:
@@ -107,12 +127,22 @@ def _is_called(name: str, sheet: Datasheet) -> bool:
 
 
 _NOT_MODELLED = {
-    r"(apple[- ]?)?m[1-9](\b|[- ]?(pro|max|ultra))": "one of Apple's",
-    r"(amd[- ]?)?(radeon|rx[- ]?\d)": "a Radeon",
-    r"(intel[- ]?)?(arc|gaudi)": "one of Intel's",
-    r"(google[- ]?)?tpu": "a TPU",
-}
-"""What people have whose allocator and kernels nobody described here."""
+    r"(amd[- ]?)?(ryzen[- ]?ai[- ]?max|strix[- ]?halo|gmktec|framework[- ]?desktop)": (
+        "one of AMD's processors with memory that its GPU shares", 128
+    ),
+    r"(apple[- ]?)?m[1-9](\b|[- ]?(pro|max|ultra))": ("one of Apple's", 0),
+    r"(amd[- ]?)?(radeon[- ]?|rx[- ]?)+7900[- ]?xtx": ("a Radeon", 24),
+    r"(amd[- ]?)?(radeon[- ]?|rx[- ]?)+(9070|7900[- ]?gre|7800|6[89]00)": ("a Radeon", 16),
+    r"(amd[- ]?)?(radeon|rx[- ]?\d)": ("a Radeon", 0),
+    r"(intel[- ]?)?(arc[- ]?)?a770": ("one of Intel's", 16),
+    r"(intel[- ]?)?(arc[- ]?)?b580": ("one of Intel's", 12),
+    r"(intel[- ]?|habana[- ]?)?gaudi[- ]?3": ("one of Intel's", 128),
+    r"(intel[- ]?|habana[- ]?)?gaudi[- ]?2": ("one of Intel's", 96),
+    r"(intel[- ]?)?(arc|gaudi)": ("one of Intel's", 0),
+    r"(google[- ]?)?tpu": ("a TPU", 0),
+}  # fmt: skip
+"""What people have whose allocator and kernels nobody described here, and the GB of memory that it
+is sold with at most (of those that are sold with one size: with it); 0: the name does not say."""
 
 
 def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
@@ -122,21 +152,44 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
         text: The name.
         known: More that could be given.
     """
-    for pattern, whose in _NOT_MODELLED.items():
-        if re.match(pattern, text.strip().lower()):
-            return UnknownNameError(
-                f"{text!r} is {whose}, which this version does not model (NVIDIA's GPUs, AMD's "
-                f"Instinct and CPUs it does); ask of a card with as much memory: "
-                f"brimful gpus lists them"
-            )
-    chips = _parts(text.strip().lower()[:_LONGEST]).chip
+    name = text.strip().lower()[:_LONGEST]
+    given = _parts(name).memory_gb
+    for pattern, (whose, usual) in _NOT_MODELLED.items():
+        if re.match(pattern, name):
+            return _not_modelled(text, whose, given or usual)
+    chips = _parts(name).chip
     names = [*sorted(datasheets(), key=is_built_in), *known]
     near = _of_one_family(chips, names)
     if not near and not any(map(_generation, chips)):
-        near = difflib.get_close_matches(text.strip().lower(), names, n=_MOST_HINTS, cutoff=_ALIKE)
+        near = difflib.get_close_matches(name, names, n=_MOST_HINTS, cutoff=_ALIKE)
     hint = f"did you mean {' or '.join(near[:_MOST_HINTS])}? " if near else ""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return UnknownNameError(f"unknown GPU {shown!r}; {hint}brimful gpus lists them")
+
+
+def _not_modelled(text: str, whose: str, memory_gb: int) -> UnknownNameError:
+    """Build the error for what is no GPU of ours, with the card that has as much memory."""
+    near = _as_large(memory_gb) if memory_gb else ""
+    stands_in = (
+        f"{near} stands in, with {memory_gb} GB: what fits carries over roughly, speed does not"
+        if near
+        else "ask of a card with as much memory, or give it with the name (m4-max-64gb)"
+    )
+    return UnknownNameError(
+        f"{text!r} is {whose}, which this version does not model (NVIDIA's GPUs, AMD's "
+        f"Instinct and CPUs it does); {stands_in}: brimful gpus lists them",
+        nearest={"gpus": near, "card_memory": Labelled(memory_gb * GIB)} if near else {},
+    )
+
+
+def _as_large(memory_gb: int) -> str:
+    """Return the GPU with CUDA whose memory is nearest, of equal ones that with shared memory."""
+    sheets = {key: sheet for key, sheet in datasheets().items() if sheet.maker == "NVIDIA"}
+
+    def distance(key: str) -> tuple[float, bool]:
+        return abs(sheets[key].memory_bytes / GIB - memory_gb), not is_built_in(key)
+
+    return min(sheets, key=distance)
 
 
 def _of_one_family(chips: frozenset[str], names: Sequence[str]) -> list[str]:

@@ -84,8 +84,13 @@ def _with_nearest(error: InputError, name_or_path: str) -> InputError:
     near, what, on_top = names.without_qualifiers(name_or_path)
     if not near:
         near, what = names.nearest_by_name(name_or_path, frozenset(ARCHITECTURES))
-    return (
-        type(error)(f"{error}; {what}", nearest={"model": near}, on_top=on_top) if near else error
+    if not near:
+        return error
+    return type(error)(
+        f"{error}; {what}",
+        nearest={"model": near},
+        on_top=on_top,
+        unlike=names.unlike(name_or_path, near),
     )
 
 

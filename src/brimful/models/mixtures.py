@@ -37,6 +37,11 @@ def known_experts(spec: ModelSpec) -> Experts:
     return NO_EXPERTS._replace(num_experts=num_experts, num_experts_per_token=num_chosen)
 
 
+def has_stacks(spec: ModelSpec) -> bool:
+    """Whether a model's experts are stacks of matrices, as ``transformers`` has them."""
+    return spec.model_type not in OWN_EXPERTS and known_experts(spec).num_experts > 1
+
+
 def built_experts(spec: ModelSpec, layout: Layout) -> Experts:
     """Return the same of a model whose parameters were read off it, where these are stacks."""
     blocks = [run.parameters for run in layout.blocks for _ in range(run.num_blocks)]

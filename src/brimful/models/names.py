@@ -74,6 +74,13 @@ _QUALIFIERS = {
 """Words that a known model lacks which has the same blocks, and what it is then."""
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """What configurations call the number of experts."""
+_HYBRID = re.compile(
+    r"[jzbs]amba|nemotron-?h(?![a-z])|falcon-?h\d|granite-?4.*-h(?![a-z])|hymba|lfm2|qwen3-next"
+    r"|kimi-?linear|ring.*linear"
+)
+"""Families some of whose blocks attend, and some are state spaces, convolutions or linear."""
+_STATE_SPACE = re.compile(r"mamba|rwkv|retnet|hyena|xlstm|recurrentgemma|griffin|state-?space")
+"""Families without attention; hybrids' names may hold these words."""
 _MOST_LISTED = 12
 _MOST_HINTS = 3
 _SAME_WORD = 0.75
@@ -239,6 +246,28 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     sort = ", and is a mixture of experts" if parts.active else ""
     said = f"by its name it has {format_count(counts[0])} parameters{sort}"
     return near, f"{said}; the nearest is {near} ({size}), whose blocks may be others"
+
+
+def unlike(text: str, near: str) -> str:
+    """Say why nothing of one model says what another takes; empty where their blocks are of a kind.
+
+    Args:
+        text: The name that is not known.
+        near: Of the registry: the nearest by its size.
+    """
+    name, is_hybrid = _split(text)[1].lower(), _has_state_spaces(registry()[near])
+    called_hybrid = _HYBRID.search(name) is not None
+    called_pure = not called_hybrid and _STATE_SPACE.search(name) is not None
+    is_strange = is_hybrid and not called_hybrid and _family(near) != _family(name)
+    if not called_pure and not is_strange and (is_hybrid or not called_hybrid):
+        return ""
+    kind = "attention and state spaces" if is_hybrid else "attention"
+    return f"its blocks are of another kind than those of {near}, which are of {kind}"
+
+
+def _has_state_spaces(entry: dict[str, Any]) -> bool:
+    """Whether some blocks of a known model are no attention."""
+    return any(field.startswith(("conv_L", "linear_", "mamba", "ssm")) for field in entry["config"])
 
 
 def _of_version(name: str) -> tuple[str, str]:

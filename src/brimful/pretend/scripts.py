@@ -29,6 +29,24 @@ _ABOUT_PYTHON = frozenset({"%%time", "%%timeit", "%%capture", "%%prun"})
 """First words of cells whose other lines are Python."""
 
 
+_FOREIGN = frozenset({
+    "cntk", "chainer", "flax", "haiku", "jax", "jaxlib", "keras", "mindspore", "mlx", "mxnet",
+    "oneflow", "optax", "orbax", "paddle", "tensorflow", "tinygrad",
+})  # fmt: skip
+"""Packages that allocate on a GPU by themselves, without PyTorch."""
+
+
+def foreign_framework(error: BaseException) -> str:
+    """Name the framework that a program is written in and that is not here; empty: it is PyTorch.
+
+    Args:
+        error: That ended it.
+    """
+    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    package = missing.partition(".")[0]
+    return package if package in _FOREIGN else ""
+
+
 class Launched(NamedTuple):
     """What a command line runs.
 

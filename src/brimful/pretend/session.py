@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from brimful.allocator.config import parse_settings
 from brimful.errors import InputError
 from brimful.hardware.cuda_chips import chips, version_of
-from brimful.hardware.gpus import check_gpu, gpus
+from brimful.hardware.gpus import device_named
 from brimful.pretend import device, kernels
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
@@ -191,7 +191,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         UnsupportedError: What is to be assumed cannot be stood in for.
     """
     check_stand_ins(assume)
-    card = card_of(check_gpu(name))
+    card = card_of(name)
     device.register()
     return Run(
         card,
@@ -211,8 +211,8 @@ def _world(size: int | None, rank: int) -> World | None:
 
 
 def card_of(name: str) -> Card:
-    """Return what a card of ``brimful gpus`` says of itself."""
-    spec = gpus()[name]
+    """Return what a card of ``brimful gpus`` says of itself, or a slice of one."""
+    spec = device_named(name)
     capability = version_of(spec.capability)
     chip = chips().get(capability)
     return Card(

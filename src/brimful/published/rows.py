@@ -177,6 +177,17 @@ def families() -> tuple[str, ...]:
     return tuple(sorted(f.name.removesuffix(".jsonl") for f in files if f.name.endswith(".jsonl")))
 
 
+def _with_method(word: str) -> str:
+    """Name the families with runs of a method, where a word is one."""
+    counts = {name: _num_runs(name, word.lower()) for name in families()}
+    held = [f"{name} ({num})" for name, num in counts.items() if num]
+    return f"; runs of {word.lower()} are in {', '.join(held)}" if held else ""
+
+
+def _num_runs(family: str, method: str) -> int:
+    return sum(run.method == method for run in published_runs(family))
+
+
 @cache
 def published_runs(family: str = "") -> tuple[PublishedRun, ...]:
     """Load the runs of a family.
@@ -188,7 +199,8 @@ def published_runs(family: str = "") -> tuple[PublishedRun, ...]:
         UnknownNameError: No such family.
     """
     if family and family not in families():
-        raise unknown_name("family of published runs", family, families())
+        more = f"(families: {', '.join(families())}{_with_method(family)}; without one: all)"
+        raise unknown_name("family of published runs", family, families(), more=more)
     folder = resources.files("brimful").joinpath(_FOLDER)
     lines = (
         line

@@ -102,6 +102,22 @@ def held_fix(job: Job, cluster: Cluster, strategy: Strategy, made: Estimate) -> 
     return Fix(held, msgspec.structs.replace(made, predicted_reserved=reserved))
 
 
+def used_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
+    """Replay what a run takes of a device with all that its allocator holds; None: unknown.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How; it has a formula.
+    """
+    reserved = predicted_reserved(job, cluster, strategy)
+    if reserved is None:
+        return None
+    if reserved.short_bytes:
+        return reserved.predicted_unhindered_bytes
+    return reserved.predicted_peak_reserved_bytes
+
+
 def _changed(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
     """Yield which setting is changed, and the strategy with it."""
     yield from _chunked(job, strategy)

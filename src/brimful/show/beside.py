@@ -8,8 +8,9 @@ from brimful.hardware.datasheets import datasheets
 from brimful.job import Job
 from brimful.plan import Estimate
 from brimful.search.against import Against, against
-from brimful.search.beside import Beside, Fix
+from brimful.search.beside import Beside, Fix, used_bytes
 from brimful.search.ways_out import WayOut
+from brimful.show.predicted import meter_of
 from brimful.show.run import rate_words
 from brimful.show.settings import differing_words
 from brimful.show.summary import Fact
@@ -29,12 +30,16 @@ LEAST_SHARE = 0.02
 """Of the peak: what changes less is not named."""
 
 
-def spread_facts(estimate: Estimate, others: Sequence[Beside]) -> tuple[Fact, ...]:
+def spread_facts(
+    job: Job, cluster: Cluster, estimate: Estimate, others: Sequence[Beside]
+) -> tuple[Fact, ...]:
     """Say what a run would take with the neighbouring stages of ZeRO, or without its pipeline.
 
     Of one that does not fit they are among the others, in the order of what they save.
 
     Args:
+        job: What is trained.
+        cluster: On what.
         estimate: What is predicted of it.
         others: The same with one setting changed.
     """
@@ -43,7 +48,7 @@ def spread_facts(estimate: Estimate, others: Sequence[Beside]) -> tuple[Fact, ..
     spread = sorted(
         (each for each in others if each.setting in SPREADS), key=lambda each: _peak(each.made)
     )
-    words = [f"{_spread_words(each)} {_figure(_peak(each.made), estimate)}" for each in spread]
+    words = [f"{_spread_words(each)} {_figure(job, cluster, each, estimate)}" for each in spread]
     return (Fact("or with", ", ".join(words)),) if words else ()
 
 
@@ -53,7 +58,7 @@ def _spread_words(other: Beside) -> str:
 
 
 def beside_facts(
-    job: Job, strategy: Strategy, estimate: Estimate, others: Sequence[Beside]
+    job: Job, cluster: Cluster, strategy: Strategy, estimate: Estimate, others: Sequence[Beside]
 ) -> tuple[Fact, ...]:
     """Say what a run would take with one setting changed: of each setting the leanest value.
 
@@ -61,6 +66,7 @@ def beside_facts(
 
     Args:
         job: What is trained.
+        cluster: On what.
         strategy: What was asked about.
         estimate: What is predicted of it.
         others: The same with one setting changed; how it is spread is not said here of what fits.
@@ -80,7 +86,7 @@ def beside_facts(
     differing.sort(key=lambda each: _peak(each.made))
     words = [
         f"{', '.join(differing_words(job, strategy, each.strategy))}: "
-        f"{_figure(_peak(each.made), estimate)}"
+        f"{_figure(job, cluster, each, estimate)}"
         for each in differing[:NUM_TOLD]
     ]
     return (Fact("or with", "; ".join(words)),) if words else ()
@@ -93,11 +99,13 @@ class Known(NamedTuple):
         peak_bytes: Of live tensors.
         step_s: Of a step, predicted; None: unknown.
         fits: Whether it fits.
+        used_bytes: Of all that its allocator holds, as it is told; None: live tensors are.
     """
 
     peak_bytes: int
     step_s: float | None
     fits: bool
+    used_bytes: int | None = None
 
 
 def against_facts(
@@ -122,11 +130,20 @@ def against_facts(
         and (each.job.method == job.method or not same_method)
     ]
     words = [
-        f"{each.words}: {_more_words(_peak(each.made) - known.peak_bytes)}"
+        f"{each.words}: {_more_words(_more_bytes(cluster, strategy, known, each))}"
         f"{_faster_words(job, known, each, cluster)}"
         for each in told[:NUM_TOLD]
     ]
     return (Fact("against", "; ".join(words)),) if words else ()
+
+
+def _more_bytes(cluster: Cluster, strategy: Strategy, known: Known, other: Against) -> int:
+    """Return what another run takes more, of the same memory as is told of what is known."""
+    ours = known.used_bytes
+    its = None if ours is None else used_bytes(other.job, cluster, strategy)
+    if ours is None or its is None:
+        return _peak(other.made) - known.peak_bytes
+    return its - ours
 
 
 def _more_words(more_bytes: int) -> str:
@@ -165,11 +182,18 @@ def _at_most(job: Job, other: Job, cluster: Cluster) -> str:
     )
 
 
-def _figure(peak_bytes: int, estimate: Estimate) -> str:
-    """Say a peak beside one that does not fit, else by how much it differs."""
+def _figure(job: Job, cluster: Cluster, other: Beside, estimate: Estimate) -> str:
+    """Say a peak beside one that does not fit, else by how much it differs.
+
+    That is of what a device holds, as the answer above says it, or of tensors where that does.
+    """
     if not estimate.fits:
-        return format_bytes(peak_bytes)
-    return _more_words(peak_bytes - _peak(estimate))
+        return format_bytes(_peak(other.made))
+    ours = None if estimate.predicted_reserved is None else meter_of(estimate).used_bytes
+    its = None if ours is None else used_bytes(job, cluster, other.strategy)
+    if ours is None or its is None:
+        return _more_words(_peak(other.made) - _peak(estimate))
+    return _more_words(its - ours)
 
 
 def fix_facts(

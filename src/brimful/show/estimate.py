@@ -67,22 +67,23 @@ def estimate_summary(
             *around.fixes,
             *around.stages,
             *(() if verdict == "NO" else around.run),
-            *spread_facts(estimate, around.others),
+            *spread_facts(job, cluster, estimate, around.others),
             *largest_facts(estimate.items, _reserved_bytes(estimate)),
             *(
                 against_facts(job, cluster, strategy, _known(estimate, verdict))
                 if around.is_compared
                 else ()
             ),
-            *beside_facts(job, strategy, estimate, around.others),
+            *beside_facts(job, cluster, strategy, estimate, around.others),
         ),
         host,
     )
 
 
 def _known(estimate: Estimate, verdict: Verdict) -> Known:
-    peak_bytes = estimate.predicted_peak_allocated_bytes
-    return Known(peak_bytes, estimate.predicted_step_s, verdict != "NO")
+    peak_bytes, reserved = estimate.predicted_peak_allocated_bytes, estimate.predicted_reserved
+    used = meter_of(estimate).used_bytes if reserved is not None and estimate.fits else None
+    return Known(peak_bytes, estimate.predicted_step_s, verdict != "NO", used)
 
 
 def _reserved_bytes(estimate: Estimate) -> int | None:

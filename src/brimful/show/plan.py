@@ -116,7 +116,10 @@ def _simulated_host(found: Solution) -> Meter | None:
 def _against(found: Solution) -> tuple[Fact, ...]:
     """Say what the recipe and the optimizer save that the user chose, with the same settings."""
     plan, best = found.plan, found.record.rows[0]
-    known = Known(best.peak_bytes, best.step_s, best.fits)
+    made = plan.estimate
+    is_replayed = made is not None and made.fits and made.predicted_reserved is not None
+    used = meter_of(made).used_bytes if is_replayed and made is not None else None
+    known = Known(best.peak_bytes, best.step_s, best.fits, used)
     return against_facts(plan.job, plan.cluster, plan.strategy, known, same_method=True)
 
 
