@@ -19,6 +19,7 @@ from brimful.rules.base import TOLERANCE, compare, compare_range, stated, times,
 from brimful.rules.subject import (
     Subject,
     full,
+    low_rank,
     peak,
     plain_strategy,
     run,
@@ -286,3 +287,13 @@ def test_the_page_of_the_rules_is_up_to_date():
     )
     for key in IDS:
         assert f"#### {key}\n" in page
+
+
+def test_what_sharding_costs_is_of_what_the_job_trains():
+    """Without it adapters' gradients alone are exchanged, with it the base is gathered twice."""
+    whole = subject("llama-3.1-8b", "l40s")
+    adapted = whole._replace(job=low_rank(whole, "bf16-mixed", "lora"))
+    of_all, of_some = found("zero3-comm", whole), found("zero3-comm", adapted)
+    assert "1.5 x: parameters" in of_all.why
+    assert "far more than 1.5 x" in of_some.why
+    assert float(of_some.ours.split()[0]) > float(of_all.ours.split()[0])

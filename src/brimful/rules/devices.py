@@ -20,6 +20,7 @@ from brimful.rules.subject import (
     Subject,
     full,
     held,
+    low_rank,
     mixed,
     num_parameters,
     other_model,
@@ -35,6 +36,7 @@ from brimful.units import format_seconds
 
 GROUP = "many GPUs"
 NUM, LARGE = 8, 64
+ADAPTED = frozenset({"lora", "qlora"})
 STAGES = {1: (3.0, 5.0), 2: (8.0, 10.0), 3: (15.0, float("inf"))}
 """What the rule says each stage saves, in times."""
 
@@ -69,16 +71,25 @@ def _zero(subject: Subject) -> Finding:
 
 
 def _zero_comm(subject: Subject) -> Finding:
-    """Step time of stage 3 over that of plain data parallelism."""
-    job = mixed(subject)
+    """Step time of stage 3 over that of plain data parallelism, of what the job trains."""
+    job, method = mixed(subject), subject.job.method
+    volume = (
+        "The volume is 1.5 x: parameters gathered twice and gradients scattered, against an "
+        "all-reduce"
+    )
+    if method in ADAPTED:
+        job = low_rank(subject, job.precision, method)
+        volume = (
+            "The volume is far more than 1.5 x: the frozen base is gathered twice, where plain "
+            "data parallelism exchanges the adapters' gradients alone"
+        )
     plain = seconds(run_many(subject, job, dp_replicate=NUM))
     sharded = seconds(run_many(subject, job, zero=3, dp_shard=NUM))
     return compare(
         1.3,
         sharded / plain,
         times,
-        why=f"of the step's time on {NUM} devices. The volume is 1.5 x: parameters gathered twice "
-        f"and gradients scattered, against an all-reduce; overlap hides part of it, and the "
+        why=f"of the step's time on {NUM} devices. {volume}; overlap hides part of it, and the "
         f"update, which is sharded too, takes less",
         rung="of the time, predicted",
     )
