@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from brimful import pretend
 from brimful.errors import InputError
@@ -111,3 +112,14 @@ def test_a_world_of_one_is_launched_and_no_world_is_not():
         assert run.peak_allocated_bytes == 4
     with pytest.raises(InputError, match="rank 1 is not in a world of 1"):
         pretend.gpu(rank=1)
+
+
+def test_a_mesh_is_made_of_groups_and_known_ranks(run):
+    """``from_group`` makes a tensor of the ranks where the program is, inside of the mode."""
+    groups = [dist.new_group([0, 1]), dist.new_group([1, 3])]
+    mesh = DeviceMesh.from_group(
+        groups, device_type="cuda", mesh=[[0, 1], [2, 3]], mesh_dim_names=("inner", "outer")
+    )
+    assert run.world.rank == RANK
+    assert [mesh.size(axis) for axis in (0, 1)] == [2, 2]
+    assert mesh.get_coordinate() == (0, 1)

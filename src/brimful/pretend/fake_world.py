@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from brimful.errors import InputError
 from brimful.pretend.kernels import current
+from brimful.pretend.known_values import TWIN
 from brimful.pretend.replacing import replaced
 from brimful.pretend.shards import cut_when_asked_for
 
@@ -169,9 +170,14 @@ def _outside_the_fake_mode(method: Any) -> Any:
                 _rank_map = torch.arange(_rank_map.numel(), dtype=torch.int)
             if _rank_map is not None:
                 kwargs["_rank_map"] = _rank_map
-            return method(*args, **kwargs)
+            return method(*map(_really, args), **{k: _really(v) for k, v in kwargs.items()})
 
     return call
+
+
+def _really(x: Any) -> Any:
+    """Return the ranks that a fake tensor stands for, where they are known."""
+    return getattr(x, TWIN, x) if isinstance(x, FakeTensor) else x
 
 
 @contextlib.contextmanager
