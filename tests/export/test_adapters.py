@@ -114,3 +114,20 @@ def test_axolotl_reads_it(planned, more):
     assert (read.sequence_len, read.max_steps) == (512, 100)
     assert read.adapter == (None if "--precision" in more else content["adapter"])
     assert read.micro_batch_size == content["micro_batch_size"]
+
+
+@pytest.mark.parametrize("method", ["qlora", "full"])
+def test_what_axolotl_was_given_is_read_back(planned, method, tmp_path):
+    """From the YAML alone, which names the model too."""
+    precision = {"qlora": "bf16-mixed", "full": "bf16"}[method]
+    more = ("--method", method, "--precision", precision, "--global-batch", "8")
+    adapted = ("--upcast", "all", "--lora-rank", "8") if method == "qlora" else ()
+    plan = planned(*more, *adapted, "--micro-batch", "2", "--ac", "full", "--packing", "none")
+    path, again = tmp_path / "axolotl.yaml", tmp_path / "again.yaml"
+    path.write_text(TARGETS["axolotl"](plan, GIVEN).text)
+    given = ("plan", "--from", str(path), "--gpus", "rtx-4090", "--no-proof", "-o", str(again))
+    assert main(given) == 0
+    read = read_plan(again)
+    assert msgspec.structs.replace(read.job, task="causal-lm") == plan.job
+    same = ("micro_batch", "activation_checkpointing", "zero", "attention")
+    assert [getattr(read.strategy, f) for f in same] == [getattr(plan.strategy, f) for f in same]

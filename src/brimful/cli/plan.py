@@ -43,7 +43,7 @@ HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
-    flags.add_model(parser)
+    flags.add_model(parser, optional=True)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=True)
     flags.add_pipeline(parser, searched=True)
@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=programs.file_or_refusal("plan"),
         default=None,
-        help="DeepSpeed's JSON or Accelerate's YAML, which says what no flag says",
+        help="DeepSpeed's JSON, or Accelerate's, Axolotl's or LLaMA-Factory's YAML: what no flag "
+        "says",
     )
     parser.add_argument(
         "-o",
@@ -108,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.plan import write_yaml
     from brimful.search.budget import Budget
 
+    _take_model(args)
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)
@@ -265,6 +267,22 @@ def exit_code(found: "Solution") -> int:
     if found.record.rows[0].fits and host_may_fit(host):
         return FITS
     return OUT_OF_TIME if untried is not None else DOES_NOT_FIT
+
+
+def _take_model(args: argparse.Namespace) -> None:
+    """Take the model that ``--from`` names, where none was typed.
+
+    Raises:
+        InputError: There is none.
+    """
+    if args.model is not None:
+        return
+    from brimful.export.read_source import model_of
+
+    args.model = model_of(args.source) if args.source is not None else ""
+    if not args.model:
+        where = "" if args.source is None else f", and {args.source} names none"
+        raise InputError(f"no model was given{where}; give one (brimful models lists names)")
 
 
 def _take_source(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,11 +7,11 @@ Source: ``accelerate/commands/config/config_args.py``, ``commands/launch.py`` an
 """
 
 from pathlib import Path
+from typing import Any
 
-from brimful.errors import FileFormatError, InputError
+from brimful.errors import InputError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.read_deepspeed import read_deepspeed
-from brimful.plan import load_yaml
 
 _FSDP, _DEEPSPEED, _DEGREES = "fsdp_config", "deepspeed_config", "parallelism_config"
 _RECIPES = {"bf16": "bf16-mixed", "fp16": "fp16-mixed", "fp8": "fp8"}
@@ -26,25 +26,27 @@ _STRATEGIES = tuple(_STAGES)[2:]
 """Of FSDP1, which Accelerate counts from 1."""
 
 
-def read_accelerate(path: Path, *, num_devices: int, num_layers: int) -> Read:
+def is_accelerate(content: dict[str, Any]) -> bool:
+    """Whether a file's keys are Accelerate's."""
+    return bool(_OWN & {*content})
+
+
+def read_accelerate(
+    path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int
+) -> Read:
     """Read a file.
 
     Args:
         path: Of the YAML.
+        content: Of it.
         num_devices: That it is planned for.
         num_layers: Blocks of the model.
 
     Raises:
-        FileFormatError: It is no YAML of Accelerate's, or holds a value of another type.
+        FileFormatError: A value is of another type.
         InputError: Its numbers do not go together.
         UnsupportedError: This version plans nothing like it.
     """
-    content = load_yaml(path)
-    if not isinstance(content, dict) or not _OWN & {*content}:
-        raise FileFormatError(
-            f"{path} is neither DeepSpeed's JSON nor Accelerate's YAML, which names its "
-            f"distributed_type; give one of these"
-        )
     leaves = Leaves(path, content, "Accelerate")
     kind = leaves.take("distributed_type", str, "NO")
     if (recipe := _RECIPES.get(str(leaves.rest.get("mixed_precision")))) is not None:

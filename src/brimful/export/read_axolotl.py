@@ -1,0 +1,157 @@
+"""Axolotl's YAML read back: which flags of ``brimful plan`` say the same.
+
+Source: ``src/axolotl/utils/schemas`` (``config.py``, ``peft.py``, ``fsdp.py``, ``training.py``) and
+``loaders/model.py`` of Axolotl 0.19.0.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import InputError, UnsupportedError
+from brimful.export.leaves import Leaves, Read
+from brimful.export.trainer_leaves import (
+    Batches,
+    names_of,
+    say_adapter,
+    say_precision,
+    take_batches,
+    take_rates,
+    with_deepspeed,
+)
+from brimful.job import ALL_LINEAR
+
+MODEL = "base_model"
+_COMPLETION = "completion"
+_LIGER = "liger_"
+_DEGREES = {"dp_shard_size": "dp_shard", "dp_replicate_size": "dp_replicate",
+            "tensor_parallel_size": "tp"}  # fmt: skip
+
+
+def is_axolotl(content: dict[str, Any]) -> bool:
+    """Whether a file's keys are Axolotl's."""
+    return MODEL in content
+
+
+def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int) -> Read:
+    """Read a file.
+
+    Args:
+        path: Of the YAML.
+        content: Of it.
+        num_devices: That it is planned for.
+        num_layers: Blocks of the model.
+
+    Raises:
+        FileFormatError: A value is of another type.
+        InputError: Its numbers do not go together.
+        UnsupportedError: This version plans nothing like it.
+    """
+    leaves = Leaves(path, content, "Axolotl")
+    leaves.take(MODEL, str)
+    _task(leaves)
+    is_adapted = _method(leaves)
+    mixed = ("bf16-mixed", "fp16-mixed") if is_adapted else ("bf16", "fp16")
+    say_precision(
+        leaves,
+        {"bfloat16": "bf16", "float16": "fp16", "bf16": mixed[0], "fp16": mixed[1], "tf32": "tf32"},
+    )
+    leaves.say("seq_len", leaves.take("sequence_len", int), "sequence_len")
+    packs = leaves.take("sample_packing", bool)
+    leaves.say("packing", None if packs is None else ("none", "documents")[packs], "sample_packing")
+    take_batches(leaves, Batches("micro_batch_size"), num_devices)
+    take_rates(leaves, optimizer="optimizer", schedule="lr_scheduler")
+    _memory(leaves, num_devices)
+    return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
+
+
+def _task(leaves: Leaves) -> None:
+    """Take what is learnt: preferences, answers in chats, or every token."""
+    rl = leaves.take("rl", str)
+    if rl not in {None, "dpo"}:
+        raise UnsupportedError(
+            f"{leaves.path}: rl={rl} is not planned by this version; use rl: dpo, or leave it out",
+            nearest={"task": "dpo"},
+        )
+    if rl == "dpo":
+        leaves.say("task", "dpo", "rl")
+        return
+    sets = leaves.rest.get("datasets")
+    kinds = (
+        [each.get("type") for each in sets if isinstance(each, dict)]
+        if isinstance(sets, list)
+        else []
+    )
+    if kinds:
+        del leaves.rest["datasets"]
+        is_plain = all(kind == _COMPLETION for kind in kinds) or leaves.rest.get("train_on_inputs")
+        leaves.say("task", "causal-lm" if is_plain else "chat", "datasets.type")
+
+
+def _method(leaves: Leaves) -> bool:
+    """Take what trains; return whether adapters do."""
+    adapter = leaves.take("adapter", str)
+    bits = {
+        4: leaves.take("load_in_4bit", bool, False),
+        8: leaves.take("load_in_8bit", bool, False),
+    }
+    if adapter in {None, ""}:
+        leaves.say("method", "full", "(there is no adapter)")
+        return False
+    if adapter not in {"lora", "qlora"}:
+        raise UnsupportedError(
+            f"{leaves.path}: adapter={adapter} is not planned by this version; use lora or qlora",
+            nearest={"method": "lora"},
+        )
+    chosen = next((num for num, is_on in bits.items() if is_on), 4 if adapter == "qlora" else None)
+    say_adapter(
+        leaves, bits=chosen, is_dora=leaves.take("peft_use_dora", bool, False), key="adapter"
+    )
+    if chosen:
+        leaves.say("upcast", "all", "(prepare_model_for_kbit_training)")
+    leaves.say("lora_rank", leaves.take("lora_r", int), "lora_r")
+    leaves.say("lora_alpha", leaves.take("lora_alpha", float), "lora_alpha")
+    targets = names_of(leaves, "lora_target_modules")
+    is_every = leaves.take("lora_target_linear", bool, False)
+    leaves.say("lora_targets", ALL_LINEAR if is_every else targets, "lora_target_modules")
+    leaves.say("trained_modules", names_of(leaves, "lora_modules_to_save"), "lora_modules_to_save")
+    return True
+
+
+def _memory(leaves: Leaves, num_devices: int) -> None:
+    again = leaves.rest.pop("gradient_checkpointing", None)
+    if isinstance(again, str):
+        leaves.notes.append(
+            f"gradient_checkpointing={again} sends what it keeps to the host: not so here"
+        )
+    if again is not None:
+        leaves.say(
+            "activation_checkpointing", ["full" if again else "none"], "gradient_checkpointing"
+        )
+    if leaves.rest.pop("attn_implementation", "") == "eager":
+        leaves.say("attention", "eager", "attn_implementation")
+    if any(value is True for key, value in leaves.rest.items() if key.startswith(_LIGER)):
+        leaves.rest = {key: v for key, v in leaves.rest.items() if not key.startswith(_LIGER)}
+        leaves.say("fused_kernels", "liger", "liger_*")
+    if (cp := leaves.take("context_parallel_size", int, 1)) > 1:
+        raise UnsupportedError(
+            f"{leaves.path}: context_parallel_size={cp} is not planned by this version; leave "
+            f"it out"
+        )
+    for key, flag in _DEGREES.items():
+        degree = leaves.take(key, int)
+        if degree is not None and degree < 1:
+            raise InputError(f"{leaves.path}: {key} is {degree}; give 1 or more")
+        leaves.say(flag, degree, key)
+    if (leaves.rest.pop("fsdp", None) or leaves.has("fsdp_config")) and num_devices > 1:
+        _fsdp(leaves)
+
+
+def _fsdp(leaves: Leaves) -> None:
+    stays = leaves.take("fsdp_config.reshard_after_forward", bool, True) is False
+    leaves.say("zero", 2 if stays else 3, "fsdp_config")
+    for key in ("fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"):
+        if leaves.take(key, bool, False):
+            leaves.say("offload", "optimizer", key)
+            leaves.notes.append(f"{key} moves the shards too: planned without that")
+    if leaves.take("fsdp_version", int, 1) == 1:
+        leaves.notes.append("FSDP1 is planned as FSDP2, which takes less")

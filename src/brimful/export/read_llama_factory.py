@@ -1,0 +1,124 @@
+"""LLaMA-Factory's YAML read back: which flags of ``brimful plan`` say the same.
+
+Source: ``src/llamafactory/hparams`` (``model_args.py``, ``data_args.py``, ``finetuning_args.py``)
+and ``model/adapter.py``, ``model/model_utils/checkpointing.py`` of LLaMA-Factory 0.9.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import InputError, UnsupportedError
+from brimful.export.leaves import Leaves, Read
+from brimful.export.trainer_leaves import (
+    Batches,
+    names_of,
+    say_adapter,
+    say_precision,
+    take_batches,
+    take_rates,
+    with_deepspeed,
+)
+
+MODEL = "model_name_or_path"
+_OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})
+_STAGES = {"sft": "chat", "pt": "causal-lm", "dpo": "dpo"}
+_LOSSES = frozenset({"sigmoid"})
+
+
+def is_llama_factory(content: dict[str, Any]) -> bool:
+    """Whether a file's keys are LLaMA-Factory's."""
+    return MODEL in content and bool(_OWN & {*content})
+
+
+def read_llama_factory(
+    path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int
+) -> Read:
+    """Read a file.
+
+    Args:
+        path: Of the YAML.
+        content: Of it.
+        num_devices: That it is planned for.
+        num_layers: Blocks of the model.
+
+    Raises:
+        FileFormatError: A value is of another type.
+        InputError: Its numbers do not go together.
+        UnsupportedError: This version plans nothing like it.
+    """
+    leaves = Leaves(path, content, "LLaMA-Factory")
+    leaves.take(MODEL, str)
+    task = _task(leaves)
+    _method(leaves)
+    # What trains is held in fp32, unless ``pure_bf16`` says otherwise.
+    say_precision(leaves, {"pure_bf16": "bf16", "bf16": "bf16-mixed", "fp16": "fp16-mixed"})
+    leaves.say("seq_len", leaves.take("cutoff_len", int), "cutoff_len")
+    _packing(leaves, task)
+    take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
+    take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
+    is_off = leaves.take("disable_gradient_checkpointing", bool, False)
+    words = "disable_gradient_checkpointing" if is_off else "(on, where nothing turns it off)"
+    leaves.say("activation_checkpointing", ["none" if is_off else "full"], words)
+    if leaves.take("enable_liger_kernel", bool, False):
+        leaves.say("fused_kernels", "liger", "enable_liger_kernel")
+    if leaves.take("flash_attn", str) == "disabled":
+        leaves.say("attention", "eager", "flash_attn")
+    return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
+
+
+def _task(leaves: Leaves) -> str:
+    stage = leaves.take("stage", str, "sft")
+    loss = leaves.take("pref_loss", str, "sigmoid")
+    if stage not in _STAGES or (stage == "dpo" and loss not in _LOSSES):
+        what = f"stage={stage}" if stage not in _STAGES else f"pref_loss={loss}"
+        raise UnsupportedError(
+            f"{leaves.path}: {what} is not planned by this version; use stage: sft, pt, or dpo "
+            f"with pref_loss: sigmoid",
+            nearest={"task": "dpo"},
+        )
+    is_plain = leaves.take("train_on_prompt", bool, False) and stage == "sft"
+    task = "causal-lm" if is_plain else _STAGES[stage]
+    leaves.say("task", task, "stage")
+    return task
+
+
+def _packing(leaves: Leaves, task: str) -> None:
+    neat = leaves.take("neat_packing", bool, False)
+    packs = leaves.take("packing", bool, task == "causal-lm" or neat)
+    if task == "dpo":
+        return
+    kind = "documents" if neat else "wrapped" if packs and task == "causal-lm" else "none"
+    if packs and kind == "none":
+        kind = "documents"
+        leaves.notes.append(
+            "packed samples are planned apart from one another, as neat_packing has it"
+        )
+    leaves.say("packing", kind, "packing")
+
+
+def _method(leaves: Leaves) -> None:
+    kind = leaves.take("finetuning_type", str, "lora")
+    bits = leaves.take("quantization_bit", int)
+    if bits not in {None, 4, 8}:
+        raise InputError(f"{leaves.path}: quantization_bit is {bits}; give 4 or 8, or leave it out")
+    if kind == "full":
+        if bits:
+            raise InputError(
+                f"{leaves.path}: quantization_bit={bits} goes with finetuning_type: lora alone; "
+                f"leave one out"
+            )
+        leaves.say("method", "full", "finetuning_type")
+        return
+    if kind != "lora":
+        raise UnsupportedError(
+            f"{leaves.path}: finetuning_type={kind} is not planned by this version; use lora "
+            f"or full",
+            nearest={"method": "lora"},
+        )
+    say_adapter(
+        leaves, bits=bits, is_dora=leaves.take("use_dora", bool, False), key="finetuning_type"
+    )
+    leaves.say("lora_rank", leaves.take("lora_rank", int), "lora_rank")
+    leaves.say("lora_alpha", leaves.take("lora_alpha", float), "lora_alpha")
+    leaves.say("lora_targets", names_of(leaves, "lora_target"), "lora_target")
+    leaves.say("trained_modules", names_of(leaves, "additional_target"), "additional_target")

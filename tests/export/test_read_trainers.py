@@ -1,0 +1,192 @@
+"""YAMLs of Axolotl and of LLaMA-Factory read back into flags."""
+
+import json
+
+import pytest
+import yaml
+
+from brimful.cli.main import main
+from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.export.read_source import model_of, read_source
+
+AXOLOTL = {
+    "base_model": "NousResearch/Llama-3.2-1B",
+    "adapter": "qlora",
+    "load_in_4bit": True,
+    "lora_r": 32,
+    "lora_alpha": 16,
+    "lora_target_linear": True,
+    "sequence_len": 2048,
+    "sample_packing": True,
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "optimizer": "adamw_bnb_8bit",
+    "learning_rate": "2e-4",
+    "bf16": "auto",
+    "gradient_checkpointing": True,
+    "datasets": [{"path": "x", "type": "chat_template"}],
+}
+FACTORY = {
+    "model_name_or_path": "meta-llama/Llama-3.1-8B",
+    "stage": "sft",
+    "finetuning_type": "lora",
+    "lora_rank": 8,
+    "lora_target": "all",
+    "cutoff_len": 2048,
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 8,
+    "bf16": True,
+    "template": "llama3",
+}
+
+
+def read(tmp_path, content, num_devices=2):
+    path = tmp_path / "x.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    found = read_source(path, num_devices=num_devices, num_layers=16)
+    return {each.flag: each.value for each in found.taken}, found
+
+
+def test_axolotl_says_what_is_trained_and_how(tmp_path):
+    taken, found = read(tmp_path, AXOLOTL)
+    assert taken == {
+        "task": "chat", "method": "qlora", "base": "nf4-double", "upcast": "all", "lora_rank": 32,
+        "lora_alpha": 16.0, "lora_targets": "all-linear", "precision": "bf16-mixed",
+        "seq_len": 2048, "packing": "documents", "micro_batch": 2, "global_batch": 16,
+        "optimizer": "adamw-8bit", "learning_rate": 2e-4, "activation_checkpointing": ["full"],
+    }  # fmt: skip
+    assert (found.unread, found.left) == ((), ())
+
+
+def test_llama_factory_says_what_is_trained_and_how(tmp_path):
+    taken, found = read(tmp_path, FACTORY)
+    assert taken == {
+        "task": "chat", "method": "lora", "base": "bf16", "lora_rank": 8,
+        "lora_targets": "all-linear", "precision": "bf16-mixed", "seq_len": 2048,
+        "packing": "none", "micro_batch": 1, "global_batch": 16,
+        "activation_checkpointing": ["full"],
+    }  # fmt: skip
+    assert found.unread == ('template="llama3"',)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "expected"),
+    [
+        (AXOLOTL, {"adapter": None, "load_in_4bit": False},
+         {"method": "full", "precision": "bf16"}),
+        (AXOLOTL, {"adapter": "lora", "load_in_4bit": False}, {"method": "lora", "base": "bf16"}),
+        (AXOLOTL, {"adapter": "lora", "load_in_4bit": False, "load_in_8bit": True},
+         {"method": "qlora", "base": "llm-int8"}),
+        (AXOLOTL, {"adapter": "lora", "load_in_4bit": False, "peft_use_dora": True},
+         {"method": "dora"}),
+        (AXOLOTL, {"lora_target_linear": False, "lora_target_modules": ["q_proj", "v_proj"]},
+         {"lora_targets": "q_proj,v_proj"}),
+        (AXOLOTL, {"datasets": [{"type": "completion"}]}, {"task": "causal-lm"}),
+        (AXOLOTL, {"rl": "dpo"}, {"task": "dpo"}),
+        (AXOLOTL, {"liger_rms_norm": True}, {"fused_kernels": "liger"}),
+        (AXOLOTL, {"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": False}},
+         {"zero": 2}),
+        (AXOLOTL, {"fsdp_version": 2, "fsdp_config": {"offload_params": True}},
+         {"zero": 3, "offload": "optimizer"}),
+        (AXOLOTL, {"dp_shard_size": 2, "tensor_parallel_size": 2}, {"dp_shard": 2, "tp": 2}),
+        (FACTORY, {"finetuning_type": "full"}, {"method": "full", "precision": "bf16-mixed"}),
+        (FACTORY, {"finetuning_type": "full", "bf16": False, "pure_bf16": True},
+         {"precision": "bf16"}),
+        (FACTORY, {"quantization_bit": 4}, {"method": "qlora", "base": "nf4-double"}),
+        (FACTORY, {"quantization_bit": 8, "lora_target": "q_proj, v_proj"},
+         {"base": "llm-int8", "lora_targets": "q_proj,v_proj"}),
+        (FACTORY, {"stage": "pt"}, {"task": "causal-lm", "packing": "wrapped"}),
+        (FACTORY, {"stage": "dpo", "pref_loss": "sigmoid"}, {"task": "dpo"}),
+        (FACTORY, {"neat_packing": True}, {"packing": "documents"}),
+        (FACTORY, {"disable_gradient_checkpointing": True}, {"activation_checkpointing": ["none"]}),
+        (FACTORY, {"enable_liger_kernel": True}, {"fused_kernels": "liger"}),
+        (FACTORY, {"optim": "adamw_torch_fused", "lr_scheduler_type": "cosine", "max_steps": 30},
+         {"optimizer": "adamw", "schedule": "cosine", "steps": 30}),
+    ],
+)  # fmt: skip
+def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected):
+    taken, _ = read(tmp_path, {**base, **changes})
+    assert {flag: taken.get(flag) for flag in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "error", "words"),
+    [
+        (AXOLOTL, {"adapter": "vera"}, UnsupportedError, "adapter=vera"),
+        (AXOLOTL, {"rl": "grpo"}, UnsupportedError, "rl=grpo"),
+        (AXOLOTL, {"context_parallel_size": 4}, UnsupportedError, "context_parallel_size=4"),
+        (AXOLOTL, {"peft_use_dora": True}, UnsupportedError, "DoRA on a base of 4 bits"),
+        (AXOLOTL, {"optimizer": "galore_adamw"}, UnsupportedError, "optimizer=galore_adamw"),
+        (AXOLOTL, {"micro_batch_size": 0}, InputError, "micro_batch_size is 0"),
+        (AXOLOTL, {"micro_batch_size": "many"}, FileFormatError, "wants a whole number"),
+        (AXOLOTL, {"lora_target_modules": {"a": 1}, "lora_target_linear": 3}, FileFormatError,
+         "true or false"),
+        (AXOLOTL, {"lora_target_modules": [1]}, FileFormatError, "wants names"),
+        (AXOLOTL, {"dp_shard_size": -1}, InputError, "dp_shard_size is -1"),
+        (AXOLOTL, {"deepspeed": "nowhere.json"}, InputError, "nowhere.json"),
+        (FACTORY, {"finetuning_type": "freeze"}, UnsupportedError, "finetuning_type=freeze"),
+        (FACTORY, {"stage": "ppo"}, UnsupportedError, "stage=ppo"),
+        (FACTORY, {"stage": "dpo", "pref_loss": "orpo"}, UnsupportedError, "pref_loss=orpo"),
+        (FACTORY, {"quantization_bit": 3}, InputError, "quantization_bit is 3"),
+        (FACTORY, {"quantization_bit": 4, "finetuning_type": "full"}, InputError, "lora alone"),
+    ],
+)  # fmt: skip
+def test_what_is_not_run_is_refused_in_a_sentence(tmp_path, base, changes, error, words):
+    with pytest.raises(error, match=words):
+        read(tmp_path, {**base, **changes})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "some: thing\n", "- a\n- b\n", "base_model: x\nbase_model: y\n",
+        "base_model: !!python/object/apply:os.system ['true']\n", "base_model: [\n",
+    ],
+)  # fmt: skip
+def test_a_yaml_that_is_nobodys_is_told_so(tmp_path, text):
+    with pytest.raises(FileFormatError):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("base", [AXOLOTL, FACTORY], ids=["axolotl", "llama-factory"])
+def test_deepspeeds_json_beside_it_is_read_too(tmp_path, base):
+    (tmp_path / "zero3.json").write_text(
+        json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}})
+    )
+    taken, _ = read(tmp_path, {**base, "deepspeed": "zero3.json"})
+    assert (taken["zero"], taken["precision"]) == (3, "bf16-mixed")
+
+
+def test_the_model_is_what_the_file_names(tmp_path):
+    for base, name in (
+        (AXOLOTL, "NousResearch/Llama-3.2-1B"),
+        (FACTORY, "meta-llama/Llama-3.1-8B"),
+    ):
+        path = tmp_path / "x.yaml"
+        path.write_text(yaml.safe_dump(base))
+        assert model_of(path) == name
+        path.write_text(yaml.safe_dump({**base, "base_model": 3, "model_name_or_path": 3}))
+        with pytest.raises(FileFormatError, match="names 3 as its model"):
+            model_of(path)
+    other = tmp_path / "accelerate.yaml"
+    other.write_text("distributed_type: 'NO'\n")
+    assert model_of(other) == ""
+
+
+def test_a_plan_wants_a_model(tmp_path, capsys):
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("distributed_type: 'NO'\n")
+    for more, words in (
+        ((), "no model was given; give one"),
+        (("--from", str(path)), "names none"),
+    ):
+        assert main(["plan", *more, "--gpus", "rtx-4090"]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_model_that_is_typed_wins(tmp_path, capsys):
+    path = tmp_path / "lora.yaml"
+    path.write_text(yaml.safe_dump(FACTORY))
+    given = ("plan", "llama-3.2-1b", "--from", str(path), "--gpus", "rtx-4090", "--no-proof")
+    assert main(given) == 0
+    assert "LoRA of llama-3.2-1b at 2,048 tokens" in capsys.readouterr().out
