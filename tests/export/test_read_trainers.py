@@ -62,7 +62,7 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
     taken, found = read(tmp_path, FACTORY)
     assert taken == {
         "task": "chat", "method": "lora", "base": "bf16", "lora_rank": 8,
-        "lora_targets": "all-linear", "precision": "bf16-mixed", "seq_len": 2048,
+        "lora_alpha": 16.0, "lora_targets": "all-linear", "precision": "bf16-mixed", "seq_len": 2048,
         "packing": "none", "micro_batch": 1, "global_batch": 16,
         "activation_checkpointing": ["full"],
     }  # fmt: skip
@@ -95,6 +95,10 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
         (FACTORY, {"quantization_bit": 4}, {"method": "qlora", "base": "nf4-double"}),
         (FACTORY, {"quantization_bit": 8, "lora_target": "q_proj, v_proj"},
          {"base": "llm-int8", "lora_targets": "q_proj,v_proj"}),
+        (FACTORY, {"quantization_bit": 4, "double_quantization": False, "lora_rank": None},
+         {"base": "nf4", "lora_rank": 8, "lora_alpha": 16.0}),
+        (FACTORY, {"cutoff_len": None, "lora_target": None},
+         {"seq_len": 2048, "lora_targets": "all-linear"}),
         (FACTORY, {"stage": "pt"}, {"task": "causal-lm", "packing": "wrapped"}),
         (FACTORY, {"stage": "dpo", "pref_loss": "sigmoid"}, {"task": "dpo"}),
         (FACTORY, {"neat_packing": True}, {"packing": "documents"}),
@@ -125,6 +129,7 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
         (AXOLOTL, {"dp_shard_size": -1}, InputError, "dp_shard_size is -1"),
         (AXOLOTL, {"deepspeed": "nowhere.json"}, InputError, "nowhere.json"),
         (FACTORY, {"finetuning_type": "freeze"}, UnsupportedError, "finetuning_type=freeze"),
+        (FACTORY, {"use_galore": True}, UnsupportedError, "use_galore"),
         (FACTORY, {"stage": "ppo"}, UnsupportedError, "stage=ppo"),
         (FACTORY, {"stage": "dpo", "pref_loss": "orpo"}, UnsupportedError, "pref_loss=orpo"),
         (FACTORY, {"quantization_bit": 3}, InputError, "quantization_bit is 3"),

@@ -1,7 +1,9 @@
 """LLaMA-Factory's YAML read back: which flags of ``brimful plan`` say the same.
 
-Source: ``src/llamafactory/hparams`` (``model_args.py``, ``data_args.py``, ``finetuning_args.py``)
-and ``model/adapter.py``, ``model/model_utils/checkpointing.py`` of LLaMA-Factory 0.9.
+Source: ``src/llamafactory/hparams`` (``model_args.py``, ``data_args.py``, ``finetuning_args.py``) of
+LLaMA-Factory in 2025, whose defaults stand in for what a file does not say. That what trains is
+held in fp32 and blocks are checkpointed is as remembered of ``model/adapter.py`` and
+``model/model_utils/checkpointing.py``.
 """
 
 from pathlib import Path
@@ -18,11 +20,15 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
+from brimful.job import ALL_LINEAR
 
 MODEL = "model_name_or_path"
 _OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})
 _STAGES = {"sft": "chat", "pt": "causal-lm", "dpo": "dpo"}
 _LOSSES = frozenset({"sigmoid"})
+_RANK, _CUTOFF = 8, 2048
+"""Its defaults."""
+_OTHER_UPDATES = ("use_galore", "use_apollo", "use_badam", "use_llama_pro")
 
 
 def is_llama_factory(content: dict[str, Any]) -> bool:
@@ -52,7 +58,7 @@ def read_llama_factory(
     _method(leaves)
     # What trains is held in fp32, unless ``pure_bf16`` says otherwise.
     say_precision(leaves, {"pure_bf16": "bf16", "bf16": "bf16-mixed", "fp16": "fp16-mixed"})
-    leaves.say("seq_len", leaves.take("cutoff_len", int), "cutoff_len")
+    leaves.say("seq_len", leaves.take("cutoff_len", int, _CUTOFF), "cutoff_len")
     _packing(leaves, task)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
@@ -97,6 +103,14 @@ def _packing(leaves: Leaves, task: str) -> None:
 
 
 def _method(leaves: Leaves) -> None:
+    for switch in _OTHER_UPDATES:
+        if leaves.take(switch, bool, False):
+            raise UnsupportedError(
+                f"{leaves.path}: {switch} is not planned by this version; leave it out, or give "
+                f"--optimizer adamw-8bit"
+            )
+    if leaves.take("use_unsloth", bool, False):
+        leaves.notes.append("Unsloth's kernels are not planned, and take less than these")
     kind = leaves.take("finetuning_type", str, "lora")
     bits = leaves.take("quantization_bit", int)
     if bits not in {None, 4, 8}:
@@ -118,7 +132,11 @@ def _method(leaves: Leaves) -> None:
     say_adapter(
         leaves, bits=bits, is_dora=leaves.take("use_dora", bool, False), key="finetuning_type"
     )
-    leaves.say("lora_rank", leaves.take("lora_rank", int), "lora_rank")
-    leaves.say("lora_alpha", leaves.take("lora_alpha", float), "lora_alpha")
-    leaves.say("lora_targets", names_of(leaves, "lora_target"), "lora_target")
+    if not leaves.take("double_quantization", bool, True) and bits == 4:  # noqa: PLR2004 - nf4
+        leaves.taken = [each for each in leaves.taken if each.flag != "base"]
+        leaves.say("base", "nf4", "double_quantization")
+    rank = leaves.take("lora_rank", int, _RANK)
+    leaves.say("lora_rank", rank, "lora_rank")
+    leaves.say("lora_alpha", leaves.take("lora_alpha", float, 2.0 * rank), "lora_alpha")
+    leaves.say("lora_targets", names_of(leaves, "lora_target") or ALL_LINEAR, "lora_target")
     leaves.say("trained_modules", names_of(leaves, "additional_target"), "additional_target")
