@@ -62,8 +62,8 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
     taken, found = read(tmp_path, FACTORY)
     assert taken == {
         "task": "chat", "method": "lora", "base": "bf16", "lora_rank": 8,
-        "lora_alpha": 16.0, "lora_targets": "all-linear", "precision": "bf16-mixed", "seq_len": 2048,
-        "packing": "none", "micro_batch": 1, "global_batch": 16,
+        "lora_alpha": 16.0, "lora_targets": "all-linear", "precision": "bf16-mixed",
+        "seq_len": 2048, "packing": "none", "micro_batch": 1, "global_batch": 16,
         "activation_checkpointing": ["full"],
     }  # fmt: skip
     assert found.unread == ('template="llama3"',)

@@ -1,7 +1,7 @@
 """LLaMA-Factory's YAML read back: which flags of ``brimful plan`` say the same.
 
-Source: ``src/llamafactory/hparams`` (``model_args.py``, ``data_args.py``, ``finetuning_args.py``) of
-LLaMA-Factory in 2025, whose defaults stand in for what a file does not say. That what trains is
+Source: ``src/llamafactory/hparams`` (``model_args.py``, ``data_args.py``, ``finetuning_args.py``)
+of LLaMA-Factory in 2025, whose defaults stand in for what a file does not say. That what trains is
 held in fp32 and blocks are checkpointed is as remembered of ``model/adapter.py`` and
 ``model/model_utils/checkpointing.py``.
 """
