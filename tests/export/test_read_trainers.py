@@ -99,6 +99,12 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
          {"base": "nf4", "lora_rank": 8, "lora_alpha": 16.0}),
         (FACTORY, {"cutoff_len": None, "lora_target": None},
          {"seq_len": 2048, "lora_targets": "all-linear"}),
+        (AXOLOTL, {"optimizer": "adamw_torch_4bit", "warmup_steps": 0.1},
+         {"optimizer": "adamw-4bit", "warmup_steps": None}),
+        (AXOLOTL, {"optimizer": "muon", "expert_parallel_size": 2}, {"optimizer": "muon", "ep": 2}),
+        (AXOLOTL, {"fp8": True}, {"precision": "fp8"}),
+        (FACTORY, {"quantization_bit": 4, "quantization_method": "bitsandbytes"},
+         {"base": "nf4-double"}),
         (FACTORY, {"stage": "pt"}, {"task": "causal-lm", "packing": "wrapped"}),
         (FACTORY, {"stage": "dpo", "pref_loss": "sigmoid"}, {"task": "dpo"}),
         (FACTORY, {"neat_packing": True}, {"packing": "documents"}),
@@ -129,6 +135,10 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
         (AXOLOTL, {"dp_shard_size": -1}, InputError, "dp_shard_size is -1"),
         (AXOLOTL, {"deepspeed": "nowhere.json"}, InputError, "nowhere.json"),
         (FACTORY, {"finetuning_type": "freeze"}, UnsupportedError, "finetuning_type=freeze"),
+        (AXOLOTL, {"adapter": None}, InputError, "goes with an adapter"),
+        (AXOLOTL, {"reward_model": True}, UnsupportedError, "reward_model"),
+        (FACTORY, {"quantization_bit": 4, "quantization_type": "fp4"}, UnsupportedError,
+         "quantization_type=fp4"),
         (FACTORY, {"use_galore": True}, UnsupportedError, "use_galore"),
         (FACTORY, {"stage": "ppo"}, UnsupportedError, "stage=ppo"),
         (FACTORY, {"stage": "dpo", "pref_loss": "orpo"}, UnsupportedError, "pref_loss=orpo"),
@@ -158,8 +168,11 @@ def test_deepspeeds_json_beside_it_is_read_too(tmp_path, base):
     (tmp_path / "zero3.json").write_text(
         json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}})
     )
-    taken, _ = read(tmp_path, {**base, "deepspeed": "zero3.json"})
-    assert (taken["zero"], taken["precision"]) == (3, "bf16-mixed")
+    inner = tmp_path / "examples" / "lora"
+    inner.mkdir(parents=True)
+    for folder in (tmp_path, inner):
+        taken, _ = read(folder, {**base, "deepspeed": "zero3.json"})
+        assert (taken["zero"], taken["precision"]) == (3, "bf16-mixed")
 
 
 def test_the_model_is_what_the_file_names(tmp_path):

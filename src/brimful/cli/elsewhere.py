@@ -91,16 +91,18 @@ _LIKE_LORA = Elsewhere(
 _SOME_LAYERS = Elsewhere(
     "some layers in full, the rest frozen",
     "LoRA has the frozen weights and activations of every layer, which is the most that these need "
-    "there; instead of its adapters count 16 bytes for each parameter that trains (--optimizer "
-    "adamw)",
+    "there; instead of its adapters count 16 bytes for each parameter that trains",
     "lora",
 )
-_GALORE = Elsewhere(
-    "moments in a subspace of each matrix",
-    "8-bit moments are about as small, and the gradients stay whole in both",
-    "adamw-8bit",
-    flag="optimizer",
-)
+OTHER_OPTIMIZERS = {
+    word: Elsewhere(like.what, like.why, rule.name)
+    for rule in OPTIMIZERS.values()
+    for like in rule.likes
+    for word in like.words
+}
+"""Optimizers that are not run."""
+_UPDATES = ("apollo", "galore", "q-galore")
+"""Of these, words that people take for a method."""
 METHODS = {
     **dict.fromkeys(("freeze", "freezing", "frozen", "last-layers", "lisa"), _SOME_LAYERS),
     **dict.fromkeys(
@@ -117,7 +119,7 @@ METHODS = {
     **dict.fromkeys(("loftq", "qdora"), Elsewhere(
         "other adapters beside weights in 4 bits", "QLoRA's are about as large", "qlora"
     )),
-    **dict.fromkeys(("apollo", "galore", "q-galore"), _GALORE),
+    **{word: OTHER_OPTIMIZERS[word]._replace(flag="optimizer") for word in _UPDATES},
     "sft": Elsewhere(
         "what is learnt, not what trains", "without more every parameter trains", "full"
     ),
@@ -126,44 +128,6 @@ METHODS = {
     )),
 }  # fmt: skip
 """Methods that are not run."""
-_TWO_MOMENTS = Elsewhere("two numbers a parameter", "AdamW keeps as many", "adamw")
-_ONE_MOMENT = Elsewhere("one number a parameter", "SGD with momentum keeps as many", "sgd")
-_THREE_MOMENTS = Elsewhere(
-    "three numbers a parameter or more", "AdamW keeps two: 4 bytes a number come on top", "adamw"
-)
-_FACTORED = Elsewhere("moments by rows and columns", "Adafactor keeps about as little", "adafactor")
-_IN_8_BITS = Elsewhere("one number a parameter in 8 bits", "8-bit AdamW keeps two", "adamw-8bit")
-OTHER_OPTIMIZERS = {
-    **dict.fromkeys((
-        "adamax", "lamb", "nadam", "radam", "schedule-free", "schedule-free-adamw",
-        "schedule-free-radam", "schedulefree", "sophia", "stable-adamw",
-    ), _TWO_MOMENTS),
-    **dict.fromkeys((
-        "adagrad", "adam-mini", "lars", "lion", "lion-32bit", "paged-lion", "paged-lion-32bit",
-        "rmsprop", "schedule-free-sgd", "signum",
-    ), _ONE_MOMENT),
-    **dict.fromkeys(("adan", "ademamix", "dadapt-adam", "prodigy"), _THREE_MOMENTS),
-    **dict.fromkeys(("adalomo", "came", "sm3"), _FACTORED),
-    **dict.fromkeys((
-        "ademamix-8bit", "lion-8bit", "paged-ademamix-8bit", "paged-lion-8bit", "rmsprop-bnb-8bit",
-    ), _IN_8_BITS),
-    **dict.fromkeys((
-        "apollo", "apollo-adamw", "apollo-adamw-layerwise", "apollo-mini", "galore",
-        "galore-adafactor", "galore-adamw", "galore-adamw-8bit", "galore-adamw-8bit-layerwise",
-        "galore-adamw-layerwise", "q-galore",
-    ), _GALORE._replace(flag="")),
-    **dict.fromkeys(("kron", "shampoo", "soap"), Elsewhere(
-        "moments and two matrices for each matrix",
-        "AdamW keeps the moments, and the matrices come on top",
-        "adamw",
-    )),
-    "lomo": Elsewhere(
-        "updates in the backward pass that keep nothing",
-        "it is SGD without momentum: --beta1 0 --optimizer-in-backward --clip 0",
-        "sgd",
-    ),
-}  # fmt: skip
-"""Optimizers that are not run."""
 _PACKED = Elsewhere(
     "weights in 8 bits or fewer, which do not train",
     "adapters beside them do: --method qlora (--base says which)",
@@ -221,10 +185,7 @@ SAME: Mapping[str, Mapping[str, str]] = {
             for name in (rule.transformers.name, *rule.transformers.reads)
             if name not in OPTIMIZERS
         },
-        "adamw4bit": "adamw-4bit",
-        "adamw-torch-4bit": "adamw-4bit",
-        "adamw-torch-fp8": "adamw-fp8",
-        "fusedadam": "adamw",
+        **{name: rule.name for rule in OPTIMIZERS.values() for name in rule.also},
     },
     "precision": {
         "16-mixed": "fp16-mixed",

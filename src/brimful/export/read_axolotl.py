@@ -24,6 +24,7 @@ MODEL = "base_model"
 _COMPLETION = "completion"
 _LIGER = "liger_"
 _DEGREES = {"dp_shard_size": "dp_shard", "dp_replicate_size": "dp_replicate",
+            "expert_parallel_size": "ep",
             "tensor_parallel_size": "tp"}  # fmt: skip
 
 
@@ -51,10 +52,8 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     _task(leaves)
     is_adapted = _method(leaves)
     mixed = ("bf16-mixed", "fp16-mixed") if is_adapted else ("bf16", "fp16")
-    say_precision(
-        leaves,
-        {"bfloat16": "bf16", "float16": "fp16", "bf16": mixed[0], "fp16": mixed[1], "tf32": "tf32"},
-    )
+    recipes = {"fp8": "fp8", "bfloat16": "bf16", "float16": "fp16", "tf32": "tf32"}
+    say_precision(leaves, {**recipes, "bf16": mixed[0], "fp16": mixed[1]})
     leaves.say("seq_len", leaves.take("sequence_len", int), "sequence_len")
     packs = leaves.take("sample_packing", bool)
     leaves.say("packing", None if packs is None else ("none", "documents")[packs], "sample_packing")
@@ -72,6 +71,11 @@ def _task(leaves: Leaves) -> None:
             f"{leaves.path}: rl={rl} is not planned by this version; use rl: dpo, or leave it out",
             nearest={"task": "dpo"},
         )
+    for switch in ("reward_model", "process_reward_model"):
+        if leaves.take(switch, bool, False):
+            raise UnsupportedError(
+                f"{leaves.path}: {switch} is not planned by this version; leave it out"
+            )
     if rl == "dpo":
         leaves.say("task", "dpo", "rl")
         return
@@ -95,6 +99,11 @@ def _method(leaves: Leaves) -> bool:
         8: leaves.take("load_in_8bit", bool, False),
     }
     if adapter in {None, ""}:
+        if any(bits.values()):
+            raise InputError(
+                f"{leaves.path}: a base in 4 or 8 bits goes with an adapter; give "
+                f"adapter: qlora or lora, or load it whole"
+            )
         leaves.say("method", "full", "(there is no adapter)")
         return False
     if adapter not in {"lora", "qlora"}:

@@ -28,6 +28,7 @@ _STAGES = {"sft": "chat", "pt": "causal-lm", "dpo": "dpo"}
 _LOSSES = frozenset({"sigmoid"})
 _RANK, _CUTOFF = 8, 2048
 """Its defaults."""
+_PACKED, _SAME = {"quantization_method": "bnb", "quantization_type": "nf4"}, ("bitsandbytes",)
 _OTHER_UPDATES = ("use_galore", "use_apollo", "use_badam", "use_llama_pro")
 
 
@@ -57,7 +58,9 @@ def read_llama_factory(
     task = _task(leaves)
     _method(leaves)
     # What trains is held in fp32, unless ``pure_bf16`` says otherwise.
-    say_precision(leaves, {"pure_bf16": "bf16", "bf16": "bf16-mixed", "fp16": "fp16-mixed"})
+    say_precision(
+        leaves, {"fp8": "fp8", "pure_bf16": "bf16", "bf16": "bf16-mixed", "fp16": "fp16-mixed"}
+    )
     leaves.say("seq_len", leaves.take("cutoff_len", int, _CUTOFF), "cutoff_len")
     _packing(leaves, task)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
@@ -106,13 +109,23 @@ def _method(leaves: Leaves) -> None:
     for switch in _OTHER_UPDATES:
         if leaves.take(switch, bool, False):
             raise UnsupportedError(
-                f"{leaves.path}: {switch} is not planned by this version; leave it out, or give "
-                f"--optimizer adamw-8bit"
+                f"{leaves.path}: {switch} is not planned by this version; leave it out, and "
+                f"give an --optimizer that keeps little"
             )
     if leaves.take("use_unsloth", bool, False):
         leaves.notes.append("Unsloth's kernels are not planned, and take less than these")
     kind = leaves.take("finetuning_type", str, "lora")
     bits = leaves.take("quantization_bit", int)
+    other = {
+        key: value
+        for key, usual in _PACKED.items()
+        if (value := leaves.take(key, str, usual)) not in {usual, *_SAME}
+    }
+    if bits and other:
+        words = " and ".join(f"{key}={value}" for key, value in other.items())
+        raise UnsupportedError(
+            f"{leaves.path}: {words} is not planned by this version; use nf4 of bnb"
+        )
     if bits not in {None, 4, 8}:
         raise InputError(f"{leaves.path}: quantization_bit is {bits}; give 4 or 8, or leave it out")
     if kind == "full":

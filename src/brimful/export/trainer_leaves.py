@@ -16,9 +16,13 @@ from brimful.techniques.optimizers import OPTIMIZERS
 _OPTIMIZERS = {
     name: rule.name
     for rule in OPTIMIZERS.values()
-    if rule.transformers is not None
-    for name in (rule.transformers.name, *rule.transformers.reads)
+    for spelled in [rule.transformers]
+    for name in (
+        *((spelled.name, *spelled.reads) if spelled is not None else ()),
+        *(other.replace("-", "_") for other in (rule.name, *rule.also)),
+    )
 }
+"""By the names of Hugging Face's Trainer, and ours."""
 _SCHEDULES = {
     "constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine",
     "linear": "linear",
@@ -49,6 +53,10 @@ def numbered(value: Any) -> Any:
         return value
 
 
+def _number(value: Any) -> float:
+    return value if isinstance(value, int | float) else 0.0
+
+
 def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
     """Take what the update is made of.
 
@@ -77,7 +85,8 @@ def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
     if kind is not None and kind not in _SCHEDULES:
         leaves.notes.append(f"{schedule}={kind} is planned as --schedule says")
     leaves.say("schedule", _SCHEDULES.get(kind or ""), schedule)
-    leaves.say("warmup_steps", leaves.take("warmup_steps", int), "warmup_steps")
+    if not 0 < _number(leaves.rest.get("warmup_steps")) < 1:  # else a share of all steps
+        leaves.say("warmup_steps", leaves.take("warmup_steps", int), "warmup_steps")
     steps = leaves.take("max_steps", int)
     leaves.say("steps", steps if steps is None or steps > 0 else None, "max_steps")
 
@@ -162,12 +171,13 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
     name = leaves.take("deepspeed", str)
     if name is None:
         return leaves.read()
-    places = [leaves.path.parent / name, Path(name)]
+    # Programs name it from where they are started, which is often the top of their checkout.
+    places = [*(folder / name for folder in leaves.path.resolve().parents), Path(name)]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
         raise InputError(
-            f"{leaves.path}: deepspeed is {name}, and there is no such file beside it or here; "
-            f"give its path, or leave it out and give --zero"
+            f"{leaves.path}: deepspeed is {name}, and there is no such file beside it, above "
+            f"or here; give its path, or leave it out and give --zero"
         )
     other = read_deepspeed(found, num_devices=num_devices, num_layers=num_layers)
     mine = {each.flag for each in leaves.taken}

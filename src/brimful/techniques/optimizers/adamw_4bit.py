@@ -12,4 +12,5 @@ ADAMW_4BIT = in_few_bits(
     "two moments of half a byte, scales per 128",
     "Li et al. 2023, arXiv:2309.01507; ``torchao/optim`` (0.18)",
     FOUR_BITS,
+    also=("adamw4bit", "adamw-torch-4bit"),
 )

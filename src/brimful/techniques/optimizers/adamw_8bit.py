@@ -9,6 +9,7 @@ moments. The two tables of 256 values, which all parameters share, are left out.
 from brimful.techniques.optimizers.base import (
     FP32_BYTES,
     Kept,
+    Like,
     Settings,
     Spelled,
     StateType,
@@ -61,5 +62,35 @@ ADAMW_8BIT = two_moments(
         is_same=False,
         # a GPU that is full would send pages of the paged one's state to the host
         reads=("adamw8bit", "adamw_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
+    ),
+    likes=(
+        Like(
+            (
+                "ademamix-8bit",
+                "lion-8bit",
+                "paged-ademamix-8bit",
+                "paged-lion-8bit",
+                "rmsprop-bnb-8bit",
+            ),
+            "one number a parameter in 8 bits",
+            "8-bit AdamW keeps two",
+        ),
+        Like(
+            (
+                "apollo",
+                "apollo-adamw",
+                "apollo-adamw-layerwise",
+                "apollo-mini",
+                "galore",
+                "galore-adafactor",
+                "galore-adamw",
+                "galore-adamw-8bit",
+                "galore-adamw-8bit-layerwise",
+                "galore-adamw-layerwise",
+                "q-galore",
+            ),
+            "moments in a subspace of each matrix",
+            "8-bit moments are about as small, and the gradients stay whole in both",
+        ),
     ),
 )

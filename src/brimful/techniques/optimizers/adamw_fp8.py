@@ -12,4 +12,5 @@ ADAMW_FP8 = in_few_bits(
     "two moments of a byte (fp8), scales per 256",
     "``torchao/optim`` (0.18)",
     EIGHT_BITS,
+    also=("adamw-torch-fp8",),
 )

@@ -105,6 +105,20 @@ Flops = Callable[[Updated, Settings], float]
 """Returns what one update of a parameter multiplies, in products of matrices."""
 
 
+class Like(NamedTuple):
+    """Optimizers of others that no part of this version runs, and that one of ours is like.
+
+    Attributes:
+        words: As they are typed.
+        what: What they keep.
+        why: What is alike.
+    """
+
+    words: tuple[str, ...]
+    what: str
+    why: str
+
+
 class Spelled(NamedTuple):
     """What a program that we export to calls an optimizer.
 
@@ -160,6 +174,8 @@ class Optimizer:
         transformers: In Hugging Face's Trainer; None: it has none.
         deepspeed: In DeepSpeed's JSON; None: it is not said there.
         titan: torchtitan's implementation of AdamW; empty: it has none.
+        also: Other names that mean it.
+        likes: What else it is the nearest to.
     """
 
     name: str
@@ -188,6 +204,8 @@ class Optimizer:
     transformers: Spelled | None = None
     deepspeed: Spelled | None = None
     titan: str = ""
+    also: tuple[str, ...] = ()
+    likes: tuple[Like, ...] = ()
 
 
 def counted(*, on_host: bool) -> Kept:

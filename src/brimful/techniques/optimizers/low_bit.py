@@ -84,8 +84,10 @@ class Format(NamedTuple):
         return (taken,) if taken else ()
 
 
-def in_few_bits(name: str, keeps: str, source: str, held: Format) -> Optimizer:
-    """Return the record of AdamW with moments of a format."""
+def in_few_bits(
+    name: str, keeps: str, source: str, held: Format, *, also: tuple[str, ...]
+) -> Optimizer:
+    """Return the record of AdamW with moments of a format, which has these other names."""
     return two_moments(
         name,
         keeps=keeps,
@@ -98,4 +100,5 @@ def in_few_bits(name: str, keeps: str, source: str, held: Format) -> Optimizer:
         travels=False,
         compiled=True,
         rounds=True,
+        also=also,
     )
