@@ -207,4 +207,6 @@ def test_a_model_that_is_typed_wins(tmp_path, capsys):
     path.write_text(yaml.safe_dump(FACTORY))
     given = ("plan", "llama-3.2-1b", "--from", str(path), "--gpus", "rtx-4090", "--no-proof")
     assert main(given) == 0
-    assert "LoRA of llama-3.2-1b at 2,048 tokens" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "LoRA of llama-3.2-1b at 2,048 tokens" in said
+    assert "llama-3.2-1b stands in for meta-llama/Llama-3.1-8B" in said

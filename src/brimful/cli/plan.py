@@ -290,7 +290,7 @@ def _take_source(args: argparse.Namespace) -> dict[str, Any]:
     if args.source is None:
         return {}
     from brimful.export.leaves import without
-    from brimful.export.read_source import read_source
+    from brimful.export.read_source import model_of, read_source
     from brimful.hardware.gpus import count_devices
 
     num_devices = count_devices(args.gpus or defaults.GPUS)
@@ -298,6 +298,9 @@ def _take_source(args: argparse.Namespace) -> dict[str, Any]:
     read = read_source(args.source, num_devices=num_devices, num_layers=num_layers)
     typed = frozenset(name for name in flags.TRAINING if getattr(args, name, None) is not None)
     kept, replaced = without(read, typed)
+    named = model_of(args.source)
+    if named not in {"", args.model}:
+        replaced.insert(0, f"{args.model} stands in for {named}")
     for taken in kept:
         setattr(args, taken.flag, taken.value)
     return {
