@@ -50,12 +50,15 @@ def read(tmp_path, content, num_devices=2):
 def test_axolotl_says_what_is_trained_and_how(tmp_path):
     taken, found = read(tmp_path, AXOLOTL)
     assert taken == {
-        "task": "chat", "method": "qlora", "base": "nf4-double", "upcast": "all", "lora_rank": 32,
+        "task": "chat", "method": "qlora", "base": "nf4-double", "lora_rank": 32,
         "lora_alpha": 16.0, "lora_targets": "all-linear", "precision": "bf16-mixed",
         "seq_len": 2048, "packing": "documents", "micro_batch": 2, "global_batch": 16,
         "optimizer": "adamw-8bit", "learning_rate": 2e-4, "activation_checkpointing": ["full"],
     }  # fmt: skip
     assert (found.unread, found.left) == ((), ())
+    assert any("in 16 bits" in note for note in found.notes)
+    alone, _ = read(tmp_path, AXOLOTL, num_devices=1)
+    assert alone["upcast"] == "all"
 
 
 def test_llama_factory_says_what_is_trained_and_how(tmp_path):
@@ -103,6 +106,8 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
          {"optimizer": "adamw-4bit", "warmup_steps": None}),
         (AXOLOTL, {"optimizer": "muon", "expert_parallel_size": 2}, {"optimizer": "muon", "ep": 2}),
         (AXOLOTL, {"fp8": True}, {"precision": "fp8"}),
+        (AXOLOTL, {"tf32": True}, {"precision": "bf16-mixed"}),
+        (AXOLOTL, {"tf32": True, "bf16": False}, {"precision": "tf32"}),
         (FACTORY, {"quantization_bit": 4, "quantization_method": "bitsandbytes"},
          {"base": "nf4-double"}),
         (FACTORY, {"stage": "pt"}, {"task": "causal-lm", "packing": "wrapped"}),
@@ -210,3 +215,29 @@ def test_a_model_that_is_typed_wins(tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "LoRA of llama-3.2-1b at 2,048 tokens" in said
     assert "llama-3.2-1b stands in for meta-llama/Llama-3.1-8B" in said
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "words"),
+    [
+        (AXOLOTL, {"adapter": "vera"}, "adapter=vera"),
+        (AXOLOTL, {"rl": "grpo"}, "rl=grpo"),
+        (FACTORY, {"finetuning_type": "freeze"}, "finetuning_type=freeze"),
+    ],
+)
+def test_a_refusal_is_a_sentence_where_the_file_alone_names_the_model(
+    tmp_path, capsys, base, changes, words
+):
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump({**base, **changes}))
+    assert main(["plan", "--from", str(path), "--gpus", "rtx-4090"]) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert said.out == ""  # an answer would be of other numbers than the file's
+
+
+def test_two_gpus_plan_what_axolotl_says(tmp_path, capsys):
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump({**AXOLOTL, "tf32": True, "sample_packing": False}))
+    assert main(["plan", "--from", str(path), "--gpus", "2xh100", "--no-proof"]) == 0
+    assert "precision=bf16-mixed" in " ".join(capsys.readouterr().out.split())

@@ -57,6 +57,8 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     except (InputError, UnsupportedError, OutOfTimeError) as error:
         if verb not in VERBS or typed["json"]:
             raise
+        if not typed.get("model", True):
+            typed["model"] = args.model  # as a file named it
         is_late = isinstance(error, OutOfTimeError)
         is_unknown = is_late or isinstance(error, UnknownMemoryError)
         if not error.nearest and not is_unknown:

@@ -50,10 +50,11 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     leaves = Leaves(path, content, "Axolotl")
     leaves.take(MODEL, str)
     _task(leaves)
-    is_adapted = _method(leaves)
+    is_adapted = _method(leaves, num_devices)
     mixed = ("bf16-mixed", "fp16-mixed") if is_adapted else ("bf16", "fp16")
-    recipes = {"fp8": "fp8", "bfloat16": "bf16", "float16": "fp16", "tf32": "tf32"}
-    say_precision(leaves, {**recipes, "bf16": mixed[0], "fp16": mixed[1]})
+    recipes = {"fp8": "fp8", "bfloat16": "bf16", "float16": "fp16", "bf16": mixed[0]}
+    # Beside 16 bits it is a switch of what is left in fp32.
+    say_precision(leaves, {**recipes, "fp16": mixed[1], "tf32": "tf32"})
     leaves.say("seq_len", leaves.take("sequence_len", int), "sequence_len")
     packs = leaves.take("sample_packing", bool)
     leaves.say("packing", None if packs is None else ("none", "documents")[packs], "sample_packing")
@@ -68,8 +69,7 @@ def _task(leaves: Leaves) -> None:
     rl = leaves.take("rl", str)
     if rl not in {None, "dpo"}:
         raise UnsupportedError(
-            f"{leaves.path}: rl={rl} is not planned by this version; use rl: dpo, or leave it out",
-            nearest={"task": "dpo"},
+            f"{leaves.path}: rl={rl} is not planned by this version; use rl: dpo, or leave it out"
         )
     for switch in ("reward_model", "process_reward_model"):
         if leaves.take(switch, bool, False):
@@ -91,7 +91,7 @@ def _task(leaves: Leaves) -> None:
         leaves.say("task", "causal-lm" if is_plain else "chat", "datasets.type")
 
 
-def _method(leaves: Leaves) -> bool:
+def _method(leaves: Leaves, num_devices: int) -> bool:
     """Take what trains; return whether adapters do."""
     adapter = leaves.take("adapter", str)
     bits = {
@@ -108,15 +108,19 @@ def _method(leaves: Leaves) -> bool:
         return False
     if adapter not in {"lora", "qlora"}:
         raise UnsupportedError(
-            f"{leaves.path}: adapter={adapter} is not planned by this version; use lora or qlora",
-            nearest={"method": "lora"},
+            f"{leaves.path}: adapter={adapter} is not planned by this version; use lora or qlora"
         )
     chosen = next((num for num, is_on in bits.items() if is_on), 4 if adapter == "qlora" else None)
     say_adapter(
         leaves, bits=chosen, is_dora=leaves.take("peft_use_dora", bool, False), key="adapter"
     )
-    if chosen:
+    if chosen and num_devices == 1:
         leaves.say("upcast", "all", "(prepare_model_for_kbit_training)")
+    elif chosen:  # it does not where parameters are sharded; without that it does
+        leaves.notes.append(
+            "what is not quantised is planned in 16 bits; Axolotl holds it in fp32 on several GPUs "
+            "too, where nothing shards it"
+        )
     leaves.say("lora_rank", leaves.take("lora_r", int), "lora_r")
     leaves.say("lora_alpha", leaves.take("lora_alpha", float), "lora_alpha")
     targets = names_of(leaves, "lora_target_modules")

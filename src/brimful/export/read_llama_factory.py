@@ -82,8 +82,7 @@ def _task(leaves: Leaves) -> str:
         what = f"stage={stage}" if stage not in _STAGES else f"pref_loss={loss}"
         raise UnsupportedError(
             f"{leaves.path}: {what} is not planned by this version; use stage: sft, pt, or dpo "
-            f"with pref_loss: sigmoid",
-            nearest={"task": "dpo"},
+            f"with pref_loss: sigmoid"
         )
     is_plain = leaves.take("train_on_prompt", bool, False) and stage == "sft"
     task = "causal-lm" if is_plain else _STAGES[stage]
@@ -139,8 +138,7 @@ def _method(leaves: Leaves) -> None:
     if kind != "lora":
         raise UnsupportedError(
             f"{leaves.path}: finetuning_type={kind} is not planned by this version; use lora "
-            f"or full",
-            nearest={"method": "lora"},
+            f"or full"
         )
     say_adapter(
         leaves, bits=bits, is_dora=leaves.take("use_dora", bool, False), key="finetuning_type"
