@@ -157,3 +157,18 @@ def test_data_parallel_holds_its_buckets_beside_the_gradients():
     weights = 4 * (WIDTH * WIDTH + WIDTH)
     more = peak(lambda m: DistributedDataParallel(m, device_ids=[0])) - peak(lambda m: m)
     assert weights <= more <= 1.05 * weights
+
+
+def test_ddp_finds_unused_parameters():
+    # As Hugging Face's Trainer asks for where it recomputes nothing.
+    def peak(**how):
+        with pretend.gpu("h100-80gb", world_size=4) as run:
+            dist.init_process_group("nccl")
+            model = DistributedDataParallel(nn.Linear(WIDTH, WIDTH).to("cuda"), **how)
+            for _ in range(2):
+                model(torch.randn(8, WIDTH, device="cuda")).sum().backward()
+            dist.destroy_process_group()
+        return run.peak_allocated_bytes
+
+    flags = 512  # a block for two flags, and one for their number's copies
+    assert 0 <= peak(find_unused_parameters=True) - peak() <= 2 * flags

@@ -6,7 +6,8 @@ field by field. Here the key is one tuple, and what was made is a short *recipe*
 PyTorch's own entry is turned; what PyTorch would not remember is not remembered here.
 """
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +19,8 @@ from brimful.pretend.costs import Work, work
 
 _WHOLE = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout)
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001 - its name
+_EMPTY = torch.ops.aten.empty_strided.default
+_IS_PINNED = torch.ops.aten.is_pinned.default
 _FAKE = torch._C._TorchDispatchModeKey.FAKE  # noqa: SLF001 - where the mode that is on stands
 
 
@@ -167,6 +170,10 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer a call from memory, or let PyTorch."""
         kwargs = kwargs or {}
+        if func is _IS_PINNED:
+            return True  # asked by DDP's reducer of what it has pinned: Python's has an answer
+        if func is _EMPTY and kwargs.get("pin_memory"):
+            return self._apart(*args, **kwargs)
         key = self.key_of(func, args, kwargs)
         if key is None or (key in _known and _known[key] is None):
             return super().__torch_dispatch__(func, types, args, kwargs)
@@ -176,6 +183,18 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
         out = super().__torch_dispatch__(func, types, args, kwargs)
         _known[key] = self._recipe(func, out, theirs)
         return out
+
+    @staticmethod
+    def _apart(shape: Sequence[int], stride: Sequence[int], **kwargs: Any) -> Any:
+        """Return pinned memory at an address that is not null, as all others of fake tensors are.
+
+        Source: ``Reducer::all_reduce_local_used_map`` of ``torch/csrc/distributed/c10d``, which
+        asserts that what it has pinned is elsewhere than what it copies there.
+        """
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+        last = sum((num - 1) * step for num, step in zip(shape, stride, strict=True))
+        whole = torch.empty(last + 2, **kwargs | {"pin_memory": False})
+        return whole.as_strided(shape, stride, 1)
 
     def key_of(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Return what a call hangs on; None where something of it is unusual."""
