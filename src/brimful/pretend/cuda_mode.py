@@ -37,6 +37,7 @@ from brimful.pretend.absent import looking_for
 from brimful.pretend.compiled import Compiler
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
+from brimful.pretend.hub_models import absent_models
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.replacing import replaced
@@ -184,7 +185,8 @@ def saying_cuda(
         _environment({_LOAD_IN_ORDER: "1", **variables}),
         replaced((*names, *compiler.replacements())),
         compiler.open(),
-        when_imported(libraries),
+        absent_models(assumptions) as asking,
+        when_imported({**libraries, **asking}),
         looking_for(kernels, standing),
         _Below(),
         mode,

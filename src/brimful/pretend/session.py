@@ -15,7 +15,7 @@ from brimful.allocator.config import parse_settings
 from brimful.errors import InputError
 from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.gpus import device_named
-from brimful.pretend import device, kernels
+from brimful.pretend import device, kernels, subclasses
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card
@@ -28,6 +28,7 @@ from brimful.pretend.optimizers import picking_as
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
+from brimful.pretend.replacing import replaced
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PretendReport
 from brimful.pretend.stand_in_packages import check_stand_ins, noted
@@ -79,6 +80,7 @@ class Run(contextlib.ContextDecorator):
                 stack.enter_context(groups_of_one_process(self.world, self.tape.assumptions))
             fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
+            stack.enter_context(replaced(subclasses.replacements()))
             stack.enter_context(picking_as(self.kernels))
             stack.enter_context(flattening())
             known = stack.enter_context(knowing())

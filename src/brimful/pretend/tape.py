@@ -298,7 +298,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and look at what it returned."""
-        if func is _DEVICE and type(args[0]) is FakeTensor:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two calls in three, from PyTorch's own inner workings
         if engine.any_desugars(types):
             return NotImplemented

@@ -1,0 +1,251 @@
+"""Models of the hub that are not on this machine: what ``from_pretrained`` finds of them here.
+
+How much memory a program takes hangs on the shapes of weights, and on none of their values. So they
+are never fetched: a configuration is the one that ``brimful models`` knows, weights that are not on
+this machine are tensors of their shapes, and a tokenizer takes words for tokens, with as many as
+the model has rows. What is on this machine is read as ever, and what is not known here is asked of
+the hub, but for its weights.
+
+Source: ``utils/hub.py`` and ``modeling_utils.py`` of transformers 5.23.0.
+"""
+
+import contextlib
+import functools
+import json
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from brimful.models import names
+from brimful.models.config import registry
+from brimful.pretend.when_imported import Changes
+
+_API, _UTILS = "huggingface_hub.hf_api", "transformers.utils.hub"
+_LOADING = "transformers.modeling_utils"
+_ASKING = (
+    _API, _UTILS, "transformers.utils", _LOADING, "transformers.configuration_utils",
+    "transformers.tokenization_utils_base", "transformers.processing_utils",
+    "transformers.generation.configuration_utils", "transformers.models.auto.auto_factory",
+    "transformers.models.auto.configuration_auto", "transformers.models.auto.tokenization_auto",
+    "transformers.models.auto.processing_auto", "transformers.integrations.peft",
+)  # fmt: skip
+"""Modules that ask the hub by functions that they have imported by name."""
+_RESOLVE = "_get_resolved_checkpoint_files"
+_CONFIG, _WEIGHTS = "config.json", "absent.safetensors"
+_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")
+"""Weights, as they lie in a folder."""
+_CACHED = (
+    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)  # fmt: skip
+"""Of which one is in a hub's repository."""
+_IN_FP32 = frozenset({
+    "albert", "bart", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra",
+    "gpt2", "gpt_neo", "longformer", "mobilebert", "modernbert", "mpnet", "mt5", "roberta", "t5",
+    "vit", "xlm-roberta",
+})  # fmt: skip
+"""Architectures whose checkpoints are in fp32; what came after them is uploaded in bfloat16."""
+_SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+_TEMPLATE = (
+    "{% for message in messages %}{{ '<s> ' + message['role'] + ' ' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + ' </s>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + ' </s>' }}{% endif %}{% endfor %}"
+)
+"""A chat template; what the model answers is marked in it, as losses over answers alone ask for."""
+
+
+class _Weight(NamedTuple):
+    """A tensor of a checkpoint, as safetensors' slices are: it is made when it is read."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __getitem__(self, _: Any) -> Any:
+        return torch.empty(self.shape, dtype=self.dtype)
+
+    def get_shape(self) -> list[int]:
+        """Return its shape."""
+        return [*self.shape]
+
+
+class _Absent:
+    """What was asked for and is not on this machine."""
+
+    def __init__(self, folder: Path, assumptions: set[str]) -> None:
+        self._folder, self._assumptions = folder, assumptions
+        self._folders: dict[str, Path | None] = {}
+
+    def folder_of(self, asked: Any) -> Path | None:
+        """Return a folder that stands for a model; None: it is here, or nobody knows it."""
+        name = str(asked)
+        if name not in self._folders:
+            self._folders[name] = self._made(name)
+        return self._folders[name]
+
+    def _made(self, name: str) -> Path | None:
+        if not name or Path(name).exists() or _is_cached(name, (_CONFIG,)):
+            return None
+        taken = names.find(name)
+        if taken is None:
+            return None
+        entry, folder = registry()[taken.name], self._folder / taken.name.replace("/", "--")
+        folder.mkdir(exist_ok=True)
+        config = {"model_type": entry["model_type"], "dtype": _dtype_of(entry), **entry["config"]}
+        (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
+        _write_tokenizer(folder, _vocabulary(config))
+        self._assumptions.add(
+            f"{name} is not on this machine: its configuration is {taken.name}'s, weights are of "
+            f"{config['dtype']} where the program does not say, and words are taken for tokens"
+        )
+        return folder
+
+    def weights_of(self, asked: Any) -> str:
+        """Return a file that stands for a model's weights; empty: they are on this machine."""
+        folder = Path(self.folder_of(asked) or str(asked))
+        if folder.is_dir():
+            is_here = any(True for kind in _FILES for _ in folder.glob(kind))
+        else:
+            is_here = _is_cached(str(asked), _CACHED)
+        if is_here:
+            return ""
+        path = self._folder / _WEIGHTS
+        if not path.exists():
+            _write_weights(path)
+        self._assumptions.add(f"weights of {asked} are not on this machine: none are read")
+        return str(path)
+
+
+def _is_cached(name: str, files: Iterable[str]) -> bool:
+    """Whether one of a repository's files was fetched before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        return any(isinstance(try_to_load_from_cache(name, file), str) for file in files)
+    except ValueError:  # no name of a repository
+        return False
+
+
+def _dtype_of(entry: Mapping[str, Any]) -> str:
+    return "float32" if entry["model_type"] in _IN_FP32 else "bfloat16"
+
+
+def _vocabulary(config: Mapping[str, Any]) -> int:
+    """Return how many rows a model's embedding has, the text model's where it has several."""
+    from transformers import AutoConfig
+
+    given = {key: value for key, value in config.items() if key != "model_type"}
+    built = AutoConfig.for_model(config["model_type"], **given)
+    return int(getattr(built.get_text_config(), "vocab_size", 0) or len(_SPECIAL))
+
+
+def _write_tokenizer(folder: Path, num_rows: int) -> None:
+    special = tuple(_SPECIAL.values())
+    words = [*special, *(f"w{i}" for i in range(len(special), num_rows))]
+    added = [
+        {"id": i, "content": word, "special": True, "single_word": False, "lstrip": False,
+         "rstrip": False, "normalized": False}
+        for i, word in enumerate(special)
+    ]  # fmt: skip
+    made = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)},
+                  "unk_token": _SPECIAL["unk_token"]},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(made), "utf-8")
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": _TEMPLATE, **_SPECIAL}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about), "utf-8")
+
+
+def _write_weights(path: Path) -> None:
+    """Write a file of one number in bfloat16, which is asked for its type alone."""
+    header = json.dumps({"absent": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}})
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode() + b"\0\0")
+
+
+def _asking(absent: _Absent, module: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what a module has of the functions that ask the hub, told where to look."""
+    found = vars(module)
+    if "cached_files" in found:
+        yield module, "cached_files", _from_folder(absent, found["cached_files"])
+    if "resolve_revision" in found:
+        yield module, "resolve_revision", _without_asking(absent, found["resolve_revision"])
+    if module.__name__ == _API:
+        for name in ("list_repo_files", "list_repo_tree"):
+            original = getattr(module.HfApi, name)
+            yield module.HfApi, name, _without_listing(absent, original)
+    if module.__name__ == _LOADING and "LoadStateDictConfig" in found:  # since transformers 5
+        yield module, _RESOLVE, _without_weights(absent, found[_RESOLVE])
+        load = _loading_shapes(module.PreTrainedModel._load_pretrained_model)  # noqa: SLF001
+        yield module.PreTrainedModel, "_load_pretrained_model", staticmethod(load)
+
+
+def _from_folder(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def cached_files(path_or_repo_id: Any, filenames: Any, *args: Any, **kwargs: Any) -> Any:
+        folder = absent.folder_of(path_or_repo_id)
+        return original(str(folder or path_or_repo_id), filenames, *args, **kwargs)
+
+    return cached_files
+
+
+def _without_asking(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def resolve_revision(name: Any, revision: Any = None, **kwargs: Any) -> Any:
+        if name is not None and absent.folder_of(name) is not None:
+            return revision
+        return original(name, revision, **kwargs)
+
+    return resolve_revision
+
+
+def _without_listing(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def listed(self: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        if absent.folder_of(repo_id) is not None:
+            return []
+        return original(self, repo_id, *args, **kwargs)
+
+    return listed
+
+
+def _without_weights(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def resolved(*, pretrained_model_name_or_path: Any, gguf_file: Any = None, **given: Any) -> Any:
+        name = pretrained_model_name_or_path
+        if name is not None and gguf_file is None and (path := absent.weights_of(name)):
+            return [path], None
+        return original(pretrained_model_name_or_path=name, gguf_file=gguf_file, **given)
+
+    return resolved
+
+
+def _loading_shapes(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load(model: Any, state_dict: Any, files: Any, how: Any, *args: Any, **kwargs: Any) -> Any:
+        if files and Path(files[0]).name == _WEIGHTS:
+            tied = getattr(model, "all_tied_weights_keys", {})
+            state = {name: x for name, x in model.state_dict().items() if name not in tied}
+            state_dict = {name: _Weight(tuple(x.shape), x.dtype) for name, x in state.items()}
+            files = None
+        return original(model, state_dict, files, how, *args, **kwargs)
+
+    return load
+
+
+@contextlib.contextmanager
+def absent_models(assumptions: set[str]) -> Iterator[dict[str, Changes]]:
+    """Yield what is changed in transformers so that models need not be on this machine.
+
+    Args:
+        assumptions: Where it is noted what a run rests on.
+    """
+    with tempfile.TemporaryDirectory(prefix="brimful-hub-") as folder:
+        absent = _Absent(Path(folder), assumptions)
+        yield dict.fromkeys(_ASKING, functools.partial(_asking, absent))

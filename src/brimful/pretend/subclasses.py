@@ -1,0 +1,44 @@
+"""Tensors of classes that programs bring, such as bitsandbytes' packed weights, made of fakes.
+
+PyTorch gives a tensor the class of a program's by an alias of it in C++, which a fake tensor does
+not allow. Here the alias is a fake tensor, of a class that is both.
+
+Source: ``THPVariable_make_subclass`` of ``torch/csrc/autograd/python_variable.cpp``.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+_original = torch.Tensor._make_subclass  # noqa: SLF001 - what classes of tensors call
+
+
+def replacements() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what stands for PyTorch's own while tensors are fake."""
+    yield torch.Tensor, "_make_subclass", staticmethod(_make_subclass)
+
+
+def _make_subclass(cls: Any, data: Any, require_grad: bool = False, **more: Any) -> Any:  # noqa: FBT001, FBT002 - PyTorch's
+    if not isinstance(data, FakeTensor) or issubclass(cls, FakeTensor):
+        return _original(cls, data, require_grad, **more)
+    with torch.no_grad():
+        made = data.detach()
+    made.__class__ = _both(cls)
+    return made.requires_grad_(require_grad)
+
+
+@cache
+def _both(cls: type) -> type:
+    """Return a class of a program's that is one of fake tensors too."""
+    own = {"__module__": cls.__module__, "detach": _detached}
+    return type(cls.__name__, (cls, FakeTensor), own)
+
+
+def _detached(tensor: Any) -> Any:
+    """Stay of a class, as ``nn.Parameter`` wants of what it is given: modules move by that."""
+    made = FakeTensor.detach(tensor)
+    made.__class__ = type(tensor)
+    return made
