@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from brimful.models import names
-from brimful.models.config import registry
+from brimful.models.registry import registry
 from brimful.pretend.when_imported import Changes
 
 _API, _UTILS = "huggingface_hub.hf_api", "transformers.utils.hub"
@@ -49,6 +49,8 @@ _IN_FP32 = frozenset({
     "vit", "xlm-roberta",
 })  # fmt: skip
 """Architectures whose checkpoints are in fp32; what came after them is uploaded in bfloat16."""
+_TASKS = ("IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM")
+"""Of a class that can do several the first is what it was made for."""
 _SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 _TEMPLATE = (
     "{% for message in messages %}{{ '<s> ' + message['role'] + ' ' }}"
@@ -95,7 +97,9 @@ class _Absent:
             return None
         entry, folder = registry()[taken.name], self._folder / taken.name.replace("/", "--")
         folder.mkdir(exist_ok=True)
-        config = {"model_type": entry["model_type"], "dtype": _dtype_of(entry), **entry["config"]}
+        kind = entry["model_type"]
+        told = {"model_type": kind, "architectures": _classes(kind), "dtype": _dtype_of(kind)}
+        config = {**told, **entry["config"]}
         (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
         _write_tokenizer(folder, _vocabulary(config))
         self._assumptions.add(
@@ -130,8 +134,17 @@ def _is_cached(name: str, files: Iterable[str]) -> bool:
         return False
 
 
-def _dtype_of(entry: Mapping[str, Any]) -> str:
-    return "float32" if entry["model_type"] in _IN_FP32 else "bfloat16"
+def _dtype_of(model_type: str) -> str:
+    return "float32" if model_type in _IN_FP32 else "bfloat16"
+
+
+def _classes(model_type: str) -> list[str]:
+    """Name the class that a model was uploaded as: that of what it was made for."""
+    from transformers.models.auto import modeling_auto
+
+    tables = (getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in _TASKS)
+    found = (table[model_type] for table in tables if model_type in table)
+    return [name if isinstance(name, str) else name[0] for name in found][:1]
 
 
 def _vocabulary(config: Mapping[str, Any]) -> int:

@@ -1,0 +1,88 @@
+"""A program that loads a model by its name in the hub needs no weights, nor the hub."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig
+
+from brimful import pretend
+
+pytestmark = pytest.mark.torch
+
+NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+TINY = LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, head_dim=8,
+    num_attention_heads=4, num_key_value_heads=2,
+)  # fmt: skip
+
+
+def one_step(model):
+    tokens = torch.zeros(1, 8, dtype=torch.long, device="cuda")
+    model(input_ids=tokens, labels=tokens).loss.backward()
+
+
+def loaded(name, **how):
+    with pretend.gpu("h100-80gb") as run:
+        model = AutoModelForCausalLM.from_pretrained(name, **how).to("cuda")
+        one_step(model)
+    return model, run.report()
+
+
+def test_a_model_that_is_known_by_name_is_made_of_its_shapes():
+    model, report = loaded(NAME)
+    own = {x.untyped_storage()._cdata: x for x in model.parameters()}
+    assert sum(x.numel() for x in own.values()) == 134_515_008  # as its card says
+    assert {x.dtype for x in own.values()} == {torch.bfloat16}
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    said = " ".join(report.assumptions)
+    assert f"{NAME} is not on this machine" in said
+    assert "weights of" in said
+
+
+def test_a_type_that_is_asked_for_is_taken():
+    model, _ = loaded(NAME, dtype=torch.float32)
+    assert {x.dtype for x in model.parameters()} == {torch.float32}
+
+
+def test_its_tokenizer_takes_words_for_tokens_and_marks_answers():
+    with pretend.gpu("h100-80gb"):
+        tokenizer = AutoTokenizer.from_pretrained(NAME)
+        torch.ones(1, device="cuda")
+    assert len(tokenizer) == 49_152
+    assert len(tokenizer("three more words")["input_ids"]) == 3
+    row = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c d e"}],
+        tokenize=True, return_dict=True, return_assistant_tokens_mask=True,
+    )  # fmt: skip
+    assert sum(row["assistant_masks"]) == len("cde") + 1  # and the end
+
+
+def test_four_bits_of_bitsandbytes_are_packed_as_it_packs_them():
+    pytest.importorskip("bitsandbytes")
+    how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    with pretend.gpu("h100-80gb"):
+        model = AutoModelForCausalLM.from_pretrained(NAME, quantization_config=how)
+    weight = model.model.layers[0].mlp.up_proj.weight
+    assert type(weight).__name__ == "Params4bit"
+    assert weight.shape == (1536 * 576 // 2, 1)
+    assert weight.quant_state.absmax.shape == (1536 * 576 // 64,)
+
+
+def test_a_folder_without_weights_is_a_model_too(tmp_path):
+    TINY.save_pretrained(tmp_path)
+    model, report = loaded(tmp_path)
+    assert model.config.hidden_size == 32
+    assert f"weights of {tmp_path} are not on this machine" in " ".join(report.assumptions)
+
+
+def test_what_is_on_this_machine_is_read(tmp_path):
+    AutoModelForCausalLM.from_config(TINY).save_pretrained(tmp_path)
+    _, report = loaded(tmp_path)
+    assert "not on this machine" not in " ".join(report.assumptions)
+
+
+def test_nothing_of_it_is_left():
+    before = AutoModelForCausalLM.from_config(TINY)._load_pretrained_model, torch.Tensor.detach
+    loaded(NAME)
+    after = AutoModelForCausalLM.from_config(TINY)._load_pretrained_model, torch.Tensor.detach
+    assert before == after
+    assert "_make_subclass" not in vars(torch.Tensor)
