@@ -52,9 +52,11 @@ def test_a_quantised_base_is_loaded_as_the_plan_holds_it(planned, base):
 
 
 def test_what_they_cannot_be_told_is_listed(planned):
-    _, trl = written("trl", planned("--method", "qlora", "--loss-chunks", "4"))
+    _, trl = written("trl", planned("--method", "qlora", "--loss-chunks", "8"))
     _, axolotl = written("axolotl", planned("--method", "lora", "--ac", "full:3"))
     assert {"weights", "adapter", "loss_chunks"} <= trl
+    _, tiled = written("trl", planned("--method", "qlora", "--loss-chunks", "4"))
+    assert "loss_chunks" not in tiled  # of 128,256 words as TRL's tiles of 32,768
     assert {"weights", "packing", "activation_checkpointing"} <= axolotl
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from brimful.errors import FileFormatError, InputError
 from brimful.programs import megatron
-from brimful.programs.base import Command
+from brimful.programs.base import Command, flags_of
 from brimful.programs.reading import is_program, read_program
 
 YAML = """\
@@ -39,7 +39,7 @@ def read(line, size=None):
 
 
 def flags(program):
-    return dict(megatron.flags_of(program.argv[1:]).values)
+    return dict(flags_of(program.argv[1:], "pretrain_gpt.py").values)
 
 
 def test_what_needs_files_is_replaced_and_the_rest_stays():

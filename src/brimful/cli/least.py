@@ -172,6 +172,7 @@ def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
         None where all of them may be there, parameters too.
     """
     zero = getattr(args, "zero", None)
+    zero = zero if isinstance(zero, int) else None  # of several the best
     shards = num_devices == 1 or zero not in {0, 1}
     may_leave = shards and getattr(args, "offload", None) is None
     if may_leave and num_devices == 1 and args.method in {None, "full"}:

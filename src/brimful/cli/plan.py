@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags, output_paths, programs
+from brimful.cli import defaults, flags, for_program, output_paths, programs
 from brimful.cli.assumed import assumed_facts, fused_facts, run_of
 from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_strategy(parser, searched=True)
     flags.add_pipeline(parser, searched=True)
     add_objective(parser)
+    for_program.add_for(parser, "search what this program can be told, and simulate it")
     parser.add_argument(
         "--from",
         dest="source",
@@ -113,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)
+    for_program.narrow(args)
     if (code := no_at_once(args)) is not None:
         return code
     budget = Budget(args.budget)
@@ -139,7 +141,8 @@ def run(args: argparse.Namespace) -> int:
         said = {"proof": proof} | ({"from": source} if source else {})
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
-        facts = (*_traced_facts(found), *assumed_facts(args, found.plan.job))
+        whose = for_program.program_facts(args, found.plan, is_proven=proof is not None)
+        facts = (*whose, *_traced_facts(found), *assumed_facts(args, found.plan.job))
         show_facts(*facts, *fused_facts(found.plan.strategy), *_next(args, found, word))
         _show_more(args, found, why)
     if args.page is not None:
@@ -170,6 +173,7 @@ def _answer(
         _summary(args, found, proof),
         (
             *_proven(found, proof),
+            *for_program.program_facts(args, found.plan, is_proven=proof is not None),
             *_traced_facts(found),
             *assumed_facts(args, found.plan.job),
             *fused_facts(found.plan.strategy),
@@ -228,14 +232,22 @@ def _next(
     host = found.plan.estimate.host if found.plan.estimate else None
     fits = found.record.rows[0].fits and word != "no" and host_may_fit(host)
     if args.output is not None:
-        told = f"; brimful train {args.output} runs it" if fits else ""
+        told = f"; {_runs_it(args, str(args.output))}" if fits else ""
         return (Fact("next", f"plan written to {args.output}{told}"),)
     if not fits:
         return ()
     if word == "tight" and not args.accept_tight:
         words = "take what would fit, or risk this one: --accept-tight -o plan.yaml"
         return (Fact("next", words),)
+    if for_program.is_other(args):
+        return (Fact("next", f"add -o plan.yaml; then {_runs_it(args, 'plan.yaml')}"),)
     return (Fact("next", "add -o plan.yaml, then brimful train plan.yaml, or brimful export"),)
+
+
+def _runs_it(args: argparse.Namespace, plan: str) -> str:
+    if for_program.is_other(args):
+        return f"brimful export {plan} --to {args.program} writes its settings"
+    return f"brimful train {plan} runs it"
 
 
 def _replayed_word(found: "Solution") -> "Word | None":

@@ -84,12 +84,24 @@ def check_alone(args: argparse.Namespace) -> None:
 
 def run_simulate(args: argparse.Namespace) -> int:
     """Run a program on the pretend GPU and print what each kind of process takes."""
-    from brimful.cli.progress import Progress
     from brimful.programs.reading import read_program
-    from brimful.programs.running import run_program
 
     gpu, num = _gpus(args)
-    program = _of_rank(read_program(str(args.source), num), args.rank)
+    return show_run(args, read_program(str(args.source), num), gpu)
+
+
+def show_run(args: argparse.Namespace, asked: "Program", gpu: str) -> int:
+    """Run a program and print what each kind of process takes.
+
+    Args:
+        args: The flags.
+        asked: The program.
+        gpu: A card of ``brimful gpus``.
+    """
+    from brimful.cli.progress import Progress
+    from brimful.programs.running import run_program
+
+    program = _of_rank(asked, args.rank)
     num_ranks = len(program.ranks)
     with Progress(f"running {num_ranks} of its processes", quiet=args.json) as progress:
         progress.update("the first steps", 0.0)

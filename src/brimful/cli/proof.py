@@ -4,6 +4,7 @@ import argparse
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from brimful.cli.for_program import simulates_as
 from brimful.cli.output import DOES_NOT_FIT, FITS, host_may_fit
 from brimful.cost.outside import num_groups, room_of
 
@@ -51,7 +52,9 @@ def proof_of(
         is for no GPU, was simulated already, does not fit as it is, or leaves the allocator more
         than it ever took; and where none is wanted, or torch is not installed.
     """
-    if args.no_proof or not _needs_proof(found) or find_spec("torch") is None:
+    simulates = simulates_as(args, found.plan)
+    is_needed = _may_be_proven(found) and (simulates is not None or _needs_proof(found))
+    if args.no_proof or not is_needed or find_spec("torch") is None:
         return found, None
     from brimful.cli.progress import Progress
     from brimful.quick_imports import quick_imports
@@ -67,18 +70,23 @@ def proof_of(
             words = f"simulating {spell(strategy)}"
             progress.report(words, num_done / MAX_TRIALS)
 
-        solution, proof = prove(found, budget, watch=watch)
+        solution, proof = prove(found, budget, watch=watch, simulates=simulates)
     return solution, proof
 
 
-def _needs_proof(found: "Solution") -> bool:
+def _may_be_proven(found: "Solution") -> bool:
+    """Whether a plan is of formulas, for a GPU, and fits by them."""
     plan = found.plan
-    made, first = plan.estimate, found.record.rows[0]
-    if made is None or plan.cluster.device.kernels != "cuda" or not first.fits:
+    if plan.estimate is None or plan.cluster.device.kernels != "cuda":
         return False
-    if not host_may_fit(made.host):
-        return False
-    band = made.predicted_peak_reserved_bytes
+    return found.record.rows[0].fits and host_may_fit(plan.estimate.host)
+
+
+def _needs_proof(found: "Solution") -> bool:
+    """Whether its formulas leave the allocator less than it may take."""
+    plan = found.plan
+    assert plan.estimate is not None, "asked before"
+    made, band = plan.estimate, plan.estimate.predicted_peak_reserved_bytes
     firm = room_of(plan.cluster.device, num_groups=num_groups(plan.strategy)).firm_bytes
     return band is None or band.high > min(firm, made.usable_bytes)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags, inference, output_paths, programs
+from brimful.cli import flags, for_program, inference, output_paths, programs
 from brimful.cli.assumed import assumed_facts
 from brimful.cli.output import inputs_json, show_json, tell
 from brimful.cli.page import add_page
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_job(parser)
     flags.add_strategy(parser, searched=False)
     programs.add_arguments(parser)
+    for_program.add_for(parser, "run a plan, or what flags say, as this program does")
     inference.add_arguments(parser)
     parser.add_argument(
         "-o",
@@ -117,6 +118,10 @@ def run(args: argparse.Namespace) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
+    if for_program.is_other(args):
+        from brimful.export.programs import program_of
+
+        return programs.show_run(args, program_of(args.program, plan), asked.cluster.device.name)
     simulated = _simulated(args, asked, routed)
     simulation = simulated.simulation
     if args.output is not None:

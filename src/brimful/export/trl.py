@@ -4,6 +4,7 @@ Source: ``trl/trainer/sft_config.py``, ``trainer/model_config.py``, ``trainer/sf
 ``scripts/utils.py`` of TRL 1.16.0.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,12 @@ from brimful.job import Adapter, Job
 from brimful.plan import Plan
 
 TO = "trl"
-_SAID = ("model", "task", "method", "adapter", "seq_len", "packing", "attention")
+_SAID = (
+    "model", "task", "method", "adapter", "seq_len", "packing", "attention", "loss_chunks",
+)  # fmt: skip
+_COLUMNS = 32_768
+"""Words whose logits are computed at once, of at most 4,096 tokens: ``kernels/chunked_logprob.py``.
+"""
 _TASKS = frozenset({"causal-lm", "chat"})
 
 
@@ -90,8 +96,16 @@ def losses(plan: Plan) -> tuple[Lost, ...]:
     return (*hf_trainer.losses(plan, _SAID), *_in_part(plan))
 
 
+def own_chunks(job: Job) -> int:
+    """Return the chunks of a loss of ours that come nearest to TRL's tiles of words."""
+    return 1 << max(0, round(math.log2(job.model.vocab_size / _COLUMNS)))
+
+
 def _in_part(plan: Plan) -> Iterator[Lost]:
     yield from attention_lost(plan)
+    if plan.strategy.loss_chunks != own_chunks(plan.job):
+        why = f"logits are computed in tiles of {_COLUMNS:,} words whatever is asked for"
+        yield lost(plan, "loss_chunks", why, "memory")
     adapter = plan.job.adapter
     if adapter is None:
         return

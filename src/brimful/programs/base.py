@@ -1,8 +1,14 @@
 """Values that all programs share."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+
+from brimful.errors import InputError
+
+FOLDER = "<folder>"
+"""Stands in arguments and files for the folder that a program's files are written to."""
 
 
 class Rank(NamedTuple):
@@ -28,6 +34,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         assume: Packages of kernels that are stood in for.
         environment: Variables that are set for it.
         notes: What was left out or taken for granted, a sentence each.
+        files: What is written beside it, each a path within ``FOLDER`` and a text.
     """
 
     name: str
@@ -37,6 +44,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     assume: tuple[str, ...]
     environment: dict[str, str]
     notes: tuple[str, ...]
+    files: tuple[tuple[str, str], ...] = ()
 
 
 class Command(NamedTuple):
@@ -77,3 +85,57 @@ class RankPeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     capacity_bytes: int
     unknown_ops: tuple[str, ...]
     assumptions: tuple[str, ...]
+
+
+class Flags(NamedTuple):
+    """A command line, flag by flag.
+
+    Attributes:
+        values: Of each flag, in order; a switch has none.
+    """
+
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def first(self, *names: str, default: int) -> int:
+        """Return a flag's number; of a flag that is given twice the last, as argparse does.
+
+        Raises:
+            InputError: It is no whole number of 1 or more.
+        """
+        found = [(flag, given) for flag, given in self.values if flag in names]
+        if not found:
+            return default
+        flag, given = found[-1]
+        if len(given) != 1 or not given[0].isdecimal() or int(given[0]) < 1:
+            raise InputError(f"{flag} {' '.join(given)} is no whole number of 1 or more; give one")
+        return int(given[0])
+
+    def text(self, name: str) -> str:
+        """Return a flag's value; empty: it is not there."""
+        return next((" ".join(given) for flag, given in reversed(self.values) if flag == name), "")
+
+    def has(self, name: str) -> bool:
+        """Whether a flag is there."""
+        return any(flag == name for flag, _ in self.values)
+
+
+def flags_of(words: Sequence[str], script: str) -> Flags:
+    """Take a command line apart.
+
+    Args:
+        words: Behind the script.
+        script: Its name, for people.
+
+    Raises:
+        InputError: It begins with what belongs to no flag.
+    """
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            flag, is_given, value = word.partition("=")
+            found.append((flag, [value] if is_given else []))
+        elif found:
+            found[-1][1].append(word)
+        else:
+            raise InputError(f"{word} stands behind {script} and belongs to no flag; leave it out")
+    return Flags(tuple((flag, tuple(given)) for flag, given in found))

@@ -10,13 +10,12 @@ Source: Megatron-LM 0.20 (``megatron/training/arguments.py``, ``megatron/core/pa
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 from brimful.errors import InputError
-from brimful.programs.base import Command, Program, Rank
+from brimful.programs.base import Command, Flags, Program, Rank, flags_of
 
 SCRIPT = "pretrain_gpt.py"
 NODE = 8
@@ -64,38 +63,6 @@ _PREFIXES = (
 """Beginnings of flags of schedules, logs and checkpoints."""
 
 
-class Flags(NamedTuple):
-    """A command line, flag by flag.
-
-    Attributes:
-        values: Of each flag, in order; a switch has none.
-    """
-
-    values: tuple[tuple[str, tuple[str, ...]], ...]
-
-    def first(self, *names: str, default: int) -> int:
-        """Return a flag's number; of a flag that is given twice the last, as argparse does.
-
-        Raises:
-            InputError: It is no whole number of 1 or more.
-        """
-        found = [(flag, given) for flag, given in self.values if flag in names]
-        if not found:
-            return default
-        flag, given = found[-1]
-        if len(given) != 1 or not given[0].isdecimal() or int(given[0]) < 1:
-            raise InputError(f"{flag} {' '.join(given)} is no whole number of 1 or more; give one")
-        return int(given[0])
-
-    def text(self, name: str) -> str:
-        """Return a flag's value; empty: it is not there."""
-        return next((" ".join(given) for flag, given in reversed(self.values) if flag == name), "")
-
-    def has(self, name: str) -> bool:
-        """Whether a flag is there."""
-        return any(flag == name for flag, _ in self.values)
-
-
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line.
 
@@ -106,7 +73,7 @@ def program(command: Command, world_size: int | None) -> Program:
     Raises:
         InputError: A degree does not divide the world, or something is not installed.
     """
-    flags = flags_of(command.arguments)
+    flags = flags_of(command.arguments, SCRIPT)
     size, notes = _world(flags, world_size or command.num_processes, command.environment)
     vocab, of = _vocabulary(flags)
     changed = (
@@ -130,24 +97,6 @@ def program(command: Command, world_size: int | None) -> Program:
 
 def _is_fsdp(flags: Flags) -> bool:
     return any(flags.has(flag) for flag in _FSDP)
-
-
-def flags_of(words: Sequence[str]) -> Flags:
-    """Take a command line apart.
-
-    Raises:
-        InputError: It begins with what belongs to no flag.
-    """
-    found: list[tuple[str, list[str]]] = []
-    for word in words:
-        if word.startswith("--"):
-            flag, is_given, value = word.partition("=")
-            found.append((flag, [value] if is_given else []))
-        elif found:
-            found[-1][1].append(word)
-        else:
-            raise InputError(f"{word} stands behind {SCRIPT} and belongs to no flag; leave it out")
-    return Flags(tuple((flag, tuple(given)) for flag, given in found))
 
 
 def _stays(flag: str) -> bool:

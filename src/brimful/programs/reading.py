@@ -8,11 +8,14 @@ from typing import Any
 from brimful.errors import FileFormatError, InputError
 from brimful.escaping import split_words
 from brimful.plan import load_yaml
-from brimful.programs import megatron
+from brimful.programs import megatron, trl
 from brimful.programs.base import Command, Program
 
-PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {megatron.SCRIPT: megatron.program}
-"""By the name of the script."""
+PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
+    megatron.SCRIPT: megatron.program,
+    trl.COMMAND: trl.program,
+}
+"""By the name of the script or the command."""
 _ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"
 """Keys of a YAML of arguments: a mapping of flags, and one of variables."""
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)

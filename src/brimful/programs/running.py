@@ -7,11 +7,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.child_process import run_in_child
 from brimful.errors import BrimfulError, RunError
-from brimful.programs.base import Program, Rank, RankPeak
+from brimful.programs.base import FOLDER, Program, Rank, RankPeak
+
+if TYPE_CHECKING:
+    from brimful.pretend.session import Run
 
 _LINES = 3
 """Of what a program said last, that are shown where it failed."""
@@ -64,6 +67,25 @@ def run_program(
 
 def _run_rank(asked: Asked) -> RankPeak:
     """Run one process; called in a child, which ends with it."""
+    report = ran(asked).report(allocator=asked.allocator)
+    return RankPeak(
+        rank=asked.rank.rank,
+        words=asked.rank.words,
+        simulated_peak_allocated_bytes=report.simulated_peak_block_bytes,
+        simulated_peak_reserved_bytes=report.reserved.simulated_peak_reserved_bytes,
+        fits=report.fits,
+        capacity_bytes=report.at_capacity.capacity_bytes,
+        unknown_ops=tuple(each.op for each in report.unknown_ops),
+        assumptions=(*report.assumptions, *report.beside_torch.stood_in),
+    )
+
+
+def ran(asked: Asked) -> "Run":
+    """Run one process on the pretend GPU in this one, which does nothing else afterwards.
+
+    Raises:
+        RunError: The program ended with an error.
+    """
     from brimful.pretend import gpu
     from brimful.pretend.scripts import run_program as run
 
@@ -75,26 +97,23 @@ def _run_rank(asked: Asked) -> RankPeak:
     pretended = gpu(
         asked.gpu, world_size=program.world_size, rank=asked.rank.rank, assume=program.assume
     )
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+    with (
+        tempfile.TemporaryDirectory(prefix="brimful-program-") as folder,
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
+    ):
+        for name, text in program.files:
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace(FOLDER, folder), "utf-8")
         try:
             with _speaking_into(said.fileno()), pretended:
-                run(program.argv)
+                run([word.replace(FOLDER, folder) for word in program.argv])
         except BrimfulError:
             raise
         except (Exception, SystemExit) as error:
             said.seek(0)
             raise RunError(_why(asked, error, said.read().splitlines())) from error
-    report = pretended.report(allocator=asked.allocator)
-    return RankPeak(
-        rank=asked.rank.rank,
-        words=asked.rank.words,
-        simulated_peak_allocated_bytes=report.simulated_peak_block_bytes,
-        simulated_peak_reserved_bytes=report.reserved.simulated_peak_reserved_bytes,
-        fits=report.fits,
-        capacity_bytes=report.at_capacity.capacity_bytes,
-        unknown_ops=tuple(each.op for each in report.unknown_ops),
-        assumptions=(*report.assumptions, *report.beside_torch.stood_in),
-    )
+    return pretended
 
 
 @contextlib.contextmanager

@@ -48,6 +48,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     excess_bytes: int
 
 
+Simulates = Callable[[Plan, Budget], Trial]
+"""Simulates a plan; raises OutOfTimeError and UnsupportedError."""
+
+
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """What simulating said of a search.
 
@@ -75,7 +79,11 @@ class Proven(NamedTuple):
 
 
 def prove(
-    found: Solution, budget: Budget, *, watch: Callable[[Strategy, int], None] | None = None
+    found: Solution,
+    budget: Budget,
+    *,
+    watch: Callable[[Strategy, int], None] | None = None,
+    simulates: Simulates | None = None,
 ) -> Proven:
     """Simulate the best strategy of a search, and the next ones while none holds.
 
@@ -83,13 +91,14 @@ def prove(
         found: What was found by formulas.
         budget: When to end.
         watch: Told of each strategy before it is simulated, and of how many were.
+        simulates: Simulates a plan as another program runs it; None: as this one does.
 
     Returns:
         The best that fits, else the best that is tight, else what was found; and the proof.
     """
     if not found.record.rows[0].fits:
         return Proven(found, Proof(word="unproven"))
-    trying = _Trying(found, budget, watch)
+    trying = _Trying(found, budget, watch, simulates or _tried)
     if found.space is None:
         trying.tried(found.plan)
     else:
@@ -105,10 +114,15 @@ class _Trying:
     """
 
     def __init__(
-        self, found: Solution, budget: Budget, watch: Callable[[Strategy, int], None] | None
+        self,
+        found: Solution,
+        budget: Budget,
+        watch: Callable[[Strategy, int], None] | None,
+        simulates: Simulates,
     ) -> None:
         self.num_passed = 0
         self._found, self._budget, self._watch = found, budget, watch
+        self._simulates = simulates
         self._trials: list[Trial] = []
         self._rows: list[int] = []
         self._why = ""
@@ -134,7 +148,7 @@ class _Trying:
         if self._watch is not None:
             self._watch(plan.strategy, len(self._trials))
         try:
-            trial = _tried(plan, self._budget)
+            trial = self._simulates(plan, self._budget)
         except OutOfTimeError:
             self._why = f"the budget of {self._budget.seconds:g} s was over"
             return None
@@ -181,7 +195,7 @@ class _Trying:
 
 
 def _tried(plan: Plan, budget: Budget) -> Trial:
-    """Simulate a plan on every device of its row; where it does not fit, replay other allocators.
+    """Simulate a plan on every device of its row.
 
     Raises:
         OutOfTimeError: The budget is over.
@@ -192,10 +206,27 @@ def _tried(plan: Plan, budget: Budget) -> Trial:
     simulated = [
         simulate_recorded(job, cluster, strategy, rank=rank, on_op=budget.check) for rank in ranks
     ]
-    best = _of_row(strategy, [each.simulation.reserved for each in simulated])
+    return tried_with(
+        plan,
+        [each.simulation.reserved for each in simulated],
+        [each.recording for each in simulated],
+    )
+
+
+def tried_with(
+    plan: Plan, reserved: Sequence[Reserved | None], recordings: Sequence[Recording]
+) -> Trial:
+    """Return what became of a plan; where it does not fit, replay other allocators.
+
+    Args:
+        plan: What was simulated.
+        reserved: What the plan's allocator made of each device.
+        recordings: Of each device.
+    """
+    strategy = plan.strategy
+    best = _of_row(strategy, reserved)
     if strategy.allocator or best.reserved.word == "fits":
         return best
-    recordings = [each.recording for each in simulated]
     others = [_replayed(plan, recordings, each) for each in OTHER_ALLOCATORS]
     chosen = min(best, *others, key=lambda trial: _shortage(trial.reserved))
     least = min(trial.excess_bytes for trial in (best, *others))

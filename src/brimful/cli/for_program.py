@@ -1,0 +1,155 @@
+"""``--for``: the program that will run a plan, among whose settings it is searched."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from brimful.cli import flags, usual
+from brimful.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from brimful.export.told import Asking
+    from brimful.plan import Plan
+    from brimful.show.summary import Fact
+    from brimful.simulate.proof import Simulates
+
+OWN = "brimful"
+PROGRAMS = (
+    OWN,
+    "hf-trainer",
+    "trl",
+    "axolotl",
+    "llama-factory",
+    "accelerate",
+    "torchtitan",
+    "deepspeed",
+)
+"""This one, and the targets of ``export`` that are programs of others."""
+
+
+_RECIPES = ("bf16-master", "bf16")
+"""What programs of others train in beside ours, the exacter first."""
+
+
+def add_for(parser: argparse.ArgumentParser, words: str) -> None:
+    """Add ``--for``.
+
+    Args:
+        parser: Of a verb.
+        words: What the verb does for it.
+    """
+    parser.add_argument(
+        "--for",
+        dest="program",
+        metavar="PROGRAM",
+        type=flags.choice("program", PROGRAMS),
+        default=None,
+        help=f"{words}: {', '.join(PROGRAMS)}; default {OWN}",
+    )
+
+
+def is_other(args: argparse.Namespace) -> bool:
+    """Whether another program than this one is to run the plan."""
+    return getattr(args, "program", None) not in {None, OWN}
+
+
+def narrow(args: argparse.Namespace) -> None:
+    """Fix the flags of a search to what the program can be told.
+
+    Raises:
+        InputError: A flag that was typed is nothing that it can be told.
+        UnsupportedError: The job is not.
+    """
+    if not is_other(args):
+        return
+    from brimful.export.told import check_told, fields, narrowed, why_untold
+
+    _settle_precision(args)
+    asking = _asking(args)
+    check_told(asking)
+    for field in fields(asking):
+        given = getattr(args, field)
+        for value in given if isinstance(given, list) else [given]:
+            if value is not None and (why := why_untold(asking, field, value)):
+                flag = field.replace("_", "-")
+                raise InputError(
+                    f"{args.program} cannot be told {why}; leave --{flag} out, or plan --for {OWN}"
+                )
+    for field, told in narrowed(asking).items():
+        if getattr(args, field) is None:
+            setattr(args, field, told)
+
+
+def _settle_precision(args: argparse.Namespace) -> None:
+    """Take a recipe that the program trains in, where none was typed and ours is none of its."""
+    if args.precision is not None:
+        return
+    for recipe in (None, *_RECIPES):
+        tried = argparse.Namespace(**{**vars(args), "precision": recipe})
+        if not _refusal(tried).startswith("precision="):
+            args.precision = recipe
+            return
+
+
+def _refusal(args: argparse.Namespace) -> str:
+    from brimful.export.told import check_told
+
+    try:
+        check_told(_asking(args))
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+def _asking(args: argparse.Namespace) -> "Asking":
+    from brimful.export.told import Asking
+    from brimful.search.space import Pins, pinned_strategy
+
+    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    attention = usual.attention_from(args, job, cluster.device)
+    pins = Pins(micro_batch=1, activation_checkpointing="none", loss_chunks=1)
+    plainest = pinned_strategy(pins, attention, cluster.num_devices)
+    return Asking(args.program, job, cluster, plainest)
+
+
+def simulates_as(args: argparse.Namespace, plan: "Plan") -> "Simulates | None":
+    """Return what simulates as the program does; None: it is this one, or is not run here."""
+    if not is_other(args) or why_not_run(args, plan):
+        return None
+    from brimful.export.programs import simulates_as as simulates
+
+    simulation: Simulates = simulates(args.program)
+    return simulation
+
+
+def why_not_run(args: argparse.Namespace, plan: "Plan") -> str:
+    """Say why the program itself is not simulated; empty: it is."""
+    from brimful.export.programs import program_of
+
+    try:
+        program_of(args.program, plan)
+    except (InputError, UnsupportedError) as error:
+        return str(error)
+    return ""
+
+
+def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) -> "tuple[Fact, ...]":
+    """Say whose numbers are told, beside which program.
+
+    Args:
+        args: The flags.
+        plan: What was found.
+        is_proven: Whether it was simulated.
+    """
+    if not is_other(args):
+        return ()
+    from brimful.export.programs import program_of
+    from brimful.show.summary import Fact
+
+    why = why_not_run(args, plan)
+    if why or not is_proven:
+        words = (
+            f"numbers are of Brimful's own loop told the same settings; {why or 'not simulated'}"
+        )
+        return (Fact("program", words),)
+    name = program_of(args.program, plan).name
+    return (Fact("program", f"simulated: {name} itself; predicted: Brimful's own loop"),)

@@ -1,0 +1,128 @@
+"""A plan as the program that it is exported for runs it, on the pretend GPU.
+
+What is exported is what is run: the same content, of the same function, with mock rows and a few
+steps.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brimful.child_process import run_in_child
+from brimful.cost.outside import num_groups
+from brimful.errors import UnsupportedError
+from brimful.export import TARGETS, hf_trainer, trl
+from brimful.export.adapters import attention_name, half_type, model_name, targets
+from brimful.export.given import Given
+from brimful.export.lost import Lost
+from brimful.job import Adapter, Job
+from brimful.plan import Plan
+from brimful.programs import hf_trainer as trainer_program
+from brimful.programs import trl as trl_program
+from brimful.programs.base import Program
+from brimful.strategy import Strategy
+
+if TYPE_CHECKING:
+    from brimful.search.budget import Budget
+    from brimful.simulate.proof import Simulates, Trial
+
+_GIVEN = Given(plan="plan.yaml", data="rows", out="out")
+_TASKS = frozenset({"causal-lm", "chat"})
+
+
+def program_of(to: str, plan: Plan) -> Program:
+    """Return what runs a plan as a target does.
+
+    Args:
+        to: The target of ``export``.
+        plan: What is run.
+
+    Raises:
+        UnsupportedError: The target is not run here, or not for this plan.
+        InputError: What it needs is not installed.
+    """
+    if to not in _RUN:
+        known = ", ".join(_RUN)
+        raise UnsupportedError(f"{to} itself is not run by this version (those that are: {known})")
+    if plan.job.task not in _TASKS:
+        raise UnsupportedError(f"{to} itself is not run for task={plan.job.task} by this version")
+    lost = next((each for each in TARGETS[to](plan, _GIVEN).lost if _is_untold(each)), None)
+    if lost is not None:
+        raise UnsupportedError(f"{to} cannot be told {lost.field}={lost.value}: {lost.why}")
+    return _RUN[to](plan)
+
+
+def _is_untold(lost: Lost) -> bool:
+    """Whether another strategy would be run than the plan's."""
+    return lost.changes == "memory" and lost.field in Strategy.__struct_fields__
+
+
+def simulates_as(to: str) -> "Simulates":
+    """Return what simulates a plan as a target runs it, for the proof of a search.
+
+    Args:
+        to: The target of ``export``.
+    """
+
+    def simulate(plan: Plan, _: "Budget") -> "Trial":
+        asked = _Asked(program_of(to, plan), plan)
+        return run_in_child(_tried, asked)
+
+    return simulate
+
+
+class _Asked(NamedTuple):
+    program: Program
+    plan: Plan
+
+
+def _tried(asked: _Asked) -> "Trial":
+    """Run the first process and replay its allocator; called in a child."""
+    from brimful.programs.running import Asked, ran
+    from brimful.simulate.capacity import reserve_for
+    from brimful.simulate.proof import tried_with
+
+    program, plan = asked
+    strategy, groups = plan.strategy, num_groups(plan.strategy)
+    named = Asked(program, program.ranks[0], plan.cluster.device.name, strategy.allocator)
+    recording = ran(named).recording()
+    reserved = reserve_for(recording, plan.cluster, allocator=strategy.allocator, num_groups=groups)
+    return tried_with(plan, [reserved], [recording])
+
+
+def _checked(content: Mapping[str, Any], to: str) -> Mapping[str, Any]:
+    if "deepspeed" in content:
+        raise UnsupportedError(f"{to} shards this by DeepSpeed, which this version does not run")
+    return content
+
+
+def _trainer(plan: Plan) -> Program:
+    job = plan.job
+    return trainer_program.program_of(
+        _checked(hf_trainer.config(plan, _GIVEN), hf_trainer.TO),
+        model=model_name(job),
+        dtype=half_type(job),
+        attention=attention_name(plan.strategy),
+        lora=None if job.adapter is None else _lora(job, job.adapter),
+        seq_len=job.seq_len,
+        world_size=plan.cluster.num_devices,
+    )
+
+
+def _lora(job: Job, adapter: Adapter) -> dict[str, Any]:
+    return {
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": targets(adapter),
+        "use_dora": job.method == "dora",
+        "modules_to_save": list(adapter.trained_modules) or None,
+    }
+
+
+def _trl(plan: Plan) -> Program:
+    content = _checked(trl.config(plan, _GIVEN), trl.TO)
+    return trl_program.program_of("sft", content, plan.cluster.num_devices)
+
+
+_RUN: dict[str, Callable[[Plan], Program]] = {hf_trainer.TO: _trainer, trl.TO: _trl}
+"""Targets whose own programs are run."""

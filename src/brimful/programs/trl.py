@@ -1,0 +1,122 @@
+"""TRL's ``trl sft`` and ``trl dpo``: their own scripts, from the YAML or the flags they are given.
+
+What needs files is replaced: rows are mock rows, each as long as a row may be; nothing is saved or
+logged elsewhere; two steps are run, of at most two micro-batches. Models that are not on this
+machine need no weights (``pretend.hub_models``).
+
+Source: ``trl/scripts/sft.py``, ``dpo.py`` and ``trainer/*_config.py`` of TRL 1.16.0.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import InputError
+from brimful.escaping import yaml_text
+from brimful.plan import load_yaml
+from brimful.programs.base import FOLDER, Command, Program, Rank, flags_of
+from brimful.programs.mock_rows import PLACE, few_steps, few_words, rows_file
+
+COMMAND = "trl"
+_KINDS = ("sft", "dpo")
+_CONFIG = "config.yaml"
+_NOT_TAKEN = frozenset({
+    "config", "dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split",
+    "dataset_streaming", "datasets", "streaming", "test_split_size", "dataset_text_field",
+    "eval_steps", "num_train_epochs", "resume_from_checkpoint", "warmup_ratio", "num_processes",
+    "accelerate_config",
+})  # fmt: skip
+"""What is data, or of schedules and launchers."""
+_LENGTH, _MICRO_BATCH = 1024, 8
+"""TRL's own ``max_length`` of both, and the Trainer's rows of a device."""
+
+
+def program(command: Command, world_size: int | None) -> Program:
+    """Return what is run for a command line: ``trl sft --config FILE --flag value``.
+
+    Args:
+        command: As it was given.
+        world_size: Processes, where that is asked for.
+
+    Raises:
+        InputError: It trains nothing that is run here, or TRL is not installed.
+    """
+    kind, *rest = command.arguments or ("",)
+    if kind not in _KINDS:
+        raise InputError(
+            f"trl {kind} is not run by this version; give trl sft or trl dpo, or run your own "
+            f"script by brimful pretend -- SCRIPT"
+        )
+    flags = {flag.removeprefix("--"): given for flag, given in flags_of(rest, f"trl {kind}").values}
+    config = _config(flags.get("config", ()))
+    typed = {name: _value(given) for name, given in flags.items()}
+    size = world_size or command.num_processes or 1
+    return program_of(kind, {**config, **typed}, size)
+
+
+def _config(given: Sequence[str]) -> dict[str, Any]:
+    if not given:
+        return {}
+    path = Path(given[0])
+    try:
+        content = load_yaml(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read; check the path") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is no mapping of arguments to values; give TRL's YAML")
+    return content
+
+
+def _value(given: Sequence[str]) -> Any:
+    return True if not given else given[0] if len(given) == 1 else list(given)
+
+
+def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Program:
+    """Return what is run for the YAML's content.
+
+    Args:
+        kind: ``sft`` or ``dpo``.
+        content: Arguments and their values.
+        world_size: Processes.
+
+    Raises:
+        InputError: TRL is not installed.
+    """
+    if find_spec(COMMAND) is None:
+        raise InputError("TRL runs here as it is, and is not installed; pip install trl")
+    told = {name: value for name, value in content.items() if name not in _NOT_TAKEN}
+    length = int(told.get("max_length") or _LENGTH)
+    micro_batch = int(told.get("per_device_train_batch_size") or _MICRO_BATCH)
+    changed = few_steps({**told, **_paths(told), "dataset_name": PLACE})
+    accumulated = changed["gradient_accumulation_steps"]
+    rows = "messages" if told.get("assistant_only_loss") else "text"
+    file = rows_file(
+        rows if kind == "sft" else "preference",
+        num_rows=micro_batch * accumulated * world_size,
+        num_tokens=length,
+    )
+    return Program(
+        name=f"TRL {version(COMMAND)}'s {kind}.py",
+        argv=(_script(kind), "--config", f"{FOLDER}/{_CONFIG}"),
+        world_size=world_size,
+        ranks=(Rank(0, "every GPU does the same"),),
+        assume=("triton",),
+        environment={"HF_HUB_OFFLINE": "1"},
+        notes=(few_words(length),),
+        files=((_CONFIG, yaml_text(changed)), file),
+    )
+
+
+def _script(kind: str) -> str:
+    found = find_spec(COMMAND)
+    assert found is not None, "asked before"
+    assert found.origin is not None, "a package"
+    return str(Path(found.origin).parent / "scripts" / f"{kind}.py")
+
+
+def _paths(told: Mapping[str, Any]) -> dict[str, str]:
+    """Return where the model is, from wherever the program is run."""
+    name = str(told.get("model_name_or_path", ""))
+    return {"model_name_or_path": str(Path(name).resolve())} if Path(name).is_dir() else {}

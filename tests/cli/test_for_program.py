@@ -1,0 +1,91 @@
+"""``--for``: a plan is searched among what a program can be told, and simulated by it."""
+
+import json
+
+import pytest
+
+from brimful.cli.main import main
+
+ASKED = ("llama-3.2-1b", "--gpus", "h100-80gb", "--seq-len", "512", "--global-batch", "4")
+TINY = {
+    "model_type": "llama", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "tie_word_embeddings": False, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+def said(capsys, *argv):
+    code = main([str(word) for word in argv])
+    found = capsys.readouterr()
+    return code, " ".join(found.out.split()), " ".join(found.err.split())
+
+
+@pytest.mark.parametrize("to", ["hf-trainer", "trl", "accelerate", "torchtitan", "deepspeed"])
+def test_what_is_planned_can_be_told(tmp_path, capsys, to):
+    path = tmp_path / "plan.yaml"
+    code, out, _ = said(capsys, "plan", *ASKED, "--for", to, "--no-proof", "-o", path)
+    assert code == 0
+    assert "program numbers are of Brimful's own loop told the same settings" in out
+    assert f"brimful export {path} --to {to}" in out.replace("- ", "-")
+    code, text, _ = said(capsys, "export", path, "--to", to, "--json")
+    lost = {each["field"] for each in json.loads(text)["lost"] if each["changes"] == "memory"}
+    assert lost <= {"adapter", "micro_batch"}  # what a program of accelerate is left
+
+
+def test_a_program_that_trains_in_another_recipe_is_planned_in_it(capsys):
+    code, out, _ = said(capsys, "plan", *ASKED, "--for", "axolotl", "--no-proof", "--json")
+    assert code == 0
+    assert json.loads(out)["job"]["precision"] == "bf16"
+
+
+def test_a_flag_that_it_cannot_be_told_is_refused(capsys):
+    code, out, err = said(capsys, "plan", *ASKED, "--for", "hf-trainer", "--loss-chunks", "4")
+    assert (code, out) == (2, "")
+    assert "hf-trainer cannot be told loss_chunks=4" in err
+    assert "leave --loss-chunks out" in err
+
+
+def test_a_job_that_it_cannot_be_given_is_refused(capsys):
+    code, _, err = said(capsys, "plan", *ASKED, "--for", "trl", "--task", "dpo", "--no-proof")
+    assert code == 2
+    assert "task=dpo cannot be said to trl" in err
+
+
+def test_stages_of_zero_may_be_a_list(capsys):
+    asked = ("llama-3.2-1b", "--gpus", "2xh100-80gb", "--zero", "2,3", "--no-proof")
+    assert said(capsys, "plan", *asked)[0] == 0
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    return (tmp_path, "--gpus", "h100-80gb", "--seq-len", "256", "--global-batch", "8")
+
+
+@pytest.mark.torch
+def test_the_trainer_itself_is_simulated(tiny, capsys):
+    asked = (*tiny, "--micro-batch", "4", "--json")
+    code, own, _ = said(capsys, "simulate", *asked)
+    assert code == 0
+    code, theirs, _ = said(capsys, "simulate", *asked, "--for", "hf-trainer")
+    assert code == 0
+    found = json.loads(theirs)
+    assert "Trainer" in found["program"]["name"]
+    ours = json.loads(own)["simulated_peak_allocated_bytes"]
+    # One GPU, all trained: the Trainer does what our loop does.
+    assert found["simulated_peak_allocated_bytes"] == pytest.approx(ours, rel=0.01)
+
+
+@pytest.mark.torch
+def test_a_plan_is_proven_by_the_trainer(tiny, capsys):
+    code, out, _ = said(capsys, "plan", *tiny, "--for", "hf-trainer", "--micro-batch", "4")
+    assert code == 0
+    assert "proven simulated on a pretend GPU" in out
+    assert "Trainer itself; predicted: Brimful's own loop" in out
+
+
+def test_a_program_that_is_not_installed_says_how_to_install_it(tiny, capsys, monkeypatch):
+    monkeypatch.setattr("brimful.programs.trl.find_spec", lambda _: None)
+    code, _, err = said(capsys, "simulate", *tiny, "--micro-batch", "4", "--for", "trl")
+    assert code == 2
+    assert "pip install trl" in err
