@@ -75,8 +75,8 @@ def test_attention_is_called_as_transformers_calls_it(planned, target, ours, the
     ("more", "target", "words"),
     [
         (("--method", "full"), "axolotl", "precision=bf16-mixed with method=full"),
-        (("--method", "qlora"), "hf-trainer", "--to trl or axolotl, which load it"),
-        (("--method", "lora"), "llama-factory", "the nearest is --to trl"),
+        (("--method", "qlora"), "hf-trainer", "--to trl, axolotl or llama-factory, which load it"),
+        (("--method", "lora"), "unsloth", "the nearest is --to trl"),
     ],
 )
 def test_what_would_train_something_else_is_refused(tmp_path, capsys, more, target, words):

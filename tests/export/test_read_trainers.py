@@ -67,9 +67,10 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
         "task": "chat", "method": "lora", "base": "bf16", "lora_rank": 8,
         "lora_alpha": 16.0, "lora_targets": "all-linear", "precision": "bf16-mixed",
         "seq_len": 2048, "packing": "none", "micro_batch": 1, "global_batch": 16,
-        "activation_checkpointing": ["full"],
+        "activation_checkpointing": ["full"], "input_requires_grad": True, "zero": 0,
     }  # fmt: skip
     assert found.unread == ('template="llama3"',)
+    assert any("hold a whole model" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
