@@ -161,6 +161,6 @@ def _of_adapter(plan: Plan, adapter: Adapter) -> Iterator[Lost]:
         yield lost(plan, "precision", "the base computes in the type that it is held in")
     if adapter.upcast == "all":
         yield lost(plan, "adapter", "norms alone of the base are held in fp32", "memory")
-    if _has_checkpoints(plan) and not adapter.input_requires_grad:
-        why = "its checkpoints have the first block's input take a gradient"
+    if _has_checkpoints(plan) != adapter.input_requires_grad:
+        why = "the first block's input takes a gradient where blocks are recomputed, and only there"
         yield lost(plan, "adapter", why, "memory")

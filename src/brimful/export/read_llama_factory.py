@@ -22,7 +22,7 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
-from brimful.job import ALL_LINEAR
+from brimful.job import ALL_LINEAR, NARROW
 
 MODEL = "model_name_or_path"
 _OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})
@@ -59,8 +59,9 @@ def read_llama_factory(
     leaves = Leaves(path, content, "LLaMA-Factory")
     leaves.take(MODEL, str)
     stage, task = _task(leaves)
-    is_adapted = _method(leaves)
-    _precision(leaves, is_adapted=is_adapted)
+    is_adapted = leaves.rest.get("finetuning_type", "lora") != "full"
+    is_narrow = _precision(leaves, is_adapted=is_adapted) in NARROW
+    _method(leaves, whole="same" if is_narrow else "bf16")
     leaves.say("seq_len", leaves.take("cutoff_len", int, _CUTOFF), "cutoff_len")
     _packing(leaves, stage, task)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
@@ -99,8 +100,8 @@ def _task(leaves: Leaves) -> tuple[str, str]:
     return stage, task
 
 
-def _precision(leaves: Leaves, *, is_adapted: bool) -> None:
-    """Take the recipe: what trains is held in fp32, unless ``pure_bf16`` says otherwise.
+def _precision(leaves: Leaves, *, is_adapted: bool) -> str:
+    """Take the recipe and return it: what trains is in fp32, unless ``pure_bf16`` says otherwise.
 
     PEFT holds adapters in fp32 in any case, and no recipe widens the base beside them.
     """
@@ -111,6 +112,7 @@ def _precision(leaves: Leaves, *, is_adapted: bool) -> None:
         leaves.say("precision", chosen, "(neither bf16 nor fp16)")
     if is_adapted and chosen == "bf16":
         leaves.say("adapter_dtype", "fp32", "(get_peft_model)")
+    return chosen
 
 
 def _packing(leaves: Leaves, stage: str, task: str) -> None:
@@ -127,8 +129,8 @@ def _packing(leaves: Leaves, stage: str, task: str) -> None:
     leaves.say("packing", kind, "packing")
 
 
-def _method(leaves: Leaves) -> bool:
-    """Take what trains; return whether adapters do."""
+def _method(leaves: Leaves, *, whole: str) -> None:
+    """Take what trains, beside a base that is held as ``whole`` where it is not quantised."""
     for switch in _OTHER_UPDATES:
         if leaves.take(switch, bool, False):
             raise UnsupportedError(
@@ -158,14 +160,15 @@ def _method(leaves: Leaves) -> bool:
                 f"leave one out"
             )
         leaves.say("method", "full", "finetuning_type")
-        return False
+        return
     if kind != "lora":
         raise UnsupportedError(
             f"{leaves.path}: finetuning_type={kind} is not planned by this version; use lora "
             f"or full"
         )
     is_dora = leaves.take("use_dora", bool, False)
-    held = Held(bits, is_double=leaves.take("double_quantization", bool, True))
+    is_double = leaves.take("double_quantization", bool, True)
+    held = Held(bits, is_double=is_double, whole=whole)
     say_adapter(leaves, held, is_dora=is_dora, key="finetuning_type")
     if leaves.take("upcast_layernorm", bool, False):
         leaves.say("upcast", "norms", "upcast_layernorm")
@@ -174,4 +177,3 @@ def _method(leaves: Leaves) -> bool:
     leaves.say("lora_alpha", leaves.take("lora_alpha", float, 2.0 * rank), "lora_alpha")
     leaves.say("lora_targets", names_of(leaves, "lora_target") or ALL_LINEAR, "lora_target")
     leaves.say("trained_modules", names_of(leaves, "additional_target"), "additional_target")
-    return True
