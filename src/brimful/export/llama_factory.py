@@ -15,7 +15,7 @@ from brimful.export.given import Exported, Given, header
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse
 from brimful.job import ALL_LINEAR, PREFERENCE, Adapter, Job
 from brimful.plan import Plan
-from brimful.strategy import default_reference, num_checkpointed, world_size
+from brimful.strategy import default_reference, gathers, num_checkpointed, world_size
 
 TO = "llama-factory"
 _SAID = (
@@ -28,6 +28,7 @@ _OTHERWISE = (
     "use_liger_kernel",
 )  # fmt: skip
 """Keys of the Trainer's that LLaMA-Factory has another name for, or sets itself."""
+_ALLOCATOR = "expandable_segments:True"
 _PACKED_BITS = {"nf4": 4, "nf4-double": 4, "llm-int8": 8}
 
 
@@ -128,8 +129,11 @@ def _refused(job: Job) -> Iterator[tuple[str, str]]:
 
 def losses(plan: Plan) -> tuple[Lost, ...]:
     """List what the YAML does not say, or says in part."""
-    is_usual = plan.strategy.reference == default_reference(plan.job)
-    said = (*_SAID, *(("reference",) if is_usual else ()))
+    said = {*_SAID}
+    if plan.strategy.reference == default_reference(plan.job):
+        said |= {"reference"}
+    if world_size(plan.strategy) > 1:
+        said |= {"allocator"}
     return (*hf_trainer.losses(plan, said), *_in_part(plan))
 
 
@@ -144,9 +148,20 @@ def _in_part(plan: Plan) -> Iterator[Lost]:
     if strategy.reference == "resident":
         yield lost(plan, "reference", "the second model is held in the type of its checkpoint")
     if world_size(strategy) > 1:
-        degree = "dp_shard" if strategy.dp_shard > 1 else "dp_replicate"
-        yield lost(plan, degree, "it starts a process on every GPU it sees, or NPROC_PER_NODE")
-        yield lost(plan, "allocator", "it sets expandable_segments:True unless OPTIM_TORCH=0")
+        yield from _launched(plan)
+
+
+def _launched(plan: Plan) -> Iterator[Lost]:
+    """Yield what its launcher of several processes decides."""
+    degree = "dp_shard" if plan.strategy.dp_shard > 1 else "dp_replicate"
+    yield lost(plan, degree, "it starts a process on every GPU it sees, or NPROC_PER_NODE")
+    if gathers(plan.strategy) and plan.strategy.engine == "torch":
+        why = "each device loads the model whole before it is sharded, unless accelerate starts it"
+        yield lost(plan, "zero", why)
+    if plan.strategy.allocator != _ALLOCATOR:
+        value = plan.strategy.allocator or "none"
+        why = f"its launcher sets {_ALLOCATOR}, unless OPTIM_TORCH=0"
+        yield Lost(field="allocator", value=value, why=why, changes="memory")
 
 
 def _of_adapter(plan: Plan, adapter: Adapter) -> Iterator[Lost]:

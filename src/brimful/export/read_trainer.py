@@ -273,6 +273,8 @@ def _method(leaves: Leaves, recipe: str) -> None:
     leaves.say("trained_modules", names_of(leaves, "lora_modules_to_save"), "lora_modules_to_save")
     if bits:
         leaves.notes.append("adapters beside a quantised base are bfloat16 in TRL: planned in fp32")
+        if not half and recipe not in IN_FP32:
+            leaves.say("upcast", "all", "dtype")
     elif recipe in NARROW:
         leaves.say("adapter_dtype", "fp32", "(get_peft_model)")
 
