@@ -5,27 +5,21 @@ import pytest
 import yaml
 
 from brimful.cli.main import main
+from brimful.errors import UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
 from brimful.export.read_source import read_source
 from brimful.plan import read_plan
+from round_trips import MODEL, plan_from, plan_of
 
 TO = "llama-factory"
-ASKED = ("plan", "qwen2.5-0.5b", "--seq-len", "512", "--no-proof", "--global-batch", "8",
-         "--micro-batch", "2")  # fmt: skip
+ONE, TWO = ("--gpus", "rtx-4090"), ("--gpus", "2xrtx-4090")
+BATCHES = ("--seq-len", "512", "--global-batch", "8", "--micro-batch", "2")
 GIVEN = Given("plan.yaml", "my/data", "out")
-TWO = ("--gpus", "2xrtx-4090")
 
 
-@pytest.fixture
-def planned(tmp_path, capsys):
-    def make(*more):
-        path = tmp_path / "plan.yaml"
-        where = () if "--gpus" in more else ("--gpus", "rtx-4090")
-        assert main([*ASKED, *where, *more, "-o", str(path)]) == 0, capsys.readouterr()
-        return read_plan(path)
-
-    return make
+def planned(*more):
+    return plan_of(*BATCHES, *(() if "--gpus" in more else ONE), *more)
 
 
 def written(plan):
@@ -38,7 +32,7 @@ def of_strategy(plan, **changes):
 
 
 @pytest.mark.parametrize("base", ["nf4", "nf4-double", "llm-int8"])
-def test_a_quantised_base_is_loaded_as_the_plan_holds_it(planned, base):
+def test_a_quantised_base_is_loaded_as_the_plan_holds_it(base):
     content, lost = written(planned("--method", "qlora", "--base", base, "--ac", "none"))
     assert content["quantization_bit"] == (8 if base == "llm-int8" else 4)
     assert content.get("double_quantization") == {"nf4": False, "nf4-double": True}.get(base)
@@ -73,12 +67,12 @@ def test_a_quantised_base_is_loaded_as_the_plan_holds_it(planned, base):
         ((*TWO, "--zero", "2"), {"fsdp": True}),
     ],
 )  # fmt: skip
-def test_what_is_learnt_and_held_is_said_in_its_names(planned, more, expected):
+def test_what_is_learnt_and_held_is_said_in_its_names(more, expected):
     content, _ = written(planned(*more))
     assert {key: content.get(key) for key in expected} == expected
 
 
-def test_its_own_checkpoints_stand_in_for_fsdps(planned):
+def test_its_own_checkpoints_stand_in_for_fsdps():
     content, lost = written(planned(*TWO, "--zero", "3", "--ac", "full"))
     assert content["fsdp_config"]["reshard_after_forward"]
     assert not content["fsdp_config"]["activation_checkpointing"]
@@ -90,7 +84,7 @@ def test_its_own_checkpoints_stand_in_for_fsdps(planned):
 @pytest.mark.parametrize(
     ("more", "field", "changes", "words"),
     [
-        (("--method", "lora", "--base", "same"), "adapter", "mathematics", "type of its checkpoint"),
+        (("--method", "lora", "--base", "same"), "adapter", "mathematics", "of its checkpoint"),
         (("--method", "lora", "--precision", "bf16"), "adapter", "mathematics", "PEFT holds"),
         (("--method", "lora", "--precision", "fp32"), "precision", "mathematics", "computes in"),
         (("--method", "lora", "--ac", "full"), "adapter", "memory", "takes a gradient"),
@@ -103,13 +97,13 @@ def test_its_own_checkpoints_stand_in_for_fsdps(planned):
         (TWO, "allocator", "memory", "OPTIM_TORCH=0"),
     ],
 )  # fmt: skip
-def test_what_it_cannot_be_told_is_listed(planned, more, field, changes, words):
+def test_what_it_cannot_be_told_is_listed(more, field, changes, words):
     exported = TARGETS[TO](planned(*more), GIVEN)
     found = [each for each in exported.lost if each.field == field and words in each.why]
     assert [each.changes for each in found] == [changes]
 
 
-def test_an_allocator_that_its_launcher_sets_is_said(planned):
+def test_an_allocator_that_its_launcher_sets_is_said():
     plan = of_strategy(planned(*TWO), allocator="expandable_segments:True")
     assert "allocator" not in written(plan)[1]
 
@@ -124,18 +118,15 @@ def test_an_allocator_that_its_launcher_sets_is_said(planned):
         ((*TWO, "--tp", "2", "--zero", "0"), "tp=2"),
     ],
 )
-def test_what_would_train_something_else_is_refused(planned, tmp_path, capsys, more, words):
-    planned(*more)
-    assert main(["export", str(tmp_path / "plan.yaml"), "--to", TO]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert "cannot be said to llama-factory" in said
+def test_what_would_train_something_else_is_refused(more, words):
+    with pytest.raises(UnsupportedError, match=f"{words}.* cannot be said to {TO}"):
+        written(planned(*more))
 
 
-def test_bf16_beside_deepspeed_is_refused_by_the_trainer_too(planned, tmp_path, capsys):
-    planned(*TWO, "--zero", "1", "--precision", "bf16")
-    assert main(["export", str(tmp_path / "plan.yaml"), "--to", "hf-trainer"]) == 2
-    assert "precision=bf16 with DeepSpeed" in capsys.readouterr().err
+def test_bf16_beside_deepspeed_is_refused_by_the_trainer_too():
+    plan = planned(*TWO, "--zero", "1", "--precision", "bf16")
+    with pytest.raises(UnsupportedError, match="precision=bf16 with DeepSpeed cannot be said"):
+        TARGETS["hf-trainer"](plan, GIVEN)
 
 
 ROUND_TRIPS = [
@@ -164,23 +155,31 @@ ROUND_TRIPS = [
 
 
 @pytest.mark.parametrize("more", ROUND_TRIPS, ids=" ".join)
-def test_what_it_was_given_is_read_back(planned, tmp_path, more):
+def test_what_it_was_given_is_read_back(tmp_path, more):
     """From the YAML alone, which names the model too."""
-    plan = planned(*more)
-    path, again = tmp_path / "factory.yaml", tmp_path / "again.yaml"
+    plan, path = planned(*more), tmp_path / "factory.yaml"
     path.write_text(TARGETS[TO](plan, GIVEN).text)
-    gpus = "2xrtx-4090" if "--gpus" in more else "rtx-4090"
-    assert main(["plan", "--from", str(path), "--gpus", gpus, "--no-proof", "-o", str(again)]) == 0
-    read = read_plan(again)
+    num_devices = plan.cluster.num_devices
+    read = plan_from(path, *(TWO if num_devices > 1 else ONE), num_devices=num_devices)
     assert read.job == plan.job
     assert read.strategy == plan.strategy
+
+
+def test_the_command_line_writes_and_reads_it(tmp_path):
+    plan, yaml_file, again = (tmp_path / name for name in ("plan.yaml", "x.yaml", "again.yaml"))
+    asked = ("plan", MODEL, *ONE, *BATCHES, "--ac", "none", "--no-proof", "-o", str(plan))
+    assert main(asked) == 0
+    assert main(["export", str(plan), "--to", TO, "-o", str(yaml_file)]) == 0
+    assert main(["plan", "--from", str(yaml_file), *ONE, "--no-proof", "-o", str(again)]) == 0
+    assert read_plan(again).job == read_plan(plan).job
+    assert read_plan(again).strategy == read_plan(plan).strategy
 
 
 @pytest.mark.parametrize(
     ("precision", "zero", "offload"),
     [("bf16-master", 3, "parameters"), ("bf16-master", 2, "optimizer"), ("fp16-master", 1, "none")],
 )
-def test_deepspeeds_settings_inside_it_are_read_too(planned, tmp_path, precision, zero, offload):
+def test_deepspeeds_settings_inside_it_are_read_too(tmp_path, precision, zero, offload):
     plan = planned(*TWO, "--zero", "2", "--precision", precision)
     plan = of_strategy(plan, engine="deepspeed", zero=zero, offload=offload)
     path = tmp_path / "factory.yaml"
