@@ -127,12 +127,12 @@ def _trl(leaves: Leaves) -> None:
     else:
         _rows(leaves)
     _length(leaves)
-    recipe = _trl_recipe(leaves)
-    _method(leaves, recipe)
-    attention = leaves.rest.get("attn_implementation")
-    if attention in _ATTENTIONS:
-        del leaves.rest["attn_implementation"]
-        leaves.say("attention", _ATTENTIONS[attention], "attn_implementation")
+    half = _half(leaves)
+    _method(leaves, half, _trl_recipe(leaves, half))
+    attention = leaves.take("attn_implementation", str, "")
+    leaves.say("attention", _ATTENTIONS.get(attention), "attn_implementation")
+    if attention and attention not in _ATTENTIONS:
+        leaves.notes.append(f"attn_implementation={attention} is planned as --attention says")
 
 
 def _kind(leaves: Leaves) -> str:
@@ -199,11 +199,10 @@ def _length(leaves: Leaves) -> None:
         leaves.notes.append("max_length cuts no row: --seq-len says of how many tokens one may be")
 
 
-def _trl_recipe(leaves: Leaves) -> str:
+def _trl_recipe(leaves: Leaves, half: str) -> str:
     """Take the recipe and return it: autocast over weights of 32 bits, or what is loaded in 16."""
     if "bf16" not in leaves.rest:
         leaves.rest["bf16"] = str(leaves.rest.get("fp16")).lower() != "true"
-    half = _half(leaves)
     is_full = not leaves.rest.get("use_peft")
     key = "dtype" if half else "(neither bf16 nor fp16)"
     if half and is_full:
@@ -220,31 +219,29 @@ def _trl_recipe(leaves: Leaves) -> str:
 
 
 def _half(leaves: Leaves) -> str:
-    """Return the type of 16 bits that the model is loaded in; empty: it is loaded in 32.
+    """Take the type of 16 bits that the model is loaded in; empty: it is loaded in 32.
 
     Raises:
         InputError: There is no such type.
     """
-    dtype = leaves.rest.get("dtype")
+    dtype = str(leaves.rest.pop("dtype"))
     if dtype == "auto":
         leaves.notes.append("dtype=auto is that of the checkpoint: planned as bfloat16")
-        leaves.rest["dtype"] = dtype = "bfloat16"
+        dtype = "bfloat16"
     if dtype not in {*_HALVES, "float32"}:
         raise InputError(
             f"{leaves.path}: dtype is {dtype}; give float32, bfloat16, float16 or auto"
         )
-    return _HALVES.get(str(dtype), "")
+    return _HALVES.get(dtype, "")
 
 
-def _method(leaves: Leaves, recipe: str) -> None:
+def _method(leaves: Leaves, half: str, recipe: str) -> None:
     """Take what trains.
 
     Raises:
         InputError: A base is quantised beside nothing that trains, or twice.
         UnsupportedError: This version has no such base or adapters.
     """
-    half = _half(leaves)
-    del leaves.rest["dtype"]
     is_adapted = leaves.take("use_peft", bool, False)
     bits = _bits(leaves)
     if not is_adapted:

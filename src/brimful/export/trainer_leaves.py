@@ -107,7 +107,7 @@ def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
     leaves.say("steps", steps if steps is None or steps > 0 else None, "max_steps")
     seed = leaves.take("seed", int)
     leaves.say("seed", seed, "seed")
-    if seed is not None and leaves.rest.get("data_seed") in {seed, None}:
+    if seed is not None and leaves.rest.get("data_seed") in (seed, None):
         leaves.rest.pop("data_seed", None)
 
 
