@@ -138,7 +138,7 @@ ROUND_TRIPS = [
     ("--precision", "fp16-mixed", "--fused-kernels", "liger"),
     ("--task", "chat", "--packing", "none", "--schedule", "linear"),
     ("--task", "chat", "--packing", "documents", "--method", "lora", "--ac", "none"),
-    ("--method", "lora", "--ac", "full", "--input-requires-grad", "--lora-targets",
+    ("--method", "lora", "--ac", "full", "--lora-targets",
      "q_proj,v_proj", "--trained-modules", "lm_head"),
     ("--method", "lora", "--precision", "bf16", "--adapter-dtype", "fp32", "--ac", "none"),
     ("--method", "dora", "--ac", "none"),

@@ -32,7 +32,11 @@ _RANK, _CUTOFF = 8, 2048
 """Its defaults."""
 _OF_PAIRS = {"pref_beta": "dpo_beta", "dpo_label_smoothing": "label_smoothing"}
 _PACKED, _SAME = {"quantization_method": "bnb", "quantization_type": "nf4"}, ("bitsandbytes",)
-_OTHER_UPDATES = ("use_galore", "use_apollo", "use_badam", "use_llama_pro")
+_OTHER_UPDATES = ("use_galore", "use_apollo", "use_badam", "use_llama_pro", "use_adam_mini")
+_OTHER_RUNS = (
+    "use_asft_loss", "use_kt", "use_mca", "use_megatron_bridge", "use_hyper_parallel", "shift_attn",
+)  # fmt: skip
+_MUON = "use_muon"
 
 
 def is_llama_factory(content: dict[str, Any]) -> bool:
@@ -58,6 +62,7 @@ def read_llama_factory(
     """
     leaves = Leaves(path, content, "LLaMA-Factory")
     leaves.take(MODEL, str)
+    _refuse_others(leaves)
     stage, task = _task(leaves)
     is_adapted = leaves.rest.get("finetuning_type", "lora") != "full"
     is_narrow = _precision(leaves, is_adapted=is_adapted) in NARROW
@@ -65,19 +70,50 @@ def read_llama_factory(
     leaves.say("seq_len", leaves.take("cutoff_len", int, _CUTOFF), "cutoff_len")
     _packing(leaves, stage, task)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
+    if leaves.take(_MUON, bool, False):  # which stands in for what ``optim`` says
+        leaves.rest["optim"] = "muon"
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
+    _memory(leaves, num_devices, is_adapted=is_adapted)
+    return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
+
+
+def _refuse_others(leaves: Leaves) -> None:
+    """Refuse what trains, or runs, in another way than a plan can say."""
+    for switch in _OTHER_UPDATES:
+        if leaves.take(switch, bool, False):
+            raise UnsupportedError(
+                f"{leaves.path}: {switch} is not planned by this version; leave it out, and "
+                f"give an --optimizer that keeps little"
+            )
+    for switch in _OTHER_RUNS:
+        if leaves.take(switch, bool, False):
+            raise UnsupportedError(
+                f"{leaves.path}: {switch} is not planned by this version; leave it out"
+            )
+    if (depths := leaves.take("mixture_of_depths", str)) is not None:
+        raise UnsupportedError(
+            f"{leaves.path}: mixture_of_depths={depths} is not planned by this version; leave it "
+            f"out"
+        )
+
+
+def _memory(leaves: Leaves, num_devices: int, *, is_adapted: bool) -> None:
+    """Take checkpoints, kernels, attention, and how devices share the work."""
     is_off = leaves.take("disable_gradient_checkpointing", bool, False)
+    is_off &= not leaves.take("gradient_checkpointing", bool, False)
     words = "disable_gradient_checkpointing" if is_off else "(on, where nothing turns it off)"
     recomputes = take_spread(leaves, num_devices)
     again = "none" if is_off and not recomputes else "full"
     leaves.say("activation_checkpointing", [again], words)
-    if is_adapted and not is_off:
-        leaves.say("input_requires_grad", True, "(its checkpoints)")
+    if is_adapted and not is_off:  # a flag for it would leave the formulas for little
+        leaves.notes.append(
+            "its checkpoints have the first block's input take a gradient: planned without, and "
+            "--input-requires-grad plans it"
+        )
     if leaves.take("enable_liger_kernel", bool, False):
         leaves.say("fused_kernels", "liger", "enable_liger_kernel")
     if leaves.take("flash_attn", str) == "disabled":
         leaves.say("attention", "eager", "flash_attn")
-    return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
 
 
 def _task(leaves: Leaves) -> tuple[str, str]:
@@ -131,12 +167,6 @@ def _packing(leaves: Leaves, stage: str, task: str) -> None:
 
 def _method(leaves: Leaves, *, whole: str) -> None:
     """Take what trains, beside a base that is held as ``whole`` where it is not quantised."""
-    for switch in _OTHER_UPDATES:
-        if leaves.take(switch, bool, False):
-            raise UnsupportedError(
-                f"{leaves.path}: {switch} is not planned by this version; leave it out, and "
-                f"give an --optimizer that keeps little"
-            )
     if leaves.take("use_unsloth", bool, False):
         leaves.notes.append("Unsloth's kernels are not planned, and take less than these")
     kind = leaves.take("finetuning_type", str, "lora")

@@ -30,6 +30,8 @@ from brimful.job import IN_FP32, NARROW
 
 MODEL = "model_name_or_path"
 _OWN = frozenset({"per_device_train_batch_size", "output_dir", "lr_scheduler_type", MODEL})
+_FOREIGN = frozenset({"model", "micro_batch_size"})
+"""Keys that neither has, and files of other programs do, beside an ``output_dir``."""
 _OF_TRL = frozenset({
     MODEL, "max_length", "packing", "use_peft", "assistant_only_loss", "completion_only_loss",
     "dataset_name", "dataset_text_field", "lora_r", "precompute_ref_log_probs",
@@ -64,7 +66,7 @@ _PACKINGS = {"bfd": "documents", "bfd_split": "documents", "wrapped": "wrapped"}
 
 def is_trainer(content: Mapping[str, Any]) -> bool:
     """Whether a file's keys are the Trainer's or TRL's; asked where they are not another's."""
-    return bool(_OWN & {*content})
+    return bool(_OWN & {*content}) and not _FOREIGN & {*content}
 
 
 def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int) -> Read:
