@@ -55,6 +55,10 @@ def test_what_they_cannot_be_told_is_listed(planned):
     _, trl = written("trl", planned("--method", "qlora", "--loss-chunks", "4"))
     _, axolotl = written("axolotl", planned("--method", "lora", "--ac", "full:3"))
     assert {"weights", "adapter", "loss_chunks"} <= trl
+    chunked = TARGETS["trl"](planned("--loss-chunks", "4"), GIVEN).lost
+    assert [each.why for each in chunked if each.field == "loss_chunks"] == [
+        "logits and loss are computed in chunks of TRL's own"
+    ]
     assert {"weights", "packing", "activation_checkpointing"} <= axolotl
 
 

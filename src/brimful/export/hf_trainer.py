@@ -3,7 +3,7 @@
 Source: ``transformers/training_args.py`` and ``optimization.py`` of Transformers 5.23.0.
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from brimful.escaping import yaml_text
@@ -161,12 +161,15 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"dp_replicate={plan.strategy.dp_replicate} with FSDP", "use --to accelerate"
 
 
-def losses(plan: Plan, also_said: Iterable[str] = ()) -> tuple[Lost, ...]:
+def losses(
+    plan: Plan, also_said: Iterable[str] = (), other_whys: Mapping[str, str] | None = None
+) -> tuple[Lost, ...]:
     """List what the YAML does not say, or says in part.
 
     Args:
         plan: What is written.
         also_said: Fields that a program on top of the Trainer is told.
+        other_whys: What happens instead where this program has sentences of its own.
     """
     said = {*_SAID, *also_said}
     if plan.job.loss_scale == deepspeed.SCALER:
@@ -180,7 +183,7 @@ def losses(plan: Plan, also_said: Iterable[str] = ()) -> tuple[Lost, ...]:
         "loss_scale": "the Trainer's is torch's default: 65536, x 2 after 2000 steps, x 0.5",
         "task": "the program's model computes the loss",
     }
-    return (*unsaid(plan, said, whys), *_in_part(plan))
+    return (*unsaid(plan, said, {**whys, **(other_whys or {})}), *_in_part(plan))
 
 
 def _in_part(plan: Plan) -> Iterator[Lost]:

@@ -87,7 +87,8 @@ def _refused(job: Job) -> Iterator[tuple[str, str]]:
 
 def losses(plan: Plan) -> tuple[Lost, ...]:
     """List what the YAML does not say, or says in part."""
-    return (*hf_trainer.losses(plan, _SAID), *_in_part(plan))
+    whys = {"loss_chunks": "logits and loss are computed in chunks of TRL's own"}
+    return (*hf_trainer.losses(plan, _SAID, whys), *_in_part(plan))
 
 
 def _in_part(plan: Plan) -> Iterator[Lost]:
