@@ -1,5 +1,6 @@
 """Arguments of the Trainer and of TRL read back into flags."""
 
+import dataclasses
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
 from brimful.export.read_source import model_of, read_source
+from brimful.export.read_trainer import DEFAULTS, LEARNING_RATES, TRL_DEFAULTS
 from round_trips import MODEL, plan_from, plan_of
 
 GIVEN = Given("plan.yaml", "my/data", "out")
@@ -96,6 +98,8 @@ def test_trl_says_what_is_trained_too(tmp_path):
         (TRAINER, {"optim": "sgd", "adam_beta1": 0.8}, {"optimizer": "sgd", "beta1": 0.0}),
         (TRAINER, {"lr_scheduler_type": "cosine", "warmup_steps": 9},
          {"schedule": "cosine", "warmup_steps": 9}),
+        (TRAINER, {"warmup_ratio": 0.1}, {"warmup_steps": None}),
+        (TRAINER, {"warmup_steps": 0.1}, {"warmup_steps": None}),
         (TRAINER, {"use_liger_kernel": True}, {"fused_kernels": "liger"}),
         (TRAINER, {"fsdp": "full_shard auto_wrap", "gradient_checkpointing": False},
          {"zero": 3, "activation_checkpointing": ["none"]}),
@@ -231,6 +235,25 @@ def test_what_transformers_writes_itself_is_read(tmp_path):
     taken = {each.flag: each.value for each in found.taken}
     assert (taken["micro_batch"], taken["steps"], taken["learning_rate"]) == (8, 7, 5e-5)
     assert not any("defaults: " in note and "optim" in note for note in found.notes)
+
+
+def defaults_of(kind):
+    return {field.name: field.default for field in dataclasses.fields(kind)}
+
+
+@pytest.mark.torch
+def test_what_stands_in_is_what_transformers_has():
+    transformers = pytest.importorskip("transformers")
+    theirs = defaults_of(transformers.TrainingArguments)
+    assert {key: theirs[key] for key in DEFAULTS} == DEFAULTS
+
+
+@pytest.mark.parametrize(("kind", "config"), [("sft", "SFTConfig"), ("dpo", "DPOConfig")])
+def test_what_stands_in_is_what_trl_has(kind, config):
+    trl = pytest.importorskip("trl")
+    theirs = {**defaults_of(trl.ModelConfig), **defaults_of(getattr(trl, config))}
+    ours = {**DEFAULTS, **TRL_DEFAULTS, "learning_rate": LEARNING_RATES[kind]}
+    assert {key: theirs[key] for key in ours} == ours
 
 
 ROUND_TRIPS = [

@@ -42,21 +42,22 @@ _OF_PAIRS = frozenset({
 })  # fmt: skip
 """Keys that ``trl dpo`` has and ``trl sft`` has not."""
 _OF_OTHERS = {
-    "num_generations": "GRPO", "reward_funcs": "GRPO", "reward_model_name_or_path": "RLOO",
+    "num_generations": "GRPO", "reward_funcs": "GRPO", "max_completion_length": "GRPO",
+    "reward_model_name_or_path": "RLOO",
     "desirable_weight": "KTO", "num_ppo_epochs": "PPO", "center_rewards_coefficient": "rewards",
 }  # fmt: skip
 _LIKELIHOODS = frozenset({"nll", "chunked_nll"})
 _SFT_LOSSES = _LIKELIHOODS | {"dft"}
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1,
     "optim": "adamw_torch_fused", "learning_rate": 5e-5, "lr_scheduler_type": "linear",
     "warmup_steps": 0, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999,
     "adam_epsilon": 1e-8, "max_grad_norm": 1.0, "seed": 42,
 }  # fmt: skip
-_TRL_DEFAULTS: dict[str, Any] = {
+TRL_DEFAULTS: dict[str, Any] = {
     "gradient_checkpointing": True, "dtype": "float32", "max_length": 1024,
 }  # fmt: skip
-_LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6}
+LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6}
 _RANK, _ALPHA, _TARGETS = 16, 32, "q_proj,v_proj"
 """TRL's defaults of adapters, and PEFT's targets in most models."""
 _ATTENTIONS = {"eager": "eager", "sdpa": "sdpa", "flex_attention": "flex"}
@@ -91,7 +92,7 @@ def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     if is_trl:
         _trl(leaves)
     else:
-        _stand_in(leaves, _DEFAULTS)
+        _stand_in(leaves, DEFAULTS)
         _recipe(leaves)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
@@ -101,7 +102,8 @@ def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_l
 
 def _stand_in(leaves: Leaves, defaults: Mapping[str, Any]) -> None:
     """Have the program's own defaults stand in for what the file does not say, and say so."""
-    missing = {key: value for key, value in defaults.items() if key not in leaves.rest}
+    said = {*leaves.rest} | ({"warmup_steps"} if "warmup_ratio" in leaves.rest else set())
+    missing = {key: value for key, value in defaults.items() if key not in said}
     leaves.rest |= missing
     if missing:
         words = ", ".join(f"{key}={value}" for key, value in missing.items())
@@ -123,7 +125,7 @@ def _trl(leaves: Leaves) -> None:
     """Take what TRL is told beside the Trainer's arguments."""
     leaves.take(MODEL, str)
     kind = _kind(leaves)
-    _stand_in(leaves, {**_DEFAULTS, "learning_rate": _LEARNING_RATES[kind], **_TRL_DEFAULTS})
+    _stand_in(leaves, {**DEFAULTS, "learning_rate": LEARNING_RATES[kind], **TRL_DEFAULTS})
     if kind == "dpo":
         _pairs(leaves)
     else:
