@@ -181,6 +181,7 @@ def test_no_limit_of_rows_is_left_to_the_flags(tmp_path):
         (TRAINER, {"optim": "galore_adamw"}, UnsupportedError, "optim=galore_adamw"),
         (TRAINER, {"per_device_train_batch_size": 0}, InputError, "batch_size is 0"),
         (TRAINER, {"seed": "seven"}, FileFormatError, "wants a whole number"),
+        (TRAINER, {"adam_beta1": 10**400}, FileFormatError, "wants a number"),
         (TRAINER, {"fsdp": "half_shard"}, InputError, "fsdp is half_shard"),
         (TRAINER, {"fsdp": True, "fsdp_config": "nowhere.json"}, InputError, "nowhere.json"),
         (TRAINER, {"deepspeed": "nowhere.json"}, InputError, "nowhere.json"),

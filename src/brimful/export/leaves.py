@@ -1,6 +1,7 @@
 """The leaves of somebody's settings file, each taken once, left to the planner, or not read."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,12 @@ class Leaves:
             return default
         if value is None:
             return default
-        is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
+        is_number = (
+            kind is float
+            and isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and abs(value) <= sys.float_info.max
+        )
         is_whole = kind is int and isinstance(value, float) and value.is_integer()
         if is_number or is_whole:
             return kind(value)

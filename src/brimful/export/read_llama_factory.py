@@ -22,7 +22,7 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
-from brimful.job import ALL_LINEAR, NARROW
+from brimful.job import ALL_LINEAR, MAX_COUNT, NARROW
 
 MODEL = "model_name_or_path"
 _OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})
@@ -204,6 +204,7 @@ def _method(leaves: Leaves, *, whole: str) -> None:
         leaves.say("upcast", "norms", "upcast_layernorm")
     rank = leaves.take("lora_rank", int, _RANK)
     leaves.say("lora_rank", rank, "lora_rank")
-    leaves.say("lora_alpha", leaves.take("lora_alpha", float, 2.0 * rank), "lora_alpha")
+    usual = 2.0 * min(rank, MAX_COUNT)
+    leaves.say("lora_alpha", leaves.take("lora_alpha", float, usual), "lora_alpha")
     leaves.say("lora_targets", names_of(leaves, "lora_target") or ALL_LINEAR, "lora_target")
     leaves.say("trained_modules", names_of(leaves, "additional_target"), "additional_target")
