@@ -10,19 +10,15 @@ from brimful.cli.main import main
 from brimful.export import TARGETS
 from brimful.export.given import Given
 from brimful.plan import read_plan
+from round_trips import plan_of
 
-ASKED = ("plan", "qwen2.5-0.5b", "--gpus", "rtx-4090", "--seq-len", "512", "--no-proof")
+FLAGS = ("--gpus", "rtx-4090", "--seq-len", "512")
+ASKED = ("plan", "qwen2.5-0.5b", *FLAGS, "--no-proof")
 GIVEN = Given("plan.yaml", "my/data", "out")
 
 
-@pytest.fixture
-def planned(tmp_path, capsys):
-    def make(*more):
-        path = tmp_path / "plan.yaml"
-        assert main([*ASKED, *more, "-o", str(path)]) == 0, capsys.readouterr()
-        return read_plan(path)
-
-    return make
+def planned(*more):
+    return plan_of(*FLAGS, *more)
 
 
 def written(target, plan):
@@ -31,7 +27,7 @@ def written(target, plan):
 
 
 @pytest.mark.parametrize("base", ["nf4", "nf4-double", "llm-int8"])
-def test_a_quantised_base_is_loaded_as_the_plan_holds_it(planned, base):
+def test_a_quantised_base_is_loaded_as_the_plan_holds_it(base):
     more = ("--method", "qlora", "--base", base, "--global-batch", "8", "--lora-rank", "32")
     plan = planned(*more, "--micro-batch", "2")
     trl, _ = written("trl", plan)
@@ -51,7 +47,7 @@ def test_a_quantised_base_is_loaded_as_the_plan_holds_it(planned, base):
     assert trl["gradient_accumulation_steps"] == axolotl["gradient_accumulation_steps"] == 4
 
 
-def test_what_they_cannot_be_told_is_listed(planned):
+def test_what_they_cannot_be_told_is_listed():
     _, trl = written("trl", planned("--method", "qlora", "--loss-chunks", "8"))
     _, axolotl = written("axolotl", planned("--method", "lora", "--ac", "full:3"))
     assert {"weights", "adapter", "loss_chunks"} <= trl
@@ -64,7 +60,7 @@ def test_what_they_cannot_be_told_is_listed(planned):
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("eager", "eager"), ("flash", "sdpa"), ("flex", "flex_attention")]
 )
-def test_attention_is_called_as_transformers_calls_it(planned, target, ours, theirs):
+def test_attention_is_called_as_transformers_calls_it(target, ours, theirs):
     """``flash`` is one of sdpa's kernels here; to transformers it would be a kernel of the hub."""
     plan = planned("--method", "lora")
     strategy = msgspec.structs.replace(plan.strategy, attention=ours)
@@ -77,8 +73,8 @@ def test_attention_is_called_as_transformers_calls_it(planned, target, ours, the
     ("more", "target", "words"),
     [
         (("--method", "full"), "axolotl", "precision=bf16-mixed with method=full"),
-        (("--method", "qlora"), "hf-trainer", "--to trl or axolotl, which load it"),
-        (("--method", "lora"), "llama-factory", "the nearest is --to trl"),
+        (("--method", "qlora"), "hf-trainer", "--to trl, axolotl or llama-factory, which load it"),
+        (("--method", "lora"), "unsloth", "the nearest is --to trl"),
     ],
 )
 def test_what_would_train_something_else_is_refused(tmp_path, capsys, more, target, words):
@@ -89,7 +85,7 @@ def test_what_would_train_something_else_is_refused(tmp_path, capsys, more, targ
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_trl_reads_it(planned, tmp_path, monkeypatch):
+def test_trl_reads_it(tmp_path, monkeypatch):
     trl = pytest.importorskip("trl")
     path = tmp_path / "trl.yaml"
     path.write_text(TARGETS["trl"](planned("--method", "qlora"), GIVEN).text)
@@ -106,7 +102,7 @@ def test_trl_reads_it(planned, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "more", [("--method", "qlora"), ("--method", "dora"), ("--precision", "bf16")]
 )
-def test_axolotl_reads_it(planned, more):
+def test_axolotl_reads_it(more):
     pytest.importorskip("axolotl")
     from axolotl.utils.schemas.config import AxolotlInputConfig
 
@@ -119,7 +115,7 @@ def test_axolotl_reads_it(planned, more):
 
 
 @pytest.mark.parametrize("method", ["qlora", "full"])
-def test_what_axolotl_was_given_is_read_back(planned, method, tmp_path):
+def test_what_axolotl_was_given_is_read_back(method, tmp_path):
     """From the YAML alone, which names the model too."""
     precision = {"qlora": "bf16-mixed", "full": "bf16"}[method]
     more = ("--method", method, "--precision", precision, "--global-batch", "8")

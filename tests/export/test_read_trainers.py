@@ -67,9 +67,11 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
         "task": "chat", "method": "lora", "base": "bf16", "lora_rank": 8,
         "lora_alpha": 16.0, "lora_targets": "all-linear", "precision": "bf16-mixed",
         "seq_len": 2048, "packing": "none", "micro_batch": 1, "global_batch": 16,
-        "activation_checkpointing": ["full"],
+        "activation_checkpointing": ["full"], "zero": 0,
     }  # fmt: skip
     assert found.unread == ('template="llama3"',)
+    assert any("hold a whole model" in note for note in found.notes)
+    assert any("--input-requires-grad" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +117,18 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
         (FACTORY, {"neat_packing": True}, {"packing": "documents"}),
         (FACTORY, {"disable_gradient_checkpointing": True}, {"activation_checkpointing": ["none"]}),
         (FACTORY, {"enable_liger_kernel": True}, {"fused_kernels": "liger"}),
+        (FACTORY, {"use_muon": True}, {"optimizer": "muon"}),
+        (FACTORY, {"train_on_prompt": True}, {"task": "causal-lm", "packing": "none"}),
+        (FACTORY, {"finetuning_type": "full", "bf16": None}, {"precision": "fp32"}),
+        (FACTORY, {"bf16": None}, {"precision": "bf16", "base": "same", "adapter_dtype": "fp32"}),
+        (FACTORY, {"quantization_bit": 4, "upcast_layernorm": True}, {"upcast": "norms"}),
+        (FACTORY, {"additional_target": "lm_head,embed_tokens"},
+         {"trained_modules": "lm_head,embed_tokens"}),
+        (FACTORY, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, {"zero": 2}),
+        (FACTORY, {"disable_gradient_checkpointing": True, "gradient_checkpointing": True},
+         {"activation_checkpointing": ["full"]}),
+        (FACTORY, {"stage": "dpo", "pref_beta": "1e-1", "dpo_label_smoothing": 0.1},
+         {"dpo_beta": 0.1, "label_smoothing": 0.1}),
         (FACTORY, {"optim": "adamw_torch_fused", "lr_scheduler_type": "cosine", "max_steps": 30},
          {"optimizer": "adamw", "schedule": "cosine", "steps": 30}),
     ],
@@ -145,6 +159,8 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
         (FACTORY, {"quantization_bit": 4, "quantization_type": "fp4"}, UnsupportedError,
          "quantization_type=fp4"),
         (FACTORY, {"use_galore": True}, UnsupportedError, "use_galore"),
+        (FACTORY, {"use_asft_loss": True}, UnsupportedError, "use_asft_loss"),
+        (FACTORY, {"mixture_of_depths": "convert"}, UnsupportedError, "mixture_of_depths=convert"),
         (FACTORY, {"stage": "ppo"}, UnsupportedError, "stage=ppo"),
         (FACTORY, {"stage": "dpo", "pref_loss": "orpo"}, UnsupportedError, "pref_loss=orpo"),
         (FACTORY, {"quantization_bit": 3}, InputError, "quantization_bit is 3"),
@@ -159,7 +175,8 @@ def test_what_is_not_run_is_refused_in_a_sentence(tmp_path, base, changes, error
 @pytest.mark.parametrize(
     "text",
     [
-        "some: thing\n", "- a\n- b\n", "base_model: x\nbase_model: y\n",
+        "some: thing\n", "model: x\noutput_dir: y\n", "- a\n- b\n",
+        "base_model: x\nbase_model: y\n",
         "base_model: !!python/object/apply:os.system ['true']\n", "base_model: [\n",
     ],
 )  # fmt: skip

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 HELP = "write a plan as what something else takes, and say what that cannot express"
 _TARGETS = (
     "torchrun", "slurm", "deepspeed", "accelerate", "hf-trainer", "torchtitan", "trl", "axolotl",
+    "llama-factory",
 )  # fmt: skip
-_LIKE = {"llama-factory": "trl", "llamafactory": "trl", "unsloth": "trl", "sft": "trl"}
+_LIKE = {"unsloth": "trl", "sft": "trl"}
 """Programs on top of transformers and PEFT that are no targets: the target nearest to each."""
 _WITHOUT_COMMENTS = "deepspeed"
 """The target whose text has no place for what is predicted and lost."""

@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=programs.file_or_refusal("plan"),
         default=None,
-        help="DeepSpeed's JSON, or Accelerate's, Axolotl's or LLaMA-Factory's YAML: what no flag "
-        "says",
+        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, TRL or transformers' "
+        "Trainer: what no flag says",
     )
     parser.add_argument(
         "-o",

@@ -11,6 +11,7 @@ from brimful.export import (
     axolotl,
     deepspeed,
     hf_trainer,
+    llama_factory,
     slurm,
     torchrun,
     torchtitan,
@@ -28,4 +29,5 @@ TARGETS: dict[str, Callable[[Plan, Given], Exported]] = {
     "torchtitan": torchtitan.text,
     "trl": trl.text,
     "axolotl": axolotl.text,
+    "llama-factory": llama_factory.text,
 }

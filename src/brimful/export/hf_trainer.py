@@ -38,7 +38,14 @@ def text(plan: Plan, given: Given) -> Exported:
     return Exported("\n".join([*header(plan, given, TO, found), body]), found)
 
 
-def config(plan: Plan, given: Given, *, to: str = TO, bases: Container[str] = ()) -> dict[str, Any]:
+def config(
+    plan: Plan,
+    given: Given,
+    *,
+    to: str = TO,
+    bases: Container[str] = (),
+    tasks: Container[str] = (),
+) -> dict[str, Any]:
     """Return the YAML's content.
 
     Args:
@@ -46,12 +53,14 @@ def config(plan: Plan, given: Given, *, to: str = TO, bases: Container[str] = ()
         given: What the user said beside it.
         to: The target: the Trainer, or a program on top of it.
         bases: Quantised bases that this program loads.
+        tasks: Tasks that this program computes the loss of, though the Trainer does not.
 
     Raises:
         UnsupportedError: The Trainer would train something else.
     """
     job, strategy = plan.job, plan.strategy
-    refuse(plan, to, [*split_degrees(strategy, "tp", "pp"), *_refused(plan)], bases=bases)
+    also = [*split_degrees(strategy, "tp", "pp"), *_refused(plan)]
+    refuse(plan, to, also, bases=bases, tasks=tasks)
     content: dict[str, Any] = {
         "output_dir": given.out,
         "use_cpu": plan.cluster.device.kernels != "cuda",
@@ -142,7 +151,7 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"optimizer={job.optimizer}", f"use optimizer={DEFAULT}"
     if job.precision.endswith("-master") and not by_deepspeed:
         yield f"precision={job.precision} without DeepSpeed", "use precision=bf16-mixed"
-    if by_deepspeed and job.precision.endswith("-mixed"):
+    if by_deepspeed and (job.precision == "bf16" or job.precision.endswith("-mixed")):
         # The Trainer's bf16 switches on a recipe of DeepSpeed, which must say the same.
         yield f"precision={job.precision} with DeepSpeed", f"use {job.precision[:4]}-master"
     away = away_of(plan.strategy.offload, num_layers=job.model.num_layers)

@@ -1,12 +1,14 @@
 """The leaves of somebody's settings file, each taken once, left to the planner, or not read."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from brimful.errors import FileFormatError, UnsupportedError
+from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.files import read_whole
 
 AUTO = "auto"
 _FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
@@ -82,7 +84,12 @@ class Leaves:
             return default
         if value is None:
             return default
-        is_number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
+        is_number = (
+            kind is float
+            and isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and abs(value) <= sys.float_info.max
+        )
         is_whole = kind is int and isinstance(value, float) and value.is_integer()
         if is_number or is_whole:
             return kind(value)
@@ -129,6 +136,64 @@ _NAMES = {
     bool: "true or false",
     list: "a list",
 }
+
+
+def load_json(path: Path, program: str) -> dict[str, Any]:
+    """Load a file of settings in JSON.
+
+    Args:
+        path: Of the file.
+        program: Whose file it is.
+
+    Raises:
+        InputError: It cannot be read.
+        FileFormatError: It is no JSON, or no object.
+    """
+    try:
+        content = json.loads(read_whole(path).decode("utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}); give {program}'s JSON"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is no text in UTF-8; give {program}'s JSON") from error
+    except json.JSONDecodeError as error:
+        raise FileFormatError(
+            f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}; correct it"
+        ) from error
+    except FileFormatError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(
+            f"{path} is no JSON of {program}'s (a number of thousands of digits, or thousands of "
+            f"brackets); give another file"
+        ) from error
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} holds no JSON object; {program}'s settings are one")
+    return content
+
+
+def named_file(leaves: Leaves, key: str, name: str, fix: str) -> Path:
+    """Find a file that is named from the folder of this one, one above, or the current one.
+
+    Args:
+        leaves: Of the file that names it.
+        key: That names it.
+        name: Of the file.
+        fix: What to do otherwise.
+
+    Raises:
+        InputError: There is no such file.
+    """
+    # Programs name it from where they are started, which is often the top of their checkout.
+    places = [*(folder / name for folder in leaves.path.resolve().parents), Path(name)]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise InputError(
+            f"{leaves.path}: {key} is {name}, and there is no such file beside it, above "
+            f"or here; give its path, or {fix}"
+        )
+    return found
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -172,6 +172,7 @@ def refuse(
     also: Iterable[tuple[str, str]] = (),
     *,
     bases: Container[str] = (),
+    tasks: Container[str] = (),
 ) -> None:
     """Refuse what would become another training where the target leaves it out.
 
@@ -180,11 +181,12 @@ def refuse(
         to: The target.
         also: What this target cannot be given besides, each with what to use instead.
         bases: Quantised bases of adapters that it loads.
+        tasks: Tasks that it computes the loss of, though most targets do not.
 
     Raises:
         UnsupportedError: Names the first, and what to change.
     """
-    refused = next(iter([*_refused(plan.job, bases), *also]), None)
+    refused = next(iter([*_refused(plan.job, bases, tasks), *also]), None)
     if refused is not None:
         what, fix = refused
         raise UnsupportedError(
@@ -197,10 +199,10 @@ def _loads_it(job: Job, bases: Container[str]) -> str:
     """Name the targets that load a quantised base, where another does not."""
     adapter = job.adapter
     is_loaded = adapter is not None and adapter.base in BITSANDBYTES and adapter.base not in bases
-    return "trl or axolotl, which load it, or to " if is_loaded else ""
+    return "trl, axolotl or llama-factory, which load it, or to " if is_loaded else ""
 
 
-def _refused(job: Job, bases: Container[str]) -> Iterator[tuple[str, str]]:
+def _refused(job: Job, bases: Container[str], tasks: Container[str]) -> Iterator[tuple[str, str]]:
     adapter = job.adapter
     if adapter is not None and adapter.base in QUANTIZED and adapter.base not in bases:
         yield f"base={adapter.base}", "use base=bf16"
@@ -208,7 +210,7 @@ def _refused(job: Job, bases: Container[str]) -> Iterator[tuple[str, str]]:
         yield f"method={QAT}", "use method=full"
     if job.precision in {FP8, "fp16"}:
         yield f"precision={job.precision}", "use precision=bf16-mixed"
-    if job.task in {PREFERENCE, "module"}:
+    if job.task in {PREFERENCE, "module"} and job.task not in tasks:
         yield f"task={job.task}", "use task=causal-lm"
     if (rule := OPTIMIZERS[job.optimizer]).compiled:
         yield f"optimizer={rule.name}", f"use optimizer={whole_of(rule) or DEFAULT}"

@@ -17,12 +17,12 @@ _FSDP, _DEEPSPEED, _DEGREES = "fsdp_config", "deepspeed_config", "parallelism_co
 _RECIPES = {"bf16": "bf16-mixed", "fp16": "fp16-mixed", "fp8": "fp8"}
 _OWN = frozenset({"distributed_type", "compute_environment"})
 """Keys of which every file of Accelerate's has one."""
-_STAGES = {
+STAGES = {
     "TRUE": 3, "FALSE": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3,
     "HYBRID_SHARD_ZERO2": 2,
 }  # fmt: skip
 """The stage of ZeRO that FSDP2's switch says, and FSDP1's strategies."""
-_STRATEGIES = tuple(_STAGES)[2:]
+_STRATEGIES = tuple(STAGES)[2:]
 """Of FSDP1, which Accelerate counts from 1."""
 
 
@@ -113,13 +113,13 @@ def _stage(leaves: Leaves) -> tuple[int, str]:
     numbered = {str(number): name for number, name in enumerate(_STRATEGIES, 1)}
     text = "TRUE" if value is None else str(value).upper()
     word = numbered.get(text, text)
-    if word not in _STAGES:
+    if word not in STAGES:
         raise InputError(
             f"{leaves.path}: {key} is {value}; give true, false or one of {', '.join(_STRATEGIES)}"
         )
     if word.startswith("HYBRID"):
         leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
-    return _STAGES[word], key
+    return STAGES[word], key
 
 
 def _is(leaves: Leaves, name: str) -> bool:

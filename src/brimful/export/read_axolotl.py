@@ -11,6 +11,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
     Batches,
+    Held,
     names_of,
     say_adapter,
     say_precision,
@@ -111,9 +112,8 @@ def _method(leaves: Leaves, num_devices: int) -> bool:
             f"{leaves.path}: adapter={adapter} is not planned by this version; use lora or qlora"
         )
     chosen = next((num for num, is_on in bits.items() if is_on), 4 if adapter == "qlora" else None)
-    say_adapter(
-        leaves, bits=chosen, is_dora=leaves.take("peft_use_dora", bool, False), key="adapter"
-    )
+    is_dora = leaves.take("peft_use_dora", bool, False)
+    say_adapter(leaves, Held(chosen), is_dora=is_dora, key="adapter")
     if chosen and num_devices == 1:
         leaves.say("upcast", "all", "(prepare_model_for_kbit_training)")
     elif chosen:  # it does not where parameters are sharded; without that it does

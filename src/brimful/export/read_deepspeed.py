@@ -14,10 +14,10 @@ from typing import Any
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.deepspeed import AUTOCAST, COSINE_ENDS_AT, SCALER, SCHEDULERS
-from brimful.export.leaves import AUTO, Leaves, Read
-from brimful.files import read_whole
+from brimful.export.leaves import AUTO, Leaves, Read, load_json
 from brimful.techniques.optimizers import OPTIMIZERS
 
+PROGRAM = "DeepSpeed"
 _ZERO, _ADAM = "zero_optimization", "optimizer.params"
 _SCALE_POWER, _SCALE_WINDOW = 16, 1000
 """DeepSpeed's defaults of the loss scale."""
@@ -43,7 +43,27 @@ def read_deepspeed(path: Path, *, num_devices: int, num_layers: int) -> Read:
         InputError: Its numbers do not go together.
         UnsupportedError: This version plans nothing like it.
     """
-    leaves = Leaves(path, _load(path), "DeepSpeed")
+    content = load_json(path, PROGRAM)
+    return read_settings(path, content, num_devices=num_devices, num_layers=num_layers)
+
+
+def read_settings(
+    path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int
+) -> Read:
+    """Read what a file of DeepSpeed's says, or a section of another file.
+
+    Args:
+        path: Of the file.
+        content: Of it, or of the section.
+        num_devices: That it is planned for.
+        num_layers: Blocks of the model.
+
+    Raises:
+        FileFormatError: It holds a value of another type.
+        InputError: Its numbers do not go together.
+        UnsupportedError: This version plans nothing like it.
+    """
+    leaves = Leaves(path, content, PROGRAM)
     _batches(leaves, num_devices)
     leaves.say("clip", leaves.take("gradient_clipping", float), "gradient_clipping")
     _stage(leaves, num_devices)
@@ -52,31 +72,6 @@ def read_deepspeed(path: Path, *, num_devices: int, num_layers: int) -> Read:
     _scheduler(leaves)
     _checkpoints(leaves, num_layers)
     return leaves.read()
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_whole(path).decode("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}); give DeepSpeed's JSON"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is no text in UTF-8; give DeepSpeed's JSON") from error
-    except json.JSONDecodeError as error:
-        raise FileFormatError(
-            f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}; correct it"
-        ) from error
-    except FileFormatError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(
-            f"{path} is no JSON of DeepSpeed's (a number of thousands of digits, or thousands of "
-            f"brackets); give another file"
-        ) from error
-    if not isinstance(content, dict):
-        raise FileFormatError(f"{path} holds no JSON object; DeepSpeed's settings are one")
-    return content
 
 
 def _batches(leaves: Leaves, num_devices: int) -> None:

@@ -1,26 +1,28 @@
 """LLaMA-Factory's YAML read back: which flags of ``brimful plan`` say the same.
 
-Source: ``src/llamafactory/hparams`` (``model_args.py``, ``data_args.py``, ``finetuning_args.py``)
-of LLaMA-Factory in 2025, whose defaults stand in for what a file does not say. That what trains is
-held in fp32 and blocks are checkpointed is as remembered of ``model/adapter.py`` and
-``model/model_utils/checkpointing.py``.
+Source: ``src/llamafactory/hparams`` (``model_args.py``, ``data_args.py``, ``finetuning_args.py``,
+``parser.py``), ``model/adapter.py`` and ``model/model_utils/checkpointing.py`` of LLaMA-Factory
+0.9.6.dev0 (commit ff6d4d1), whose defaults stand in for what a file does not say.
 """
 
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.export.fsdp_leaves import take_spread
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
     Batches,
+    Held,
     names_of,
+    numbered,
     say_adapter,
     say_precision,
     take_batches,
     take_rates,
     with_deepspeed,
 )
-from brimful.job import ALL_LINEAR
+from brimful.job import ALL_LINEAR, MAX_COUNT, NARROW
 
 MODEL = "model_name_or_path"
 _OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})
@@ -28,8 +30,13 @@ _STAGES = {"sft": "chat", "pt": "causal-lm", "dpo": "dpo"}
 _LOSSES = frozenset({"sigmoid"})
 _RANK, _CUTOFF = 8, 2048
 """Its defaults."""
+_OF_PAIRS = {"pref_beta": "dpo_beta", "dpo_label_smoothing": "label_smoothing"}
 _PACKED, _SAME = {"quantization_method": "bnb", "quantization_type": "nf4"}, ("bitsandbytes",)
-_OTHER_UPDATES = ("use_galore", "use_apollo", "use_badam", "use_llama_pro")
+_OTHER_UPDATES = ("use_galore", "use_apollo", "use_badam", "use_llama_pro", "use_adam_mini")
+_OTHER_RUNS = (
+    "use_asft_loss", "use_kt", "use_mca", "use_megatron_bridge", "use_hyper_parallel", "shift_attn",
+)  # fmt: skip
+_MUON = "use_muon"
 
 
 def is_llama_factory(content: dict[str, Any]) -> bool:
@@ -55,27 +62,62 @@ def read_llama_factory(
     """
     leaves = Leaves(path, content, "LLaMA-Factory")
     leaves.take(MODEL, str)
-    task = _task(leaves)
-    _method(leaves)
-    # What trains is held in fp32, unless ``pure_bf16`` says otherwise.
-    say_precision(
-        leaves, {"fp8": "fp8", "pure_bf16": "bf16", "bf16": "bf16-mixed", "fp16": "fp16-mixed"}
-    )
+    _refuse_others(leaves)
+    stage, task = _task(leaves)
+    is_adapted = leaves.rest.get("finetuning_type", "lora") != "full"
+    is_narrow = _precision(leaves, is_adapted=is_adapted) in NARROW
+    _method(leaves, whole="same" if is_narrow else "bf16")
     leaves.say("seq_len", leaves.take("cutoff_len", int, _CUTOFF), "cutoff_len")
-    _packing(leaves, task)
+    _packing(leaves, stage, task)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
+    if leaves.take(_MUON, bool, False):  # which stands in for what ``optim`` says
+        leaves.rest["optim"] = "muon"
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
+    _memory(leaves, num_devices, is_adapted=is_adapted)
+    return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
+
+
+def _refuse_others(leaves: Leaves) -> None:
+    """Refuse what trains, or runs, in another way than a plan can say."""
+    for switch in _OTHER_UPDATES:
+        if leaves.take(switch, bool, False):
+            raise UnsupportedError(
+                f"{leaves.path}: {switch} is not planned by this version; leave it out, and "
+                f"give an --optimizer that keeps little"
+            )
+    for switch in _OTHER_RUNS:
+        if leaves.take(switch, bool, False):
+            raise UnsupportedError(
+                f"{leaves.path}: {switch} is not planned by this version; leave it out"
+            )
+    if (depths := leaves.take("mixture_of_depths", str)) is not None:
+        raise UnsupportedError(
+            f"{leaves.path}: mixture_of_depths={depths} is not planned by this version; leave it "
+            f"out"
+        )
+
+
+def _memory(leaves: Leaves, num_devices: int, *, is_adapted: bool) -> None:
+    """Take checkpoints, kernels, attention, and how devices share the work."""
     is_off = leaves.take("disable_gradient_checkpointing", bool, False)
+    is_off &= not leaves.take("gradient_checkpointing", bool, False)
     words = "disable_gradient_checkpointing" if is_off else "(on, where nothing turns it off)"
-    leaves.say("activation_checkpointing", ["none" if is_off else "full"], words)
+    recomputes = take_spread(leaves, num_devices)
+    again = "none" if is_off and not recomputes else "full"
+    leaves.say("activation_checkpointing", [again], words)
+    if is_adapted and not is_off:  # a flag for it would leave the formulas for little
+        leaves.notes.append(
+            "its checkpoints have the first block's input take a gradient: planned without, and "
+            "--input-requires-grad plans it"
+        )
     if leaves.take("enable_liger_kernel", bool, False):
         leaves.say("fused_kernels", "liger", "enable_liger_kernel")
     if leaves.take("flash_attn", str) == "disabled":
         leaves.say("attention", "eager", "flash_attn")
-    return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
 
 
-def _task(leaves: Leaves) -> str:
+def _task(leaves: Leaves) -> tuple[str, str]:
+    """Take the stage; return it, and the task that it is."""
     stage = leaves.take("stage", str, "sft")
     loss = leaves.take("pref_loss", str, "sigmoid")
     if stage not in _STAGES or (stage == "dpo" and loss not in _LOSSES):
@@ -87,15 +129,34 @@ def _task(leaves: Leaves) -> str:
     is_plain = leaves.take("train_on_prompt", bool, False) and stage == "sft"
     task = "causal-lm" if is_plain else _STAGES[stage]
     leaves.say("task", task, "stage")
-    return task
+    if stage == "dpo":
+        for key, flag in _OF_PAIRS.items():
+            leaves.rest |= {key: numbered(leaves.rest[key])} if key in leaves.rest else {}
+            leaves.say(flag, leaves.take(key, float), key)
+    return stage, task
 
 
-def _packing(leaves: Leaves, task: str) -> None:
+def _precision(leaves: Leaves, *, is_adapted: bool) -> str:
+    """Take the recipe and return it: what trains is in fp32, unless ``pure_bf16`` says otherwise.
+
+    PEFT holds adapters in fp32 in any case, and no recipe widens the base beside them.
+    """
+    recipes = {"fp8": "fp8", "pure_bf16": "bf16", "bf16": "bf16-mixed", "fp16": "fp16-mixed"}
+    chosen = say_precision(leaves, recipes if is_adapted else {**recipes, "tf32": "tf32"})
+    if chosen is None:
+        chosen = "bf16" if is_adapted else "fp32"
+        leaves.say("precision", chosen, "(neither bf16 nor fp16)")
+    if is_adapted and chosen == "bf16":
+        leaves.say("adapter_dtype", "fp32", "(get_peft_model)")
+    return chosen
+
+
+def _packing(leaves: Leaves, stage: str, task: str) -> None:
     neat = leaves.take("neat_packing", bool, False)
-    packs = leaves.take("packing", bool, task == "causal-lm" or neat)
+    packs = leaves.take("packing", bool, stage == "pt" or neat)
     if task == "dpo":
         return
-    kind = "documents" if neat else "wrapped" if packs and task == "causal-lm" else "none"
+    kind = "documents" if neat else "wrapped" if packs and stage == "pt" else "none"
     if packs and kind == "none":
         kind = "documents"
         leaves.notes.append(
@@ -104,13 +165,8 @@ def _packing(leaves: Leaves, task: str) -> None:
     leaves.say("packing", kind, "packing")
 
 
-def _method(leaves: Leaves) -> None:
-    for switch in _OTHER_UPDATES:
-        if leaves.take(switch, bool, False):
-            raise UnsupportedError(
-                f"{leaves.path}: {switch} is not planned by this version; leave it out, and "
-                f"give an --optimizer that keeps little"
-            )
+def _method(leaves: Leaves, *, whole: str) -> None:
+    """Take what trains, beside a base that is held as ``whole`` where it is not quantised."""
     if leaves.take("use_unsloth", bool, False):
         leaves.notes.append("Unsloth's kernels are not planned, and take less than these")
     kind = leaves.take("finetuning_type", str, "lora")
@@ -140,14 +196,15 @@ def _method(leaves: Leaves) -> None:
             f"{leaves.path}: finetuning_type={kind} is not planned by this version; use lora "
             f"or full"
         )
-    say_adapter(
-        leaves, bits=bits, is_dora=leaves.take("use_dora", bool, False), key="finetuning_type"
-    )
-    if not leaves.take("double_quantization", bool, True) and bits == 4:  # noqa: PLR2004 - nf4
-        leaves.taken = [each for each in leaves.taken if each.flag != "base"]
-        leaves.say("base", "nf4", "double_quantization")
+    is_dora = leaves.take("use_dora", bool, False)
+    is_double = leaves.take("double_quantization", bool, True)
+    held = Held(bits, is_double=is_double, whole=whole)
+    say_adapter(leaves, held, is_dora=is_dora, key="finetuning_type")
+    if leaves.take("upcast_layernorm", bool, False):
+        leaves.say("upcast", "norms", "upcast_layernorm")
     rank = leaves.take("lora_rank", int, _RANK)
     leaves.say("lora_rank", rank, "lora_rank")
-    leaves.say("lora_alpha", leaves.take("lora_alpha", float, 2.0 * rank), "lora_alpha")
+    usual = 2.0 * min(rank, MAX_COUNT)
+    leaves.say("lora_alpha", leaves.take("lora_alpha", float, usual), "lora_alpha")
     leaves.say("lora_targets", names_of(leaves, "lora_target") or ALL_LINEAR, "lora_target")
     leaves.say("trained_modules", names_of(leaves, "additional_target"), "additional_target")

@@ -6,9 +6,11 @@ from typing import Any
 from brimful.errors import FileFormatError
 from brimful.export import read_axolotl as axolotl
 from brimful.export import read_llama_factory as llama_factory
-from brimful.export.leaves import Read
+from brimful.export import read_trainer as trainer
+from brimful.export.leaves import Read, load_json
 from brimful.export.read_accelerate import is_accelerate, read_accelerate
-from brimful.export.read_deepspeed import read_deepspeed
+from brimful.export.read_deepspeed import PROGRAM as DEEPSPEED
+from brimful.export.read_deepspeed import read_settings
 from brimful.plan import load_yaml
 
 _YAML = {".yaml", ".yml"}
@@ -20,22 +22,18 @@ def model_of(path: Path) -> str:
     Raises:
         FileFormatError: It cannot be read, or names no text.
     """
-    if path.suffix.lower() not in _YAML:
-        return ""
     content = _content(path)
-    if axolotl.is_axolotl(content):
-        name = content[axolotl.MODEL]
-    elif llama_factory.is_llama_factory(content):
-        name = content[llama_factory.MODEL]
-    else:
+    key = next((key for key in (axolotl.MODEL, trainer.MODEL) if key in content), None)
+    if key is None:
         return ""
+    name = content[key]
     if not isinstance(name, str) or not name:
         raise FileFormatError(f"{path} names {name!r} as its model; give a name")
     return name
 
 
 def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
-    """Read Accelerate's, Axolotl's or LLaMA-Factory's YAML, or DeepSpeed's JSON.
+    """Read Accelerate's, Axolotl's, LLaMA-Factory's, TRL's or the Trainer's file, or DeepSpeed's.
 
     Args:
         path: Of the file.
@@ -48,8 +46,6 @@ def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
         UnsupportedError: This version plans nothing like it.
     """
     sizes = {"num_devices": num_devices, "num_layers": num_layers}
-    if path.suffix.lower() not in _YAML:
-        return read_deepspeed(path, **sizes)
     content = _content(path)
     if axolotl.is_axolotl(content):
         return axolotl.read_axolotl(path, content, **sizes)
@@ -57,12 +53,19 @@ def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
         return llama_factory.read_llama_factory(path, content, **sizes)
     if is_accelerate(content):
         return read_accelerate(path, content, **sizes)
+    if trainer.is_trainer(content):
+        return trainer.read_trainer(path, content, **sizes)
+    if path.suffix.lower() not in _YAML:
+        return read_settings(path, content, **sizes)
     raise FileFormatError(
         f"{path} is neither DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, "
-        f"Axolotl's (base_model) nor LLaMA-Factory's (model_name_or_path); give one of these"
+        f"Axolotl's (base_model), LLaMA-Factory's or TRL's (model_name_or_path) nor the Trainer's "
+        f"(per_device_train_batch_size); give one of these"
     )
 
 
 def _content(path: Path) -> dict[str, Any]:
+    if path.suffix.lower() not in _YAML:
+        return load_json(path, DEEPSPEED)
     content = load_yaml(path)
     return content if isinstance(content, dict) else {}

@@ -1,15 +1,15 @@
-"""What files of programs around Hugging Face's Trainer share: its arguments, adapters, DeepSpeed.
+"""What files of programs around Hugging Face's Trainer share: rates, adapters, DeepSpeed.
 
 Source: ``transformers/training_args.py`` of 5.23, whose names these programs hand on.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
-from brimful.export.leaves import Leaves, Read
-from brimful.export.read_deepspeed import read_deepspeed
+from brimful.export.deepspeed import COSINE_ENDS_AT
+from brimful.export.leaves import Leaves, Read, named_file
+from brimful.export.read_deepspeed import read_deepspeed, read_settings
 from brimful.job import ALL_LINEAR
 from brimful.techniques.optimizers import OPTIMIZERS
 
@@ -25,8 +25,9 @@ _OPTIMIZERS = {
 """By the names of Hugging Face's Trainer, and ours."""
 _SCHEDULES = {
     "constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine",
-    "linear": "linear",
+    "cosine_with_min_lr": "cosine", "linear": "linear",
 }  # fmt: skip
+_FLOORED, _FLOOR = "cosine_with_min_lr", "lr_scheduler_kwargs.min_lr_rate"
 _NUMBERS = {
     "learning_rate": "learning_rate",
     "weight_decay": "weight_decay",
@@ -35,7 +36,17 @@ _NUMBERS = {
     "adam_epsilon": "epsilon",
     "max_grad_norm": "clip",
 }
-_QUANTIZED = {4: "nf4-double", 8: "llm-int8"}
+DEEPSPEED = "deepspeed"
+_ENABLED = ".enabled"
+"""How the key ends by which DeepSpeed's JSON says a recipe."""
+
+
+_WITHOUT_MOMENTUM = frozenset(
+    rule.transformers.name
+    for rule in OPTIMIZERS.values()
+    if rule.is_momentum and rule.transformers is not None
+)
+"""Names of rules whose momentum the Trainer leaves at 0."""
 
 
 class Batches(NamedTuple):
@@ -80,15 +91,33 @@ def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
         leaves.notes.append(f"{name} pages its state: planned without, so that it takes more")
     for key, flag in _NUMBERS.items():
         leaves.rest |= {key: numbered(leaves.rest[key])} if key in leaves.rest else {}
-        leaves.say(flag, leaves.take(key, float), key)
+        value = leaves.take(key, float)
+        if flag == "beta1" and name in _WITHOUT_MOMENTUM:
+            value = 0.0
+        leaves.say(flag, value, key)
     kind = leaves.take(schedule, str)
     if kind is not None and kind not in _SCHEDULES:
         leaves.notes.append(f"{schedule}={kind} is planned as --schedule says")
     leaves.say("schedule", _SCHEDULES.get(kind or ""), schedule)
+    if kind == _FLOORED:
+        _take_floor(leaves)
     if not 0 < _number(leaves.rest.get("warmup_steps")) < 1:  # else a share of all steps
         leaves.say("warmup_steps", leaves.take("warmup_steps", int), "warmup_steps")
     steps = leaves.take("max_steps", int)
     leaves.say("steps", steps if steps is None or steps > 0 else None, "max_steps")
+    seed = leaves.take("seed", int)
+    leaves.say("seed", seed, "seed")
+    if seed is not None and leaves.rest.get("data_seed") in (seed, None):
+        leaves.rest.pop("data_seed", None)
+
+
+def _take_floor(leaves: Leaves) -> None:
+    """Take where a cosine ends, and say where it ends in a plan, if that is elsewhere."""
+    floor = leaves.take(_FLOOR, float, 0.0)
+    if floor != COSINE_ENDS_AT:
+        leaves.notes.append(
+            f"the cosine ends at {floor:g} of the peak and is planned to end at {COSINE_ENDS_AT:g}"
+        )
 
 
 def take_batches(leaves: Leaves, named: Batches, num_devices: int) -> None:
@@ -110,28 +139,41 @@ def take_batches(leaves: Leaves, named: Batches, num_devices: int) -> None:
     leaves.say("global_batch", each * (times or 1) * num_devices, named.accumulation)
 
 
-def say_adapter(
-    leaves: Leaves, *, bits: int | None, is_dora: bool, key: str, half: str = "bf16"
-) -> None:
-    """Say how adapters are trained, beside a base that is loaded in 16 bits or fewer.
+class Held(NamedTuple):
+    """How the base beside adapters is held.
+
+    Attributes:
+        bits: 4 or 8; None: it is not quantised.
+        is_double: Whether the scales of 4 bits are quantised too.
+        whole: How it is held where it is not quantised.
+    """
+
+    bits: int | None
+    is_double: bool = True
+    whole: str = "bf16"
+
+
+def say_adapter(leaves: Leaves, held: Held, *, is_dora: bool, key: str) -> None:
+    """Say how adapters are trained, and how the base beside them is held.
 
     Args:
         leaves: Of the file.
-        bits: Of the base, 4 or 8; None: 16.
+        held: How the base is held.
         is_dora: Whether magnitudes train beside them.
         key: Which key said so.
-        half: The type of 16 bits.
 
     Raises:
         UnsupportedError: DoRA on a base that is quantised.
     """
+    bits = held.bits or None
     if bits and is_dora:
         raise UnsupportedError(
             f"{leaves.path}: DoRA on a base of {bits} bits is not run by this version; leave "
             f"one out"
         )
     leaves.say("method", "qlora" if bits else "dora" if is_dora else "lora", key)
-    leaves.say("base", _QUANTIZED[bits] if bits else half, key)
+    bases = {None: held.whole, 4: "nf4-double" if held.is_double else "nf4", 8: "llm-int8"}
+    leaves.say("base", bases[bits], key)
 
 
 def names_of(leaves: Leaves, key: str) -> str | None:
@@ -152,34 +194,34 @@ def names_of(leaves: Leaves, key: str) -> str | None:
     return ALL_LINEAR if stripped in (["all"], [ALL_LINEAR]) else ",".join(stripped) or None
 
 
-def say_precision(leaves: Leaves, keys: Mapping[str, str]) -> None:
-    """Say the recipe of the first switch that is on, of ``keys`` to recipes; none says nothing."""
+def say_precision(leaves: Leaves, keys: Mapping[str, str]) -> str | None:
+    """Say the recipe of the first switch that is on, of ``keys`` to recipes, and return it.
+
+    None: no switch is on, and nothing is said.
+    """
     on = [
         key for key in keys if str(leaves.rest.pop(key, False)).lower() in {"true", "auto", "full"}
     ]
-    if on:
-        leaves.say("precision", keys[on[0]], on[0])
+    if not on:
+        return None
+    leaves.say("precision", keys[on[0]], on[0])
+    return keys[on[0]]
 
 
 def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read:
-    """Return what a file says, and the DeepSpeed JSON that it names beside it or in this folder.
+    """Return what a file says, and DeepSpeed's settings that stand in it or in a file it names.
+
+    What they say by themselves of the recipe is what DeepSpeed runs.
 
     Raises:
         InputError: There is no such file.
         FileFormatError: It is none of DeepSpeed's.
     """
-    name = leaves.take("deepspeed", str)
-    if name is None:
+    other = _deepspeed_of(leaves, {"num_devices": num_devices, "num_layers": num_layers})
+    if other is None:
         return leaves.read()
-    # Programs name it from where they are started, which is often the top of their checkout.
-    places = [*(folder / name for folder in leaves.path.resolve().parents), Path(name)]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise InputError(
-            f"{leaves.path}: deepspeed is {name}, and there is no such file beside it, above "
-            f"or here; give its path, or leave it out and give --zero"
-        )
-    other = read_deepspeed(found, num_devices=num_devices, num_layers=num_layers)
+    if any(each.flag == "precision" and each.key.endswith(_ENABLED) for each in other.taken):
+        leaves.taken = [each for each in leaves.taken if each.flag != "precision"]
     mine = {each.flag for each in leaves.taken}
     theirs = [each for each in other.taken if each.flag not in mine]
     own = leaves.read()
@@ -189,3 +231,19 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
         unread=own.unread + other.unread,
         notes=own.notes + other.notes,
     )
+
+
+def _deepspeed_of(leaves: Leaves, sizes: Mapping[str, int]) -> Read | None:
+    prefix = f"{DEEPSPEED}."
+    inside = {
+        key.removeprefix(prefix): leaves.rest.pop(key)
+        for key in [*leaves.rest]
+        if key.startswith(prefix)
+    }
+    if inside:
+        return read_settings(leaves.path, inside, **sizes)
+    name = leaves.take(DEEPSPEED, str)
+    if name is None:
+        return None
+    found = named_file(leaves, DEEPSPEED, name, "leave it out and give --zero")
+    return read_deepspeed(found, **sizes)

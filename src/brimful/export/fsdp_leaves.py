@@ -1,0 +1,106 @@
+"""How files around Hugging Face's Trainer spread a model: FSDP, or each device has a whole one.
+
+Source: ``_process_fsdp_args`` and ``_apply_legacy_fsdp_to_config`` in
+``transformers/training_args.py`` of 5.23.
+"""
+
+from typing import Any
+
+from brimful.errors import InputError
+from brimful.export.leaves import Leaves, load_json, named_file
+from brimful.export.read_accelerate import STAGES
+from brimful.export.trainer_leaves import DEEPSPEED
+
+_FSDP = "fsdp_config"
+_SYNCS = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
+
+
+def take_spread(leaves: Leaves, num_devices: int) -> bool:
+    """Take how devices share the work: FSDP, or each with a whole model where nothing is said.
+
+    What DeepSpeed is told is left to ``with_deepspeed``.
+
+    Args:
+        leaves: Of the file.
+        num_devices: That it is planned for.
+
+    Returns:
+        Whether FSDP recomputes blocks.
+
+    Raises:
+        InputError: FSDP is told of no strategy that there is.
+        FileFormatError: A value is of another type.
+    """
+    syncs = leaves.take(_SYNCS, bool)
+    leaves.say("accumulate", None if syncs is None else _reduces(is_each=syncs), _SYNCS)
+    options = leaves.rest.pop("fsdp", None)
+    if options not in (None, False, "", []):
+        return _take_fsdp(leaves, options, num_devices)
+    is_plain = DEEPSPEED not in leaves.rest and not leaves.has(DEEPSPEED)
+    if is_plain and num_devices > 1:
+        leaves.say("zero", 0, "(neither fsdp nor deepspeed)")
+        leaves.notes.append(
+            "each device is planned to hold a whole model; --zero says otherwise, where accelerate "
+            "launch shards it"
+        )
+    return False
+
+
+def _reduces(*, is_each: bool) -> str:
+    return "reduce-each" if is_each else "hold"
+
+
+def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
+    """Take FSDP's strategy; return whether it recomputes blocks."""
+    _open_fsdp(leaves)
+    words = options.split() if isinstance(options, str) else options
+    words = [str(word) for word in words] if isinstance(words, list) else []
+    is_away = _is(leaves, "cpu_offload") | _is(leaves, "offload_params") | ("offload" in words)
+    if str(leaves.rest.pop(f"{_FSDP}.version", "")) == "1":
+        leaves.notes.append("FSDP1 is planned as FSDP2, which takes less")
+    recomputes = _is(leaves, "activation_checkpointing")
+    key, word = _strategy_of(leaves, words)
+    if word not in STAGES:
+        raise InputError(
+            f"{leaves.path}: {key} is {word.lower()}; give true, false or one of "
+            f"{', '.join(name.lower() for name in tuple(STAGES)[2:])}"
+        )
+    if num_devices == 1:
+        leaves.notes.append("FSDP shards nothing on one device: planned without")
+        return recomputes
+    leaves.say("zero", STAGES[word], key)
+    if word.startswith("HYBRID"):
+        leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
+    if is_away:
+        leaves.say("offload", "optimizer", f"{_FSDP}.cpu_offload")
+        leaves.notes.append("FSDP's offload moves the shards too: planned without that")
+    return recomputes
+
+
+def _strategy_of(leaves: Leaves, words: list[str]) -> tuple[str, str]:
+    """Take FSDP's strategy, and which key says it; it shards all where none does."""
+    key = f"{_FSDP}.reshard_after_forward"
+    said = leaves.rest.pop(key, None)
+    named = [word for word in words if word not in {"offload", "auto_wrap", "true"}]
+    if said is None and named:
+        return "fsdp", named[0].upper()
+    return key, "TRUE" if said is None else str(said).upper()
+
+
+def _open_fsdp(leaves: Leaves) -> None:
+    """Open the file that FSDP's options stand in, if they do, and drop the prefix of old names."""
+    name = leaves.rest.pop(_FSDP, None)
+    if isinstance(name, str):
+        found = named_file(leaves, _FSDP, name, "leave it out and give --zero")
+        options = load_json(found, leaves.program)
+        leaves.rest |= {f"{_FSDP}.{key}": value for key, value in options.items()}
+    old = f"{_FSDP}.fsdp_"
+    leaves.rest = {
+        f"{_FSDP}.{key.removeprefix(old)}" if key.startswith(old) else key: value
+        for key, value in leaves.rest.items()
+    }
+
+
+def _is(leaves: Leaves, name: str) -> bool:
+    """Take a switch of FSDP's, which may be spelled as text."""
+    return str(leaves.rest.pop(f"{_FSDP}.{name}", False)).lower() == "true"
