@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brimful.child_process import run_in_child
 from brimful.cost.outside import num_groups
 from brimful.errors import UnsupportedError
-from brimful.export import TARGETS, hf_trainer, trl
+from brimful.export import TARGETS, hf_trainer, llama_factory, trl
 from brimful.export.adapters import attention_name, half_type, model_name, targets
 from brimful.export.given import Given
 from brimful.export.lost import Lost
 from brimful.job import Adapter, Job
 from brimful.plan import Plan
 from brimful.programs import hf_trainer as trainer_program
+from brimful.programs import llama_factory as factory_program
 from brimful.programs import trl as trl_program
 from brimful.programs.base import Program
 from brimful.strategy import Strategy
@@ -124,5 +125,14 @@ def _trl(plan: Plan) -> Program:
     return trl_program.program_of("sft", content, plan.cluster.num_devices)
 
 
-_RUN: dict[str, Callable[[Plan], Program]] = {hf_trainer.TO: _trainer, trl.TO: _trl}
+def _llama_factory(plan: Plan) -> Program:
+    content = _checked(llama_factory.config(plan, _GIVEN), llama_factory.TO)
+    return factory_program.program_of(content, plan.cluster.num_devices)
+
+
+_RUN: dict[str, Callable[[Plan], Program]] = {
+    hf_trainer.TO: _trainer,
+    trl.TO: _trl,
+    llama_factory.TO: _llama_factory,
+}
 """Targets whose own programs are run."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from brimful.errors import UnsupportedError
-from brimful.export import TARGETS, accelerate, axolotl, hf_trainer, trl
+from brimful.export import TARGETS, accelerate, axolotl, hf_trainer, llama_factory, trl
 from brimful.export.given import Given
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -35,7 +35,7 @@ _OF_MANY: Mapping[str, tuple[Any, ...]] = {
     "pp": (1, 2),
 }
 """The same, of several devices."""
-_BY_DEEPSPEED = frozenset({accelerate.TO, axolotl.TO, hf_trainer.TO, trl.TO})
+_BY_DEEPSPEED = frozenset({accelerate.TO, axolotl.TO, hf_trainer.TO, llama_factory.TO, trl.TO})
 """Targets that hand the first stage of ZeRO to DeepSpeed, which is a program of its own."""
 _PART_OF_BLOCKS = "full:1"
 

@@ -8,12 +8,13 @@ from typing import Any
 from brimful.errors import FileFormatError, InputError
 from brimful.escaping import split_words
 from brimful.plan import load_yaml
-from brimful.programs import megatron, trl
+from brimful.programs import llama_factory, megatron, trl
 from brimful.programs.base import Command, Program
 
 PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
     megatron.SCRIPT: megatron.program,
     trl.COMMAND: trl.program,
+    llama_factory.COMMAND: llama_factory.program,
 }
 """By the name of the script or the command."""
 _ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"

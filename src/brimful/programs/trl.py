@@ -15,7 +15,7 @@ from typing import Any
 
 from brimful.errors import InputError
 from brimful.escaping import yaml_text
-from brimful.plan import load_yaml
+from brimful.programs.arguments import read_config, resolved
 from brimful.programs.base import FOLDER, Command, Program, Rank, flags_of
 from brimful.programs.mock_rows import PLACE, few_steps, few_words, rows_file
 
@@ -50,23 +50,10 @@ def program(command: Command, world_size: int | None) -> Program:
             f"script by brimful pretend -- SCRIPT"
         )
     flags = {flag.removeprefix("--"): given for flag, given in flags_of(rest, f"trl {kind}").values}
-    config = _config(flags.get("config", ()))
+    config = read_config(Path(flags["config"][0])) if flags.get("config") else {}
     typed = {name: _value(given) for name, given in flags.items()}
     size = world_size or command.num_processes or 1
     return program_of(kind, {**config, **typed}, size)
-
-
-def _config(given: Sequence[str]) -> dict[str, Any]:
-    if not given:
-        return {}
-    path = Path(given[0])
-    try:
-        content = load_yaml(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read; check the path") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is no mapping of arguments to values; give TRL's YAML")
-    return content
 
 
 def _value(given: Sequence[str]) -> Any:
@@ -89,7 +76,7 @@ def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Progra
     told = {name: value for name, value in content.items() if name not in _NOT_TAKEN}
     length = int(told.get("max_length") or _LENGTH)
     micro_batch = int(told.get("per_device_train_batch_size") or _MICRO_BATCH)
-    changed = few_steps({**told, **_paths(told), "dataset_name": PLACE})
+    changed = few_steps({**told, **resolved(told), "dataset_name": PLACE})
     accumulated = changed["gradient_accumulation_steps"]
     rows = "messages" if told.get("assistant_only_loss") else "text"
     file = rows_file(
@@ -114,9 +101,3 @@ def _script(kind: str) -> str:
     assert found is not None, "asked before"
     assert found.origin is not None, "a package"
     return str(Path(found.origin).parent / "scripts" / f"{kind}.py")
-
-
-def _paths(told: Mapping[str, Any]) -> dict[str, str]:
-    """Return where the model is, from wherever the program is run."""
-    name = str(told.get("model_name_or_path", ""))
-    return {"model_name_or_path": str(Path(name).resolve())} if Path(name).is_dir() else {}

@@ -1,0 +1,48 @@
+"""Arguments of programs on top of the Trainer: from a YAML and from what stands behind it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import InputError
+from brimful.plan import load_yaml
+
+MODEL = "model_name_or_path"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return what a file of arguments says.
+
+    Raises:
+        InputError: It cannot be read, or is no mapping.
+    """
+    try:
+        content = load_yaml(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read; check the path") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is no mapping of arguments to values; give the program's YAML")
+    return content
+
+
+def read_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Return what ``FILE key=value ...`` says, the words behind the file over it.
+
+    Raises:
+        InputError: There is no file, or a word is no assignment.
+    """
+    if not words or "=" in words[0]:
+        raise InputError("no YAML of arguments was given; give one")
+    content = read_config(Path(words[0]))
+    for word in words[1:]:
+        name, is_given, value = word.partition("=")
+        if not is_given:
+            raise InputError(f"{word} stands behind {words[0]} and assigns nothing; say key=value")
+        content[name] = value
+    return content
+
+
+def resolved(told: Mapping[str, Any]) -> dict[str, str]:
+    """Return where a model's folder is, from wherever the program is run."""
+    name = str(told.get(MODEL, ""))
+    return {MODEL: str(Path(name).resolve())} if Path(name).is_dir() else {}
