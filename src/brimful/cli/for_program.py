@@ -9,7 +9,7 @@ from brimful.errors import InputError, UnsupportedError
 if TYPE_CHECKING:
     from brimful.export.told import Asking
     from brimful.plan import Plan
-    from brimful.show.summary import Fact
+    from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Simulates
 
 OWN = "brimful"
@@ -26,6 +26,8 @@ PROGRAMS = (
 """This one, and the targets of ``export`` that are programs of others."""
 
 
+MOST = "at most"
+"""The label of what could be done with other settings."""
 _RECIPES = ("bf16-master", "bf16")
 """What programs of others train in beside ours, the exacter first."""
 
@@ -68,6 +70,8 @@ def narrow(args: argparse.Namespace) -> None:
     check_told(asking)
     for field in fields(asking):
         given = getattr(args, field)
+        if field == "dp_replicate" and args.zero == 0:  # copies alone, which all programs have
+            continue
         for value in given if isinstance(given, list) else [given]:
             if value is not None and (why := why_untold(asking, field, value)):
                 flag = field.replace("_", "-")
@@ -153,3 +157,10 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
         return (Fact("program", words),)
     name = program_of(args.program, plan).name
     return (Fact("program", f"simulated: {name} itself; predicted: Brimful's own loop"),)
+
+
+def within(args: argparse.Namespace, summary: "Summary") -> "Summary":
+    """Leave out of an answer what our own loop could do at most, where another program is asked."""
+    if not is_other(args):
+        return summary
+    return summary._replace(facts=tuple(fact for fact in summary.facts if fact.label != MOST))

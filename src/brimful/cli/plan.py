@@ -159,7 +159,8 @@ def _summary(
     plan, best = found.plan, found.record.rows[0]
     run = run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s)
     chosen = None if proof is None or proof.chosen is None else proof.trials[proof.chosen]
-    return plan_summary(found, run, None if chosen is None else chosen.reserved)
+    told = plan_summary(found, run, None if chosen is None else chosen.reserved)
+    return for_program.within(args, told)
 
 
 def _answer(

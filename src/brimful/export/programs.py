@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _GIVEN = Given(plan="plan.yaml", data="rows", out="out")
 _TASKS = frozenset({"causal-lm", "chat"})
+"""For which the Trainer's script makes rows."""
 
 
 def program_of(to: str, plan: Plan) -> Program:
@@ -44,8 +45,6 @@ def program_of(to: str, plan: Plan) -> Program:
     if to not in _RUN:
         known = ", ".join(_RUN)
         raise UnsupportedError(f"{to} itself is not run by this version (those that are: {known})")
-    if plan.job.task not in _TASKS:
-        raise UnsupportedError(f"{to} itself is not run for task={plan.job.task} by this version")
     lost = next((each for each in TARGETS[to](plan, _GIVEN).lost if _is_untold(each)), None)
     if lost is not None:
         raise UnsupportedError(f"{to} cannot be told {lost.field}={lost.value}: {lost.why}")
@@ -98,6 +97,8 @@ def _checked(content: Mapping[str, Any], to: str) -> Mapping[str, Any]:
 
 def _trainer(plan: Plan) -> Program:
     job = plan.job
+    if job.task not in _TASKS:
+        raise UnsupportedError(f"the Trainer is not run for task={job.task} by this version")
     return trainer_program.program_of(
         _checked(hf_trainer.config(plan, _GIVEN), hf_trainer.TO),
         model=model_name(job),

@@ -105,6 +105,8 @@ def _narrowed(asking: Asking) -> Iterator[tuple[str, Any]]:
         if len(told) == len(values):
             continue
         told = [value for value in told if value != _PART_OF_BLOCKS] or [values[0]]
+        if field == "dp_replicate":  # where nothing is sharded every device has a copy
+            told = [1, asking.cluster.num_devices]
         yield field, told[0] if len(told) == 1 else told
 
 
