@@ -51,6 +51,15 @@ def test_a_job_that_it_cannot_be_given_is_refused(capsys):
     assert "task=dpo cannot be said to trl" in err
 
 
+@pytest.mark.parametrize(
+    ("named", "words"), [("megatron", "simulate --from"), ("unsloth", "--for trl")]
+)
+def test_a_program_that_is_not_planned_for_names_what_there_is(capsys, named, words):
+    code, _, err = said(capsys, "plan", *ASKED, "--for", named)
+    assert code == 2
+    assert words in err
+
+
 def test_stages_of_zero_may_be_a_list(capsys):
     asked = ("llama-3.2-1b", "--gpus", "2xh100-80gb", "--zero", "2,3", "--no-proof")
     assert said(capsys, "plan", *asked)[0] == 0

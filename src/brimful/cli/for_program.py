@@ -26,6 +26,10 @@ PROGRAMS = (
 """This one, and the targets of ``export`` that are programs of others."""
 
 
+_NOT_PLANNED = {
+    "megatron": "brimful simulate --from 'pretrain_gpt.py ...' runs Megatron-LM as it is",
+    "unsloth": "the nearest is --for trl, whose trainer it takes; its own kernels take less",
+}
 MOST = "at most"
 """The label of what could be done with other settings."""
 _RECIPES = ("bf16-master", "bf16")
@@ -43,10 +47,18 @@ def add_for(parser: argparse.ArgumentParser, words: str) -> None:
         "--for",
         dest="program",
         metavar="PROGRAM",
-        type=flags.choice("program", PROGRAMS),
+        type=_program,
         default=None,
         help=f"{words}: {', '.join(PROGRAMS)}; default {OWN}",
     )
+
+
+def _program(text: str) -> str:
+    """Read a program; of one that has no exporter, say what is there instead."""
+    for name, words in _NOT_PLANNED.items():
+        if text.lower().startswith(name):
+            raise InputError(f"--for {text} is not planned by this version; {words}")
+    return flags.choice("program", PROGRAMS)(text)
 
 
 def is_other(args: argparse.Namespace) -> bool:
