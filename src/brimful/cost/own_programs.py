@@ -229,11 +229,16 @@ def traced_task(task: Task) -> Task:
 
 
 def traced_adapters(job: Job, *, gathers: bool) -> Adapted | None:
-    """Return the adapters of that trace: a base in 16 bits is the recipe's own type there."""
+    """Return the adapters of that trace: a base in 16 bits is the recipe's own type there.
+
+    What is held in fp32 is gathered in 16 bits as all else, so that it computes as if it were not.
+    """
     adapted = adapted_of(job)
-    if adapted is not None and gathers and adapted.base == "half":
-        return adapted._replace(base="same")
-    return adapted
+    if adapted is None or not gathers:
+        return adapted
+    if job.precision in HALF:
+        adapted = adapted._replace(upcast="none")
+    return adapted._replace(base="same") if adapted.base == "half" else adapted
 
 
 def _own(  # noqa: PLR0913 - what makes operations differ
