@@ -257,3 +257,4 @@ def test_a_constant_of_a_graph_is_put_on_the_gpu(run):
 
     x = matrix()
     assert peak_over(lambda: grown(x)) == MATRIX
+    assert run.tape.num_allocations()
