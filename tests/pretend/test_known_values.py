@@ -146,3 +146,14 @@ def test_nothing_of_it_is_left():
         assert not isinstance(torch.ones(2, dtype=torch.long), _subclasses.FakeTensor)
         assert isinstance(torch.ones(2), _subclasses.FakeTensor)
     assert (_subclasses.FakeTensor, _subclasses.FakeTensor.tolist) == before
+
+
+def test_what_one_of_two_decides_is_known(known):
+    unknown, yes = torch.rand(3) > 0, torch.ones(3, dtype=torch.bool)
+    numbers = unknown.long()
+    assert of(known, unknown | yes) == [True, True, True]
+    assert of(known, torch.logical_and(~yes, unknown)) == [False, False, False]
+    assert of(known, numbers & ~yes) == [0, 0, 0]
+    assert of(known, unknown & yes) is None
+    assert of(known, numbers | 1) is None
+    assert of(known, numbers | numbers.new_ones(3)) is None

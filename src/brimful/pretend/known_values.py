@@ -51,6 +51,14 @@ _CONSTANTS: dict[Any, int | None] = {
 }
 """Operations that make tensors of one number, with it; None: it is their second argument."""
 
+_DECIDED = {
+    _aten.bitwise_and.Tensor: 0,
+    _aten.logical_and.default: 0,
+    _aten.bitwise_or.Tensor: 1,
+    _aten.logical_or.default: 1,
+}
+"""Operations of two of which one may decide the result, with what it then is, and the result."""
+
 
 class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Computes integers beside the fake tensors that stand for them."""
@@ -148,6 +156,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if twins is None:
             if changes:
                 self._spoil(func, args, kwargs)
+            elif func in _DECIDED:
+                self._decide(_DECIDED[func], args, out)
             return
         try:
             results = _really(func, *twins)
@@ -160,6 +170,18 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         for fake, twin in zip(outputs, results, strict=True):
             if isinstance(fake, FakeTensor):
                 setattr(fake, TWIN, twin)
+
+    def _decide(self, number: int, args: Any, out: Any) -> None:
+        """Know what one of two decides: that a text is finished at its longest, whatever its end.
+
+        Bits of integers are decided by none set, and those of booleans by all set too.
+        """
+        if number and out.dtype != torch.bool:
+            return
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            values = filter(lambda value: value is not None, map(self.value, args))
+            if any(bool((value == number).all()) for value in values):
+                setattr(out, TWIN, torch.full(out.shape, number, dtype=out.dtype, device=_HOST))
 
     def _keep(self, x: Any, twin: Any) -> None:
         """Give fake tensors the values that were written into their twins."""
