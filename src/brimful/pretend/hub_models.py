@@ -34,6 +34,7 @@ _ASKING = (
     "transformers.generation.configuration_utils", "transformers.models.auto.auto_factory",
     "transformers.models.auto.configuration_auto", "transformers.models.auto.tokenization_auto",
     "transformers.models.auto.processing_auto", "transformers.integrations.peft",
+    "peft.utils.other",
 )  # fmt: skip
 """Modules that ask the hub by functions that they have imported by name."""
 _RESOLVE = "_get_resolved_checkpoint_files"
@@ -228,6 +229,8 @@ def _asking(absent: _Absent, module: Any) -> Iterator[tuple[Any, str, Any]]:
         yield module, "cached_files", _from_folder(absent, found["cached_files"])
     if "resolve_revision" in found:
         yield module, "resolve_revision", _without_asking(absent, found["resolve_revision"])
+    if "file_exists" in found:
+        yield module, "file_exists", _in_folder(absent, found["file_exists"])
     if module.__name__ == _API:
         for name in ("list_repo_files", "list_repo_tree"):
             original = getattr(module.HfApi, name)
@@ -279,6 +282,17 @@ def _without_asking(absent: _Absent, original: Callable[..., Any]) -> Callable[.
         return original(name, revision, **kwargs)
 
     return resolve_revision
+
+
+def _in_folder(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def file_exists(repo_id: str, filename: str, **kwargs: Any) -> Any:
+        folder = absent.folder_of(repo_id)
+        if folder is None:
+            return original(repo_id, filename, **kwargs)
+        return (folder / filename).exists()
+
+    return file_exists
 
 
 def _without_listing(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:

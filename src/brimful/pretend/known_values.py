@@ -156,8 +156,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if twins is None:
             if changes:
                 self._spoil(func, args, kwargs)
-            elif func in _DECIDED:
-                self._decide(_DECIDED[func], args, out)
+            self._decide(func, args, out)
             return
         try:
             results = _really(func, *twins)
@@ -171,12 +170,13 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             if isinstance(fake, FakeTensor):
                 setattr(fake, TWIN, twin)
 
-    def _decide(self, number: int, args: Any, out: Any) -> None:
+    def _decide(self, func: Any, args: Any, out: Any) -> None:
         """Know what one of two decides: that a text is finished at its longest, whatever its end.
 
         Bits of integers are decided by none set, and those of booleans by all set too.
         """
-        if number and out.dtype != torch.bool:
+        number = _DECIDED.get(func)
+        if number is None or (number and out.dtype != torch.bool):
             return
         with torch._C._DisableTorchDispatch():  # noqa: SLF001
             values = filter(lambda value: value is not None, map(self.value, args))
