@@ -91,8 +91,8 @@ def test_whoever_looks_for_a_file_of_a_known_model_finds_it():
     other = pytest.importorskip("peft.utils.other")
     with pretend.gpu("h100-80gb"):
         torch.ones(1, device="cuda")
-        assert other.check_file_exists_on_hf_hub(NAME, "config.json")
-        assert not other.check_file_exists_on_hf_hub(NAME, "adapter_config.json")
+        assert other.file_exists(NAME, "config.json")
+        assert not other.file_exists(NAME, "adapter_config.json")
 
 
 def test_nothing_of_it_is_left():
