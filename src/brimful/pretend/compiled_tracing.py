@@ -292,7 +292,7 @@ def _constants_on_host() -> Iterator[None]:
         yield
 
 
-class _OnHost(TorchDispatchMode):
+class _OnHost(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Runs operations on the host, whatever device they are to be on."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

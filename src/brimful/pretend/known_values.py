@@ -179,8 +179,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if number is None or (number and out.dtype != torch.bool):
             return
         with torch._C._DisableTorchDispatch():  # noqa: SLF001
-            values = filter(lambda value: value is not None, map(self.value, args))
-            if any(bool((value == number).all()) for value in values):
+            values = [value for value in map(self.value, args) if value is not None]
+            if any(bool(value.eq(number).all()) for value in values):
                 setattr(out, TWIN, torch.full(out.shape, number, dtype=out.dtype, device=_HOST))
 
     def _keep(self, x: Any, twin: Any) -> None:
