@@ -157,3 +157,13 @@ def test_what_one_of_two_decides_is_known(known):
     assert of(known, unknown & yes) is None
     assert of(known, numbers | 1) is None
     assert of(known, numbers | numbers.new_ones(3)) is None
+
+
+def test_a_mask_that_is_drawn_is_known(known):
+    probabilities = torch.full((2, 3), 0.5).masked_fill_(torch.tensor([True, False, True]), 1.0)
+    mask = torch.bernoulli(probabilities).bool()
+    assert [row[::2] for row in of(known, mask)] == [[True, True], [True, True]]
+    words = torch.zeros(2, 3, dtype=torch.long)
+    words[mask] = torch.ones(2, 3, dtype=torch.long)[mask]
+    assert of(known, words == 1) == of(known, mask)
+    assert of(known, torch.bernoulli(torch.rand(3)).bool()) is None

@@ -51,6 +51,8 @@ _CONSTANTS: dict[Any, int | None] = {
 }
 """Operations that make tensors of one number, with it; None: it is their second argument."""
 
+_DRAWS = _aten.bernoulli.default
+"""Draws zeros and ones as floats, which programs then take for a mask: of words to hide."""
 _DECIDED = {
     _aten.bitwise_and.Tensor: 0,
     _aten.logical_and.default: 0,
@@ -145,7 +147,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
     def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         changes = func._schema.is_mutable  # noqa: SLF001
         outputs = out if isinstance(out, (tuple, list)) else (out,)
-        if not changes and not all(map(_may_be_known, outputs)):
+        if not changes and not _is_kept(func, outputs):
             return
         if func in _FILLS:
             # What they are made like gives them a shape and no value.
@@ -303,6 +305,13 @@ def _is_followed(x: Any) -> bool:
 
 def _may_be_known(x: Any) -> bool:
     return _is_followed(x) and x.numel() <= MOST_ELEMENTS
+
+
+def _is_kept(func: Any, outputs: Any) -> bool:
+    """Whether what an operation makes keeps its values, where those of its arguments are known."""
+    if func is _DRAWS:
+        return bool(outputs[0].numel() <= MOST_ELEMENTS)
+    return all(map(_may_be_known, outputs))
 
 
 def _device_of(args: Any) -> Any:
