@@ -246,3 +246,15 @@ def test_what_is_compiled_for_a_chip_of_ours_asks_that_chip(capability):
         found = torch.cuda.get_device_properties(0)
     assert found.multi_processor_count == chips()[capability].num_multiprocessors > 0
     assert (found.major, found.minor) == capability
+
+
+def test_a_constant_of_a_graph_is_put_on_the_gpu(run):
+    @torch.compile(fullgraph=True)
+    def grown(x):
+        # As transformers' caches begin.
+        nothing = torch.tensor([], device=x.device)
+        return torch.cat([nothing, x.flatten()]) * 2
+
+    x = matrix()
+    assert peak_over(lambda: grown(x)) == MATRIX
+    assert run.tape.num_allocations()

@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    GPT2Tokenizer,
+    LlamaConfig,
+)
 
 from brimful import pretend
 
@@ -80,9 +87,67 @@ def test_what_is_on_this_machine_is_read(tmp_path):
     assert "not on this machine" not in " ".join(report.assumptions)
 
 
+def test_whoever_looks_for_a_file_of_a_known_model_finds_it():
+    other = pytest.importorskip("peft.utils.other")
+    with pretend.gpu("h100-80gb"):
+        torch.ones(1, device="cuda")
+        assert other.file_exists(NAME, "config.json")
+        assert not other.file_exists(NAME, "adapter_config.json")
+
+
 def test_nothing_of_it_is_left():
     before = AutoModelForCausalLM.from_config(TINY)._load_pretrained_model, torch.Tensor.detach
     loaded(NAME)
     after = AutoModelForCausalLM.from_config(TINY)._load_pretrained_model, torch.Tensor.detach
     assert before == after
     assert "_make_subclass" not in vars(torch.Tensor)
+
+
+def test_a_class_of_tokenizers_takes_words_for_tokens_too():
+    with pretend.gpu("h100-80gb"):
+        tokenizer = GPT2Tokenizer.from_pretrained("gpt2")
+        torch.ones(1, device="cuda")
+    assert len(tokenizer) == 50_257
+    assert len(tokenizer("three more words")["input_ids"]) == 3
+
+
+def test_words_are_hidden_from_a_model_that_guesses_them():
+    with pretend.gpu("h100-80gb"):
+        masked = AutoTokenizer.from_pretrained("bert-base-uncased")
+        causal = AutoTokenizer.from_pretrained(NAME)
+        torch.ones(1, device="cuda")
+    assert masked.mask_token_id is not None
+    assert causal.mask_token_id is None
+    assert len(masked) == 30_522
+
+
+def test_a_decoder_that_reads_an_encoder_starts_somewhere():
+    with pretend.gpu("h100-80gb"):
+        t5, bart = map(AutoConfig.from_pretrained, ("google-t5/t5-small", "facebook/bart-base"))
+        torch.ones(1, device="cuda")
+    assert t5.decoder_start_token_id == 0
+    assert bart.decoder_start_token_id == 2
+
+
+def test_a_text_model_that_is_part_of_another_is_said_to_be_one():
+    with pretend.gpu("h100-80gb") as run:
+        torch.ones(1, device="cuda")
+        with pytest.warns(UserWarning, match="text model alone"):
+            AutoConfig.from_pretrained("google/gemma-3-4b-it")
+    assert "text model alone" in " ".join(run.report().assumptions)
+
+
+def test_of_what_nobody_knows_it_is_said_how_it_can_be_named(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pretend.gpu("h100-80gb"):
+        torch.ones(1, device="cuda")
+        with pytest.raises(OSError, match="couldn't connect") as found:
+            AutoConfig.from_pretrained("nobody/has-heard-of-this")
+    assert "put its config.json in a folder" in " ".join(_notes(found.value))
+
+
+def _notes(error):
+    """Return the notes of an error and of those that it came from."""
+    while error is not None:
+        yield from getattr(error, "__notes__", ())
+        error = error.__cause__ or error.__context__

@@ -146,3 +146,24 @@ def test_nothing_of_it_is_left():
         assert not isinstance(torch.ones(2, dtype=torch.long), _subclasses.FakeTensor)
         assert isinstance(torch.ones(2), _subclasses.FakeTensor)
     assert (_subclasses.FakeTensor, _subclasses.FakeTensor.tolist) == before
+
+
+def test_what_one_of_two_decides_is_known(known):
+    unknown, yes = torch.rand(3) > 0, torch.ones(3, dtype=torch.bool)
+    numbers = unknown.long()
+    assert of(known, unknown | yes) == [True, True, True]
+    assert of(known, torch.logical_and(~yes, unknown)) == [False, False, False]
+    assert of(known, numbers & ~yes) == [0, 0, 0]
+    assert of(known, unknown & yes) is None
+    assert of(known, numbers | 1) is None
+    assert of(known, numbers | numbers.new_ones(3)) is None
+
+
+def test_a_mask_that_is_drawn_is_known(known):
+    probabilities = torch.full((2, 3), 0.5).masked_fill_(torch.tensor([True, False, True]), 1.0)
+    mask = torch.bernoulli(probabilities).bool()
+    assert [row[::2] for row in of(known, mask)] == [[True, True], [True, True]]
+    words = torch.zeros(2, 3, dtype=torch.long)
+    words[mask] = torch.ones(2, 3, dtype=torch.long)[mask]
+    assert of(known, words == 1) == of(known, mask)
+    assert of(known, torch.bernoulli(torch.rand(3)).bool()) is None

@@ -24,12 +24,18 @@ import torch._dynamo.variables.torch_function
 import torch._inductor.compile_fx
 import torch._subclasses
 from torch import autograd
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd.graph import _engine_run_backward
 from torch.fx import Interpreter
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
-from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _pop_mode,
+    _push_mode,
+)
 
 from brimful.pretend import guard, kernels
 from brimful.pretend.cuda_calls import CUDA, inward, outward, seen_as
@@ -114,6 +120,7 @@ def _devices() -> Iterator[tuple[Any, str, Any]]:
         yield Interpreter, name, _run_below(getattr(Interpreter, name))
     proxies = ProxyTorchDispatchMode
     yield proxies, "__torch_dispatch__", _recorded(proxies.__torch_dispatch__)
+    yield proxy_tensor, "unset_fake_temporarily", _constants_on_host
 
 
 @contextlib.contextmanager
@@ -276,3 +283,23 @@ def _recorded(original: Any) -> Any:
         return original(mode, func, types, args, kwargs)
 
     return dispatch
+
+
+@contextlib.contextmanager
+def _constants_on_host() -> Iterator[None]:
+    """Work constants of a graph out beside it, as PyTorch does, and leave them on the host."""
+    with unset_fake_temporarily(), _OnHost():
+        yield
+
+
+class _OnHost(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
+    """Runs operations on the host, whatever device they are to be on."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one."""
+        args = tuple(map(_on_host, args))
+        return func(*args, **{name: _on_host(x) for name, x in (kwargs or {}).items()})
+
+
+def _on_host(x: Any) -> Any:
+    return torch.device("cpu") if isinstance(x, torch.device) else x

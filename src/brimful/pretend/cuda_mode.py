@@ -29,6 +29,7 @@ from brimful.pretend import (
     cuda_names,
     device,
     eight_bit,
+    host_memory,
     kernels,
     triton_decorators,
     triton_kernels,
@@ -175,6 +176,7 @@ def saying_cuda(
     libraries = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
         "bitsandbytes.functional": eight_bit.state_is_paged,
+        **host_memory.changes(assumptions),
         **triton_kernels.changes(kernels, known),
         **{name: change for each in standing.values() for name, change in each.changes.items()},
     }

@@ -14,6 +14,7 @@ import functools
 import json
 import struct
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,15 +27,21 @@ from brimful.pretend.when_imported import Changes
 
 _API, _UTILS = "huggingface_hub.hf_api", "transformers.utils.hub"
 _LOADING = "transformers.modeling_utils"
+_WORDS = "transformers.tokenization_utils_tokenizers"
 _ASKING = (
     _API, _UTILS, "transformers.utils", _LOADING, "transformers.configuration_utils",
-    "transformers.tokenization_utils_base", "transformers.processing_utils",
+    "transformers.tokenization_utils_base", "transformers.processing_utils", _WORDS,
     "transformers.generation.configuration_utils", "transformers.models.auto.auto_factory",
     "transformers.models.auto.configuration_auto", "transformers.models.auto.tokenization_auto",
     "transformers.models.auto.processing_auto", "transformers.integrations.peft",
+    "peft.utils.other",
 )  # fmt: skip
 """Modules that ask the hub by functions that they have imported by name."""
 _RESOLVE = "_get_resolved_checkpoint_files"
+_UNKNOWN = (
+    "{} is neither on this machine nor among brimful models; put its config.json in a folder and "
+    "name that instead: no weights are needed"
+)
 _CONFIG, _WEIGHTS = "config.json", "absent.safetensors"
 _FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")
 """Weights, as they lie in a folder."""
@@ -51,7 +58,11 @@ _IN_FP32 = frozenset({
 """Architectures whose checkpoints are in fp32; what came after them is uploaded in bfloat16."""
 _TASKS = ("IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM")
 """Of a class that can do several the first is what it was made for."""
+_TEXT = "_text"
+"""How the kind of a text model ends that is a part of another."""
 _SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+_MASKED = {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
+"""What a model that guesses hidden words has besides."""
 _TEMPLATE = (
     "{% for message in messages %}{{ '<s> ' + message['role'] + ' ' }}"
     "{% if message['role'] == 'assistant' %}"
@@ -89,6 +100,10 @@ class _Absent:
             self._folders[name] = self._made(name)
         return self._folders[name]
 
+    def is_own(self, file: str) -> bool:
+        """Whether a file was made here."""
+        return self._folder in Path(file).parents
+
     def _made(self, name: str) -> Path | None:
         if not name or Path(name).exists() or _is_cached(name, (_CONFIG,)):
             return None
@@ -99,13 +114,17 @@ class _Absent:
         folder.mkdir(exist_ok=True)
         kind = entry["model_type"]
         told = {"model_type": kind, "architectures": _classes(kind), "dtype": _dtype_of(kind)}
-        config = {**told, **entry["config"]}
+        config = _with_start({**told, **entry["config"]})
         (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
-        _write_tokenizer(folder, _vocabulary(config))
+        _write_tokenizer(folder, _vocabulary(config), _special(config["architectures"]))
         self._assumptions.add(
             f"{name} is not on this machine: its configuration is {taken.name}'s, weights are of "
             f"{config['dtype']} where the program does not say, and words are taken for tokens"
         )
+        if kind.endswith(_TEXT):
+            part = f"of {name} the text model alone is known here: nothing else of it is counted"
+            self._assumptions.add(part)
+            warnings.warn(part, stacklevel=2)
         return folder
 
     def weights_of(self, asked: Any) -> str:
@@ -147,17 +166,38 @@ def _classes(model_type: str) -> list[str]:
     return [name if isinstance(name, str) else name[0] for name in found][:1]
 
 
-def _vocabulary(config: Mapping[str, Any]) -> int:
-    """Return how many rows a model's embedding has, the text model's where it has several."""
+def _built(config: Mapping[str, Any]) -> Any:
+    """Return a configuration of the library's, with its defaults."""
     from transformers import AutoConfig
 
     given = {key: value for key, value in config.items() if key != "model_type"}
-    built = AutoConfig.for_model(config["model_type"], **given)
-    return int(getattr(built.get_text_config(), "vocab_size", 0) or len(_SPECIAL))
+    return AutoConfig.for_model(config["model_type"], **given)
 
 
-def _write_tokenizer(folder: Path, num_rows: int) -> None:
-    special = tuple(_SPECIAL.values())
+def _with_start(config: dict[str, Any]) -> dict[str, Any]:
+    """Say where a decoder starts that reads an encoder: at padding, as T5's, if nothing is said."""
+    built, key = _built(config), "decoder_start_token_id"
+    if not getattr(built, "is_encoder_decoder", False) or getattr(built, key, None) is not None:
+        return config
+    return {**config, key: getattr(built, "pad_token_id", None) or 0}
+
+
+def _vocabulary(config: Mapping[str, Any]) -> int:
+    """Return how many rows a model's embedding has, the text model's where it has several."""
+    return int(getattr(_built(config).get_text_config(), "vocab_size", 0) or len(_SPECIAL))
+
+
+def _special(classes: Iterable[str]) -> dict[str, str]:
+    """Return the special words of a tokenizer by their names."""
+    return {**_SPECIAL, **_MASKED} if any(map(_is_masked, classes)) else _SPECIAL
+
+
+def _is_masked(name: str) -> bool:
+    return name.endswith("ForMaskedLM")
+
+
+def _write_tokenizer(folder: Path, num_rows: int, named: Mapping[str, str]) -> None:
+    special = tuple(named.values())
     words = [*special, *(f"w{i}" for i in range(len(special), num_rows))]
     added = [
         {"id": i, "content": word, "special": True, "single_word": False, "lstrip": False,
@@ -169,10 +209,10 @@ def _write_tokenizer(folder: Path, num_rows: int) -> None:
         "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)},
-                  "unk_token": _SPECIAL["unk_token"]},
+                  "unk_token": named["unk_token"]},
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(made), "utf-8")
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": _TEMPLATE, **_SPECIAL}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": _TEMPLATE, **named}
     (folder / "tokenizer_config.json").write_text(json.dumps(about), "utf-8")
 
 
@@ -189,10 +229,15 @@ def _asking(absent: _Absent, module: Any) -> Iterator[tuple[Any, str, Any]]:
         yield module, "cached_files", _from_folder(absent, found["cached_files"])
     if "resolve_revision" in found:
         yield module, "resolve_revision", _without_asking(absent, found["resolve_revision"])
+    if "file_exists" in found:
+        yield module, "file_exists", _in_folder(absent, found["file_exists"])
     if module.__name__ == _API:
         for name in ("list_repo_files", "list_repo_tree"):
             original = getattr(module.HfApi, name)
             yield module.HfApi, name, _without_listing(absent, original)
+    if module.__name__ == _WORDS:
+        kind, name = module.TokenizersBackend, "convert_to_native_format"
+        yield kind, name, classmethod(_whole(absent, vars(kind)[name].__func__))
     if module.__name__ == _LOADING and "LoadStateDictConfig" in found:  # since transformers 5
         yield module, _RESOLVE, _without_weights(absent, found[_RESOLVE])
         load = _loading_shapes(module.PreTrainedModel._load_pretrained_model)  # noqa: SLF001
@@ -203,9 +248,30 @@ def _from_folder(absent: _Absent, original: Callable[..., Any]) -> Callable[...,
     @functools.wraps(original)
     def cached_files(path_or_repo_id: Any, filenames: Any, *args: Any, **kwargs: Any) -> Any:
         folder = absent.folder_of(path_or_repo_id)
-        return original(str(folder or path_or_repo_id), filenames, *args, **kwargs)
+        try:
+            return original(str(folder or path_or_repo_id), filenames, *args, **kwargs)
+        except OSError as error:
+            if folder is None and not Path(str(path_or_repo_id)).exists():
+                error.add_note(_UNKNOWN.format(path_or_repo_id))
+            raise
 
     return cached_files
+
+
+def _whole(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a class of tokenizers take the words whole, not as pieces that its own kind would join.
+
+    Source: ``TokenizersBackend.convert_to_native_format`` of transformers 5.23.0.
+    """
+
+    @functools.wraps(original)
+    def convert(cls: Any, trust_remote_code: bool = False, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002 - transformers'
+        file = kwargs.get("tokenizer_file")
+        if file and absent.is_own(file):
+            return kwargs
+        return original(cls, trust_remote_code=trust_remote_code, **kwargs)
+
+    return convert
 
 
 def _without_asking(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,6 +282,17 @@ def _without_asking(absent: _Absent, original: Callable[..., Any]) -> Callable[.
         return original(name, revision, **kwargs)
 
     return resolve_revision
+
+
+def _in_folder(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def file_exists(repo_id: str, filename: str, **kwargs: Any) -> Any:
+        folder = absent.folder_of(repo_id)
+        if folder is None:
+            return original(repo_id, filename, **kwargs)
+        return (folder / filename).exists()
+
+    return file_exists
 
 
 def _without_listing(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,6 +51,16 @@ _CONSTANTS: dict[Any, int | None] = {
 }
 """Operations that make tensors of one number, with it; None: it is their second argument."""
 
+_DRAWS = _aten.bernoulli.default
+"""Draws zeros and ones as floats, which programs then take for a mask: of words to hide."""
+_DECIDED = {
+    _aten.bitwise_and.Tensor: 0,
+    _aten.logical_and.default: 0,
+    _aten.bitwise_or.Tensor: 1,
+    _aten.logical_or.default: 1,
+}
+"""Operations of two of which one may decide the result, with what it then is, and the result."""
+
 
 class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Computes integers beside the fake tensors that stand for them."""
@@ -137,7 +147,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
     def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         changes = func._schema.is_mutable  # noqa: SLF001
         outputs = out if isinstance(out, (tuple, list)) else (out,)
-        if not changes and not all(map(_may_be_known, outputs)):
+        if not changes and not _is_kept(func, outputs):
             return
         if func in _FILLS:
             # What they are made like gives them a shape and no value.
@@ -148,6 +158,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if twins is None:
             if changes:
                 self._spoil(func, args, kwargs)
+            self._decide(func, args, out)
             return
         try:
             results = _really(func, *twins)
@@ -160,6 +171,19 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         for fake, twin in zip(outputs, results, strict=True):
             if isinstance(fake, FakeTensor):
                 setattr(fake, TWIN, twin)
+
+    def _decide(self, func: Any, args: Any, out: Any) -> None:
+        """Know what one of two decides: that a text is finished at its longest, whatever its end.
+
+        Bits of integers are decided by none set, and those of booleans by all set too.
+        """
+        number = _DECIDED.get(func)
+        if number is None or (number and out.dtype != torch.bool):
+            return
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            values = [value for value in map(self.value, args) if value is not None]
+            if any(bool(value.eq(number).all()) for value in values):
+                setattr(out, TWIN, torch.full(out.shape, number, dtype=out.dtype, device=_HOST))
 
     def _keep(self, x: Any, twin: Any) -> None:
         """Give fake tensors the values that were written into their twins."""
@@ -281,6 +305,13 @@ def _is_followed(x: Any) -> bool:
 
 def _may_be_known(x: Any) -> bool:
     return _is_followed(x) and x.numel() <= MOST_ELEMENTS
+
+
+def _is_kept(func: Any, outputs: Any) -> bool:
+    """Whether what an operation makes keeps its values, where those of its arguments are known."""
+    if func is _DRAWS:
+        return bool(outputs[0].numel() <= MOST_ELEMENTS)
+    return all(map(_may_be_known, outputs))
 
 
 def _device_of(args: Any) -> Any:

@@ -11,14 +11,17 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 _original = torch.Tensor._make_subclass  # noqa: SLF001 - what classes of tensors call
+_new_fake = FakeTensor.__new__
 
 
 def replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield what stands for PyTorch's own while tensors are fake."""
     yield torch.Tensor, "_make_subclass", staticmethod(_make_subclass)
+    yield FakeTensor, "__new__", staticmethod(_new)
 
 
 def _make_subclass(cls: Any, data: Any, require_grad: bool = False, **more: Any) -> Any:  # noqa: FBT001, FBT002 - PyTorch's
@@ -28,6 +31,12 @@ def _make_subclass(cls: Any, data: Any, require_grad: bool = False, **more: Any)
         made = data.detach()
     made.__class__ = _both(cls)
     return made.requires_grad_(require_grad)
+
+
+def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make a parameter where a program calls the class of one, as ``type(old)(data)``."""
+    is_parameter = cls is FakeTensor and args and isinstance(args[0], torch.Tensor)
+    return nn.Parameter(*args, **kwargs) if is_parameter else _new_fake(cls, *args, **kwargs)
 
 
 @cache
