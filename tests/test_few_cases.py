@@ -41,7 +41,7 @@ def test_words_of_a_name_count_where_they_are_asked_for():
 
 def test_cases_are_kept_by_their_ids_and_one_that_is_gone_is_said():
     assert named(["a", "b", "c"], ["c", "a"]) == [0, 2]
-    with pytest.raises(AssertionError, match="no such cases: {'d'}"):
+    with pytest.raises(AssertionError, match="no such cases"):
         named(["a", "b"], ["a", "d"])
     assert named(["a"], ["a", "d"], are_all=False) == [0]
 

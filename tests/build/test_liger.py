@@ -87,6 +87,7 @@ def test_the_list_of_models_is_of_what_liger_patches():
 
 
 @needs_liger
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", LIGER_FUNCTIONS)
 def test_each_module_that_is_followed_launches_kernels(name):
     if find_spec("triton") is None:
@@ -150,6 +151,7 @@ def test_other_programs_of_the_process_stay_as_they_are():
 
 
 @needs_liger
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("of_job", "of_strategy"),
     [

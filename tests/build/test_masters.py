@@ -157,6 +157,7 @@ def test_a_step_holds_one_bucket_of_fp32_gradients_or_the_largest_parameter(
     assert allocated_by_a_step(masters) == pytest.approx(largest_mib * MIB, rel=0.01)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_generic_walk_saves_and_restores_it_bit_by_bit(optimizer):
     """Low-bit updates run as they are written: compiling them changes nothing that is saved."""

@@ -58,6 +58,7 @@ def test_a_recipe_holds_and_computes_in_its_types(architecture, precision, held,
     assert PARAMETER_DTYPE[precision] == held
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize(
     "switches",

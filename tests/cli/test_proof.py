@@ -33,6 +33,7 @@ def peak_bytes():
     return made["best"]["peak_bytes"]
 
 
+@pytest.mark.few(only=["tight"])
 @pytest.mark.parametrize("word", CARDS)
 def test_what_plan_says_simulate_says(brimful, peak_bytes, tmp_path, word):
     card = f"{peak_bytes + CARDS[word]}B"

@@ -74,7 +74,7 @@ DRAWN = random.Random(20).sample(  # noqa: S311 - jobs, not secrets
 )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("job", DRAWN, ids=lambda job: job[0])
 def test_rules_take_the_gpus_they_were_given_and_agree_with_the_plan(brimful, job):
     rules = json.loads(brimful("rules", *job, "--json").out)

@@ -107,6 +107,7 @@ def test_what_stays_whole_has_the_type_that_is_computed_in(
     assert held_bytes(spec, weights_format, compute).total == real_bytes(model)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("weights_format", [*BITSANDBYTES, "bf16"])
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 def test_a_medium_model_in_every_format(model_type, weights_format, tmp_path):

@@ -91,7 +91,7 @@ def test_requests_add_up_to_the_predicted_peak(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(2)
+@pytest.mark.few(only=["one forward, one backward"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_each_place_reserves_is_what_its_simulation_reserves(name):
     from brimful.simulate.run import simulate_recorded

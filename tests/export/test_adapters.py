@@ -58,6 +58,7 @@ def test_what_they_cannot_be_told_is_listed(planned):
     assert {"weights", "packing", "activation_checkpointing"} <= axolotl
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("target", ["trl", "axolotl"])
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("eager", "eager"), ("flash", "sdpa"), ("flex", "flex_attention")]
@@ -116,6 +117,7 @@ def test_axolotl_reads_it(planned, more):
     assert read.micro_batch_size == content["micro_batch_size"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["qlora", "full"])
 def test_what_axolotl_was_given_is_read_back(planned, method, tmp_path):
     """From the YAML alone, which names the model too."""

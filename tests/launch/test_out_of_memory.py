@@ -111,7 +111,7 @@ def failing(place, step):
     assert seen.is_done
 
 
-@pytest.mark.few(3)
+@pytest.mark.few
 @pytest.mark.parametrize("step", [1, 2, 4])
 @pytest.mark.parametrize("place", ["forward", "backward"])
 def test_a_failed_pass_is_taken_again_in_place(place, step, undisturbed, text, tmp_path):
@@ -129,6 +129,7 @@ def test_a_failed_pass_is_taken_again_in_place(place, step, undisturbed, text, t
     assert planted.PLANTED in row.reason
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", [1, 3])
 def test_an_update_that_was_made_is_undone_from_the_checkpoint(step, undisturbed, text, tmp_path):
     out = tmp_path / "run"

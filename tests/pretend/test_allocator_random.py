@@ -17,6 +17,7 @@ from .recordings import long_run
 # -- the slow allocator is the specification --
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("group", range(8))
 def test_every_statistic_equals_that_of_the_slow_allocator(group):
     happened = dict.fromkeys(

@@ -143,6 +143,7 @@ def test_what_stays_alone_decides_where_it_is_too_much():
     assert all(job.seq_len == plan.job.seq_len for job in seen)
 
 
+@pytest.mark.few(only=["t4-expected0", "2x8xt4-expected2"])
 @pytest.mark.parametrize(
     ("gpus", "expected"),
     [

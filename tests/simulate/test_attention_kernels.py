@@ -91,13 +91,14 @@ def simulated(case):
     return simulate(job, make_cluster("cpu"), strategy).simulated_peak_allocated_bytes
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     allowed = SCRATCH_BYTES if case[1] == "fp32" else max(0.005 * measured(case), MIB)
     assert abs(simulated(case) - measured(case)) <= allowed
 
 
+@pytest.mark.long  # how near the peaks are is asserted beside it
 def test_a_simulation_without_the_mask_or_of_another_checkpointing_would_be_noticed():
     for case, changed in (
         (CASES[0], {2: "wrapped"}),
@@ -136,7 +137,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.few
+@pytest.mark.few(only=["flash-wrapped", "efficient-documents"])
 @pytest.mark.parametrize(
     ("attention", "packing"),
     [(name, "wrapped") for name in KERNELS]

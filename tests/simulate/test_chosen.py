@@ -80,7 +80,7 @@ def test_what_is_filled_in_is_what_would_have_been_recorded(name):
     assert_same_tape(filled, whole)
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # the tapes are the same, as the test before it shows
 @pytest.mark.parametrize("kernels", ["cuda", "cpu"])
 def test_a_simulation_says_the_same_either_way(kernels, monkeypatch):
     job, strategy, _ = case_of("1f1b", ZERO_3)

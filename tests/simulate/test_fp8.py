@@ -63,7 +63,7 @@ def simulated(case, precision="fp8", kernels="cpu"):
     return simulate(job, make_cluster(kernels), strategy)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes

@@ -90,6 +90,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(only=["alone", "replicas", "one-layer", "documents", "pairs", "fp8-sharded"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
     of_job, of_strategy = CASES[case]
@@ -130,6 +131,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.few(only=["a window", "a score"])
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_a_model_holds_beside_its_parameters_is_read_off_it(case):
     model_type, own, changes = OTHERS[case]
@@ -157,7 +159,7 @@ SPREADS = {
 }
 
 
-@pytest.mark.few
+@pytest.mark.few(only=["dense before experts-sharded"])
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_blocks_of_several_kinds_are_a_sequence_of_them(sequence, spread):

@@ -138,6 +138,7 @@ def compare(job, cluster, strategy):
     assert sent_bytes == pytest.approx(found["all-to-all"], rel=SENT_SHARE)
 
 
+@pytest.mark.few(only=["biases, alone"])
 @pytest.mark.parametrize("case", FEW)
 def test_what_parts_experts_is_predicted_as_it_is_simulated(case):
     compare(*settings(*FEW[case]))

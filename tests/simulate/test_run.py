@@ -27,6 +27,7 @@ def run(kernels="cpu", architecture="llama", *, precision="fp32", **switches):
     return simulate(job, make_cluster(kernels), make_strategy(**switches))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_items_and_phases_agree_with_the_peak(kernels, architecture):

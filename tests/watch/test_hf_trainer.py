@@ -34,7 +34,7 @@ def watch(tmp_path, **settings):
     return callback, watched
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 def test_the_peak_is_that_of_the_same_trainer_on_the_pretend_gpu(tmp_path, settings):
     run = watch(tmp_path, **settings)[0].run
