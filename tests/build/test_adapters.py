@@ -318,6 +318,7 @@ def plain_weights(model):
     }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_the_steps_are_those_of_peft_in_a_plain_loop(kind, architecture):
@@ -330,6 +331,7 @@ def test_the_steps_are_those_of_peft_in_a_plain_loop(kind, architecture):
     assert_equal_steps(run(program), peft_run(theirs, job))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ["nf4-double", "llm-int8"])
 def test_the_steps_are_those_of_transformers_quantised_base(kind, architecture, tmp_path):

@@ -125,6 +125,7 @@ def test_every_strategy_takes_the_steps_of_the_plain_loop(switches):
         assert norm == pytest.approx(plain_norm, rel=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_smoothed_labels_are_conservative_dpo(architecture):
     job = make_pair_job(architecture, preference=SMOOTHED)

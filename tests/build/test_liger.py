@@ -116,6 +116,7 @@ def simulated(**strategy):
 
 
 @needs_liger
+@pytest.mark.few(1)
 @pytest.mark.parametrize("program", ["liger_llama", "liger_qwen3"])
 def test_simulated_it_takes_what_somebody_elses_program_takes(program):
     """But for labels, which transformers pads and shifts, and are a tensor of their own here."""

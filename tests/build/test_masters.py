@@ -61,6 +61,7 @@ def test_masters_are_a_hand_written_fp32_adamw_to_the_bit(dtype):
         assert torch.equal(parameter, master.to(dtype))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("bucket_bytes", [1, 4 * 1300, BUCKET_BYTES])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_buckets_change_nothing_but_what_exists_at_a_time(optimizer, bucket_bytes):

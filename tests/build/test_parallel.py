@@ -120,6 +120,7 @@ def test_adapters_and_a_narrower_base_are_gathered_together(base):
             assert (parameter.grad is not None) == parameter.requires_grad
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("spread", [DDP, ZERO_1], ids=str)
 @pytest.mark.parametrize(("accumulate", "num", "views"), [
     ("reduce-each", 1, True), ("reduce-each", 2, True), ("hold", 1, True), ("hold", 2, False),

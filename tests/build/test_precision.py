@@ -27,6 +27,7 @@ def start(precision, architecture="llama", **switches):
     return program, Batch(*ragged_batch(job, step=0))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize(
     ("precision", "held", "computed", "state"),

@@ -311,6 +311,7 @@ ATTENDED = [
 ]
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize(("model_type", "attention"), ATTENDED)
 def test_other_decoders_compute_what_their_own_forward_does(model_type, attention):
     own = {**OTHERS, **OWN, **SPARSE, **HYBRID}[model_type]

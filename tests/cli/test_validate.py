@@ -41,7 +41,7 @@ def test_json_holds_every_run(brimful):
     )
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(only=["hf-docs"])
 @pytest.mark.parametrize("family", families())
 def test_one_family(brimful, family):
     told = json.loads(brimful("validate", "--family", family, "--json").out)

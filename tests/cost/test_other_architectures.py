@@ -146,7 +146,7 @@ def test_partial_sums_of_biases_are_not_in_a_prediction():
     assert -0.05 < error < -0.03
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe", "gemma2", "gpt2-gelu"])
 @pytest.mark.parametrize(("zero", "dp_shard"), [(2, 3), (3, 4)])
 def test_shards_are_those_of_the_simulation(architecture, zero, dp_shard):
@@ -155,7 +155,7 @@ def test_shards_are_those_of_the_simulation(architecture, zero, dp_shard):
     assert abs(errors(job, strategy)) < EXACT
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe"])
 def test_more_devices_than_experts_hold_padded_shards(architecture):
     job = make_other_job(architecture, "tiny", "bf16", global_batch=2 * 24)

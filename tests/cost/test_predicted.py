@@ -89,6 +89,7 @@ def test_the_prediction_is_the_simulation(number):
         assert mine.num_bytes - theirs.num_bytes <= 2e-4 * theirs.num_bytes + late_here
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("changes", "precision", "attention", "kernels", "words"),
     [

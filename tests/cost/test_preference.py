@@ -226,6 +226,7 @@ def replayed(name):
     return job, make_strategy(micro_batch=2, **how), rel
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", REPLAYED)
 def test_requests_add_up_to_the_predicted_peak(name):
     job, strategy, _ = replayed(name)

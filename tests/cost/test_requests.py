@@ -71,6 +71,7 @@ def simulated(job, strategy):
     return simulate_recorded(job, CLUSTER, strategy).recording.requests()
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", CASES)
 def test_requests_add_up_to_the_predicted_peak(name):
     job, strategy = asked(*CASES[name])

@@ -79,6 +79,7 @@ def asked(changes, how):
     return plain_job(**fields), make_strategy(**{"micro_batch": 1, "pp": 2, **how})
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", CASES)
 def test_requests_add_up_to_the_predicted_peak(name):
     job, strategy = asked(*CASES[name])

@@ -33,7 +33,7 @@ def written(target, plan):
 @pytest.mark.parametrize("base", ["nf4", "nf4-double", "llm-int8"])
 def test_a_quantised_base_is_loaded_as_the_plan_holds_it(planned, base):
     more = ("--method", "qlora", "--base", base, "--global-batch", "8", "--lora-rank", "32")
-    plan = planned(*more, "--micro-batch", "2")
+    plan = planned(*more, "--micro-batch", "2", "--ac", "none", "--loss-chunks", "1")
     trl, _ = written("trl", plan)
     axolotl, _ = written("axolotl", plan)
     is_4bit = base != "llm-int8"
@@ -117,14 +117,15 @@ def test_axolotl_reads_it(planned, more):
     assert read.micro_batch_size == content["micro_batch_size"]
 
 
-@pytest.mark.few
+@pytest.mark.few(only=["full"])  # YAML of QLoRA is read in test_read_trainers.py
 @pytest.mark.parametrize("method", ["qlora", "full"])
 def test_what_axolotl_was_given_is_read_back(planned, method, tmp_path):
     """From the YAML alone, which names the model too."""
     precision = {"qlora": "bf16-mixed", "full": "bf16"}[method]
     more = ("--method", method, "--precision", precision, "--global-batch", "8")
     adapted = ("--upcast", "all", "--lora-rank", "8") if method == "qlora" else ()
-    plan = planned(*more, *adapted, "--micro-batch", "2", "--ac", "full", "--packing", "none")
+    pinned = ("--micro-batch", "2", "--ac", "full", "--loss-chunks", "1", "--packing", "none")
+    plan = planned(*more, *adapted, *pinned)
     path, again = tmp_path / "axolotl.yaml", tmp_path / "again.yaml"
     path.write_text(TARGETS["axolotl"](plan, GIVEN).text)
     given = ("plan", "--from", str(path), "--gpus", "rtx-4090", "--no-proof", "-o", str(again))

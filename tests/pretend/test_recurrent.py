@@ -180,7 +180,7 @@ def ops_of(run):
 CUDNN = [name for name in MODULES if "cell" not in name]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", CUDNN)
 def test_cudnn_runs_a_stack_in_one_call_and_its_memory_is_unknown(name):
     run = on_cuda(name)

@@ -94,6 +94,7 @@ def test_what_is_learnt_stays_before_it_changes_and_the_least_short_come_last():
     assert all("would still be short by" in way.words for way in ways[len(fits) :])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("fits_from", [128, 512, 2048])
 def test_sequences_are_halved_until_they_fit_if_the_shortest_do(fits_from):
     seen = []

@@ -81,7 +81,7 @@ def measured_prefill(job):
     return int(live_bytes(lifetimes(events), len(events.num_bytes)).max())
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_prefill_is_the_measured_one(case):
     job = job_of(case)

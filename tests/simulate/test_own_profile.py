@@ -171,6 +171,7 @@ def test_blocks_of_several_kinds_are_a_sequence_of_them(sequence, spread):
     assert not missing_formula(job, strategy, cluster.device)
 
 
+@pytest.mark.long  # bases in 4 bits are in tests/cost, sequences in the two tests beside it
 def test_blocks_in_4_bits_that_stand_twice_in_a_sequence_are_copied():
     model_type, own = SEQUENCES["short windows"]
     adapter = make_adapter(rank=8, base="nf4-double")

@@ -227,6 +227,7 @@ def test_what_lacks_says_how_much_it_would_hold(largest):
     assert {each.simulated_unhindered_bytes for each in told} == {needs}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("too_much", [1.0, 1.5, 4.0])
 def test_of_what_was_passed_over_the_better_half_is_looked_at_again(too_much, monkeypatch):
     """What half of the largest peak holds is told by a rule, and shortfalls larger than it."""

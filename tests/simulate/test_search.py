@@ -247,6 +247,7 @@ def test_a_plan_without_an_estimate_is_judged_by_the_higher_rungs():
     assert judge(found.plan, None, None).rows
 
 
+@pytest.mark.long  # simulate/test_proof.py has what is tight
 def test_what_is_tight_is_taken_where_nothing_surely_fits():
     job, strategy = make_job(seq_len=1024, global_batch=1), make_strategy(micro_batch=1)
     usual = attempt(job, make_cluster("cuda"), strategy).reserved

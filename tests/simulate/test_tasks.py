@@ -152,7 +152,7 @@ def test_a_wrong_simulation_would_be_noticed(case):
     assert strategy.micro_batch == 4
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", [c for c in CASES if c[1] != "bf16"], ids=str)
 def test_every_task_runs_on_the_kernels_of_a_card(case):
     job, strategy = settings(case)
@@ -168,7 +168,7 @@ def test_a_module_takes_no_real_memory():
     assert by_name[GRADIENTS] <= by_name[PARAMETERS] * 2
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model_type", ["mistral", "qwen3"])
 def test_a_decoder_without_a_formula_is_simulated_as_it_is_measured(model_type):
     from brimful.models.config import read_config

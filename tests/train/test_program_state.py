@@ -287,6 +287,7 @@ def change(program):
     program.model["base"].weight.data.view(-1)[0] += 1
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("base", ["plain", *BASES])
 @pytest.mark.parametrize("damage", [lift, change])
 def test_a_base_that_became_another_is_refused(plan_with, tmp_path, base, damage):

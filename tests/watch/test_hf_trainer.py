@@ -46,6 +46,7 @@ def test_the_peak_is_that_of_the_same_trainer_on_the_pretend_gpu(tmp_path, setti
     assert simulated["step 1"] == pytest.approx(steps["step 1"], rel=0.002)
 
 
+@pytest.mark.long  # the peak of the first case is compared above, adapters in tests/simulate
 def test_adapters_are_simulated_with_their_frozen_base(tmp_path):
     run = watch(tmp_path, model=lora(llama()))[0].run
     measured = run.measurement.measured_peak_allocated_bytes
@@ -118,6 +119,7 @@ def test_report_reads_a_watched_folder(tmp_path, capsys):
     )
 
 
+@pytest.mark.long  # runs of more steps are compared above
 def test_a_run_of_one_step_is_compared_too(tmp_path):
     run = watch(tmp_path, max_steps=1)[0].run
     assert {p.phase for p in run.measurement.phases} == {"load", "step 1"}
@@ -171,6 +173,7 @@ def test_what_brimfuls_own_loop_has_not_is_not_predicted(tmp_path):
     assert plain.not_predicted == "optim sgd has no counterpart in Brimful's own loop"
 
 
+@pytest.mark.long  # predictions of checkpointed blocks are in tests/cost
 def test_checkpointing_that_the_model_was_told_is_predicted(tmp_path):
     model = llama()
     name = checkpointing_name().replace("checkpointing", "checkpointing_enable")

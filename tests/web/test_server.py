@@ -200,6 +200,7 @@ def test_what_is_kept_goes_with_the_server():
     assert not any(folder.parent.exists() for folder in folders.values())
 
 
+@pytest.mark.long  # cli/test_on_demand.py traces on demand, the test above streams
 @pytest.mark.torch
 def test_a_model_that_nobody_traced_is_traced_when_that_is_asked_for(client):
     config = {
