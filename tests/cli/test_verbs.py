@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import yaml
@@ -249,23 +250,32 @@ SCREENS = [
 ]
 
 
-def fitting(argv, *, columns):
-    """Run in a process of its own, piped; refuse torch. Return the lines."""
-    code = (
-        "import sys; sys.modules['torch'] = None; from brimful.cli.main import main; "
-        f"sys.exit(main({list(argv)!r}))"
+@cache
+def screens():
+    """Run all screens in one process of their own, piped; refuse torch. Return lines of each."""
+    between = "-- the next screen --"
+    code = "import sys; sys.modules['torch'] = None; from brimful.cli.main import main\n"
+    for argv in SCREENS:
+        code += (
+            "try:\n"
+            f"    code = main({list(argv)!r})\n"
+            "except SystemExit as end:\n"
+            "    code = end.code or 0\n"
+            "assert code in {0, 1}\n"
+            f"print({between!r})\n"
+        )
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
     )
-    environment = {**os.environ, "COLUMNS": str(columns)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.stderr == ""
-    assert done.returncode in {0, 1}
-    return done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [part.strip("\n").splitlines() for part in done.stdout.split(between + "\n")]
+    return dict(zip(SCREENS, lines, strict=False))
 
 
 @pytest.mark.parametrize("argv", SCREENS, ids=" ".join)
 def test_screens_fit_a_hundred_columns_and_import_no_torch(argv):
-    lines = fitting(argv, columns=200)
+    lines = screens()[argv]
     assert lines
     assert max(map(len, lines)) <= 100
 

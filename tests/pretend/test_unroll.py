@@ -116,10 +116,12 @@ WAYS = {
 
 SHOWN = {
     "llama": "recomputed-zero3",
-    "gemma2": "kept-whole",
     "deepseek_v3": "kept-zero2",
 }
-"""What ``make test`` unrolls: one kind of block, two that alternate, others before the repeated."""
+"""What ``make test`` unrolls: one kind of block, others before the repeated.
+
+Two that alternate are unrolled in simulate/test_unrolled.py.
+"""
 
 
 @pytest.mark.parametrize(
@@ -147,9 +149,9 @@ def test_blocks_unroll_in_a_hybrid_mesh_with_several_micro_batches(reshard):
 @pytest.mark.parametrize("reshard", [True, None])
 def test_micro_batches_unroll(reshard):
     few, many, whole = (
-        trace(make_config("llama", 2), reshard=reshard, num_micro_batches=n) for n in (1, 4, 5)
+        trace(make_config("llama", 2), reshard=reshard, num_micro_batches=n) for n in (1, 4, 6)
     )
-    assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=5), whole)
+    assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=6), whole)
 
 
 @pytest.mark.few(1)
@@ -157,9 +159,9 @@ def test_micro_batches_unroll(reshard):
 def test_steps_unroll(reshard):
     few, whole = (
         trace(make_config("llama", 2), reshard=reshard, num_micro_batches=2, num_steps=n)
-        for n in (4, 7)
+        for n in (4, 6)
     )
-    assert_same(unroll_steps(few, num_steps=7), whole)
+    assert_same(unroll_steps(few, num_steps=6), whole)
 
 
 @pytest.mark.long

@@ -265,7 +265,14 @@ def test_shipped_profiles_are_taken_where_there_are_any():
     assert is_traceable(relu, strategy, cluster.device)
 
 
-@pytest.mark.parametrize(("gpus", "pinned"), [(1, {}), (4, {"loss_chunks": 1})])
+@pytest.mark.parametrize(
+    ("gpus", "pinned"),
+    [
+        (1, {"loss_chunks": 1, "micro_batch": 2}),
+        pytest.param(1, {}, marks=pytest.mark.long),
+        pytest.param(4, {"loss_chunks": 1}, marks=pytest.mark.long),
+    ],
+)
 def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(gpus, pinned):
     """Levels are merged and walked through together; peaks are bounded before that."""
     import numpy as np

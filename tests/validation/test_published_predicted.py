@@ -6,6 +6,7 @@ import msgspec
 import published_predicted_part as part
 import pytest
 from evidence import read_evidence
+from scoreboard import compared_boards, read_best, worse
 
 from brimful.published.compare import compare_all
 from brimful.published.rows import published_runs
@@ -23,8 +24,13 @@ def evidence():
 
 
 @pytest.fixture(scope="module")
-def now():
-    return scoreboard(compare_all(published_runs()))
+def compared():
+    return compare_all(published_runs())
+
+
+@pytest.fixture(scope="module")
+def now(compared):
+    return scoreboard(compared)
 
 
 def test_no_median_is_worse_than_committed_by_more_than_a_point(evidence, now):
@@ -35,6 +41,10 @@ def test_no_median_is_worse_than_committed_by_more_than_a_point(evidence, now):
             key: (old[key], new.get(key)) for key in old if new.get(key, 1) > old[key] + A_POINT
         }
         assert not worse, figure
+
+
+def test_no_family_is_worse_than_its_best(compared):
+    assert not worse(compared_boards(compared), read_best())
 
 
 def test_no_run_has_lost_its_prediction(evidence, now):
