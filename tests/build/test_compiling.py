@@ -41,7 +41,7 @@ def test_compiled_blocks_learn_what_eager_ones_do(name):
         assert ours == pytest.approx(theirs, rel=tolerance)
 
 
-@pytest.mark.few(only=["llama"])  # validation/compiled.json has the others
+@pytest.mark.long  # validation/compiled.json has the peaks of all
 @pytest.mark.parametrize("name", programs.CASES)
 def test_the_simulated_peak_is_the_measured_one(name):
     _, peak = programs.taken(name)

@@ -134,7 +134,7 @@ def peft_step(job, model, optimizer, trained, step):
     return float(loss.detach()), float(norm)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model_type", ["mixtral", "deepseek_v3", *WINDOWED])
 @pytest.mark.parametrize("pieces", [False, True])
 def test_packed_documents_learn_what_they_would_alone(model_type, pieces):

@@ -138,7 +138,7 @@ def test_smoothed_labels_are_conservative_dpo(architecture):
     assert len({loss for loss, _ in steps}) == NUM_STEPS
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_where_the_reference_is_changes_no_loss(kind):
     fields, references = VARIANTS[kind]

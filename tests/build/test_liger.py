@@ -152,7 +152,7 @@ def test_other_programs_of_the_process_stay_as_they_are():
 
 
 @needs_liger
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("of_job", "of_strategy"),
     [

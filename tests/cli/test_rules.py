@@ -101,6 +101,7 @@ def test_a_misspelt_gpu_is_one_sentence(brimful):
     assert "a100-40gb" in said.err
 
 
+@pytest.mark.long  # test_layers.py imports its modules without torch
 def test_rules_import_no_torch():
     code = (
         f"import sys; from brimful.cli.main import main; main({list(RULE)!r}); "
@@ -120,6 +121,7 @@ def test_explain_adds_the_ledger_the_tree_and_the_gains(brimful):
         assert heading not in plain.out
 
 
+@pytest.mark.long  # its fields are read by test_rules_take_the_gpus above
 def test_explain_as_json_ends_at_the_plan(brimful):
     told = json.loads(brimful(*PLAN, "--explain", "--json").out)
     why = told["explain"]

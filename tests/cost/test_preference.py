@@ -263,7 +263,7 @@ SHARDED = {
 
 
 @pytest.mark.torch
-@pytest.mark.few(only=["resident", "adapters-off"])
+@pytest.mark.few(only=["adapters-off"])
 @pytest.mark.parametrize("case", SHARDED)
 def test_sharded_peaks_are_the_simulated_ones(case):
     from brimful.simulate.run import simulate

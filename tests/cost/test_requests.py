@@ -83,7 +83,7 @@ def test_requests_add_up_to_the_predicted_peak(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(only=["plain", "ZeRO-3"])
+@pytest.mark.few(only=["ZeRO-3"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_reserved_is_what_the_simulation_reserves(name):
     job, strategy = asked(*CASES[name])

@@ -111,7 +111,7 @@ def failing(place, step):
     assert seen.is_done
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", [1, 2, 4])
 @pytest.mark.parametrize("place", ["forward", "backward"])
 def test_a_failed_pass_is_taken_again_in_place(place, step, undisturbed, text, tmp_path):
@@ -169,6 +169,7 @@ def test_the_verdict_is_on_the_strategy_that_ran_to_the_end(text, tmp_path):
     assert "step 1, backward" in verdict.takeovers[0]
 
 
+@pytest.mark.long  # the verdict after a fallback is in the test of the strategy that ran to the end
 def test_a_fallback_after_a_resume_is_measured_again(text, tmp_path):
     out = tmp_path / "run"
     run(plan_of(), settings_of(out, text, num_kept=3))

@@ -32,7 +32,7 @@ def paragraph(lines):
     return " ".join(" ".join(lines).split())
 
 
-@pytest.mark.few(only=["lora on one card", "preferences", "an old card", "tight"])
+@pytest.mark.few(only=["preferences", "an old card", "tight"])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_plan_is_told_in_twelve_lines(capsys, question):
     code, lines = answered(capsys, f"{QUESTIONS[question]} --no-proof")
@@ -79,6 +79,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     assert len(lines) <= MOST_LINES
 
 
+@pytest.mark.few(only=["estimate"])
 @pytest.mark.parametrize("verb", ["estimate", "plan"])
 def test_every_table_is_a_flag_away(capsys, verb):
     more = "--no-proof" if verb == "plan" else ""

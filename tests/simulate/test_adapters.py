@@ -84,7 +84,7 @@ def allowed_bytes(case, num_bytes):
     return SCRATCH_BYTES if case[3] == "fp32" else max(0.005 * num_bytes, MIB)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -92,7 +92,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= allowed_bytes(case, peak)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_peaks_where_it_was_simulated_to(case):
     phases = {phase.phase: phase.num_bytes for phase in measured(case).phases}

@@ -216,7 +216,7 @@ def recording_of(job, strategy):
     return trace(job, strategy, imitate="cuda").recording
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # simulate/test_unrolled.py unrolls checkpointed blocks
 @pytest.mark.parametrize("checkpointing", ["selective:9", "full"])
 def test_blocks_that_are_alike_are_unrolled_to_the_tape_of_the_whole_model(checkpointing):
     job = make_job(model=make_model(num_hidden_layers=9), precision="bf16-mixed", seq_len=128)

@@ -116,6 +116,7 @@ def num(model):
     return 2 * model.vocab_size * 32 + 9 * block + 32
 
 
+@pytest.mark.long  # searches by simulating are in test_search.py
 def test_a_search_by_simulating_takes_it_and_claims_no_time():
     job, strategy = settings(CASES[0], ("mlp",))
     found = attempt(job, make_cluster("cpu"), strategy)

@@ -67,7 +67,7 @@ def test_three_rungs_agree(case):
     assert held[0] - held[1] == COUNTS_BYTES
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 @pytest.mark.parametrize("optimizer", COMPILED)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "bf16-mixed"])

@@ -90,7 +90,7 @@ CASES = {
 }
 
 
-@pytest.mark.few(only=["alone", "replicas", "one-layer", "documents", "pairs", "fp8-sharded"])
+@pytest.mark.few(only=["replicas", "one-layer", "pairs", "fp8-sharded"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
     of_job, of_strategy = CASES[case]
@@ -131,7 +131,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.few(only=["a window", "a score"])
+@pytest.mark.few(only=["a score"])
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_a_model_holds_beside_its_parameters_is_read_off_it(case):
     model_type, own, changes = OTHERS[case]

@@ -79,7 +79,7 @@ def test_what_is_sent_is_predicted_as_it_is_simulated(case):
     ).predicted_peak_reserved_bytes == pytest.approx(reserved, rel=0.02)
 
 
-@pytest.mark.few(only=["more than are checkpointed"])
+@pytest.mark.long  # the same program on a card is above
 @pytest.mark.parametrize("case", ["some", "more than are checkpointed", "adapters"])
 def test_a_cpu_sends_too(case):
     from brimful.simulate.run import simulate

@@ -114,7 +114,7 @@ def need_units(case):
         need_bf16_units()
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     need_units(case)
@@ -123,7 +123,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= allowed_bytes(peak)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_peaks_where_it_was_simulated_to(case):
     need_units(case)

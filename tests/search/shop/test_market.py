@@ -116,6 +116,7 @@ def test_what_is_found_holds_by_its_replay():
     )
 
 
+@pytest.mark.long  # the frontier is that of every cell, above
 def test_planning_every_cell_changes_no_frontier(found):
     every = market(request(every=True))
     assert every.frontier == found.frontier
@@ -160,7 +161,7 @@ def test_the_fewest_of_every_kind_hold_and_half_as_many_do_not():
     }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "limits", [Limits(), Limits(deadline_s=700), Limits(deadline_s=3000), Limits(budget_usd=0.2)]
 )
