@@ -141,6 +141,7 @@ def test_an_update_that_was_made_is_undone_from_the_checkpoint(step, undisturbed
     assert (row.step, row.phase, row.in_place) == (step, "optimizer", False)
 
 
+@pytest.mark.long  # train/test_program_state.py goes on from every kind of state
 def test_loss_scale_and_masters_go_on_where_they_were(text, tmp_path):
     scale = LossScale(initial_scale=256.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2)
     job = {"precision": "fp16-master", "loss_scale": scale}
