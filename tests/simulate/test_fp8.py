@@ -119,7 +119,7 @@ def test_no_formula_and_no_step_time_is_claimed():
     assert attempt(plain, cluster, strategy).step_s > 0
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # test_own_profile.py simulates fp8 of shards
 @pytest.mark.parametrize("zero", [2, 3])
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 def test_shards_are_simulated(zero, kernels):

@@ -147,7 +147,7 @@ LOADS = [
 ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("model_type", "compute", "weights_format"), LOADS)
 def test_what_is_loaded_is_what_the_formula_says(model_type, compute, weights_format):
     spec = read_config("tiny", {"model_type": model_type, **SMALL[model_type]})

@@ -143,6 +143,7 @@ def test_what_is_offloaded_has_to_fit_the_host():
 # -- searches that end early --
 
 
+@pytest.mark.long  # a search that a budget ends, below, is told the same states
 def test_a_search_tells_how_far_it_is_and_what_is_best():
     job, cluster, told = make_job(seq_len=64), make_cluster(usable_bytes=1), []
     search_for(job, cluster, pins=Pins(1, None, None), watch=told.append)

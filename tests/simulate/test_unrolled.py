@@ -124,7 +124,7 @@ ROUNDS_MIXED = {"full:13": (27, 17, 7), "full:12": (25, 17, 7), "full:3": (16, 1
 """What is checkpointed, of how many blocks; how many are traced, and how many the second time."""
 
 
-@pytest.mark.few(only=["full:12-qwen3 in rounds"])
+@pytest.mark.few(only=["full:3-gemma2"])
 @pytest.mark.parametrize("name", ROUNDS)
 @pytest.mark.parametrize("checkpointing", ROUNDS_MIXED)
 def test_checkpointed_rounds_are_unrolled_apart_from_plain_ones(name, checkpointing):
