@@ -30,6 +30,7 @@ def written(target, plan):
     return yaml.safe_load(exported.text), {each.field for each in exported.lost}
 
 
+@pytest.mark.few(only=["nf4-double", "llm-int8"])
 @pytest.mark.parametrize("base", ["nf4", "nf4-double", "llm-int8"])
 def test_a_quantised_base_is_loaded_as_the_plan_holds_it(planned, base):
     more = ("--method", "qlora", "--base", base, "--global-batch", "8", "--lora-rank", "32")

@@ -128,7 +128,7 @@ def compare(program, dtype=torch.float32):
         assert run.report().statement.startswith("simulated peak")
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", MODULES)
 def test_training_takes_what_it_takes_for_real(name):
     compare(functools.partial(train, MODULES[name]))

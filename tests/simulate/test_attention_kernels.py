@@ -234,7 +234,7 @@ def test_blocks_that_are_alike_are_unrolled_to_the_tape_of_the_whole_model(check
     assert short.live_bytes().tolist() == whole.live_bytes().tolist()
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # cost/test_memory.py has the order, test_unrolled.py such blocks
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 def test_selective_checkpointing_is_between_none_and_full(kernels):
     job = make_job(precision="bf16-mixed", seq_len=256)

@@ -152,6 +152,7 @@ def test_where_none_holds_it_is_said_with_the_nearest(least):
         assert "short by" in replaced_facts(proof)[0].text
 
 
+@pytest.mark.long  # cli/test_proof.py has a plan that is tight
 def test_a_plan_that_only_completes_with_retries_is_tight(largest):
     """Some limit between what does not complete and what does at ease."""
     words = {}

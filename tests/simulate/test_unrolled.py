@@ -100,7 +100,7 @@ MIXED = {
 """What is checkpointed, of how many blocks; how many are traced, and how many the second time."""
 
 
-@pytest.mark.few(only=["a few plain-lora"])
+@pytest.mark.long  # rounds of blocks are unrolled so below
 @pytest.mark.parametrize(
     "name", [name for name in JOBS if name != "deepseek_v3" and name not in ROUNDS]
 )
