@@ -91,7 +91,6 @@ def smallest_of_each_type():
 
 
 @pytest.mark.torch
-@pytest.mark.few(25)
 @pytest.mark.parametrize("name", smallest_of_each_type())
 def test_models_without_a_formula_are_what_transformers_builds(name):
     from models.meta import build
@@ -103,7 +102,6 @@ def test_models_without_a_formula_are_what_transformers_builds(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(25)
 @pytest.mark.parametrize("name", smallest_of_each_type())
 def test_every_model_of_the_registry_can_be_built(name):
     from brimful.build.assemble import build_skeleton
