@@ -107,6 +107,7 @@ def test_a_model_that_nobody_knows_is_a_reason(brimful, tmp_path):
     assert "no-such-model" in row["reason"]
 
 
+@pytest.mark.long  # test_layers.py imports its modules without torch
 def test_it_needs_no_torch():
     code = (
         "import sys; from brimful.cli.main import main; "
