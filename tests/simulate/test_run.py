@@ -74,7 +74,7 @@ def test_no_real_memory_is_taken_and_the_process_is_left_as_it_was():
     assert torch.ones(1).device.type == "cpu"
 
 
-@pytest.mark.long  # test_attention_kernels.py has the order, tests/cost the amounts
+@pytest.mark.long  # cost/test_memory.py has the order, predictions the amounts
 def test_checkpointing_and_chunks_lower_what_they_should():
     plain = run("cpu", "llama")
     chunked = run("cpu", "llama", loss_chunks=8)
