@@ -1,6 +1,6 @@
 # make demo   the main job, end to end, on this machine
-# make test   the suite (<= 10 minutes on two cores)
-# make test-all  every test; make test leaves out those marked long
+# make test   the suite: every refusal, every mechanism in a case or two
+# make test-all  every test: also the other cases, and what a shorter test or evidence shows
 # make check  what CI asks of a change: format, lint, types, tests
 # make docs   the site, strictly, into site/
 # make prove  the long evidence, written to validation/

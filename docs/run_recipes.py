@@ -83,12 +83,15 @@ def blocks_of(page: Path) -> list[Block]:
     ]  # fmt: skip
 
 
-def run_page(page: Path, *, slow: bool) -> Iterator[tuple[Block, str]]:
+def run_page(
+    page: Path, *, slow: bool, begin: tuple[str, ...] = ("",)
+) -> Iterator[tuple[Block, str]]:
     """Run a page's commands in a folder of their own; yield each with what it printed, trimmed.
 
     Args:
         page: The page.
         slow: Run what is marked slow as well; without it, the page's other commands are run.
+        begin: Run commands that begin so.
 
     Raises:
         RuntimeError: A command ended with another exit code than the page says.
@@ -97,7 +100,7 @@ def run_page(page: Path, *, slow: bool) -> Iterator[tuple[Block, str]]:
         folder = Path(name)
         (folder / "examples").symlink_to(ROOT / "examples")
         for block in blocks_of(page):
-            if "slow" in block.rules and not slow:
+            if ("slow" in block.rules and not slow) or not block.command.startswith(begin):
                 continue
             code, text = run(block.command, folder)
             if code != int(block.value("exit", "0")):

@@ -10,7 +10,7 @@ import pytest
 
 import processes
 from brimful import child_process
-from few_cases import chosen
+from few_cases import chosen, named
 
 os.environ["OMP_NUM_THREADS"] = "1"
 """Tests use tiny tensors: threads would wait for each other, most of all beside other tests."""
@@ -29,15 +29,19 @@ processes.server()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Mark as long what ``few`` leaves out, before marks are looked at."""
+    are_all = not any("::" in arg for arg in config.args)
     functions = defaultdict(list)
     for item in items:
         if item.get_closest_marker("few"):
             functions[item.path, item.originalname].append(item)
     for cases in functions.values():
         mark = cases[0].get_closest_marker("few")
-        kept = set(chosen([case.callspec.params for case in cases], *mark.args, **mark.kwargs))
+        if only := mark.kwargs.get("only"):
+            kept = set(named([case.callspec.id for case in cases], only, are_all=are_all))
+        else:
+            kept = set(chosen([case.callspec.params for case in cases], *mark.args, **mark.kwargs))
         for place, case in enumerate(cases):
             if place not in kept:
                 case.add_marker(pytest.mark.long)

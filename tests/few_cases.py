@@ -2,8 +2,8 @@
 
 ``few``: as few cases as show every value of every parameter at least once; a parameter that is a
 tuple, a mapping or a named tuple counts by its fields, ``by_words=True`` a name by its words.
-``few(n)``: n of them, evenly spread over the list. The others are marked ``long``: ``make
-test-all`` runs them.
+``few(n)``: n of them, evenly spread over the list. ``few(only=[...])``: those of these ids. The
+others are marked ``long``: ``make test-all`` runs them.
 """
 
 import re
@@ -30,6 +30,22 @@ def chosen(cases, num=None, *, by_words=False):
         found.append(best)
         missing -= values[best]
     return sorted(found)
+
+
+def named(ids, only, *, are_all=True):
+    """Choose cases by their ids.
+
+    Args:
+        ids: Of the cases of one function.
+        only: Which of them to keep.
+        are_all: Whether one that is none of them is refused.
+
+    Returns:
+        Their places in the list, in order.
+    """
+    unknown = set(only) - set(ids)
+    assert not (are_all and unknown), f"no such cases: {unknown}"
+    return [place for place, each in enumerate(ids) if each in only]
 
 
 def _values(fields, path=(), *, by_words):

@@ -1,6 +1,8 @@
 from itertools import product
 
-from few_cases import chosen
+import pytest
+
+from few_cases import chosen, named
 
 
 def test_every_value_of_every_parameter_is_seen_in_few_cases():
@@ -35,6 +37,13 @@ def test_words_of_a_name_count_where_they_are_asked_for():
     cases = [{"name": name} for name in ("zero2-lora", "zero3-full", "zero2-full", "zero3-lora")]
     assert chosen(cases, by_words=True) == [0, 1]
     assert chosen(cases) == [0, 1, 2, 3]
+
+
+def test_cases_are_kept_by_their_ids_and_one_that_is_gone_is_said():
+    assert named(["a", "b", "c"], ["c", "a"]) == [0, 2]
+    with pytest.raises(AssertionError, match="no such cases"):
+        named(["a", "b"], ["a", "d"])
+    assert named(["a"], ["a", "d"], are_all=False) == [0]
 
 
 def test_folders_named_build_are_collected_too(pytestconfig):

@@ -14,6 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +78,12 @@ def count(folder: Path, kind: Kind) -> dict[str, list[Path]]:
 
 def named_in(path: Path, kind: Kind) -> set[str]:
     """Return the techniques of a kind that a file names."""
+    return {name for spelled in _spelled(path) if (name := _name_of(*spelled, kind))}
+
+
+@cache
+def _spelled(path: Path) -> frozenset[tuple[str, bool]]:
+    """Return the identifiers of a file and the words of its strings, which count as a whole."""
     text = path.read_text("utf-8")
     if path.suffix == ".json":
         identifiers, strings = [], list(_keys(json.loads(text)))
@@ -84,26 +91,28 @@ def named_in(path: Path, kind: Kind) -> set[str]:
         tree = ast.parse(text)
         identifiers = [path.stem, *_identifiers(tree)]
         strings = list(_strings(tree))
-    words = [word for string in strings for word in _WORD.findall(string)]
-    return {
-        name
-        for spelled, is_whole in [*((i, False) for i in identifiers), *((w, True) for w in words)]
-        if (name := _name_of(spelled, kind, is_whole=is_whole))
-    }
+    words = (word for string in strings for word in _WORD.findall(string))
+    return frozenset([*((i, False) for i in identifiers), *((w, True) for w in words)])
 
 
-def _name_of(spelled: str, kind: Kind, *, is_whole: bool) -> str:
+@cache
+def _name_of(spelled: str, is_whole: bool, kind: Kind) -> str:  # noqa: FBT001 - a key of the cache
     """Return the technique that a spelling names; empty: none."""
     if any(rule in spelled for rule in kind.rules):
         return ""
     plain = _plain(spelled)
     parts = {part.lower() for part in _PARTS.findall(spelled)}
-    for name in sorted(kind.names, key=len, reverse=True):
-        wanted = _plain(name)
+    for name, wanted in _wanted(kind):
         is_short = len(wanted) <= SHORT
         if plain == wanted or (not is_whole and (wanted in parts if is_short else wanted in plain)):
             return name
     return ""
+
+
+@cache
+def _wanted(kind: Kind) -> tuple[tuple[str, str], ...]:
+    """Return names, the longest first, and how they are compared."""
+    return tuple((name, _plain(name)) for name in sorted(kind.names, key=len, reverse=True))
 
 
 def _plain(text: str) -> str:

@@ -19,7 +19,7 @@ def harness(root, out, *arguments):
     return processes.run(command, cwd=root, forks=True)
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # rungs agree in simulate/test_measured.py, rows are tested below
 @pytest.mark.parametrize("predicted", [(), ("tiny-llama-mixed-k",)])
 def test_a_rehearsal_climbs_all_rungs_and_they_agree(root, gpu_rows, tmp_path, predicted):
     names = (*predicted, "tiny-offload")

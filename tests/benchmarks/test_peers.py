@@ -86,6 +86,7 @@ def test_the_estimator_is_ahead_of_every_peer_by_median(results, source):
         assert found.ours.near > found.theirs.near
 
 
+@pytest.mark.long  # validation/test_published_predicted.py predicts the published runs anew
 def test_our_figures_are_those_of_today(results, subjects):
     """The committed predictions are what the formulas say now."""
     kept = {row.id: row for row in results["estimator"].rows}
@@ -98,6 +99,7 @@ def test_our_figures_are_those_of_today(results, subjects):
         assert bool(subject.row.reason) == bool(row.reason), row.id  # its words may change
 
 
+@pytest.mark.long  # of the same rows; the formulas are those of the benchmark alone
 def test_stated_formulas_say_today_what_was_committed(results, subjects):
     from estimator_part import FORMULAS
     from peer_asks import why_not

@@ -106,6 +106,7 @@ def assert_equal_steps(found, expected):
 # -- what trains --
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_adapters_train_and_the_loss_falls(kind, architecture):
@@ -317,6 +318,7 @@ def plain_weights(model):
     }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_the_steps_are_those_of_peft_in_a_plain_loop(kind, architecture):
@@ -329,6 +331,7 @@ def test_the_steps_are_those_of_peft_in_a_plain_loop(kind, architecture):
     assert_equal_steps(run(program), peft_run(theirs, job))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ["nf4-double", "llm-int8"])
 def test_the_steps_are_those_of_transformers_quantised_base(kind, architecture, tmp_path):
@@ -358,7 +361,7 @@ def test_the_steps_are_those_of_transformers_quantised_base(kind, architecture, 
     assert_equal_steps(run(program), peft_run(theirs, job))
 
 
-@pytest.mark.few(12)
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "switches",

@@ -63,7 +63,7 @@ def _whole(parameter):
     return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter.detach()
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_step_is_that_of_the_device_without_it(case):
     precision, changes, zero, checkpointing = case
@@ -80,7 +80,7 @@ def test_a_step_is_that_of_the_device_without_it(case):
         assert torch.equal(one, other)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_its_peak_is_that_of_the_simulation(case):
     precision, changes, zero, checkpointing = case

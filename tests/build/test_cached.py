@@ -72,6 +72,7 @@ def held(cache):
     return sum(storages.values())
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("model_type", OTHERS)
 @torch.no_grad()
 def test_bytes_are_those_of_a_cache_of_real_numbers(model_type):

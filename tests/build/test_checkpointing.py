@@ -62,6 +62,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("checkpointing", ["full", "full:2", "selective", "selective:2"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_are_the_same_to_the_bit(case, checkpointing):

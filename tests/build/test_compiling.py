@@ -30,7 +30,7 @@ TOLERANCES = {"fp32": 1e-5, "bf16-mixed": 5e-3}
 COMPILED = {"compile": "blocks"}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(only=["llama"])  # validation/compiled.json has the others
 @pytest.mark.parametrize("name", programs.CASES)
 def test_compiled_blocks_learn_what_eager_ones_do(name):
     job, _ = programs.settings(name)
@@ -41,7 +41,7 @@ def test_compiled_blocks_learn_what_eager_ones_do(name):
         assert ours == pytest.approx(theirs, rel=tolerance)
 
 
-@pytest.mark.few(3)
+@pytest.mark.long  # validation/compiled.json has the peaks of all
 @pytest.mark.parametrize("name", programs.CASES)
 def test_the_simulated_peak_is_the_measured_one(name):
     _, peak = programs.taken(name)

@@ -84,7 +84,7 @@ def test_every_decoder_takes_the_steps_of_the_plain_loop(model_type, switches):
     check_steps(run(make_decoder_job(model_type), strategy), expected(model_type))
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("model_type", CONFIGS)
 def test_adapters_take_the_steps_of_pefts_own(model_type, monkeypatch):
     monkeypatch.setattr(CONVERSION, lambda *_args, **_kwargs: None)
@@ -134,7 +134,7 @@ def peft_step(job, model, optimizer, trained, step):
     return float(loss.detach()), float(norm)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model_type", ["mixtral", "deepseek_v3", *WINDOWED])
 @pytest.mark.parametrize("pieces", [False, True])
 def test_packed_documents_learn_what_they_would_alone(model_type, pieces):

@@ -116,6 +116,7 @@ def run(job, strategy, *, num_steps=NUM_STEPS):
     return results
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_every_strategy_takes_the_steps_of_the_plain_loop(switches):
     steps = run(make_pair_job(), make_strategy(reference="resident", **switches))
@@ -124,6 +125,7 @@ def test_every_strategy_takes_the_steps_of_the_plain_loop(switches):
         assert norm == pytest.approx(plain_norm, rel=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_smoothed_labels_are_conservative_dpo(architecture):
     job = make_pair_job(architecture, preference=SMOOTHED)
@@ -136,6 +138,7 @@ def test_smoothed_labels_are_conservative_dpo(architecture):
     assert len({loss for loss, _ in steps}) == NUM_STEPS
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_where_the_reference_is_changes_no_loss(kind):
     fields, references = VARIANTS[kind]

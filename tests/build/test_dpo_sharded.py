@@ -43,6 +43,7 @@ def test_losses_gradients_and_weights_are_those_of_one_device(case):
         torch.testing.assert_close(weights[parameter], tensor, **within)
 
 
+@pytest.mark.long  # cost/test_preference.py has peaks of shards, simulate/test_dpo.py measured ones
 @pytest.mark.parametrize("case", SHARDED)
 def test_the_simulated_peak_is_the_measured_one(case):
     name, how = SHARDED[case]

@@ -74,7 +74,7 @@ def run(job, strategy, num_steps=NUM_STEPS):
     return [(float(r.loss), float(r.grad_norm)) for r in results]
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 @pytest.mark.parametrize("name", JOBS)
 def test_every_strategy_takes_the_steps_of_the_plain_loop(name, switches):

@@ -67,6 +67,7 @@ def test_no_bit_differs_from_state_that_is_made_lazily(recipe, rule, monkeypatch
             assert torch.equal(mine[key], value)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("recipe", "rule"), PAIRS)
 def test_all_of_it_is_there_before_the_first_forward_pass(recipe, rule):
     program = build_program(job_of(recipe, rule), make_strategy(), CPU)

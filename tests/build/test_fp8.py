@@ -155,6 +155,7 @@ def test_it_learns_as_bf16_mixed_does():
     assert found[-1] < found[0] - 0.3
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("switches", [
     {"activation_checkpointing": "full"}, {"activation_checkpointing": "selective:2"},
 ], ids=str)  # fmt: skip

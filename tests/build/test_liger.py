@@ -87,6 +87,7 @@ def test_the_list_of_models_is_of_what_liger_patches():
 
 
 @needs_liger
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", LIGER_FUNCTIONS)
 def test_each_module_that_is_followed_launches_kernels(name):
     if find_spec("triton") is None:
@@ -115,6 +116,7 @@ def simulated(**strategy):
 
 
 @needs_liger
+@pytest.mark.few(1)
 @pytest.mark.parametrize("program", ["liger_llama", "liger_qwen3"])
 def test_simulated_it_takes_what_somebody_elses_program_takes(program):
     """But for labels, which transformers pads and shifts, and are a tensor of their own here."""
@@ -150,6 +152,7 @@ def test_other_programs_of_the_process_stay_as_they_are():
 
 
 @needs_liger
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("of_job", "of_strategy"),
     [

@@ -37,6 +37,7 @@ def test_the_loss_is_a_sum_over_unmasked_tokens_divided_by_the_given_count():
     assert not hidden_grad[~kept].any()
 
 
+@pytest.mark.few(only=["7", "3", "2", "600"])
 @pytest.mark.parametrize("num_chunks", [2, 3, 7, 600, NUM_TOKENS])
 def test_chunks_change_neither_loss_nor_gradients(num_chunks):
     head, hidden, labels = inputs()

@@ -61,6 +61,7 @@ def test_masters_are_a_hand_written_fp32_adamw_to_the_bit(dtype):
         assert torch.equal(parameter, master.to(dtype))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("bucket_bytes", [1, 4 * 1300, BUCKET_BYTES])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_buckets_change_nothing_but_what_exists_at_a_time(optimizer, bucket_bytes):
@@ -157,6 +158,7 @@ def test_a_step_holds_one_bucket_of_fp32_gradients_or_the_largest_parameter(
     assert allocated_by_a_step(masters) == pytest.approx(largest_mib * MIB, rel=0.01)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_generic_walk_saves_and_restores_it_bit_by_bit(optimizer):
     """Low-bit updates run as they are written: compiling them changes nothing that is saved."""

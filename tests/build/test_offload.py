@@ -87,6 +87,7 @@ def recipe(precision, **changes):
     return make_job(precision=precision, **scale, **changes)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("precision", RECIPES)
 def test_every_recipe_takes_the_steps_that_it_takes_on_the_device(precision):
     job = recipe(precision)
@@ -209,7 +210,7 @@ EARLY = [
 ]
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", EARLY, ids=str)
 def test_an_early_update_is_the_late_one_bit_for_bit(case):
     optimizer, precision, checkpointing = case
@@ -241,7 +242,7 @@ STREAMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", STREAMED, ids=str)
 def test_an_early_update_of_what_is_away_is_the_late_one_bit_for_bit(case):
     optimizer, precision, checkpointing, offload = case

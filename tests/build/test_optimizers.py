@@ -137,6 +137,7 @@ def apart(first, model, other):
     return (difference / moved) ** 0.5
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("precision", "optimizer"), PAIRS)
 def test_every_recipe_and_rule_takes_the_steps_of_the_plain_loop(precision, optimizer):
     _, results, _, rows = both(precision, optimizer)

@@ -71,6 +71,7 @@ def assert_alike(steps, expected, *, loss=1e-5, norm=1e-4):
     assert [one for _, one in steps] == pytest.approx([one for _, one in expected], rel=norm)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_packed_documents_learn_what_they_would_alone(architecture, switches):
@@ -78,6 +79,7 @@ def test_packed_documents_learn_what_they_would_alone(architecture, switches):
     assert_alike(steps, alone(architecture, "documents"))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("switches", [*SWITCHES, {"attention": "flash"}], ids=str)
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_padded_documents_need_no_mask(architecture, switches):

@@ -107,6 +107,7 @@ def test_whole_parameters_compute_in_the_recipes_type(precision, computed):
         assert seen == [(computed, held[1])]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("base", ["same", "bf16"])
 def test_adapters_and_a_narrower_base_are_gathered_together(base):
     adapter = make_adapter(base=base)
@@ -119,6 +120,7 @@ def test_adapters_and_a_narrower_base_are_gathered_together(base):
             assert (parameter.grad is not None) == parameter.requires_grad
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("spread", [DDP, ZERO_1], ids=str)
 @pytest.mark.parametrize(("accumulate", "num", "views"), [
     ("reduce-each", 1, True), ("reduce-each", 2, True), ("hold", 1, True), ("hold", 2, False),
@@ -143,7 +145,7 @@ def test_zero_1_gives_every_parameter_to_one_device():
     assert all(names)
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("accumulate", ["reduce-each", "hold"])
 @pytest.mark.parametrize("spread", [*SHARDED, HYBRID], ids=str)
 def test_shards_of_gradients_are_there_when_they_are_reduced(spread, accumulate):
@@ -159,6 +161,7 @@ def test_shards_of_gradients_are_there_when_they_are_reduced(spread, accumulate)
         assert {p.grad is not None for p in parameters} == {False}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("accumulate", "reduced"), [("reduce-each", 3), ("hold", 1)])
 @pytest.mark.parametrize("spread", [DDP, ZERO_1], ids=str)
 def test_buckets_are_reduced_as_often_as_accumulation_says(

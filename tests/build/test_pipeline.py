@@ -70,6 +70,7 @@ def whole_model(job, strategy, batch):
     return loss.detach(), dict(alone.model.named_parameters())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("schedule", WAYS)
 @pytest.mark.parametrize("kind", sorted(STAGED_DECODERS))
 def test_stages_one_behind_the_other_are_the_model(kind, schedule):

@@ -27,6 +27,7 @@ def start(precision, architecture="llama", **switches):
     return program, Batch(*ragged_batch(job, step=0))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize(
     ("precision", "held", "computed", "state"),
@@ -58,6 +59,7 @@ def test_a_recipe_holds_and_computes_in_its_types(architecture, precision, held,
     assert PARAMETER_DTYPE[precision] == held
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize(
     "switches",

@@ -38,6 +38,7 @@ def step(program, job):
     return float(train_step(program, batches, num_targets=num_targets, learning_rate=1e-2).loss)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "other"), list(product(JOBS, OTHERS)))
 def test_it_goes_on_as_if_nothing_had_happened(name, other):
     job = JOBS[name]

@@ -105,6 +105,7 @@ def losses(quantization=INT4, *, num_steps=4, precision="fp32", **switches):
 
 
 @SCHEMES
+@pytest.mark.few
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed", "bf16-master"])
 def test_it_learns(quantization, precision):
     found = losses(quantization, precision=precision)
@@ -115,12 +116,14 @@ def test_coarser_numbers_are_other_ones():
     assert losses(INT4) != losses(INT8)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("checkpointing", ["full", "selective:2"])
 def test_recomputing_is_exact(checkpointing):
     assert losses(activation_checkpointing=checkpointing) == losses()
 
 
 @SCHEMES
+@pytest.mark.few
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
 def test_integers_say_what_was_trained(quantization, precision):
     program, batch = start(quantization, job={"precision": precision})

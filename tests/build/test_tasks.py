@@ -140,7 +140,7 @@ CASES = [
 ]
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "switches"), CASES, ids=str)
 def test_every_strategy_takes_the_steps_of_the_plain_loop(name, switches):
     steps = run(make_other_job(name), strategy_for(name, **switches))
@@ -311,6 +311,7 @@ ATTENDED = [
 ]
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize(("model_type", "attention"), ATTENDED)
 def test_other_decoders_compute_what_their_own_forward_does(model_type, attention):
     own = {**OTHERS, **OWN, **SPARSE, **HYBRID}[model_type]

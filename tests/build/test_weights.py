@@ -83,6 +83,7 @@ def assert_same(one, other):
         assert torch.equal(ours[key], value), key
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_are_those_of_from_pretrained(tmp_path, name, precision):

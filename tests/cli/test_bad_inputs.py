@@ -478,6 +478,7 @@ def wait_until(condition, timeout_s):
         time.sleep(0.05)
 
 
+@pytest.mark.long  # train/test_loop.py interrupts training, the test below a command
 @pytest.mark.torch
 @pytest.mark.usefixtures("plan")
 def test_ctrl_c_in_training_leaves_a_checkpoint_and_says_how_to_go_on(folder):

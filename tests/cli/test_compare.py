@@ -49,6 +49,7 @@ def test_json_of_a_plan_whose_steps_are_shortened(brimful):
     }
 
 
+@pytest.mark.long  # test_precision.py ends so, compare/test_run.py finds the cause
 def test_nothing_that_ends_well_is_exit_code_1(brimful, folder):
     del folder
     wild = ("--epsilon", "1e-8", "--optimizer", "adamw-foreach")

@@ -88,6 +88,7 @@ def heldout_of(folder):
 CASES = [("int4", "fp32"), ("int8", "bf16"), ("int4", "bf16-mixed"), ("int8", "fp32")]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("scheme", "precision"), CASES)
 def test_what_was_trained_is_what_is_kept(brimful, trained, scheme, precision):
     run = trained(scheme, precision)

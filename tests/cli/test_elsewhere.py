@@ -47,6 +47,7 @@ def test_a_score_is_answered_as_two_classes(brimful):
     assert said.out.startswith("instead   the same with --num-labels 2:")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["paged_adamw_8bit", "adamw_bnb_8bit"])
 def test_optimizers_of_other_programs_are_taken_for_ours(brimful, name):
     asked = ("estimate", "smollm2-135m", *H100, "--seq-len", 512, "--optimizer")

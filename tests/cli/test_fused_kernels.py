@@ -12,6 +12,7 @@ pytestmark = [
 ]
 ASKED = (
     "plan", *TINY, "--global-batch", "4", "--seq-len", "32", "--objective", "memory", "--no-proof",
+    "--micro-batch", "1", "--ac", "full",
     "-o", "p.yaml",
 )  # fmt: skip
 

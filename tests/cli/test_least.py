@@ -104,7 +104,8 @@ def test_bodies_that_were_traced_stay_when_it_is_interrupted(brimful, folder, mo
     from brimful.simulate import on_demand as simulated
 
     (folder / "phi.json").write_text(json.dumps(TRACED_PHI))
-    flags = ("--gpus", "a100-40gb", "--seq-len", 512, "--loss-chunks", 1, "--no-proof", "--pareto")
+    flags = ("--gpus", "a100-40gb", "--seq-len", 512, "--loss-chunks", 1, "--micro-batch", 1)
+    flags = (*flags, "--no-proof", "--pareto")
     made, trace = list[tuple[str, ...]](), simulated.with_variants
 
     def interrupted(known, own, wanted, formulas):

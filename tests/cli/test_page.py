@@ -13,6 +13,7 @@ def asked(verb):
     return [verb, *TINY, *(["--no-proof"] if verb == "plan" else [])]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("verb", ["estimate", "plan"])
 @pytest.mark.parametrize("suffix", [".html", ".svg"])
 def test_the_page_says_what_the_terminal_says(verb, suffix, tmp_path, capsys):

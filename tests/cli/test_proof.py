@@ -33,6 +33,7 @@ def peak_bytes():
     return made["best"]["peak_bytes"]
 
 
+@pytest.mark.few(only=["tight"])
 @pytest.mark.parametrize("word", CARDS)
 def test_what_plan_says_simulate_says(brimful, peak_bytes, tmp_path, word):
     card = f"{peak_bytes + CARDS[word]}B"
@@ -85,6 +86,7 @@ def test_the_exit_code_is_what_was_proven(word, flags, code):
     assert word_code(args, word) == code
 
 
+@pytest.mark.long  # show/test_answers.py has a plan that is tight without a proof
 def test_without_a_proof_the_replay_of_the_prediction_decides(brimful):
     job = ("llama-3.1-8b", "--seq-len", "8192", "--global-batch", "8", "--gpus", "h200")
     job += ("--micro-batch", "1", "--ac", "full", "--loss-chunks", "32")  # the leanest

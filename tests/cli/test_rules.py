@@ -1,13 +1,16 @@
 """``brimful rules`` and ``brimful plan --explain`` as a user meets them."""
 
+import io
 import json
 import random
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 
 import pytest
 
+from brimful.cli.main import main
 from brimful.rules.table import RULES
 
 RULE = ("rules", "llama-3.2-1b", "--gpus", "a100-40gb", "--seq-len", "1024")
@@ -41,8 +44,16 @@ def test_the_rules_of_the_method_come_first_and_full_training_is_no_lora(brimful
     assert brimful(*RULE, "--about", "nothing of the kind").code == 2
 
 
-def test_rules_are_one_json_object_with_its_inputs(brimful):
-    told = json.loads(brimful(*RULE, "--json").out)
+@pytest.fixture(scope="module")
+def told():
+    """What all rules come to, asked once."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        assert main([*RULE, "--json"]) == 0
+    return json.loads(said.getvalue())
+
+
+def test_rules_are_one_json_object_with_its_inputs(told):
     assert told["schema"] == "brimful.rules/1"
     assert told["job"]["seq_len"] == 1024
     assert told["cluster"]["name"] == "a100-40gb"
@@ -52,11 +63,9 @@ def test_rules_are_one_json_object_with_its_inputs(brimful):
     }  # fmt: skip
 
 
-def test_the_micro_batch_is_that_of_every_check(brimful):
-    one, four = (
-        {row["key"]: row for row in json.loads(brimful(*RULE, *more, "--json").out)["rules"]}
-        for more in ((), ("--micro-batch", "4"))
-    )
+def test_the_micro_batch_is_that_of_every_check(brimful, told):
+    more = json.loads(brimful(*RULE, "--micro-batch", "4", "--json").out)
+    one, four = ({row["key"]: row for row in said["rules"]} for said in (told, more))
     assert one["times-1.5"]["ours"] != four["times-1.5"]["ours"]
     assert one["weights-7b"] == four["weights-7b"]
 
@@ -74,7 +83,7 @@ DRAWN = random.Random(20).sample(  # noqa: S311 - jobs, not secrets
 )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("job", DRAWN, ids=lambda job: job[0])
 def test_rules_take_the_gpus_they_were_given_and_agree_with_the_plan(brimful, job):
     rules = json.loads(brimful("rules", *job, "--json").out)
@@ -87,6 +96,7 @@ def test_rules_take_the_gpus_they_were_given_and_agree_with_the_plan(brimful, jo
     assert order == (", ".join(switches) or "the naive run is the plan")
 
 
+@pytest.mark.long  # show/test_answers.py reads what is checked
 def test_rules_say_what_they_are_checked_on(brimful):
     told = brimful("rules", "smollm2-135m", "--gpus", "2x8xa100-80gb", "--seq-len", "256", "-v")
     assert told.code == 0
@@ -101,6 +111,7 @@ def test_a_misspelt_gpu_is_one_sentence(brimful):
     assert "a100-40gb" in said.err
 
 
+@pytest.mark.long  # test_layers.py imports its modules without torch
 def test_rules_import_no_torch():
     code = (
         f"import sys; from brimful.cli.main import main; main({list(RULE)!r}); "
@@ -111,7 +122,8 @@ def test_rules_import_no_torch():
 
 
 def test_explain_adds_the_ledger_the_tree_and_the_gains(brimful):
-    plain, explained = brimful(*PLAN), brimful(*PLAN, "--explain")
+    asked = (*PLAN, "--micro-batch", "2")  # so that the search is short
+    plain, explained = brimful(*asked), brimful(*asked, "--explain")
     assert explained.code == plain.code == 0
     assert explained.out.startswith(plain.out.rstrip("\n"))
     assert max(map(len, explained.out.splitlines())) <= 100
@@ -120,6 +132,7 @@ def test_explain_adds_the_ledger_the_tree_and_the_gains(brimful):
         assert heading not in plain.out
 
 
+@pytest.mark.long  # its fields are read by test_rules_take_the_gpus above
 def test_explain_as_json_ends_at_the_plan(brimful):
     told = json.loads(brimful(*PLAN, "--explain", "--json").out)
     why = told["explain"]

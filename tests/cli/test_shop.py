@@ -80,6 +80,7 @@ def test_json(capsys):
     assert told["limits"] == {"deadline_s": None, "budget_usd": 100.0}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", ["svg", "html"])
 def test_plot_and_page(capsys, tmp_path, suffix):
     path = tmp_path / f"shop.{suffix}"

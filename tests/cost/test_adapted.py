@@ -76,7 +76,7 @@ def named(case):
     return f"{job.model.model_type}-{job.precision}-{base}-{checkpointing}-{chunks}"
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=named)
 @pytest.mark.parametrize("micro_batch", [2, 1])
 def test_the_prediction_is_the_simulation(case, micro_batch):

@@ -12,6 +12,7 @@ LEAST = 4096
 """Bytes of small tensors that no formula counts."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "ways", [{"zero": 3, "dp_shard": 4}, {"zero": 3, "dp_shard": 2, "dp_replicate": 2}]
 )

@@ -73,6 +73,7 @@ def real_bytes(model):
     return sum(storages.values())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("compute", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("model_type", CACHED)
 def test_whole_weights_are_those_of_the_loaded_model(model_type, compute, tmp_path):
@@ -82,6 +83,7 @@ def test_whole_weights_are_those_of_the_loaded_model(model_type, compute, tmp_pa
     assert held_bytes(spec, compute, compute).quantized == 0
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("weights_format", list(BITSANDBYTES))
 @pytest.mark.parametrize("model_type", CACHED)
 def test_bitsandbytes_weights_are_those_of_the_loaded_model(model_type, weights_format, tmp_path):
@@ -107,6 +109,7 @@ def test_what_stays_whole_has_the_type_that_is_computed_in(
     assert held_bytes(spec, weights_format, compute).total == real_bytes(model)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("weights_format", [*BITSANDBYTES, "bf16"])
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 def test_a_medium_model_in_every_format(model_type, weights_format, tmp_path):
@@ -120,6 +123,7 @@ def test_a_medium_model_in_every_format(model_type, weights_format, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.few
 @pytest.mark.parametrize("compute", ["fp32", "bf16"])
 @pytest.mark.parametrize("weights_format", ["int8", "int4"])
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "gpt2", "mixtral", "qwen3_moe", "gemma2"])

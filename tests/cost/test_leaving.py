@@ -95,7 +95,7 @@ def test_requests_add_up_to_the_predicted_peak(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_simulated_as_it_is_predicted(name):
     from brimful.simulate.run import simulate_recorded
@@ -143,6 +143,7 @@ def test_less_is_on_the_device_and_all_of_it_on_the_host():
     assert with_it.predicted_step_s is None or with_it.predicted_step_s > without.predicted_step_s
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("gpus", "precision", "offload"),
     [

@@ -51,7 +51,7 @@ def job_of(model_type, weights_format, compute, **changes):
     )
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_loading_takes_what_the_formula_says(case):
     job, cluster = job_of(*case[:3]), make_cluster(case[3])

@@ -28,7 +28,7 @@ def drawn(name, micro_batch):
 
 
 @pytest.mark.torch
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_what_one_sequence_takes_is_what_the_simulation_says(name):
     from brimful.simulate.run import simulate_recorded

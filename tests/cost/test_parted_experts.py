@@ -132,7 +132,7 @@ def sent_to_experts(job, strategy):
 
 
 @pytest.mark.torch
-@pytest.mark.few(2)
+@pytest.mark.few(only=["24"])
 @pytest.mark.parametrize("number", [n for n in range(NUM_CASES) if draw(n)[0].precision != "fp32"])
 def test_the_prediction_of_adapters_is_the_simulation(number):
     (job, cluster, strategy), base = draw(number), ("same", "nf4-double")[number // 8 % 2]
@@ -144,7 +144,7 @@ def test_the_prediction_of_adapters_is_the_simulation(number):
 
 
 @pytest.mark.torch
-@pytest.mark.few(3)
+@pytest.mark.few(only=["16"])
 @pytest.mark.parametrize("number", range(NUM_CASES))
 def test_the_prediction_is_the_simulation(number):
     job, cluster, strategy = draw(number)

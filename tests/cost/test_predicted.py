@@ -71,6 +71,7 @@ def other_bytes(items):
     return sum(item.num_bytes for item in items if item.name not in STATES)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("number", range(NUM_CASES))
 def test_the_prediction_is_the_simulation(number):
     job, cluster, strategy = cases()[number]
@@ -88,6 +89,7 @@ def test_the_prediction_is_the_simulation(number):
         assert mine.num_bytes - theirs.num_bytes <= 2e-4 * theirs.num_bytes + late_here
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("changes", "precision", "attention", "kernels", "words"),
     [

@@ -72,7 +72,7 @@ def _drawn(rng):
 
 
 @pytest.mark.torch
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(NUM_CASES))
 def test_the_predicted_peak_is_the_simulated_one(seed):
     """Beside cuBLAS's workspaces, which are much of such small peaks."""
@@ -226,6 +226,7 @@ def replayed(name):
     return job, make_strategy(micro_batch=2, **how), rel
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", REPLAYED)
 def test_requests_add_up_to_the_predicted_peak(name):
     job, strategy, _ = replayed(name)
@@ -240,7 +241,7 @@ def test_requests_add_up_to_the_predicted_peak(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", REPLAYED)
 def test_what_is_reserved_is_what_the_simulation_reserves(name):
     from brimful.simulate.run import simulate_recorded
@@ -262,6 +263,7 @@ SHARDED = {
 
 
 @pytest.mark.torch
+@pytest.mark.few(only=["adapters-off"])
 @pytest.mark.parametrize("case", SHARDED)
 def test_sharded_peaks_are_the_simulated_ones(case):
     from brimful.simulate.run import simulate

@@ -58,7 +58,7 @@ def job_of(tuning, *, tied=False):
     )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tuning", NARROW)
 @pytest.mark.parametrize(("checkpointing", "chunks"), [("full", 1), ("full:2", 3), ("none", 1)])
 def test_the_prediction_is_the_simulation(tuning, checkpointing, chunks):

@@ -29,6 +29,7 @@ def job_with(base: Base, **changes):
     return make_job(**fields)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("precision", "ways"), WAYS)
 def test_prediction_is_that_of_the_simulation(precision, ways):
     from brimful.simulate.run import simulate

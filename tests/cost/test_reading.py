@@ -96,7 +96,7 @@ CASES = [
 ]
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("model_type", "weights_format"), CASES)
 def test_the_formula_is_the_simulation(model_type, weights_format):
     job = job_of(spec_of(model_type), weights_format, prompt_len=600)
@@ -104,7 +104,7 @@ def test_the_formula_is_the_simulation(model_type, weights_format):
     check(job, make_cluster("cuda"), above=UNSEEN_BYTES if has_bias else 0)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("weights_format", ["bf16", "fp32", "nf4", "llm-int8"])
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "olmo2", "phi3"])
 def test_the_formula_is_the_simulation_where_attention_holds_most(model_type, weights_format):
@@ -114,6 +114,7 @@ def test_the_formula_is_the_simulation_where_attention_holds_most(model_type, we
     check(job_of(spec_of(model_type, **changes), weights_format), make_cluster("cuda"))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "mixtral", "qwen2"])
 @pytest.mark.parametrize("weights_format", ["bf16", "fp32", "nf4"])
 def test_the_formula_is_the_simulation_on_cpu_kernels(model_type, weights_format):

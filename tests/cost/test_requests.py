@@ -71,6 +71,7 @@ def simulated(job, strategy):
     return simulate_recorded(job, CLUSTER, strategy).recording.requests()
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", CASES)
 def test_requests_add_up_to_the_predicted_peak(name):
     job, strategy = asked(*CASES[name])
@@ -82,7 +83,7 @@ def test_requests_add_up_to_the_predicted_peak(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(4)
+@pytest.mark.few(only=["ZeRO-3"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_reserved_is_what_the_simulation_reserves(name):
     job, strategy = asked(*CASES[name])

@@ -42,7 +42,7 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("precision", "traced"), PAIRS)
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 @pytest.mark.parametrize(("architecture", "changes"), PROGRAMS)

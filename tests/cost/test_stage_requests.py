@@ -79,6 +79,7 @@ def asked(changes, how):
     return plain_job(**fields), make_strategy(**{"micro_batch": 1, "pp": 2, **how})
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", CASES)
 def test_requests_add_up_to_the_predicted_peak(name):
     job, strategy = asked(*CASES[name])
@@ -91,7 +92,7 @@ def test_requests_add_up_to_the_predicted_peak(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(2)
+@pytest.mark.few(only=["one forward, one backward"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_each_place_reserves_is_what_its_simulation_reserves(name):
     from brimful.simulate.run import simulate_recorded

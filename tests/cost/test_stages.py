@@ -118,7 +118,7 @@ def missed(number):
     return rows, (job, strategy)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.torch
 @pytest.mark.parametrize("number", range(NUM_CASES))
 def test_every_device_of_a_row_takes_what_its_simulation_takes(number):

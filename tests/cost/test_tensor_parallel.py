@@ -145,7 +145,7 @@ def assert_messages(job, strategy, simulated):
 
 
 @pytest.mark.torch
-@pytest.mark.few(3)
+@pytest.mark.few(only=["32"])
 @pytest.mark.parametrize("number", range(NUM_CASES))
 def test_the_prediction_is_the_simulation(number):
     job, cluster, strategy = draw(number)

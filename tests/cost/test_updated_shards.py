@@ -24,6 +24,7 @@ NUM_COUNTED = 100
 """Tensors at most, of each of which AdamW counts its steps in 4 bytes."""
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("rows", [256, 250])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-master"])
 @pytest.mark.parametrize("optimizer", ["adamw-8bit", "muon", "sgd"])
@@ -58,6 +59,7 @@ def test_an_update_that_gathers_is_slower_over_a_slower_network():
     assert 0 < more[0] < more[1]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("gpu", ["h100", "rtx-4090"])
 @pytest.mark.parametrize("precision", ["bf16", "bf16-master"])
 def test_adafactor_takes_what_a_card_leaves_of_sums_of_columns(gpu, precision):

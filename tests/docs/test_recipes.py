@@ -113,9 +113,18 @@ def test_both_readmes_name_the_same_verbs():
     assert named[0] == named[1] >= {"pretend", "plan", "shop"}
 
 
-def test_the_readme_is_short_and_shows_what_its_commands_print():
+@pytest.mark.parametrize(
+    ("begin", "num_commands"),
+    [
+        (("brimful pretend", "brimful plan llama-3.1-8b --gpus rtx-4090"), 2),
+        # Of all; screens of a plan that does not fit and of a market are in tests/show.
+        pytest.param(("",), NUM_README_COMMANDS, marks=pytest.mark.long),
+    ],
+)
+def test_the_readme_is_short_and_shows_what_its_commands_print(begin, num_commands):
     readme = ROOT / "README.md"
     assert len(readme.read_text("utf-8").split()) <= MOST_WORDS
-    found = [recipes.differences(*pair) for pair in recipes.run_page(readme, slow=True)]
-    assert len(found) == NUM_README_COMMANDS
+    run = recipes.run_page(readme, slow=True, begin=begin)
+    found = [recipes.differences(*pair) for pair in run]
+    assert len(found) == num_commands
     assert not any(found), "\n".join(found) + "\nrun: python docs/run_recipes.py README.md --write"

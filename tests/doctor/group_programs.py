@@ -28,7 +28,7 @@ LAYOUTS = {
     "zero-3": {"dp_shard": 2, "zero": 3},
     "tp": {"tp": 2},
 }
-SCRIPT = (True, False, True, True, True, True, False, False, True, True, True, True)
+SCRIPT = (True, False, True, True, True, True, False, False)
 """Of each step, whether its gradients are finite."""
 NUMBERS = StepNumbers(6, math.nan, math.nan, 1e-3, None, skipped=False)
 

@@ -24,6 +24,8 @@ def test_every_example_has_a_row():
     assert {case.script for case in CASES} == scripts
 
 
+# Pretend/test_programs.py has real peaks, validation/pretend_examples.json examples.
+@pytest.mark.long
 def test_an_example_peaks_where_it_really_does(monkeypatch):
     monkeypatch.setattr(subprocess, "run", processes.run_command)
     row = compare(Example("plain_loop.py", ("--steps", "2", "--layers", "2", "--batch", "4")))

@@ -26,10 +26,11 @@ def written(target, plan):
     return yaml.safe_load(exported.text), {each.field for each in exported.lost}
 
 
+@pytest.mark.few(only=["nf4-double", "llm-int8"])
 @pytest.mark.parametrize("base", ["nf4", "nf4-double", "llm-int8"])
 def test_a_quantised_base_is_loaded_as_the_plan_holds_it(base):
     more = ("--method", "qlora", "--base", base, "--global-batch", "8", "--lora-rank", "32")
-    plan = planned(*more, "--micro-batch", "2")
+    plan = planned(*more, "--micro-batch", "2", "--ac", "none", "--loss-chunks", "1")
     trl, _ = written("trl", plan)
     axolotl, _ = written("axolotl", plan)
     is_4bit = base != "llm-int8"
@@ -56,6 +57,7 @@ def test_what_they_cannot_be_told_is_listed():
     assert {"weights", "packing", "activation_checkpointing"} <= axolotl
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("target", ["trl", "axolotl"])
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("eager", "eager"), ("flash", "sdpa"), ("flex", "flex_attention")]
@@ -114,13 +116,15 @@ def test_axolotl_reads_it(more):
     assert read.micro_batch_size == content["micro_batch_size"]
 
 
+@pytest.mark.few(only=["full"])  # YAML of QLoRA is read in test_read_trainers.py
 @pytest.mark.parametrize("method", ["qlora", "full"])
 def test_what_axolotl_was_given_is_read_back(method, tmp_path):
     """From the YAML alone, which names the model too."""
     precision = {"qlora": "bf16-mixed", "full": "bf16"}[method]
     more = ("--method", method, "--precision", precision, "--global-batch", "8")
     adapted = ("--upcast", "all", "--lora-rank", "8") if method == "qlora" else ()
-    plan = planned(*more, *adapted, "--micro-batch", "2", "--ac", "full", "--packing", "none")
+    pinned = ("--micro-batch", "2", "--ac", "full", "--loss-chunks", "1", "--packing", "none")
+    plan = planned(*more, *adapted, *pinned)
     path, again = tmp_path / "axolotl.yaml", tmp_path / "again.yaml"
     path.write_text(TARGETS["axolotl"](plan, GIVEN).text)
     given = ("plan", "--from", str(path), "--gpus", "rtx-4090", "--no-proof", "-o", str(again))

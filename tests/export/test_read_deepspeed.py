@@ -111,6 +111,7 @@ ROUNDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(only=["llama-3.2-1b"])
 @pytest.mark.parametrize("asked", ROUNDS, ids=lambda asked: asked[0])
 def test_a_plan_that_is_exported_and_read_back_is_the_same(asked, tmp_path, capsys):
     first, second, config = tmp_path / "1.yaml", tmp_path / "2.yaml", tmp_path / "ds.json"

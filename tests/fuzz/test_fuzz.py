@@ -1,23 +1,23 @@
-"""250 of the drawn command lines, always the same; the evidence draws over 10,000 others."""
+"""210 of the drawn command lines, always the same; the evidence draws over 10,000 others."""
 
 import pytest
 from fuzz_checks import judge, wrong_numbers
 from fuzz_part import KINDS, row_of, summarize
 
-SHARE = {"strategies": 50, "flags": 45, "config.json": 35, "plan files": 20, "job files": 15,
+SHARE = {"strategies": 10, "flags": 45, "config.json": 35, "plan files": 20, "job files": 15,
          "price files": 10, "DeepSpeed files": 7, "searches": 2, "exported plans": 30,
          "run folders": 8, "published runs": 18, "calibrations": 10}  # fmt: skip
 
 
 def test_some_of_every_kind():
     assert set(SHARE) == set(KINDS)
-    assert sum(SHARE.values()) == 250
+    assert sum(SHARE.values()) == 210
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_property_holds(kind, monkeypatch, tmp_path):
     monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path))
-    row = row_of(kind, SHARE[kind], seed=11)
+    row = row_of(kind, SHARE[kind], seed=6)
     assert row.faults == ()
     assert row.num_examples == row.num_fit + row.num_unfit + row.num_refused > 0
     assert row.num_fit + row.num_unfit > 0, "all were refused: nothing was looked at"

@@ -306,7 +306,7 @@ def shop_with(shopped, text):
 def test_a_page_has_the_tags_of_a_harmless_name_and_its_text(pages, page):
     render = pages[page]
     harmless = cache(lambda length: Page(render(MARK * length)))
-    for text in draws(25 if page in {"run", "against"} else 60, seed=9):
+    for text in draws(10 if page in {"run", "against"} else 25, seed=9):
         assert page_faults(render(text), harmless(len(text)), text) == [], ascii(text)
 
 
@@ -428,7 +428,7 @@ def test_a_table_shows_text_and_obeys_none(tables, table):
     lay_out = tables[table]
     harmless = printed(lay_out(MARK))
     assert MARK in harmless
-    for text in draws(30, seed=12):
+    for text in draws(15, seed=12):
         screen = printed(lay_out(text))
         assert screen_faults(screen, harmless) == [], ascii(text)
         if is_plain(text):

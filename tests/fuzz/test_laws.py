@@ -9,7 +9,7 @@ import pytest
 from laws_of_costs import ALL_LAWS, SIMULATED
 
 ROOT = Path(__file__).parents[2]
-NUM_DRAWS, FEW, FEWER = 10, 2, 2
+NUM_DRAWS, FEW, FEWER = 10, 2, 1
 SLOW = {laws.more_memory: FEW, **dict.fromkeys(SIMULATED, FEWER)}
 
 

@@ -57,6 +57,7 @@ def wait_for(path, process, log):
         time.sleep(0.05)
 
 
+@pytest.mark.long  # what ends a worker is below, what it saves in train/test_interrupt.py
 def test_workers_save_and_end_when_the_launcher_is_killed(started, tmp_path):
     start, family = started
     launcher = start(f"launch_endlessly({str(tmp_path)!r})")

@@ -111,7 +111,7 @@ def failing(place, step):
     assert seen.is_done
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", [1, 2, 4])
 @pytest.mark.parametrize("place", ["forward", "backward"])
 def test_a_failed_pass_is_taken_again_in_place(place, step, undisturbed, text, tmp_path):
@@ -129,6 +129,7 @@ def test_a_failed_pass_is_taken_again_in_place(place, step, undisturbed, text, t
     assert planted.PLANTED in row.reason
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", [1, 3])
 def test_an_update_that_was_made_is_undone_from_the_checkpoint(step, undisturbed, text, tmp_path):
     out = tmp_path / "run"
@@ -140,6 +141,7 @@ def test_an_update_that_was_made_is_undone_from_the_checkpoint(step, undisturbed
     assert (row.step, row.phase, row.in_place) == (step, "optimizer", False)
 
 
+@pytest.mark.long  # train/test_program_state.py goes on from every kind of state
 def test_loss_scale_and_masters_go_on_where_they_were(text, tmp_path):
     scale = LossScale(initial_scale=256.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2)
     job = {"precision": "fp16-master", "loss_scale": scale}
@@ -168,6 +170,7 @@ def test_the_verdict_is_on_the_strategy_that_ran_to_the_end(text, tmp_path):
     assert "step 1, backward" in verdict.takeovers[0]
 
 
+@pytest.mark.long  # the verdict after a fallback is in the test of the strategy that ran to the end
 def test_a_fallback_after_a_resume_is_measured_again(text, tmp_path):
     out = tmp_path / "run"
     run(plan_of(), settings_of(out, text, num_kept=3))

@@ -73,7 +73,7 @@ def job_of(case, *, model_type="llama", widths=WIDTHS, **changes):
     return InferenceJob(**{**fields, **changes})
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_takes_what_was_simulated(case):
     if case[0] == "nf4":
@@ -103,6 +103,7 @@ def test_every_phase_takes_what_was_simulated(case):
     assert seen[KV_CACHE] == cached == _cache_bytes(job)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("model_type", "widths", "weights_format"), SHORT)
 def test_a_short_text_takes_most_while_it_is_loaded(model_type, widths, weights_format):
     if weights_format.startswith("nf4"):
@@ -214,6 +215,7 @@ def exported(tmp_path):
     return write
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("scheme", "group_size"), [("int8", 0), ("int4", 32)])
 def test_a_converted_folder_is_read_as_transformers_reads_it(exported, scheme, group_size):
     folder = exported(scheme, group_size)

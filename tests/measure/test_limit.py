@@ -39,7 +39,7 @@ def steps(job, strategy):
         train_step(program, batches, num_targets=count_targets(batches), learning_rate=1e-3)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("precision", "optimizer", "switches"), CASES)
 def test_just_over_the_simulated_peak_passes_and_just_under_does_not(
     precision, optimizer, switches

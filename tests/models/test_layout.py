@@ -143,6 +143,7 @@ DRAWN = {
 
 
 @pytest.mark.torch
+@pytest.mark.few(8)
 @pytest.mark.parametrize("model_type", DRAWN)
 @settings(deadline=None, max_examples=12)
 @given(data=st.data())

@@ -112,7 +112,7 @@ def test_every_model_of_the_registry_can_be_built(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(40)
+@pytest.mark.few(20)
 @pytest.mark.parametrize("name", PLANNED)
 def test_layouts_are_what_transformers_builds(name):
     spec = load_model(name)

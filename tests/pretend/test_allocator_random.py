@@ -17,6 +17,7 @@ from .recordings import long_run
 # -- the slow allocator is the specification --
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("group", range(8))
 def test_every_statistic_equals_that_of_the_slow_allocator(group):
     happened = dict.fromkeys(
@@ -56,6 +57,7 @@ def test_peaks_are_ordered_and_blocks_never_overlap(settings):
         drive(program, settings)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE], ids=["native", "expandable"])
 def test_a_replay_reserves_no_less_than_its_pools_peak(settings):
     num_near = 0

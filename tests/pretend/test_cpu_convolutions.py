@@ -59,6 +59,7 @@ def compare(program):
     assert found == pytest.approx(real, rel=RELATIVE, abs=SCRATCH_BYTES)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("width", "rows"), [(24, 48), (32, 33)])
 def test_a_network_takes_what_it_takes_for_real(dtype, width, rows):

@@ -50,7 +50,7 @@ def test_a_sharded_step_takes_what_it_takes_for_real(real_peaks, case):
     assert simulated - statistics == pytest.approx(real_peaks[case], abs=64)
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rank", [0, 3])
 def test_ranks_of_equal_shards_take_the_same(rank):
     assert peak(sharded("zero-3", rank=rank)) == peak(sharded("zero-3"))

@@ -63,12 +63,15 @@ def literal_bytes():
     return literal_loop_peak_bytes(keep_output=True)
 
 
+@pytest.mark.long  # real peaks of small programs are in test_programs.py
 def test_the_literal_loop_agrees_with_an_independent_spike(literal_bytes):
     # A spike with another tape gave 77.9 GiB for this loop; its attention ignored the mask, which
     # every block turns from bool into an additive one of its own.
     assert (literal_bytes - MASKS_BYTES) / GIB == pytest.approx(77.88, abs=0.02)
 
 
+# Docs state it of this machine-independent run; other programs are in test_programs.py.
+@pytest.mark.long
 def test_what_our_program_does_not_hold(literal_bytes):
     without_output, ours = literal_loop_peak_bytes(keep_output=False), our_peak_bytes()
     logits = SEQ_LEN * 128256 * 2

@@ -128,6 +128,7 @@ def compare(program, dtype=torch.float32):
         assert run.report().statement.startswith("simulated peak")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", MODULES)
 def test_training_takes_what_it_takes_for_real(name):
     compare(functools.partial(train, MODULES[name]))
@@ -136,6 +137,7 @@ def test_training_takes_what_it_takes_for_real(name):
 @pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN's LSTM takes no bf16 here"
 )
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["lstm two layers both ways", "gru"])
 @pytest.mark.parametrize("how", [{"dtype": torch.bfloat16}, {"autocast": True}])
 def test_training_in_bf16_takes_what_it_takes_for_real(name, how):
@@ -178,6 +180,7 @@ def ops_of(run):
 CUDNN = [name for name in MODULES if "cell" not in name]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", CUDNN)
 def test_cudnn_runs_a_stack_in_one_call_and_its_memory_is_unknown(name):
     run = on_cuda(name)

@@ -133,6 +133,7 @@ def test_its_states_agree_from_the_end_to_the_beginning(settings, capacity, unti
     check_history(snapshot)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE], ids=["native", "expandable"])
 def test_the_states_of_a_long_run_agree(settings):
     recording = long_run(1500)

@@ -116,10 +116,12 @@ WAYS = {
 
 SHOWN = {
     "llama": "recomputed-zero3",
-    "gemma2": "kept-whole",
-    "deepseek_v3": "kept-zero2",
+    "deepseek_v3": "kept-whole",
 }
-"""What ``make test`` unrolls: one kind of block, two that alternate, others before the repeated."""
+"""What ``make test`` unrolls: one kind of block, others before the repeated.
+
+Two that alternate are unrolled in simulate/test_unrolled.py.
+"""
 
 
 @pytest.mark.parametrize(
@@ -143,23 +145,23 @@ def test_blocks_unroll_in_a_hybrid_mesh_with_several_micro_batches(reshard):
     assert_same(*unrolled_and_full("llama", num_units=12, **how))
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # test_unroll_by_hand.py unrolls them too, blocks of real models are above
 @pytest.mark.parametrize("reshard", [True, None])
 def test_micro_batches_unroll(reshard):
     few, many, whole = (
-        trace(make_config("llama", 2), reshard=reshard, num_micro_batches=n) for n in (1, 4, 7)
+        trace(make_config("llama", 2), reshard=reshard, num_micro_batches=n) for n in (1, 4, 6)
     )
-    assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=7), whole)
+    assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=6), whole)
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # test_unroll_by_hand.py unrolls them too, blocks of real models are above
 @pytest.mark.parametrize("reshard", [True, None])
 def test_steps_unroll(reshard):
     few, whole = (
         trace(make_config("llama", 2), reshard=reshard, num_micro_batches=2, num_steps=n)
-        for n in (4, 7)
+        for n in (4, 6)
     )
-    assert_same(unroll_steps(few, num_steps=7), whole)
+    assert_same(unroll_steps(few, num_steps=6), whole)
 
 
 @pytest.mark.long
@@ -200,11 +202,13 @@ def test_costs_of_blocks_unroll(monkeypatch, precision):
     assert_same(unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=NUM_UNITS), whole)
 
 
+@pytest.mark.long  # costs of blocks unroll above, micro-batches by hand in test_unroll_by_hand.py
 def test_costs_of_micro_batches_unroll(monkeypatch):
     many, few, whole = (own_trace(monkeypatch, 2, n) for n in (3, 1, 7))
     assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=7), whole)
 
 
+@pytest.mark.long  # costs of blocks unroll above, steps by hand in test_unroll_by_hand.py
 def test_costs_of_steps_unroll(monkeypatch):
     few, whole = (own_trace(monkeypatch, 2, 2, num_steps=n) for n in (3, 6))
     assert_same(unroll_steps(few, num_steps=6), whole)

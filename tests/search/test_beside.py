@@ -72,6 +72,7 @@ def test_where_no_change_alone_holds_a_few_together_may():
     )
 
 
+@pytest.mark.long  # test_ways_out.py searches ways out, fixes that hold are beside it
 def test_what_is_found_quickly_holds_when_it_is_searched():
     job, cluster = job_of("llama-3.1-8b"), on("h100-80gb")
     strategy = make_strategy()

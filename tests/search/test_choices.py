@@ -47,6 +47,7 @@ def test_what_of_a_list_cannot_run_is_left_out():
         possible(make_job(), choices[:1], 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("num_devices", [1, 4])
 def test_nothing_beats_the_pareto_set(num_devices):
     cluster = many(num_devices) if num_devices > 1 else make_cluster("cuda")

@@ -45,7 +45,7 @@ def sampled(number, table):
     return rows[:NUM_ROWS]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("number", range(NUM_DRAWS))
 def test_a_row_is_an_estimate(number):
     num_devices = DEVICES[number % len(DEVICES)]
@@ -54,6 +54,7 @@ def test_a_row_is_an_estimate(number):
     assert_rows_are_estimates(job, cluster, table, sampled(number, table))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("num_devices", "precision"), [(2, "bf16-mixed"), (8, "bf16")])
 def test_a_row_whose_matrices_are_cut_is_an_estimate(num_devices, precision):
     """Several degrees are walked through at once, each with its own sizes."""
@@ -67,6 +68,7 @@ def test_a_row_whose_matrices_are_cut_is_an_estimate(num_devices, precision):
     assert_rows_are_estimates(job, cluster, table, cut[:: len(cut) // NUM_ROWS])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe"])
 def test_a_row_whose_experts_are_parted_is_an_estimate(architecture):
     model = mixture(random.Random(1), architecture, num_experts=8)  # noqa: S311 - no secret
@@ -78,7 +80,7 @@ def test_a_row_whose_experts_are_parted_is_an_estimate(architecture):
     assert set(table.tp[table.ep > 1].tolist()) == {1}
     assert set(table.zero[table.ep > 1].tolist()) == {2, 3}
     parted = np.flatnonzero(table.ep > 1)
-    assert_rows_are_estimates(job, cluster, table, parted[:: len(parted) // NUM_ROWS])
+    assert_rows_are_estimates(job, cluster, table, parted[:: len(parted) // (NUM_ROWS // 3)])
     pinned = grids(job, FREE._replace(ep=2), attention="sdpa", cluster=cluster)
     assert {family.ep for grid in pinned for family in grid.batches} == {2}
 
@@ -91,7 +93,7 @@ def test_a_row_of_one_sequence_is_an_estimate():
     table = table_of(job, cluster)
     for is_one in (True, False):
         rows = np.flatnonzero((table.micro_batch == 1) == is_one)
-        assert_rows_are_estimates(job, cluster, table, rows[:: len(rows) // NUM_ROWS])
+        assert_rows_are_estimates(job, cluster, table, rows[:: len(rows) // (NUM_ROWS // 3)])
 
 
 def test_matrices_are_cut_within_a_node_only():
@@ -103,7 +105,7 @@ def test_matrices_are_cut_within_a_node_only():
     assert set(table_of(job, apart).tp.tolist()) == {1}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("base", ["same", "bf16", "nf4-double"])
 def test_a_row_with_adapters_is_an_estimate(base):
     """Whose base, in 16 bits, runs another program once parameters are gathered; or is packed."""

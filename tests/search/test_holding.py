@@ -30,6 +30,7 @@ def searched(usable_gib, **pins):
     return solve(JOB, cluster, Pins(**pins), attention="sdpa", objective="time")
 
 
+@pytest.mark.few(only=["9", "16", "24.5"])
 @pytest.mark.parametrize("usable_gib", [7.5, 9, 12, 16, 24.5])
 def test_the_plan_is_the_first_whose_replay_fits(usable_gib):
     found = searched(usable_gib)
@@ -44,6 +45,7 @@ def test_the_plan_is_the_first_whose_replay_fits(usable_gib):
     assert not any(looked_at(found.space, r).fits for r in faster[:40])
 
 
+@pytest.mark.long  # validation/plans_hold.json has such mixtures
 def test_what_large_micro_batches_lack_is_not_expected_of_small_ones():
     """A mixture on eight H100s: micro-batches of 8 lack 18 GiB; then a pipeline was the plan."""
     job = plain_job(

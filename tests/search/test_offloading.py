@@ -78,6 +78,7 @@ def test_parameters_that_are_too_large_are_named():
     assert "parameters alone are 131" in facts_of(found)["offload"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("offload", ["none", "optimizer", "parameters"])
 def test_what_is_typed_is_searched_alone(offload):
     found = solve_offloading(job_of(), card(), Pins(offload=offload), **ASKED)

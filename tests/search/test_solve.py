@@ -196,7 +196,7 @@ def test_the_optimum_is_that_of_trying_everything(number):
     assert found.record.num_fitting == sum(row[1] <= limit for row in rows)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", range(NUM_ROWS))
 def test_the_best_pipeline_is_that_of_trying_every_one(number):
     """Bounds leave out none that could be the best."""
@@ -224,6 +224,7 @@ def test_the_best_pipeline_is_that_of_trying_every_one(number):
     assert found.record.num_considered <= len(rows)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("number", range(12))
 def test_nothing_that_is_shown_to_fit_is_faster_than_the_plan(number):
     job, cluster = draw(number)
@@ -236,6 +237,7 @@ def test_nothing_that_is_shown_to_fit_is_faster_than_the_plan(number):
     assert all(best.step_s <= each.step_s * (1 + TIE) for each in found.frontier)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("num_devices", "precision"), [(2, "bf16-mixed"), (4, "bf16")])
 def test_the_optimum_may_cut_every_matrix(num_devices, precision):
     """Of a model that is mostly vocabulary, which is gathered whole where it is sharded alone."""

@@ -32,6 +32,7 @@ def paragraph(lines):
     return " ".join(" ".join(lines).split())
 
 
+@pytest.mark.few(only=["preferences", "an old card", "tight"])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_plan_is_told_in_twelve_lines(capsys, question):
     code, lines = answered(capsys, f"{QUESTIONS[question]} --no-proof")
@@ -78,6 +79,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     assert len(lines) <= MOST_LINES
 
 
+@pytest.mark.few(only=["estimate"])
 @pytest.mark.parametrize("verb", ["estimate", "plan"])
 def test_every_table_is_a_flag_away(capsys, verb):
     more = "--no-proof" if verb == "plan" else ""
@@ -90,6 +92,7 @@ def test_every_table_is_a_flag_away(capsys, verb):
         assert title in full
 
 
+@pytest.mark.long  # the answer that is tight above is decided by its replay
 def test_an_estimate_fits_only_where_its_replay_does(capsys):
     ask = "estimate llama-3.1-8b --seq-len 8192 --global-batch 8 --gpus h200"
     settings = "--micro-batch 1 --ac full:9 --loss-chunks 1"
@@ -101,7 +104,7 @@ def test_an_estimate_fits_only_where_its_replay_does(capsys):
 
 
 def test_a_market_is_told_in_twelve_lines(capsys):
-    ask = "shop llama-3.2-1b --tokens 100M --kinds 4090,a100-40gb,h100 --max-gpus 4"
+    ask = "shop llama-3.2-1b --tokens 100M --kinds 4090,a100-40gb,h100 --max-gpus 2"
     code, lines = answered(capsys, ask)
     assert code == 0
     assert lines[0].startswith("ANSWER    full training of llama-3.2-1b, 101M tokens: the cheapest")
@@ -235,6 +238,7 @@ def test_what_was_chosen_is_told_against_what_is_usual(capsys):
     assert re.search(r"full training: [\d.]+ GiB more", told)
 
 
+@pytest.mark.long  # a sum of bytes over tp and pp, which tests/cost holds
 def test_what_is_not_sharded_is_shared_by_all_devices_however_the_model_is_cut(capsys):
     ask = "plan llama-3.1-8b --gpus 2x4090 --optimizer adafactor --precision bf16 --seq-len 4096"
     told = paragraph(answered(capsys, f"{ask} --global-batch 16 --no-proof")[1])
@@ -270,6 +274,7 @@ def test_phases_that_were_asked_for_are_told(capsys):
     assert re.search(r"phases tensors in load .* GiB|MiB, step 1 .*, eval .*, save ", told)
 
 
+@pytest.mark.long  # the README shows the line, search/test_beside.py what holds
 def test_what_does_not_fit_is_told_how_long_a_text_may_be(capsys):
     ask = "plan devstral-small-24b --gpus 4090 --method qlora --global-batch 8 --no-proof --seq-len"
     told = paragraph(answered(capsys, f"{ask} 16384")[1])

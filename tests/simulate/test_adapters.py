@@ -84,7 +84,7 @@ def allowed_bytes(case, num_bytes):
     return SCRATCH_BYTES if case[3] == "fp32" else max(0.005 * num_bytes, MIB)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -92,7 +92,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= allowed_bytes(case, peak)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_peaks_where_it_was_simulated_to(case):
     phases = {phase.phase: phase.num_bytes for phase in measured(case).phases}
@@ -111,7 +111,7 @@ def test_what_lasts_is_the_same_to_the_byte(case):
         assert seen[name] == expected.get(name, 0)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case[:2] == ("llama", "qlora")], ids=str
 )
@@ -162,7 +162,7 @@ ADAPTERS = 4 * RANK * SIDES
 ROTARY = 4 * 64 * 2
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(only=["nf4-double", "llm-int8"])
 @pytest.mark.parametrize("base", ["nf4", "nf4-double", "int8", "llm-int8", "bf16"])
 def test_a_quantised_base_takes_the_bytes_of_its_closed_form(base):
     result = of_8b(base)
@@ -193,6 +193,7 @@ def test_llm_int8_keeps_its_inputs_whatever_is_checkpointed():
     assert saved["llm-int8"] > 3 * saved["int8"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["layers.5.self_attn.q_proj", "self_attn.q_proj"])
 def test_adapters_of_one_block_alone_are_counted_once(target):
     model = make_model(num_hidden_layers=10)

@@ -65,7 +65,7 @@ def sizes(rung):
     return {item.name: item.num_bytes for item in rung.items}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES)
 def test_the_simulated_peak_is_the_measured_one(case):
     for phase, real in zip(simulated(case).phases, measured(case).phases, strict=True):
@@ -74,7 +74,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
         assert abs(phase.num_bytes - real.num_bytes) <= min(allowed, 64 * 1024)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES)
 def test_what_lasts_is_the_same_to_the_byte_and_a_second_model_is_an_item(case):
     seen, expected = sizes(measured(case)), sizes(simulated(case))

@@ -63,7 +63,7 @@ def simulated(case, precision="fp8", kernels="cpu"):
     return simulate(job, make_cluster(kernels), strategy)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -119,7 +119,7 @@ def test_no_formula_and_no_step_time_is_claimed():
     assert attempt(plain, cluster, strategy).step_s > 0
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # test_own_profile.py simulates fp8 of shards
 @pytest.mark.parametrize("zero", [2, 3])
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 def test_shards_are_simulated(zero, kernels):

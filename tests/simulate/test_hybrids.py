@@ -30,7 +30,7 @@ CASES = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("model_type", CASES)
 def test_a_hybrid_peaks_where_it_was_simulated_to(model_type, method):

@@ -81,7 +81,7 @@ def measured_prefill(job):
     return int(live_bytes(lifetimes(events), len(events.num_bytes)).max())
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_prefill_is_the_measured_one(case):
     job = job_of(case)
@@ -92,6 +92,7 @@ def test_the_simulated_prefill_is_the_measured_one(case):
     assert peaks[PREFILL] - held - tokens == pytest.approx(measured_prefill(job), rel=5e-3)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model_type", ["deepseek_v32", "granitemoehybrid", "lfm2", "qwen3_next"])
 def test_of_recurrences_and_what_is_chosen_it_is_the_measured_one_too(model_type):
     """Their caches hold states, and what finds the tokens that are attended to."""
@@ -146,7 +147,7 @@ LOADS = [
 ]
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("model_type", "compute", "weights_format"), LOADS)
 def test_what_is_loaded_is_what_the_formula_says(model_type, compute, weights_format):
     spec = read_config("tiny", {"model_type": model_type, **SMALL[model_type]})

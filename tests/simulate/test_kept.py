@@ -60,7 +60,7 @@ def simulated(case, keep):
     return simulate(job, make_cluster("cpu"), strategy)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -68,7 +68,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= max(0.005 * peak, MIB)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte(case):
     seen = {item.name: item.num_bytes for item in measured(case).items}
@@ -77,6 +77,7 @@ def test_what_lasts_is_the_same_to_the_byte(case):
         assert seen[name] == expected.get(name, 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=str)
 def test_a_simulation_that_kept_nothing_would_be_noticed(case):
     peak = measured(case).measured_peak_allocated_bytes
@@ -115,6 +116,7 @@ def num(model):
     return 2 * model.vocab_size * 32 + 9 * block + 32
 
 
+@pytest.mark.long  # searches by simulating are in test_search.py
 def test_a_search_by_simulating_takes_it_and_claims_no_time():
     job, strategy = settings(CASES[0], ("mlp",))
     found = attempt(job, make_cluster("cpu"), strategy)

@@ -67,6 +67,7 @@ def test_three_rungs_agree(case):
     assert held[0] - held[1] == COUNTS_BYTES
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 @pytest.mark.parametrize("optimizer", COMPILED)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "bf16-mixed"])
@@ -79,6 +80,7 @@ def test_the_prediction_is_the_simulation(optimizer, precision, kernels):
     )
 
 
+@pytest.mark.few(only=["('adamw-4bit', 128)", "('adamw-fp8', 256)"])
 @pytest.mark.parametrize(
     "case",
     [("adamw-4bit", 128), ("adamw-4bit", 192), ("adamw-fp8", 64), ("adamw-fp8", 256),

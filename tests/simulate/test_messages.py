@@ -23,6 +23,7 @@ def told(**ways):
     return {of.kind: of for of in simulate(job, cluster, strategy).collectives}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("ways", "num_gathers", "num_reduces"),
     [

@@ -61,7 +61,7 @@ def both(case):
     return simulate(job, make_cluster("cpu"), strategy), meter_steps(job, strategy)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_device_peaks_where_it_was_simulated_to(case):
     simulation, reading = both(case)
@@ -69,7 +69,7 @@ def test_the_device_peaks_where_it_was_simulated_to(case):
     assert abs(difference) <= SCRATCH_BYTES
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_host_holds_what_it_was_simulated_to(case):
     simulation, reading = both(case)
@@ -102,7 +102,7 @@ def test_pinned_blocks_are_powers_of_two_and_kept_for_later_ones():
     assert simulate(job, make_cluster("cpu"), strategy).simulated_host_block_bytes is None
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-master"])
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_an_early_update_peaks_where_it_was_simulated_to(precision, checkpointing):
@@ -137,7 +137,7 @@ STREAMED = [
 ]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", STREAMED, ids=str)
 def test_blocks_that_are_updated_while_they_are_there_take_what_was_simulated(case):
     optimizer, precision, checkpointing, offload = case

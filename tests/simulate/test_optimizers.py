@@ -96,7 +96,7 @@ def simulated(case):
     return simulate(job_of(case), make_cluster("cpu"), make_strategy())
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     """Within half of what is allowed elsewhere: 512 KiB, or 0.25 %."""
@@ -105,7 +105,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= max(0.0025 * peak, 512 * KIB)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte_but_for_step_counts_on_the_host(case):
     seen = {item.name: item.num_bytes for item in measured(case).items}

@@ -90,6 +90,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(only=["replicas", "one-layer", "pairs", "fp8-sharded"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
     of_job, of_strategy = CASES[case]
@@ -130,6 +131,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.few(only=["a score"])
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_a_model_holds_beside_its_parameters_is_read_off_it(case):
     model_type, own, changes = OTHERS[case]
@@ -157,7 +159,7 @@ SPREADS = {
 }
 
 
-@pytest.mark.few
+@pytest.mark.few(only=["dense before experts-sharded"])
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_blocks_of_several_kinds_are_a_sequence_of_them(sequence, spread):
@@ -169,6 +171,7 @@ def test_blocks_of_several_kinds_are_a_sequence_of_them(sequence, spread):
     assert not missing_formula(job, strategy, cluster.device)
 
 
+@pytest.mark.long  # bases in 4 bits are in tests/cost, sequences in the two tests beside it
 def test_blocks_in_4_bits_that_stand_twice_in_a_sequence_are_copied():
     model_type, own = SEQUENCES["short windows"]
     adapter = make_adapter(rank=8, base="nf4-double")
@@ -262,7 +265,14 @@ def test_shipped_profiles_are_taken_where_there_are_any():
     assert is_traceable(relu, strategy, cluster.device)
 
 
-@pytest.mark.parametrize(("gpus", "pinned"), [(1, {}), (4, {"loss_chunks": 1})])
+@pytest.mark.parametrize(
+    ("gpus", "pinned"),
+    [
+        (1, {"loss_chunks": 1, "micro_batch": 2}),
+        pytest.param(1, {}, marks=pytest.mark.long),
+        pytest.param(4, {"loss_chunks": 1}, marks=pytest.mark.long),
+    ],
+)
 def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(gpus, pinned):
     """Levels are merged and walked through together; peaks are bounded before that."""
     import numpy as np

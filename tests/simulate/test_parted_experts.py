@@ -65,6 +65,7 @@ FEW = {
         "ernie4_5_moe", "fp32", "full", {"dp_shard": 6, "ep": 2, "accumulate": "hold"},
     ),
     "biases, alone": ("gpt_oss", "bf16", "qlora", {"dp_shard": 8, "ep": 8, "zero": 2}),
+    "all alike, in groups": ("olmoe", "bf16-mixed", "full", {}),
 }  # fmt: skip
 PEAK_SHARE, RESERVED_SHARE, SENT_SHARE = 1e-3, 0.02, 5e-3
 """Of a token and an expert weights of four bytes are taken for two, beside a row of hundreds."""
@@ -138,6 +139,7 @@ def compare(job, cluster, strategy):
     assert sent_bytes == pytest.approx(found["all-to-all"], rel=SENT_SHARE)
 
 
+@pytest.mark.few(only=["all alike, in groups"])
 @pytest.mark.parametrize("case", FEW)
 def test_what_parts_experts_is_predicted_as_it_is_simulated(case):
     compare(*settings(*FEW[case]))

@@ -84,6 +84,7 @@ def outcomes(plan, allocators):
         yield reserved.outcome, reserved.num_retries
 
 
+@pytest.mark.few(only=["0"])
 @pytest.mark.parametrize("more", [0, 6, 14, 40, 200])
 def test_what_is_proven_completes_and_what_was_faster_does_not(largest, more):
     found = searched(largest + more * MIB)
@@ -151,6 +152,7 @@ def test_where_none_holds_it_is_said_with_the_nearest(least):
         assert "short by" in replaced_facts(proof)[0].text
 
 
+@pytest.mark.long  # cli/test_proof.py has a plan that is tight
 def test_a_plan_that_only_completes_with_retries_is_tight(largest):
     """Some limit between what does not complete and what does at ease."""
     words = {}
@@ -188,6 +190,7 @@ def test_what_is_not_simulated_is_not_proven(largest):
     assert "engine=deepspeed is not simulated" in told(proven)[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("more", [0, 2, 4])
 def test_what_is_like_one_that_fell_short_and_needs_hardly_less_is_passed_over(largest, more):
     found = searched(largest + more * MIB)
@@ -225,6 +228,7 @@ def test_what_lacks_says_how_much_it_would_hold(largest):
     assert {each.simulated_unhindered_bytes for each in told} == {needs}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("too_much", [1.0, 1.5, 4.0])
 def test_of_what_was_passed_over_the_better_half_is_looked_at_again(too_much, monkeypatch):
     """What half of the largest peak holds is told by a rule, and shortfalls larger than it."""

@@ -51,6 +51,7 @@ def events_of(recording):
     return events, recording.costs, recording.phases, recording.phase_starts.tolist()
 
 
+@pytest.mark.long  # test_traced_files.py traces repeated blocks and compares every event
 @pytest.mark.parametrize(
     ("model", "method", "checkpointing"),
     [

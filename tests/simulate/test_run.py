@@ -27,6 +27,7 @@ def run(kernels="cpu", architecture="llama", *, precision="fp32", **switches):
     return simulate(job, make_cluster(kernels), make_strategy(**switches))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kernels", ["cpu", "cuda"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_items_and_phases_agree_with_the_peak(kernels, architecture):
@@ -73,6 +74,7 @@ def test_no_real_memory_is_taken_and_the_process_is_left_as_it_was():
     assert torch.ones(1).device.type == "cpu"
 
 
+@pytest.mark.long  # cost/test_memory.py has the order, predictions the amounts
 def test_checkpointing_and_chunks_lower_what_they_should():
     plain = run("cpu", "llama")
     chunked = run("cpu", "llama", loss_chunks=8)

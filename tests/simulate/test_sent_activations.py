@@ -62,7 +62,7 @@ def traced(job, strategy, kernels):
     trace_needs(job, strategy.attention, kernels, needs, watch=lambda _state: None)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(only=["one"])
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_sent_is_predicted_as_it_is_simulated(case):
     from brimful.simulate.run import simulate
@@ -79,6 +79,7 @@ def test_what_is_sent_is_predicted_as_it_is_simulated(case):
     ).predicted_peak_reserved_bytes == pytest.approx(reserved, rel=0.02)
 
 
+@pytest.mark.long  # the same program on a card is above
 @pytest.mark.parametrize("case", ["some", "more than are checkpointed", "adapters"])
 def test_a_cpu_sends_too(case):
     from brimful.simulate.run import simulate
@@ -90,6 +91,7 @@ def test_a_cpu_sends_too(case):
     assert predicted == pytest.approx(peak, rel=1e-3)
 
 
+@pytest.mark.few(only=["all"])
 @pytest.mark.parametrize("case", ["all", "fewer than are checkpointed", "experts"])
 def test_the_host_has_room_for_every_copy(case):
     from brimful.simulate.run import simulate

@@ -76,7 +76,7 @@ def stood(monkeypatch):
     return calls
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(only=["pipeline"])
 @pytest.mark.parametrize("name", CASES)
 def test_few_blocks_do_on_the_tape_what_all_do(name, stood):
     job, ways = CASES[name]

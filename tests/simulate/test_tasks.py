@@ -114,7 +114,7 @@ def need_units(case):
         need_bf16_units()
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_simulated_peak_is_the_measured_one(case):
     need_units(case)
@@ -123,7 +123,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= allowed_bytes(peak)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_phase_peaks_where_it_was_simulated_to(case):
     need_units(case)
@@ -152,7 +152,7 @@ def test_a_wrong_simulation_would_be_noticed(case):
     assert strategy.micro_batch == 4
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", [c for c in CASES if c[1] != "bf16"], ids=str)
 def test_every_task_runs_on_the_kernels_of_a_card(case):
     job, strategy = settings(case)
@@ -168,7 +168,7 @@ def test_a_module_takes_no_real_memory():
     assert by_name[GRADIENTS] <= by_name[PARAMETERS] * 2
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model_type", ["mistral", "qwen3"])
 def test_a_decoder_without_a_formula_is_simulated_as_it_is_measured(model_type):
     from brimful.models.config import read_config

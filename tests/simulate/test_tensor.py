@@ -78,6 +78,7 @@ def test_decoders_that_are_refused_really_have_layers_that_cannot_be_cut(kind):
         styles_of(build_skeleton(job, strategy))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("checkpointing", "attention"), [("none", "eager"), ("selective", "sdpa")])
 def test_devices_share_the_products_evenly(checkpointing, attention):
     job = make_job(model=make_model(**EVEN, **SHALLOW), precision="bf16")

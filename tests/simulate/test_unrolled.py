@@ -56,7 +56,7 @@ ROUNDS = {"gemma2": 2, "qwen3 in rounds": 2}
 """Blocks after which their kinds come round."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(only=["none-lora"])
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
@@ -100,7 +100,7 @@ MIXED = {
 """What is checkpointed, of how many blocks; how many are traced, and how many the second time."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.long  # rounds of blocks are unrolled so below
 @pytest.mark.parametrize(
     "name", [name for name in JOBS if name != "deepseek_v3" and name not in ROUNDS]
 )
@@ -124,7 +124,7 @@ ROUNDS_MIXED = {"full:13": (27, 17, 7), "full:12": (25, 17, 7), "full:3": (16, 1
 """What is checkpointed, of how many blocks; how many are traced, and how many the second time."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(only=["full:3-gemma2"])
 @pytest.mark.parametrize("name", ROUNDS)
 @pytest.mark.parametrize("checkpointing", ROUNDS_MIXED)
 def test_checkpointed_rounds_are_unrolled_apart_from_plain_ones(name, checkpointing):
@@ -147,6 +147,7 @@ def test_checkpointed_rounds_are_unrolled_apart_from_plain_ones(name, checkpoint
 DENSE_FIRST = {"full:2": [], "full:8": [(14, "full:8"), (9, "full:8")]}
 
 
+@pytest.mark.few(only=["full:2"])  # pretend/test_unroll.py unrolls such models
 @pytest.mark.parametrize("checkpointing", DENSE_FIRST)
 def test_dense_first_blocks_are_of_no_group(checkpointing):
     job = deeper(JOBS["deepseek_v3"], 16)
@@ -174,7 +175,7 @@ def test_what_operations_cost_is_not_told_apart_by_two_tapes():
     assert depths == [12]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "job",
     [

@@ -113,6 +113,7 @@ def test_matrices_of_blocks_have_a_momentum_and_all_else_two_moments():
     assert seen == {True, False}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "switches",
     [

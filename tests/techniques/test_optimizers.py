@@ -77,7 +77,7 @@ def test_state_has_each_key_once_and_there_is_a_moment_of_any_update(rule):
     assert all(kept.num_bytes(2) == 4 for kept in counts)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_simulation_that_grows_a_small_model_keeps_what_the_record_says(name):
     """What is made of no parameter's belongs to no block, and would not be grown."""

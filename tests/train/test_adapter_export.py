@@ -114,6 +114,7 @@ def test_adapters_of_a_quantised_base_are_no_others(tmp_path):
     assert {name: x.shape for name, x in one.items()} == {n: x.shape for n, x in other.items()}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_merged_model_is_a_plain_one_with_equal_logits(kind, architecture, tmp_path):

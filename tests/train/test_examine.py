@@ -52,6 +52,7 @@ def weights(program):
     return [p.detach().clone() for p in program.model.parameters()]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("precision", ["fp32", "fp16-mixed"])
 def test_looking_changes_no_step(precision):
     import torch
@@ -130,6 +131,7 @@ def test_advice_on_fp8_names_the_recipe_and_what_to_leave_out():
     assert "down_proj" in spoilt.text.rpartition("--keep-fp32 ")[2]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("precision", ["bf16", "fp16-mixed"])
 def test_what_is_kept_in_fp32_is_as_wide_as_the_rest_in_the_wide_run(precision):
     """Its border would round to fp32 there, or narrow what goes out."""

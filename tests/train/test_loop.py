@@ -310,6 +310,7 @@ def test_the_meter_sees_a_run_of_one_step(run, plan_with, tmp_path):
     assert result.median_step_s is None
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_ctrl_c_saves_and_says_how_to_go_on(run, plan_with, tmp_path, whole_curve, how):
     out = tmp_path / "out"

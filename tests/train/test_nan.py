@@ -186,6 +186,7 @@ def test_an_overflow_of_the_scaled_backward_is_found_at_the_scale_that_it_had():
 # Keeping the weights whole.
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 @pytest.mark.parametrize("value", [NAN, INF])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed", "bf16-master"])

@@ -107,6 +107,7 @@ def test_parameters_of_two_types_go_on_bit_for_bit(plan_with, tmp_path, precisio
     assert all(one.dtype == other.dtype for one, other in pairs)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("make_optimizer", OPTIMIZERS)
 def test_any_optimizer_goes_on_bit_for_bit(plan_with, tmp_path, make_optimizer, precision):
@@ -286,6 +287,7 @@ def change(program):
     program.model["base"].weight.data.view(-1)[0] += 1
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("base", ["plain", *BASES])
 @pytest.mark.parametrize("damage", [lift, change])
 def test_a_base_that_became_another_is_refused(plan_with, tmp_path, base, damage):
@@ -349,6 +351,7 @@ def test_a_scaler_that_the_plan_lacks_is_refused(plan_with, tmp_path):
 # The program's own optimizers, by the steps that a run takes.
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed", "bf16-master"])
 @pytest.mark.parametrize("optimizer", [n for n, r in RULES.items() if not r.compiled])
 def test_every_optimizer_of_a_job_goes_on_bit_for_bit(plan_with, tmp_path, optimizer, precision):
@@ -383,7 +386,7 @@ def away(plan, offload):
     return msgspec.structs.replace(plan, strategy=strategy)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few
 @pytest.mark.parametrize(
     "kind", [("adamw", "fp32"), ("sgd", "fp32"), ("adamw", "bf16-master"), ("sgd", "bf16-master")]
 )
@@ -412,6 +415,7 @@ def test_a_run_goes_on_wherever_its_state_is(plan_with, tmp_path, before, after,
     assert same(weights(program), weights(fresh))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "adamw-8bit"])
 @pytest.mark.parametrize(
     ("before", "after"), [("parameters:1", "parameters:1"), ("none", "parameters"),

@@ -69,6 +69,7 @@ def test_the_summary_is_that_of_the_rows():
     ]
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("row", RECORDED, ids=dpo_part._describe)
 def test_our_loss_is_the_one_that_trl_gave(row, folder):
     found = our_loss(row.case, folder)

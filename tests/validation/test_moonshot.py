@@ -29,6 +29,7 @@ def test_pinned_blocks_are_those_that_are_simulated():
     assert found.simulated_host_block_bytes == found.simulated_peak_host_bytes
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["adamw", "adamw-8bit"])
 def test_state_that_travels_is_pinned_beside_its_block(rule):
     job = job_of(shape(SMALL, 4), rule)

@@ -22,6 +22,7 @@ def planted(label):
     return found
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("label", SAMPLE)
 def test_a_planted_fault_is_named_first(label):
     row = precision_part.row_of(planted(label))

@@ -6,6 +6,7 @@ import msgspec
 import published_predicted_part as part
 import pytest
 from evidence import read_evidence
+from scoreboard import compared_boards, read_best, worse
 
 from brimful.published.compare import compare_all
 from brimful.published.rows import published_runs
@@ -23,8 +24,13 @@ def evidence():
 
 
 @pytest.fixture(scope="module")
-def now():
-    return scoreboard(compare_all(published_runs()))
+def compared():
+    return compare_all(published_runs())
+
+
+@pytest.fixture(scope="module")
+def now(compared):
+    return scoreboard(compared)
 
 
 def test_no_median_is_worse_than_committed_by_more_than_a_point(evidence, now):
@@ -37,6 +43,10 @@ def test_no_median_is_worse_than_committed_by_more_than_a_point(evidence, now):
         assert not worse, figure
 
 
+def test_no_family_is_worse_than_its_best(compared):
+    assert not worse(compared_boards(compared), read_best())
+
+
 def test_no_run_has_lost_its_prediction(evidence, now):
     assert now.num_predicted >= scoreboard(evidence.rows).num_predicted
 
@@ -45,8 +55,8 @@ def test_the_summary_is_that_of_the_rows(evidence):
     assert part.summarize(evidence.rows) == evidence.summary
 
 
-def test_missed_bars_are_said():
-    rows = [row for row in compare_all(published_runs("fms")) if row.has_bar and not row.reason]
+def test_missed_bars_are_said(compared):
+    rows = [row for row in compared if row.family == "fms" and row.has_bar and not row.reason]
     assert not [m for m in part.summarize(rows).missed if m.startswith("median error of alloc")]
     worse = [
         msgspec.structs.replace(row, predicted_allocated_gib=2 * row.published_allocated_gib)

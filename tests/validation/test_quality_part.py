@@ -38,6 +38,7 @@ def test_nothing_but_the_way_differs_from_its_plain_one(tmp_path):
         assert {name for name in named if getattr(job, name) != getattr(plain, name)} == set()
 
 
+@pytest.mark.long  # make prove, which reads that text, runs it first
 def test_the_second_text_is_prose_and_not_in_the_first():
     found = list(documents(FEW_FILES))
     assert len(found) > 100
@@ -60,6 +61,7 @@ def test_the_second_text_is_long_enough_for_one_pass(tmp_path):
     assert (tmp_path / "text.jsonl").stat().st_size > 2 * 6 * num_tokens
 
 
+@pytest.mark.long  # make prove, which trains it, runs it first
 def test_the_start_is_trained_once_and_runs_from_it_repeat(start, tmp_path):
     again = quality_part._start(TINY, tmp_path)
     assert again == start

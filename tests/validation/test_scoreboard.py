@@ -9,8 +9,6 @@ from scoreboard import Board, Said, boards, kept, read_best, scores, worse, writ
 from scoreboard_plot import board_svg, marks, scale_of
 
 from brimful.errors import FileFormatError, InputError
-from brimful.published.compare import compare_all
-from brimful.published.rows import published_runs
 
 RUNS = tuple(Said("tiny", f"run {n}", error) for n, error in enumerate((0.02, 0.01, 0.03)))
 BOARD = Board("Runs", "runs", RUNS)
@@ -27,11 +25,6 @@ def shifted(by):
 
 def test_committed_evidence_is_no_worse_than_it_was():
     assert not worse(boards(), read_best())
-
-
-def test_predictions_made_now_are_no_worse_than_they_were():
-    told = worse(scoreboard.compared_boards(compare_all(published_runs())), read_best())
-    assert not told
 
 
 def test_every_family_has_a_best():

@@ -1,7 +1,9 @@
 """A Hugging Face Trainer that is watched: by one line, and without changing it."""
 
+import io
 import json
 import logging
+from contextlib import redirect_stderr
 
 import pytest
 from tests.watch.trainers import checkpointing_name, llama, trainer
@@ -34,10 +36,19 @@ def watch(tmp_path, **settings):
     return callback, watched
 
 
-@pytest.mark.few(2)
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """A watched run with usual settings, its folder, and what it said."""
+    folder, said = tmp_path_factory.mktemp("usual"), io.StringIO()
+    with redirect_stderr(said):
+        callback, _ = watch(folder)
+    return callback, folder, said.getvalue()
+
+
+@pytest.mark.few(1)
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
-def test_the_peak_is_that_of_the_same_trainer_on_the_pretend_gpu(tmp_path, settings):
-    run = watch(tmp_path, **settings)[0].run
+def test_the_peak_is_that_of_the_same_trainer_on_the_pretend_gpu(tmp_path, usual, settings):
+    run = (watch(tmp_path, **settings)[0] if settings else usual[0]).run
     assert run.not_simulated == ""
     measured = run.measurement.measured_peak_allocated_bytes
     assert run.simulation.simulated_peak_allocated_bytes == pytest.approx(measured, rel=0.002)
@@ -46,6 +57,7 @@ def test_the_peak_is_that_of_the_same_trainer_on_the_pretend_gpu(tmp_path, setti
     assert simulated["step 1"] == pytest.approx(steps["step 1"], rel=0.002)
 
 
+@pytest.mark.long  # the peak of the first case is compared above, adapters in tests/simulate
 def test_adapters_are_simulated_with_their_frozen_base(tmp_path):
     run = watch(tmp_path, model=lora(llama()))[0].run
     measured = run.measurement.measured_peak_allocated_bytes
@@ -90,34 +102,35 @@ def test_watching_changes_nothing_of_the_run(tmp_path):
     watched.train()  # again, after the pretend GPU was there
 
 
-def test_verdict_and_page_are_written_and_read_back(tmp_path, capsys):
+def test_verdict_and_page_are_written_and_read_back(usual):
     from brimful.report.watched_run import read_watched
 
-    callback, _ = watch(tmp_path)
-    assert callback.report == tmp_path / "brimful" / "report.html"
+    callback, folder, said = usual
+    assert callback.report == folder / "brimful" / "report.html"
     page = callback.report.read_text("utf-8")
     assert "LlamaForCausalLM by Trainer" in page
     assert "Not simulated" not in page
-    assert read_watched(tmp_path / "brimful") == callback.run
+    assert read_watched(folder / "brimful") == callback.run
     assert [row.step for row in callback.run.rows] == [1, 2, 3, 4]
     assert all(row.loss for row in callback.run.rows)
     assert callback.run.rows[0].step_s is None  # metered
     assert callback.run.rows[3].step_s > 0
-    assert "peak allocated" in capsys.readouterr().err
+    assert "peak allocated" in said
 
 
-def test_report_reads_a_watched_folder(tmp_path, capsys):
+def test_report_reads_a_watched_folder(usual, capsys):
     from brimful.cli.main import main
 
-    watch(tmp_path)
+    _, folder, _ = usual
     capsys.readouterr()
-    assert main(["report", str(tmp_path / "brimful"), "--json"]) == 0
+    assert main(["report", str(folder / "brimful"), "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["peak allocated"]["simulated"] == pytest.approx(
         rows["peak allocated"]["measured"], rel=0.002
     )
 
 
+@pytest.mark.long  # runs of more steps are compared above
 def test_a_run_of_one_step_is_compared_too(tmp_path):
     run = watch(tmp_path, max_steps=1)[0].run
     assert {p.phase for p in run.measurement.phases} == {"load", "step 1"}
@@ -171,6 +184,7 @@ def test_what_brimfuls_own_loop_has_not_is_not_predicted(tmp_path):
     assert plain.not_predicted == "optim sgd has no counterpart in Brimful's own loop"
 
 
+@pytest.mark.long  # predictions of checkpointed blocks are in tests/cost
 def test_checkpointing_that_the_model_was_told_is_predicted(tmp_path):
     model = llama()
     name = checkpointing_name().replace("checkpointing", "checkpointing_enable")

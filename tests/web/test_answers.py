@@ -26,6 +26,7 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("query", "flags"),
     [
@@ -91,6 +92,7 @@ def test_what_is_refused_is_answered_by_the_nearest_question_in_the_end():
     assert part["nearest"].get("html") or part["nearest"]["text"]
 
 
+@pytest.mark.few(only=["query1---fused-kernels=none", "query2---global-batch=6"])
 @pytest.mark.parametrize(
     ("query", "said"),
     [

@@ -16,6 +16,7 @@ from brimful.web.words import words_of
 EN = words_of("en")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("axis", AXES)
 def test_a_point_is_what_asking_for_it_says(axis):
     state = read_state({"gpus": "2xa100-80gb"})
@@ -26,6 +27,7 @@ def test_a_point_is_what_asking_for_it_says(axis):
         assert values["predicted_peak_allocated_bytes"] == point.peak_bytes
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "query",
     [

@@ -98,6 +98,7 @@ def test_cards_that_run_other_kernels_share_nothing(found):
     assert market(request(kinds=("t4", *KINDS))).options == found.options
 
 
+@pytest.mark.long  # search/test_holding.py shows it of one cluster
 def test_what_is_found_holds_by_its_replay():
     """8B on eight 4090s: the fastest by live bytes needs more than there is."""
     job = plain_job(load_model("llama-3.1-8b"), seq_len=4096, global_batch=256, num_steps=10)
@@ -115,6 +116,7 @@ def test_what_is_found_holds_by_its_replay():
     )
 
 
+@pytest.mark.long  # the frontier is that of every cell, above
 def test_planning_every_cell_changes_no_frontier(found):
     every = market(request(every=True))
     assert every.frontier == found.frontier
@@ -122,6 +124,7 @@ def test_planning_every_cell_changes_no_frontier(found):
     assert set(found.options) <= set(every.options)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("limits", [Limits(), Limits(deadline_s=700), Limits(budget_usd=0.2)])
 def test_what_is_taken_is_the_same_where_only_that_has_to_be_certain(found, limits):
     quick = market(request(limits=limits))
@@ -134,6 +137,7 @@ def test_what_is_taken_is_the_same_where_only_that_has_to_be_certain(found, limi
     assert {each.gpus for each in quick.likely} <= names | {each.gpus for each in found.dropped}
 
 
+@pytest.mark.long  # the fewest of one question are below, what holds is in search/test_holding.py
 def test_the_fewest_of_every_kind_hold_and_half_as_many_do_not():
     """3B in full: 48 GB of states and gradients on two cards of 24 GB or on one of 80."""
     asked = request(job=job_of("llama-3.2-3b", 8), kinds=("rtx-4090", "h100-80gb"), max_gpus=4)
@@ -157,6 +161,7 @@ def test_the_fewest_of_every_kind_hold_and_half_as_many_do_not():
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "limits", [Limits(), Limits(deadline_s=700), Limits(deadline_s=3000), Limits(budget_usd=0.2)]
 )
@@ -176,6 +181,7 @@ def test_the_fewest_that_are_told_are_within_what_was_asked(planned, limits):
         assert found.num_gpus == min(meeting.values())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("counted", ["1x", "2x", "2x8x"])
 @pytest.mark.parametrize("kind", ["rtx-4090", "b200"])
 def test_no_strategy_is_faster_than_its_bound(counted, kind):

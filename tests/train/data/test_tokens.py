@@ -49,6 +49,7 @@ def test_a_second_run_takes_the_cache(prepared, tmp_path):
     assert _stamps(folder.path) == before
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["train.bin", "heldout.bin", "tokens.json", "tokenizer.json"])
 def test_a_damaged_cache_is_made_again(prepared, tmp_path, name):
     corpus, folder = prepared
