@@ -172,6 +172,15 @@ def test_what_is_not_installed_can_be_assumed(script, brimful, tmp_path):
     assert script.exists()
 
 
+def test_deepspeed_that_is_missing_is_told_what_to_do(script, brimful, tmp_path):
+    asks = "from importlib import metadata\nmetadata.version('deepspeed')\n"
+    (tmp_path / "asks.py").write_text(asks)
+    said = brimful("pretend", "--", "asks.py")
+    assert said.code == 2
+    assert "DeepSpeed does not run on the pretend GPU" in said.err.splitlines()[-1]
+    assert script.exists()
+
+
 def test_a_script_s_own_traceback_begins_with_the_script(script, brimful, tmp_path):
     (tmp_path / "raises.py").write_text(FAILING["raises"][0])
     err = brimful("pretend", "--", "raises.py").err.splitlines()

@@ -74,7 +74,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     assert "settings were predicted, none fits" in told
     assert "instead --gpus" in told
     assert re.search(
-        r"or allow .*--method qlora [\d,]+ tokens/s.*: each changes what is learnt", told
+        r"or allow .*--method qlora [\d,]+.* tokens/s, predicted; each changes what is learnt", told
     )
     assert len(lines) <= MOST_LINES
 

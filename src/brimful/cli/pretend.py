@@ -201,11 +201,20 @@ def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:
     return True
 
 
+_DEEPSPEED = "deepspeed"
+
+
 def _remedy(error: Exception) -> str:
     """Say what to do where the program lacks a package that can be stood in for."""
     from brimful.pretend.stand_in_packages import assumable
 
-    package = assumable(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    missing = str(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if _DEEPSPEED in missing:  # the name of a distribution may be a sentence
+        return (
+            "; DeepSpeed does not run on the pretend GPU in this version: shard by FSDP, whose "
+            "peak under ZeRO-3 is near, or predict it by brimful estimate --zero 3"
+        )
+    package = assumable(missing)
     return f"; install {package}, or pass --assume {package}" if package else ""
 
 

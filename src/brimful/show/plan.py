@@ -299,10 +299,11 @@ def _untried(found: Solution) -> tuple[Fact, ...]:
 
 
 def allowed_facts(allowed: Sequence[WayOut]) -> tuple[Fact, ...]:
-    """Say together what would fit if the job's owner allowed it."""
+    """Say together what would fit if the job's owner allowed it, at which predicted speed."""
     ways = [
-        way.flags + (f" {way.tokens_per_s:,.0f} tokens/s" if way.tokens_per_s else "")
-        for way in allowed
+        way.flags + (f" {way.tokens_per_s:,.0f}" if way.tokens_per_s else "") for way in allowed
     ]
+    speed = " tokens/s" if allowed[-1].tokens_per_s else ""
     verb = "each changes" if len(ways) > 1 else "it changes"
-    return (Fact("or allow", f"{', '.join(ways)}: {verb} what is learnt; predicted"),)
+    words = f"{', '.join(ways)}{speed}, predicted; {verb} what is learnt"
+    return (Fact("or allow", words),)
