@@ -41,8 +41,8 @@ def test_page_and_plot_are_those_of_the_evidence(generator):
 
 
 def test_one_size_planned_anew_is_the_committed_one(rows):
-    (there,) = [r for r in rows if (r.model, r.num_gpus) == ("llama-3.1-8b", 2)]
-    here = scale_part.plan_of("llama-3.1-8b", 2)
+    (there,) = [r for r in rows if (r.model, r.num_gpus) == ("llama-3.1-8b", 8)]
+    here = scale_part.plan_of("llama-3.1-8b", 8)
     assert here.strategy == there.strategy
     assert here.cost.step_s == pytest.approx(there.cost.step_s)
 

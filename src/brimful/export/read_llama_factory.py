@@ -23,6 +23,7 @@ from brimful.export.trainer_leaves import (
     with_deepspeed,
 )
 from brimful.job import ALL_LINEAR, MAX_COUNT, NARROW
+from brimful.techniques.optimizers import OPTIMIZERS
 
 MODEL = "model_name_or_path"
 _OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})
@@ -36,7 +37,6 @@ _OTHER_UPDATES = ("use_galore", "use_apollo", "use_badam", "use_llama_pro", "use
 _OTHER_RUNS = (
     "use_asft_loss", "use_kt", "use_mca", "use_megatron_bridge", "use_hyper_parallel", "shift_attn",
 )  # fmt: skip
-_MUON = "use_muon"
 
 
 def is_llama_factory(content: dict[str, Any]) -> bool:
@@ -70,11 +70,17 @@ def read_llama_factory(
     leaves.say("seq_len", leaves.take("cutoff_len", int, _CUTOFF), "cutoff_len")
     _packing(leaves, stage, task)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
-    if leaves.take(_MUON, bool, False):  # which stands in for what ``optim`` says
-        leaves.rest["optim"] = "muon"
+    _take_switched_optimizer(leaves)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _memory(leaves, num_devices, is_adapted=is_adapted)
     return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
+
+
+def _take_switched_optimizer(leaves: Leaves) -> None:
+    """Take an optimizer that has a switch of its own, which stands in for what ``optim`` says."""
+    for name in OPTIMIZERS:
+        if leaves.take(f"use_{name}", bool, False):
+            leaves.rest["optim"] = name
 
 
 def _refuse_others(leaves: Leaves) -> None:
