@@ -77,7 +77,7 @@ def test_its_own_checkpoints_stand_in_for_fsdps():
     assert content["fsdp_config"]["reshard_after_forward"]
     assert not content["fsdp_config"]["activation_checkpointing"]
     assert not content["disable_gradient_checkpointing"]
-    assert "loads the model whole" in lost["zero"].why
+    assert "loads the model whole" in lost["weights"].why
     assert "NPROC_PER_NODE" in lost["dp_shard"].why
 
 

@@ -50,6 +50,13 @@ def test_the_trainer_recomputes_all_blocks_or_none():
     assert why_untold(asking("hf-trainer"), "tp", 2) == "tp=2"
 
 
+@pytest.mark.parametrize("to", ["hf-trainer", "trl", "llama-factory", "accelerate", "deepspeed"])
+def test_every_program_of_transformers_is_told_to_shard(to):
+    assert not why_untold(
+        asking(to, precision="bf16-master" if to == "deepspeed" else "bf16-mixed"), "zero", 3
+    )
+
+
 def test_trl_computes_logits_in_tiles_of_its_own():
     assert narrowed(asking("trl"))["loss_chunks"] == 4
 

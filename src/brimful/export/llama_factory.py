@@ -157,7 +157,7 @@ def _launched(plan: Plan) -> Iterator[Lost]:
     yield lost(plan, degree, "it starts a process on every GPU it sees, or NPROC_PER_NODE")
     if gathers(plan.strategy) and plan.strategy.engine == "torch":
         why = "each device loads the model whole before it is sharded, unless accelerate starts it"
-        yield lost(plan, "zero", why)
+        yield lost(plan, "weights", why, "memory")
     if plan.strategy.allocator != _ALLOCATOR:
         value = plan.strategy.allocator or "none"
         why = f"its launcher sets {_ALLOCATOR}, unless OPTIM_TORCH=0"

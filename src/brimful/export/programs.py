@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from brimful.simulate.proof import Simulates, Trial
 
 _GIVEN = Given(plan="plan.yaml", data="rows", out="out")
+_LAUNCHED = frozenset({"dp_shard", "dp_replicate", "allocator"})
+"""What a launcher decides, which is none here."""
 _TASKS = frozenset({"causal-lm", "chat"})
 """For which the Trainer's script makes rows."""
 
@@ -52,8 +54,9 @@ def program_of(to: str, plan: Plan) -> Program:
 
 
 def _is_untold(lost: Lost) -> bool:
-    """Whether another strategy would be run than the plan's."""
-    return lost.changes == "memory" and lost.field in Strategy.__struct_fields__
+    """Whether another strategy would be run than the plan's, which has as many processes here."""
+    is_of_strategy = lost.field in Strategy.__struct_fields__ and lost.field not in _LAUNCHED
+    return lost.changes == "memory" and is_of_strategy
 
 
 def simulates_as(to: str) -> "Simulates":
