@@ -99,7 +99,6 @@ def test_our_figures_are_those_of_today(results, subjects):
         assert bool(subject.row.reason) == bool(row.reason), row.id  # its words may change
 
 
-@pytest.mark.long  # of the same rows; the formulas are those of the benchmark alone
 def test_stated_formulas_say_today_what_was_committed(results, subjects):
     from estimator_part import FORMULAS
     from peer_asks import why_not

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from brimful.cli.main import main
+from brimful.errors import RunError
 
 ASKED = ("llama-3.2-1b", "--gpus", "h100-80gb", "--seq-len", "512", "--global-batch", "4")
 TINY = {
@@ -83,6 +84,33 @@ def test_the_trainer_itself_is_simulated(tiny, capsys):
     ours = json.loads(own)["simulated_peak_allocated_bytes"]
     # One GPU, all trained: the Trainer does what our loop does.
     assert found["simulated_peak_allocated_bytes"] == pytest.approx(ours, rel=0.01)
+
+
+def test_json_says_whose_numbers_they_are(capsys):
+    code, out, _ = said(capsys, "plan", *ASKED, "--for", "torchtitan", "--no-proof", "--json")
+    assert code == 0
+    program = json.loads(out)["program"]
+    assert (program["name"], program["is_simulated"]) == ("torchtitan", False)
+    assert "not run by this version" in program["why_not"]
+
+
+def test_a_file_that_would_not_be_written_is_refused(tiny, capsys, tmp_path):
+    path = tmp_path / "out.json"
+    asked = (*tiny, "--micro-batch", "4", "--for", "hf-trainer", "-o", path)
+    code, _, err = said(capsys, "simulate", *asked)
+    assert code == 2
+    assert "does not go with --for" in err
+    assert not path.exists()
+
+
+def test_a_program_that_fails_leaves_a_plan_unproven(tiny, capsys, monkeypatch):
+    def fails(*_):
+        raise RunError("rank 0 of it ended with ValueError: no")
+
+    monkeypatch.setattr("brimful.export.programs.run_in_child", fails)
+    code, out, _ = said(capsys, "plan", *tiny, "--for", "hf-trainer", "--micro-batch", "4")
+    assert code == 0
+    assert "unproven rank 0 of it ended with ValueError: no" in out
 
 
 @pytest.mark.torch

@@ -171,6 +171,17 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
     return (Fact("program", f"simulated: {name} itself; predicted: Brimful's own loop"),)
 
 
+def program_json(
+    args: argparse.Namespace, plan: "Plan", *, is_proven: bool
+) -> "dict[str, dict[str, object]]":
+    """Return the same for JSON: nothing where no other program was asked for."""
+    if not is_other(args):
+        return {}
+    why = why_not_run(args, plan)
+    is_run = is_proven and not why
+    return {"program": {"name": args.program, "is_simulated": is_run, "why_not": why}}
+
+
 def within(args: argparse.Namespace, summary: "Summary") -> "Summary":
     """Leave out of an answer what our own loop could do at most, where another program is asked."""
     if not is_other(args):

@@ -139,6 +139,7 @@ def run(args: argparse.Namespace) -> int:
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
         said = {"proof": proof} | ({"from": source} if source else {})
+        said |= for_program.program_json(args, found.plan, is_proven=proof is not None)
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
         whose = for_program.program_facts(args, found.plan, is_proven=proof is not None)

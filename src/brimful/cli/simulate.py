@@ -119,6 +119,8 @@ def run(args: argparse.Namespace) -> int:
     )
     check_buildable(asked.job.model)
     if for_program.is_other(args):
+        if args.output is not None:
+            raise InputError(f"-o {args.output} does not go with --for; write --json into a file")
         from brimful.export.programs import program_of
 
         return programs.show_run(args, program_of(args.program, plan), asked.cluster.device.name)

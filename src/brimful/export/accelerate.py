@@ -10,8 +10,7 @@ Source: ``accelerate/commands/config/config_args.py``, ``commands/launch.py`` an
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from brimful.escaping import yaml_text
-from brimful.export.given import Exported, Given, header
+from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
 from brimful.job import Job, Precision
 from brimful.offload import away_of
@@ -37,9 +36,7 @@ _SAID = ("precision", "zero", "dp_replicate", "dp_shard", "tp", "engine", "offlo
 
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
-    content, found = config(plan), losses(plan)
-    body = yaml_text(content)
-    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
+    return in_yaml(plan, given, TO, config(plan), losses(plan))
 
 
 def way_of(plan: Plan) -> Way:

@@ -7,10 +7,9 @@ Source: ``src/axolotl/utils/schemas`` (``config.py``, ``peft.py``, ``fsdp.py``, 
 from collections.abc import Iterator
 from typing import Any
 
-from brimful.escaping import yaml_text
 from brimful.export import deepspeed
 from brimful.export.adapters import attention_lost, attention_name, model_name
-from brimful.export.given import Exported, Given, header
+from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
 from brimful.job import ALL_LINEAR, Adapter, Job
 from brimful.offload import away_of
@@ -44,9 +43,7 @@ _TASKS = {"causal-lm": "completion", "chat": "chat_template"}
 
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
-    content, found = config(plan, given), losses(plan)
-    body = yaml_text(content)
-    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
+    return in_yaml(plan, given, TO, config(plan, given), losses(plan))
 
 
 def config(plan: Plan, given: Given) -> dict[str, Any]:

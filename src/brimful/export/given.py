@@ -1,10 +1,10 @@
 """What a target needs beside a plan, what it becomes, and the lines that it begins with."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from brimful.escaping import comments, shell_words
+from brimful.escaping import comments, shell_words, yaml_text
 from brimful.export.lost import Lost, lost_lines
 from brimful.kernel_support import Place, why_not_simulated
 from brimful.plan import Plan
@@ -39,6 +39,21 @@ class Exported(NamedTuple):
 
     text: str
     lost: tuple[Lost, ...] = ()
+
+
+def in_yaml(
+    plan: Plan, given: Given, to: str, content: Mapping[str, Any], lost: tuple[Lost, ...]
+) -> Exported:
+    """Return a target's settings as YAML, under the lines that say what the plan is.
+
+    Args:
+        plan: The plan.
+        given: What the user said beside it.
+        to: The target.
+        content: Its settings.
+        lost: What they do not say.
+    """
+    return Exported("\n".join([*header(plan, given, to, lost), yaml_text(content)]), lost)
 
 
 def header(plan: Plan, given: Given, to: str, lost: Iterable[Lost] = ()) -> list[str]:

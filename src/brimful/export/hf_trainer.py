@@ -6,9 +6,8 @@ Source: ``transformers/training_args.py`` and ``optimization.py`` of Transformer
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
-from brimful.escaping import yaml_text
 from brimful.export import deepspeed
-from brimful.export.given import Exported, Given, header
+from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
 from brimful.job import Job
 from brimful.offload import away_of
@@ -33,9 +32,7 @@ _SAID = (
 
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
-    content, found = config(plan, given), losses(plan)
-    body = yaml_text(content)
-    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
+    return in_yaml(plan, given, TO, config(plan, given), losses(plan))
 
 
 def config(

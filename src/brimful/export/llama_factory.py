@@ -8,10 +8,9 @@ LLaMA-Factory 0.9.6.dev0 (commit ff6d4d1).
 from collections.abc import Iterator
 from typing import Any
 
-from brimful.escaping import yaml_text
 from brimful.export import hf_trainer
 from brimful.export.adapters import attention_name, half_type, model_name
-from brimful.export.given import Exported, Given, header
+from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse
 from brimful.job import ALL_LINEAR, PREFERENCE, Adapter, Job
 from brimful.plan import Plan
@@ -34,9 +33,7 @@ _PACKED_BITS = {"nf4": 4, "nf4-double": 4, "llm-int8": 8}
 
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
-    content, found = config(plan, given), losses(plan)
-    body = yaml_text(content)
-    return Exported("\n".join([*header(plan, given, TO, found), body]), found)
+    return in_yaml(plan, given, TO, config(plan, given), losses(plan))
 
 
 def config(plan: Plan, given: Given) -> dict[str, Any]:

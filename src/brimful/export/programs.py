@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brimful.child_process import run_in_child
 from brimful.cost.outside import num_groups
-from brimful.errors import UnsupportedError
+from brimful.errors import RunError, UnsupportedError
 from brimful.export import TARGETS, hf_trainer, llama_factory, trl
 from brimful.export.adapters import attention_name, half_type, model_name, targets
 from brimful.export.given import Given
@@ -68,7 +68,10 @@ def simulates_as(to: str) -> "Simulates":
 
     def simulate(plan: Plan, _: "Budget") -> "Trial":
         asked = _Asked(program_of(to, plan), plan)
-        return run_in_child(_tried, asked)
+        try:
+            return run_in_child(_tried, asked)
+        except RunError as error:  # of the program: our loop's numbers stand
+            raise UnsupportedError(str(error)) from error
 
     return simulate
 

@@ -55,7 +55,8 @@ _IN_FP32 = frozenset({
     "gpt2", "gpt_neo", "longformer", "mobilebert", "modernbert", "mpnet", "mt5", "roberta", "t5",
     "vit", "xlm-roberta",
 })  # fmt: skip
-"""Architectures whose checkpoints are in fp32; what came after them is uploaded in bfloat16."""
+"""Architectures whose checkpoints are in fp32, recalled and not looked up; what came after them is
+uploaded in bfloat16. The report says which type was taken."""
 _TASKS = ("IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM")
 """Of a class that can do several the first is what it was made for."""
 _TEXT = "_text"

@@ -38,8 +38,33 @@ def read_arguments(words: Sequence[str]) -> dict[str, Any]:
         name, is_given, value = word.partition("=")
         if not is_given:
             raise InputError(f"{word} stands behind {words[0]} and assigns nothing; say key=value")
-        content[name] = value
+        content[name] = scalar(value)
     return content
+
+
+def scalar(text: str) -> Any:
+    """Return what a word stands for, as YAML reads it; a text where that is none."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def whole(told: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a number of arguments; the default where it is missing or null.
+
+    Raises:
+        InputError: It is no whole number of 1 or more.
+    """
+    value = told.get(name)
+    if value is None:
+        return default
+    text = str(value)
+    if isinstance(value, bool) or not text.isdecimal() or int(text) < 1:
+        raise InputError(f"{name} is {text}, no whole number of 1 or more; give one")
+    return int(text)
 
 
 def resolved(told: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import yaml_text
-from brimful.programs.arguments import read_arguments, resolved
+from brimful.programs.arguments import read_arguments, resolved, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_steps, few_words, rows_file
 
@@ -58,7 +58,7 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
         world_size: Processes.
 
     Raises:
-        InputError: LLaMA-Factory is not installed.
+        InputError: LLaMA-Factory is not installed, or a size is no number.
         UnsupportedError: Its rows are not made here.
     """
     if find_spec(_PACKAGE) is None:
@@ -69,10 +69,10 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     if stage not in _KINDS:
         raise UnsupportedError(f"stage={stage} is not run by this version; use pt, sft or dpo")
     told = {name: value for name, value in content.items() if name not in _NOT_TAKEN}
-    length = int(told.get("cutoff_len") or _LENGTH)
+    length = whole(told, "cutoff_len", _LENGTH)
     data = {"dataset_dir": FOLDER, "dataset": _ROWS, "overwrite_output_dir": True}
     changed = few_steps({**told, **resolved(told), **data, "do_train": True})
-    micro_batch = int(told.get("per_device_train_batch_size") or _MICRO_BATCH)
+    micro_batch = whole(told, "per_device_train_batch_size", _MICRO_BATCH)
     rows = rows_file(
         _KINDS[stage],
         num_rows=micro_batch * changed["gradient_accumulation_steps"] * world_size,

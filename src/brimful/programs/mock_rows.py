@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from brimful.programs.arguments import whole
 from brimful.programs.base import FOLDER
 
 PLACE = f"{FOLDER}/rows"
@@ -46,8 +47,11 @@ def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         arguments: As they were given.
+
+    Raises:
+        InputError: One of them is no number.
     """
-    num = int(arguments.get("gradient_accumulation_steps", 1))
+    num = whole(arguments, "gradient_accumulation_steps", 1)
     changed = {
         "output_dir": f"{FOLDER}/out",
         "max_steps": _STEPS,

@@ -15,7 +15,7 @@ from typing import Any
 
 from brimful.errors import InputError
 from brimful.escaping import yaml_text
-from brimful.programs.arguments import read_config, resolved
+from brimful.programs.arguments import read_config, resolved, scalar, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank, flags_of
 from brimful.programs.mock_rows import PLACE, few_steps, few_words, rows_file
 
@@ -57,7 +57,8 @@ def program(command: Command, world_size: int | None) -> Program:
 
 
 def _value(given: Sequence[str]) -> Any:
-    return True if not given else given[0] if len(given) == 1 else list(given)
+    read = [scalar(word) for word in given]
+    return True if not read else read[0] if len(read) == 1 else read
 
 
 def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Program:
@@ -69,13 +70,13 @@ def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Progra
         world_size: Processes.
 
     Raises:
-        InputError: TRL is not installed.
+        InputError: TRL is not installed, or a size is no number.
     """
     if find_spec(COMMAND) is None:
         raise InputError("TRL runs here as it is, and is not installed; pip install trl")
     told = {name: value for name, value in content.items() if name not in _NOT_TAKEN}
-    length = int(told.get("max_length") or _LENGTH)
-    micro_batch = int(told.get("per_device_train_batch_size") or _MICRO_BATCH)
+    length = whole(told, "max_length", _LENGTH)
+    micro_batch = whole(told, "per_device_train_batch_size", _MICRO_BATCH)
     changed = few_steps({**told, **resolved(told), "dataset_name": PLACE})
     accumulated = changed["gradient_accumulation_steps"]
     rows = "messages" if told.get("assistant_only_loss") else "text"
