@@ -103,6 +103,42 @@ def test_a_yaml_of_arguments(tmp_path):
         assert len(program.ranks) == 2
 
 
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ("--num-layers: 12", "pretrain_gpt.py"),
+        ("--encoder-num-layers: 12", "examples/t5/pretrain_t5.py"),
+        ("--vocab-file: ${DATA}/vocab.txt", "examples/bert/pretrain_bert.py"),
+        ('--hybrid-layer-pattern: "M-M*"', "pretrain_hybrid.py"),
+    ],
+)
+def test_a_yaml_of_a_checkout_is_of_the_script_that_has_its_flags(tmp_path, flags, name):
+    for inside in ("pretrain_gpt.py", "pretrain_hybrid.py", name):
+        (tmp_path / inside).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / inside).touch()
+    path = tmp_path / "tests" / "model.yaml"
+    path.parent.mkdir()
+    path.write_text(f"MODEL_ARGS:\n  {flags}\n")
+    content = dict([flags.replace('"', "").split(": ")])
+    assert megatron.script_of(path.parents, content) == str(tmp_path / name)
+    assert read_program(str(path), None).name.endswith(tmp_path.joinpath(name).name)
+
+
+def test_data_sets_without_mock_data_get_rows_of_ours():
+    program = read_program(
+        "pretrain_t5.py --tokenizer-type BertWordPieceCase --vocab-extra-ids 100", 1
+    )
+    assert program.argv[0].endswith("megatron_rows.py")
+    assert program.argv[1].endswith("pretrain_gpt.py")  # the fixture's only file
+    assert dict(flags_of(program.argv[2:], "").values)["--vocab-size"] == ("29096",)
+
+
+def test_a_checkout_for_a_newer_python_is_refused(there):
+    there.with_name("pyproject.toml").write_text('requires-python = ">=9.1"\n')
+    with pytest.raises(InputError, match=r"asks for Python 9\.1 and this is 3\."):
+        read("--num-layers 2")
+
+
 def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path):
     path = tmp_path / "other.yaml"
     path.write_text("a: 1\n")

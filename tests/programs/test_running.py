@@ -19,6 +19,13 @@ rank = int(os.environ["RANK"])
 torch.zeros((rank + 1) * 2**20, dtype=torch.uint8, device="cuda")
 if "--fail" in sys.argv:
     raise ValueError("no such thing")
+made = next((word for word in sys.argv if word.endswith(".so")), None)
+if made and rank == 0:
+    open(made, "w").close()
+if made and not (os.path.exists(made) and os.path.exists(made + ".asked")):
+    open(made + ".asked", "w").close()
+    if rank:
+        raise FileNotFoundError(made)
 print("said by the program")
 """
 
@@ -48,6 +55,12 @@ def test_each_rank_is_run_and_the_fullest_is_the_answer(script, capfd):
     assert "rank 3    4.00 MiB allocated" in said
     assert "nothing is learnt" in said
     assert "said by the program" not in said
+
+
+def test_what_the_first_process_makes_for_all_is_waited_for(script, tmp_path, capfd):
+    made = tmp_path / "helpers.so"
+    assert main(["simulate", "--from", f"{script} {made}", "--gpus", "h100"]) == 0
+    assert "rank 3    4.00 MiB allocated" in capfd.readouterr().out
 
 
 def test_as_json_it_has_each_rank(script, capfd):

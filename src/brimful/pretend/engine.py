@@ -11,7 +11,10 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
+
+from brimful.pretend import kernels
 
 ENGINE_AND_PYTHON = 2
 """Uses of a storage that the engine alone holds, seen from Python."""
@@ -85,12 +88,32 @@ def parts_of(func: Any) -> Any:
         func: The operator overload.
     """
     if not _has_kernel(func, "CompositeImplicitAutograd"):
-        return None
+        return _written_in_python(func)
     if not _has_kernel(func, "PrivateUse1"):
         return func.decompose
     if func not in _OURS:
         return None
     return partial(func._op_dk, torch._C.DispatchKey.PrivateUse1)  # noqa: SLF001
+
+
+def _written_in_python(func: Any) -> Any:
+    """Return the kernel of an operation that a program wrote in Python (``torch.library``).
+
+    That it may allocate more than its result is seen by running it, not by its fake. What cannot be
+    run here is left to that.
+    """
+    if (written := OPDEFS.get(func.name())) is None:
+        return None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        by_device = written._backend_fns  # noqa: SLF001
+        kernel = by_device.get(kernels.current(), by_device.get(None))
+        try:
+            return kernel(*args, **kwargs) if kernel else NotImplemented
+        except Exception:  # noqa: BLE001 - whatever it needs that is not here
+            return NotImplemented
+
+    return run
 
 
 def _has_kernel(func: Any, key: str) -> bool:

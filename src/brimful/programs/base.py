@@ -1,12 +1,15 @@
 """Values that all programs share."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from brimful.errors import InputError
 
+STEPS = Path(__file__).parent / "steps"
+"""Where what runs a step of a program lies, for those that need something around them."""
 FOLDER = "<folder>"
 """Stands in arguments and files for the folder that a program's files are written to."""
 

@@ -4,11 +4,10 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError
-from brimful.programs.base import FOLDER, Program, Rank
+from brimful.programs.base import FOLDER, STEPS, Program, Rank
 from brimful.programs.mock_rows import few_steps, few_words
 
 _STEP, _GIVEN = "hf_trainer_step.py", "given.json"
@@ -58,7 +57,7 @@ def program_of(  # noqa: PLR0913 - what a program around the Trainer says
     }
     return Program(
         name=f"transformers {version('transformers')}'s Trainer",
-        argv=(str(Path(__file__).parent / "steps" / _STEP), f"{FOLDER}/{_GIVEN}"),
+        argv=(str(STEPS / _STEP), f"{FOLDER}/{_GIVEN}"),
         world_size=world_size,
         ranks=(Rank(0, "every GPU does the same"),),
         assume=("triton",),

@@ -1,4 +1,4 @@
-"""Megatron-LM's ``pretrain_gpt.py``: what of its command line is changed, and which ranks are run.
+"""Megatron-LM's ``pretrain_*.py``: what of a command line is changed, and which ranks are run.
 
 What needs files (data, tokenizers, checkpoints, logs) is replaced by Megatron's own mock data and a
 tokenizer that is a number; schedules of learning rates end with the steps that are run; times, of
@@ -10,14 +10,28 @@ Source: Megatron-LM 0.20 (``megatron/training/arguments.py``, ``megatron/core/pa
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from brimful.errors import InputError
-from brimful.programs.base import Command, Flags, Program, Rank, flags_of
+from brimful.programs.base import STEPS, Command, Flags, Program, Rank, flags_of
 
 SCRIPT = "pretrain_gpt.py"
+_T5, _BERT, _HYBRID = "pretrain_t5.py", "pretrain_bert.py", "pretrain_hybrid.py"
+SCRIPTS = {
+    SCRIPT: "",
+    "pretrain_mamba.py": "",
+    _HYBRID: "",
+    _T5: "examples/t5",
+    _BERT: "examples/bert",
+}
+"""Where each lies in a checkout: at its top, or in a folder (older checkouts: all at the top)."""
+_OF_DOCUMENTS = frozenset({_T5, _BERT})
+"""Those whose data sets have no mock data."""
 NODE = 8
 """GPUs that are taken where nothing says how many there are: a node of this many, or more."""
 _STEPS = 2
@@ -31,8 +45,11 @@ _OF_TOKENIZER = {
     "GPT2BPETokenizer": _GPT2_VOCAB,
     "Llama2Tokenizer": 32000,
     "TikTokenizer": 2**17,
+    "BertWordPieceLowerCase": 30522,
+    "BertWordPieceCase": 28996,
 }
-"""Of tokenizers whose kind says how many there are (TikTokenizer: Megatron's own default)."""
+"""Of tokenizers whose kind says how many there are (TikTokenizer: the default; BERT: its own two
+vocabularies)."""
 _OF_FILE = {"nemotron_2_256k.model": 256_000}
 """Of tokenizers that Megatron's own examples and tests name by their file."""
 _EVEN = "every expert gets as many tokens; a router of random weights is uneven"
@@ -56,6 +73,8 @@ _SCHEDULE = frozenset({
     "--exit-duration-in-mins", "--save-interval", "--rampup-batch-size", "--min-lr",
     "--use-checkpoint-opt_param-scheduler", "--override-opt_param-scheduler", "--full-validation",
 })  # fmt: skip
+_OF_T5 = frozenset({"--encoder-num-layers", "--decoder-num-layers", "--decoder-seq-length"})
+_OF_HYBRID = ("--hybrid-", "--mamba-")
 _PREFIXES = (
     "--lr-", "--wandb-", "--profile-", "--fim-", "--dist-ckpt-", "--ckpt-fully-", "--ckpt-assume-",
     "--ckpt-convert-", "--async-", "--no-load-", "--no-save-", "--non-persistent-",
@@ -73,9 +92,10 @@ def program(command: Command, world_size: int | None) -> Program:
     Raises:
         InputError: A degree does not divide the world, or something is not installed.
     """
-    flags = flags_of(command.arguments, SCRIPT)
+    name = Path(command.script).name
+    flags = flags_of(command.arguments, name)
     size, notes = _world(flags, world_size or command.num_processes, command.environment)
-    vocab, of = _vocabulary(flags)
+    vocab, of = _vocabulary(flags, name)
     changed = (
         "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(vocab),
         "--train-iters", str(_STEPS), "--eval-iters", "0", "--eval-interval", "1000",
@@ -85,14 +105,38 @@ def program(command: Command, world_size: int | None) -> Program:
         notes = (*notes, _EVEN)
     kept = tuple(word for flag, given in flags.values if _stays(flag) for word in (flag, *given))
     return Program(
-        name="Megatron-LM's pretrain_gpt.py",
-        argv=(_script(command.script), *kept, *changed),
+        name=f"Megatron-LM's {name}",
+        argv=(*_around(name), _script(command.script), *kept, *changed),
         world_size=size,
         ranks=_ranks(flags, size),
         assume=_ASSUMED,
         environment={_CONNECTIONS: "8" if _is_fsdp(flags) else "1", **command.environment},
         notes=(*notes, _MOCK, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them"),
     )
+
+
+def script_of(folders: Iterable[Path], flags: Mapping[str, Any]) -> str:
+    """Return the script of a YAML of arguments, which does not name it.
+
+    Args:
+        folders: In which a checkout may be.
+        flags: Of the YAML, with their values; some are of one script alone, as is a vocabulary of
+            word pieces, which is a text.
+    """
+    name = SCRIPT
+    if _OF_T5 & set(flags):
+        name = _T5
+    elif any(flag.startswith(_OF_HYBRID) for flag in flags):
+        name = _HYBRID
+    elif str(flags.get("--vocab-file", "")).endswith(".txt"):
+        name = _BERT
+    places = (folder / inside / name for folder in folders for inside in ("", SCRIPTS[name]))
+    return next((str(place) for place in places if place.is_file()), name)
+
+
+def _around(name: str) -> tuple[str, ...]:
+    """Return what runs a script that needs rows of ours."""
+    return (str(STEPS / "megatron_rows.py"),) if name in _OF_DOCUMENTS else ()
 
 
 def _is_fsdp(flags: Flags) -> bool:
@@ -154,7 +198,7 @@ def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
     )
 
 
-def _vocabulary(flags: Flags) -> tuple[int, str]:
+def _vocabulary(flags: Flags, script: str) -> tuple[int, str]:
     """Return the rows of the vocabulary before Megatron pads them, and who says so.
 
     Raises:
@@ -162,14 +206,16 @@ def _vocabulary(flags: Flags) -> tuple[int, str]:
     """
     if flags.has("--vocab-size"):
         return flags.first("--vocab-size", default=0), "by --vocab-size"
-    kind = flags.text("--tokenizer-type") or "GPT2BPETokenizer"
+    of_script = "BertWordPieceLowerCase" if script == _BERT else "GPT2BPETokenizer"
+    kind = flags.text("--tokenizer-type") or of_script
     if flags.has("--padded-vocab-size"):
         return flags.first("--padded-vocab-size", default=0), "by --padded-vocab-size"
     words = Path(flags.text("--vocab-file") or "-")
     if kind == "GPT2BPETokenizer" and words.is_file():
         return len(json.loads(words.read_text("utf-8"))), f"in {words}"
     if kind in _OF_TOKENIZER:
-        return _OF_TOKENIZER[kind], f"of {kind}"
+        extra = flags.first("--vocab-extra-ids", default=0)
+        return _OF_TOKENIZER[kind] + extra, f"of {kind}"
     model = flags.text("--tokenizer-model")
     if (rows := _OF_FILE.get(Path(model).name)) is not None:
         return rows, f"of {Path(model).name}"
@@ -210,9 +256,27 @@ def _script(named: str) -> str:
             f"{' && '.join(missing)}; then give the script's path in --from"
         )
     assert found is not None, "or it is missing"
+    _check_python(found.parent / "pyproject.toml")
     return str(found)
 
 
+def _check_python(project: Path) -> None:
+    """Refuse a checkout that asks for a newer Python than this one.
+
+    Raises:
+        InputError: It does.
+    """
+    text = project.read_text("utf-8") if project.is_file() else ""
+    found = _PYTHON.search(text)
+    if found and sys.version_info < (asked := (int(found[1]), int(found[2]))):
+        raise InputError(
+            f"{project} asks for Python {asked[0]}.{asked[1]} and this is "
+            f"{sys.version_info[0]}.{sys.version_info[1]}; install Brimful in an environment of "
+            f"that Python, or take an older Megatron-LM"
+        )
+
+
+_PYTHON = re.compile(r'^requires-python\s*=\s*">=\s*(\d+)\.(\d+)', re.MULTILINE)
 _NEEDED = {
     "einops": "einops",
     "nvdlfw_inspect": "nvdlfw-inspect",
@@ -228,10 +292,13 @@ _NEEDED = {
 
 def _places(named: str) -> Iterator[Path]:
     yield Path(named)
-    yield Path("Megatron-LM", SCRIPT)
+    name = Path(named).name
+    for inside in ("", SCRIPTS[name]):
+        yield Path("Megatron-LM", inside, name)
     try:
         spec = find_spec("megatron.training")
     except ModuleNotFoundError:
         spec = None
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        yield Path(folder).parents[1] / SCRIPT
+        for inside in ("", SCRIPTS[name]):
+            yield Path(folder).parents[1] / inside / name

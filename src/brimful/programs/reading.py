@@ -12,7 +12,7 @@ from brimful.programs import llama_factory, megatron, trl
 from brimful.programs.base import Command, Program
 
 PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
-    megatron.SCRIPT: megatron.program,
+    **dict.fromkeys(megatron.SCRIPTS, megatron.program),
     trl.COMMAND: trl.program,
     llama_factory.COMMAND: llama_factory.program,
 }
@@ -93,9 +93,8 @@ def _of_yaml(path: Path) -> Command:
     variables = content.get(_VARIABLES) or {}
     plain = {str(k): str(v) for k, v in variables.items() if "$" not in str(v)}
     arguments = [word for flag, value in flags.items() for word in _words(str(flag), value)]
-    # A YAML of a checkout of the program's own belongs to the script at its top.
-    above = (folder / megatron.SCRIPT for folder in path.resolve().parents)
-    script = next((str(each) for each in above if each.is_file()), megatron.SCRIPT)
+    # A YAML of a checkout of the program's own belongs to a script of that.
+    script = megatron.script_of(path.resolve().parents, {str(k): v for k, v in flags.items()})
     return Command(script, tuple(arguments), plain, None)
 
 

@@ -62,7 +62,15 @@ def run_program(
         return peak
 
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
-        return tuple(threads.map(run, asked))
+        begun = [threads.submit(run, one) for one in asked]
+    # What the first process makes for all (compiled helpers, indices) others wait for at a barrier,
+    # and here nobody waits: who failed beside it is run once more, behind it.
+    first = begun[0].result()
+    others = (
+        each.result() if each.exception() is None else run(one)
+        for one, each in zip(asked[1:], begun[1:], strict=True)
+    )
+    return (first, *others)
 
 
 def _run_rank(asked: Asked) -> RankPeak:

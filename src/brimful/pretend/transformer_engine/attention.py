@@ -33,13 +33,25 @@ _FP8 = (int(DType["kFloat8E4M3"]), int(DType["kFloat8E5M2"]))
 
 
 def _backend(*args: Any) -> Any:
-    """``get_fused_attn_backend``: whether cuDNN takes such a call in training."""
+    """``get_fused_attn_backend``: whether cuDNN takes such a call in training.
+
+    Since Transformer Engine 2.20 one value holds the arguments, and words of refusal come back too.
+    """
+    if hasattr(args[0], "qkv_dtype"):
+        asked = args[0]
+        found = _taken_by(int(asked.qkv_dtype), asked.head_dim_qk, asked.head_dim_v)
+        return found, "" if found != _Backend.NVTE_No_Backend else "cuDNN has no such kernel"
     types = [int(x) for x in args if isinstance(x, DType) or type(x).__name__ == "DType"]
     heads, groups, queries, keys, width, value_width = [x for x in args if type(x) is int][:6]
     del heads, groups, queries, keys
+    return _taken_by(types[0], width, value_width)
+
+
+def _taken_by(dtype: int, width: int, value_width: int) -> Any:
+    """Return cuDNN's kernel for heads of queries and values that are as wide."""
     capability = device.card().capability
     widest = max(width, value_width)
-    if types[0] in _FP8:
+    if dtype in _FP8:
         fits = (
             width == value_width == _MOST
             if capability < _BLACKWELL
@@ -50,7 +62,7 @@ def _backend(*args: Any) -> Any:
     if capability == _HOPPER and widest <= _MOST_ON_HOPPER:
         by_card = by_card or width == value_width
     is_taken = by_card and width % 8 == 0 and value_width % 8 == 0 and capability >= (8, 0)
-    is_half = types[0] in {int(DType["kFloat16"]), int(DType["kBFloat16"])}
+    is_half = dtype in {int(DType["kFloat16"]), int(DType["kBFloat16"])}
     return _Backend.NVTE_F16_arbitrary_seqlen if is_taken and is_half else _Backend.NVTE_No_Backend
 
 

@@ -5,9 +5,11 @@ Source: ``transformer_engine/common/util/pybind_helper.h``, ``pytorch/csrc/exten
 """
 
 import enum
+import importlib.metadata
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from brimful.errors import UnsupportedError
 
@@ -39,7 +41,8 @@ _GEMMS = ("INPUT", "WEIGHT", "OUTPUT")
 _LAYOUTS = """SB3HD SBH3D SBHD_SB2HD SBHD_SBH2D SBHD_SBHD_SBHD BS3HD BSH3D BSHD_BS2HD BSHD_BSH2D
 BSHD_BSHD_BSHD T3HD TH3D THD_T2HD THD_TH2D THD_THD_THD SBHD_BSHD_BSHD BSHD_SBHD_SBHD THD_BSHD_BSHD
 THD_SBHD_SBHD Paged_KV_BSHD_BSHD_BSHD Paged_KV_BSHD_SBHD_SBHD Paged_KV_SBHD_BSHD_BSHD
-Paged_KV_SBHD_SBHD_SBHD Paged_KV_THD_BSHD_BSHD Paged_KV_THD_SBHD_SBHD BHSD_BHSD_BHSD"""
+Paged_KV_SBHD_SBHD_SBHD Paged_KV_THD_BSHD_BSHD Paged_KV_THD_SBHD_SBHD BHSD_BHSD_BHSD
+QKV_Layout_NOT_SET"""
 _ENUMS = {
     "NVTE_Bias_Type": "NO_BIAS PRE_SCALE_BIAS POST_SCALE_BIAS ALIBI",
     "NVTE_Mask_Type": (
@@ -51,11 +54,23 @@ _ENUMS = {
         "BSHD SBHD THD SBHD_2BSHD BSHD_2SBHD THD_2BSHD THD_2SBHD BHSD QKV_Format_NOT_SET"
     ),
     "NVTE_QKV_Layout": _LAYOUTS,
-    "NVTE_Fused_Attn_Backend": "F16_max512_seqlen F16_arbitrary_seqlen FP8 No_Backend",
 }
 """Names after ``NVTE_``, of each enumeration."""
+_BACKENDS = {"NVTE_No_Backend": -1, "NVTE_F16_arbitrary_seqlen": 1, "NVTE_FP8": 2}
+_SHORT = {"NVTE_F16_max512_seqlen": 0}
+"""A kernel of attention that went with 2.16: from 2.20 on Python refuses names it does not have."""
+_WITHOUT_SHORT = (2, 16)
+_SCALINGS = {
+    "NVTE_DELAYED_TENSOR_SCALING": 0,
+    "NVTE_MXFP8_1D_SCALING": 1,
+    "NVTE_BLOCK_SCALING_1D": 2,
+    "NVTE_BLOCK_SCALING_2D": 3,
+    "NVTE_NVFP4_1D_SCALING": 4,
+    "NVTE_INVALID_SCALING": 100,
+}
 _PLAIN_ENUMS = {
     "NVTERoutingMapFormat": ("BYTEMAP", "BITMAP_U8"),
+    "NVTEQBHistogramMode": ("TWO_KERNEL", "FUSED_ATOMIC"),
     "Float8BlockScaleTensorFormat": ("GEMM_READY", "COMPACT", "INVALID"),
     "CommOverlapType": ("RS", "AG"),
     "CommOverlapAlgo": (
@@ -88,8 +103,19 @@ class FP8TensorMeta:
         self.amax_history = torch.Tensor()
 
 
+def _backends() -> dict[str, int]:
+    """Return the kernels of fused attention that the installed version names."""
+    try:
+        version = TorchVersion(importlib.metadata.version("transformer-engine"))
+    except importlib.metadata.PackageNotFoundError:
+        return _BACKENDS
+    return _BACKENDS if version >= _WITHOUT_SHORT else {**_BACKENDS, **_SHORT}
+
+
 NAMES: dict[str, Any] = {
     "DType": DType,
+    "NVTE_Fused_Attn_Backend": enum.IntEnum("NVTE_Fused_Attn_Backend", _backends()),
+    "NVTEScalingMode": enum.IntEnum("NVTEScalingMode", _SCALINGS),
     "FP8TensorMeta": FP8TensorMeta,
     **{
         name: enum.IntEnum(name, [f"NVTE_{each}" for each in names.split()], start=0)
