@@ -31,11 +31,11 @@ HELP = "predict peak memory and step time of one strategy"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
-    flags.add_model(parser)
+    flags.add_model(parser, optional=True)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=False)
     inference.add_arguments(parser)
-    parser.add_argument("--from", type=programs.refuses_all, help=argparse.SUPPRESS)
+    programs.add_arguments(parser)
     flags.add_prices(parser)
     add_page(parser)
     flags.add_verbose(parser)
@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Estimate and print."""
+    programs.check_alone(args, "estimate")
+    if args.source is not None:
+        return programs.run_estimate(args)
     if inference.is_asked(args):
         return inference.run_estimate(args)
     from msgspec.structs import replace

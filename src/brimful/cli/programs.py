@@ -1,4 +1,4 @@
-"""``--from`` of verbs that take no file there: a program that is known is run as it is."""
+"""``--from`` of verbs that take no file there: a known program is run as it is, or predicted."""
 
 import argparse
 from collections.abc import Callable
@@ -15,12 +15,14 @@ from brimful.escaping import shell_words
 from brimful.hardware.devices import cards
 from brimful.hardware.names import split_counts
 from brimful.programs.base import Rank
+from brimful.show.summary import Fact
 
 if TYPE_CHECKING:
     from brimful.programs.base import Program, RankPeak
     from brimful.show.answer import Answer
 
 SCHEMA = "brimful.program/1"
+PREDICTED_SCHEMA = "brimful.program_prediction/1"
 _HELP = (
     "a program of another framework by its command line, run as it is: 'pretrain_gpt.py "
     "--tensor-model-parallel-size 8 ...' of Megatron-LM, or the YAML of its arguments"
@@ -48,38 +50,64 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
 
         if is_program(text):
             raise UnsupportedError(
-                f"{verb} has no formula for a program of another framework; brimful simulate "
-                f"--from '...' runs it as it is on a pretend GPU"
+                f"{verb} takes no program of another framework: brimful estimate --from '...' "
+                f"predicts Megatron-LM's, brimful simulate --from '...' runs any on a pretend GPU"
             )
         return read(text)
 
     return parse
 
 
-def refuses_all(text: str) -> Path:
-    """Refuse what ``estimate`` is given by ``--from``.
-
-    Raises:
-        InputError: Always, but for a program, which is refused by its own sentence.
-    """
-    file_or_refusal("estimate")(text)
-    raise InputError("--from belongs to plan, and to simulate for a program; leave it out")
-
-
-def check_alone(args: argparse.Namespace) -> None:
+def check_alone(args: argparse.Namespace, verb: str) -> None:
     """Refuse what stands beside a program that says it itself.
+
+    Args:
+        args: The flags.
+        verb: Whose they are.
 
     Raises:
         InputError: A model stands there, or nothing does.
     """
     if args.source is None and args.model is None:
         raise InputError(
-            "simulate was given no MODEL; give a name (brimful models), a plan, or --from a program"
+            f"{verb} was given no MODEL; give a name (brimful models), a plan, or --from a program"
         )
     if args.source is None and args.world_size is not None:
         raise InputError(f"--world-size {args.world_size} belongs to --from; give --gpus instead")
     if args.source is not None and args.model is not None:
         raise InputError(f"{args.model} stands beside --from, which names the model; leave it out")
+
+
+def run_estimate(args: argparse.Namespace) -> int:
+    """Print what each kind of process of a program takes, by formula."""
+    from brimful.hardware.gpus import device_named
+    from brimful.programs.formulas import predict_program
+    from brimful.show.answer import Answer
+    from brimful.show.programs import predicted_summary
+
+    gpu, num = _gpus(args)
+    device = device_named(gpu)
+    found = predict_program(str(args.source), num, device)
+    fits = all(rank.fits for rank in found.ranks)
+    if args.json:
+        most = max(rank.predicted_peak_allocated_bytes for rank in found.ranks)
+        content = msgspec.to_builtins(found)
+        show_json(
+            {
+                "schema": PREDICTED_SCHEMA,
+                "statement": f"{most} bytes allocated at the peak, predicted",
+                **content,
+                "predicted_peak_allocated_bytes": most,
+                "fits": fits,
+            }
+        )
+    rests = "by formula, of Megatron-LM 0.20 and Transformer Engine 2.20"
+    following = Fact("next", "brimful simulate --from '...' runs the program itself, if installed")
+    tell(
+        args,
+        lambda: Answer(predicted_summary(found, device.description), (following,), (rests,)),
+    )
+    return FITS if fits else DOES_NOT_FIT
 
 
 def run_simulate(args: argparse.Namespace) -> int:
@@ -160,7 +188,6 @@ def _of_rank(program: "Program", rank: int | None) -> "Program":
 def _answer(program: "Program", peaks: "tuple[RankPeak, ...]", gpu: str) -> "Answer":
     from brimful.show.answer import Answer
     from brimful.show.programs import programs_summary
-    from brimful.show.summary import Fact
 
     card = next((each.description for each in cards() if each.name == gpu), gpu)
     rests = dict.fromkeys(line for peak in peaks for line in peak.assumptions)

@@ -93,7 +93,7 @@ def _phases(text: str) -> tuple[str, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
-    programs.check_alone(args)
+    programs.check_alone(args, "simulate")
     if args.source is not None:
         return programs.run_simulate(args)
     if inference.is_asked(args):

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.errors import InputError
 from brimful.programs.base import STEPS, Command, Flags, Program, Rank, flags_of
@@ -82,6 +82,48 @@ _PREFIXES = (
 """Beginnings of flags of schedules, logs and checkpoints."""
 
 
+class Told(NamedTuple):
+    """What a command line says, whether or not anything is installed.
+
+    Attributes:
+        name: The script's.
+        flags: Its own.
+        world_size: Processes.
+        ranks: One of each kind of stage.
+        stages: Which stage each of them is.
+        vocab: Rows of the vocabulary, before Megatron pads them.
+        notes: What was taken for granted, a sentence each.
+    """
+
+    name: str
+    flags: Flags
+    world_size: int
+    ranks: tuple[Rank, ...]
+    stages: tuple[int, ...]
+    vocab: int
+    notes: tuple[str, ...]
+
+
+def told(command: Command, world_size: int | None) -> Told:
+    """Read a command line.
+
+    Args:
+        command: As it was given.
+        world_size: Processes, where that is asked for.
+
+    Raises:
+        InputError: A degree does not divide the world, or nobody says how long the vocabulary is.
+    """
+    name = Path(command.script).name
+    flags = flags_of(command.arguments, name)
+    size, notes = _world(flags, world_size or command.num_processes, command.environment)
+    vocab, of = _vocabulary(flags, name)
+    if flags.has("--num-experts"):
+        notes = (*notes, _EVEN)
+    notes = (*notes, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them")
+    return Told(name, flags, size, _ranks(flags, size), _stages(flags), vocab, notes)
+
+
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line.
 
@@ -92,26 +134,21 @@ def program(command: Command, world_size: int | None) -> Program:
     Raises:
         InputError: A degree does not divide the world, or something is not installed.
     """
-    name = Path(command.script).name
-    flags = flags_of(command.arguments, name)
-    size, notes = _world(flags, world_size or command.num_processes, command.environment)
-    vocab, of = _vocabulary(flags, name)
+    name, flags, size, ranks, _, vocab, notes = told(command, world_size)
     changed = (
         "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(vocab),
         "--train-iters", str(_STEPS), "--eval-iters", "0", "--eval-interval", "1000",
         "--lr-decay-style", "constant", "--timing-log-option", "all",
     )  # fmt: skip
-    if flags.has("--num-experts"):
-        notes = (*notes, _EVEN)
     kept = tuple(word for flag, given in flags.values if _stays(flag) for word in (flag, *given))
     return Program(
         name=f"Megatron-LM's {name}",
         argv=(*_around(name), _script(command.script), *kept, *changed),
         world_size=size,
-        ranks=_ranks(flags, size),
+        ranks=ranks,
         assume=_ASSUMED,
         environment={_CONNECTIONS: "8" if _is_fsdp(flags) else "1", **command.environment},
-        notes=(*notes, _MOCK, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them"),
+        notes=(*notes, _MOCK),
     )
 
 
@@ -179,22 +216,27 @@ def _world(
     return size, ()
 
 
-def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
-    """Return one process of each kind of stage: the first, the second and the last.
+def _stages(flags: Flags) -> tuple[int, ...]:
+    """Return a stage of each kind: the first, the second and the last.
 
     Stages between hold fewer micro-batches than the second and no more of the model.
     """
+    stages = _degrees(flags)["pp"]
+    return tuple(dict.fromkeys((0, min(1, stages - 1), stages - 1)))
+
+
+def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
+    """Return one process of each kind of stage."""
     by = _degrees(flags)
     stages = by["pp"]
     if stages == 1:
         return (Rank(0, "every GPU does the same"),)
     is_inside = flags.has("--use-tp-pp-dp-mapping")
     step = by["tp"] * by["cp"] if is_inside else size // stages
-    second = [Rank(step, f"stage 2 of {stages}")] if stages > 2 else []  # noqa: PLR2004 - a middle
-    return (
-        Rank(0, f"stage 1 of {stages}, with the embedding"),
-        *second,
-        Rank(step * (stages - 1), f"stage {stages} of {stages}, with the loss"),
+    ends = {0: ", with the embedding", stages - 1: ", with the loss"}
+    return tuple(
+        Rank(step * stage, f"stage {stage + 1} of {stages}{ends.get(stage, '')}")
+        for stage in _stages(flags)
     )
 
 
@@ -253,7 +295,8 @@ def _script(named: str) -> str:
     if missing:
         raise InputError(
             f"Megatron-LM runs here as it is, and something of it is not installed: "
-            f"{' && '.join(missing)}; then give the script's path in --from"
+            f"{' && '.join(missing)}; then give the script's path in --from. brimful estimate "
+            f"--from '...' has formulas for much of it, and needs none of that"
         )
     assert found is not None, "or it is missing"
     _check_python(found.parent / "pyproject.toml")

@@ -43,7 +43,7 @@ def read_program(text: str, world_size: int | None) -> Program:
         InputError: It cannot be read, or names no program that is known.
         FileFormatError: The YAML has no arguments.
     """
-    command = _of_yaml(Path(text)) if _is_yaml(text) else _of_line(text)
+    command = read_command(text)
     read = PROGRAMS.get(Path(command.script).name)
     if read is None:
         known = ", ".join(sorted(PROGRAMS))
@@ -54,7 +54,21 @@ def read_program(text: str, world_size: int | None) -> Program:
     return read(command, world_size)
 
 
-def _is_yaml(text: str) -> bool:
+def read_command(text: str) -> Command:
+    """Take apart what was typed, whatever program it names.
+
+    Args:
+        text: A command line, or a YAML of arguments, alone or behind the script.
+
+    Raises:
+        InputError: It cannot be read.
+        FileFormatError: The YAML has no arguments.
+    """
+    return _of_yaml(Path(text)) if is_arguments(text) else _of_line(text)
+
+
+def is_arguments(text: str) -> bool:
+    """Whether a text is a YAML of a program's arguments, and no command line."""
     # A path of a YAML may have spaces; a script before it makes a command line of it.
     return Path(text).suffix in _YAML and not is_program(text)
 

@@ -1,8 +1,9 @@
-"""The answer to ``simulate --from``: what each kind of process of a known program takes."""
+"""The answer to ``--from`` of a known program: what each kind of process takes."""
 
 from collections.abc import Sequence
 
 from brimful.programs.base import Program, RankPeak
+from brimful.programs.formulas import Prediction
 from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 
@@ -32,6 +33,42 @@ def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> 
             *(Fact(f"rank {peak.rank}", rank_words(peak)) for peak in peaks),
             *((Fact("unknown", ", ".join(unknown)),) if unknown else ()),
             *(Fact("assumes", note) for note in program.notes),
+        ),
+    )
+
+
+def predicted_summary(found: Prediction, card: str) -> Summary:
+    """Say what a program takes of each GPU by formula, the fullest first in the meter.
+
+    Args:
+        found: What was predicted.
+        card: On which GPU.
+    """
+    fullest = max(found.ranks, key=lambda rank: rank.predicted_peak_reserved_bytes)
+    return Summary(
+        "FITS" if all(rank.fits for rank in found.ranks) else "NO",
+        f"{found.name} on {found.world_size} x {card}",
+        Meter(
+            fullest.predicted_peak_reserved_bytes,
+            fullest.capacity_bytes,
+            f"reserved by rank {fullest.rank}, predicted",
+        ),
+        (
+            *(
+                Fact(
+                    f"rank {rank.rank}",
+                    f"{format_bytes(rank.predicted_peak_allocated_bytes)} allocated, "
+                    f"{format_bytes(rank.predicted_peak_reserved_bytes)} reserved at the peak: "
+                    f"{rank.words}",
+                )
+                for rank in found.ranks
+            ),
+            Fact(
+                "of which",
+                f"{format_bytes(fullest.state_bytes)} are parameters, gradients and optimizer "
+                f"states; the peak is in {fullest.place}",
+            ),
+            *(Fact("assumes", note) for note in found.notes),
         ),
     )
 

@@ -1,0 +1,90 @@
+"""The ends of a model: the embedding of the first stage, the output layer and loss of the last.
+
+Source: ``megatron/core/models/gpt/gpt_model.py``, ``core/fusions/fused_cross_entropy.py``,
+``core/tensor_parallel/{layers,cross_entropy}.py``.
+"""
+
+from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
+from brimful.megatron.linear import norm_partials
+
+_INDEX_BYTES = 8
+
+
+def embed(m: Memory, at: Layout, chain: Chain) -> Block:
+    """Look tokens up: [S, hidden]."""
+    whole, size = at.tokens * at.hidden * HALF_BYTES, at.between * at.hidden
+    words = m.new(whole)
+    if at.sequence_parallel:
+        out = m.new(size * HALF_BYTES)
+        m.drop(words)
+        words = out
+    if at.has_positions:
+        places = m.new(whole)
+        added = m.new(whole)
+        turned = m.new(size * HALF_BYTES)
+        m.drop(added, words, places)
+    else:
+        turned = m.new(size * HALF_BYTES)
+        m.drop(words)
+    if not at.hidden_dropout:
+        return turned
+    out, mask = m.new(size * HALF_BYTES), m.new(size)
+    m.drop(turned)
+
+    def backward(gradient: Block) -> Block:
+        before = m.new(size * HALF_BYTES)
+        m.drop(gradient, mask)
+        return before
+
+    chain.add(backward)
+    return out
+
+
+def embedding_gradient(m: Memory, at: Layout, gradient: Block) -> None:
+    """Add the gradient of the embedding to where gradients are kept."""
+    m.scratch(at.vocab // at.tp * at.hidden * HALF_BYTES)
+    m.drop(gradient)
+
+
+def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
+    """Run the last norm, the output layer and the loss forward.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does, which is given an empty block for a gradient.
+        x: [S, hidden]; nobody holds it afterwards but what is kept.
+    """
+    between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
+    num = at.tokens * at.vocab // at.tp
+    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    normed = m.new(between)
+    logits = m.new(num * HALF_BYTES)
+    small = m.new(at.tokens * (4 * _INDEX_BYTES + 3 * FLOAT_BYTES))
+    in_place = at.loss == "te"
+    wide = logits if in_place else m.new(num * FLOAT_BYTES)
+    m.scratch(at.tokens * FLOAT_BYTES)
+    m.drop(small)
+    if not in_place:
+        m.drop(logits)
+
+    def backward(nothing: Block) -> Block:
+        m.drop(nothing)
+        dlogits = wide
+        if not in_place:
+            dlogits = m.new(num * HALF_BYTES)
+            m.drop(wide)
+        dgrad = m.new(whole)
+        if at.sequence_parallel:
+            scattered = m.new(between)
+            m.drop(dgrad)
+            dgrad = scattered
+        m.scratch(0 if at.fuses_wgrad else at.vocab // at.tp * at.hidden * HALF_BYTES)
+        m.drop(dlogits, normed)
+        dx = m.new(between)
+        m.scratch(norm_partials(at))
+        m.drop(dgrad, *stats, x)
+        return dx
+
+    chain.add(backward)

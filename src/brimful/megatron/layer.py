@@ -1,0 +1,76 @@
+"""A transformer layer of Megatron-Core: attention, an MLP, and what joins them to the residual.
+
+Source: ``megatron/core/transformer/{transformer_layer,mlp}.py``, ``core/fusions``.
+"""
+
+from brimful.hardware.cuda_reductions import row_sums_bytes
+from brimful.megatron.attention import attention
+from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.layout import HALF_BYTES, Layout
+from brimful.megatron.linear import linear, norm_linear
+
+
+def layer(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
+    """Run one layer forward.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        x: [S, hidden], the residual stream; nobody holds it afterwards but what is kept.
+    """
+    inner = Chain()
+    qkv = norm_linear(m, at, inner, x, at.queries + 2 * at.keys)
+    context = attention(m, at, inner, qkv)
+    out = linear(m, at, inner, context, at.queries)
+    x = _join(m, at, chain, x, (inner, out))
+    inner = Chain()
+    return _join(m, at, chain, x, (inner, _mlp(m, at, inner, x)))
+
+
+def _mlp(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
+    width = at.ffn // at.tp
+    wide = width * (2 if at.is_gated else 1)
+    before = norm_linear(m, at, chain, x, wide)
+    active = m.new(at.tokens * width * HALF_BYTES)
+
+    def backward(gradient: Block) -> Block:
+        out = m.new(at.tokens * wide * HALF_BYTES)
+        m.drop(gradient)
+        if at.has_bias and not at.is_gated:
+            m.scratch(row_sums_bytes(at.tokens, wide, HALF_BYTES, at.chip))
+        m.drop(before)
+        return out
+
+    chain.add(backward)
+    return linear(m, at, chain, active, width)
+
+
+def _join(m: Memory, at: Layout, chain: Chain, x: Block, branch: tuple[Chain, Block]) -> Block:
+    """Add a branch to the residual stream, with its bias and dropout.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does of the whole.
+        x: The residual, which the caller lets go of.
+        branch: What backward does of it, and its result.
+    """
+    of_branch, out = branch
+    size = at.between * at.hidden
+    mask = m.new(size if at.hidden_dropout else 0)
+    joined = m.new(size * HALF_BYTES)
+    m.drop(out, x)
+
+    def backward(gradient: Block) -> Block:
+        m.keep(gradient)  # it goes on along the residual
+        ahead = gradient
+        if at.hidden_dropout:
+            ahead = m.new(size * HALF_BYTES)
+            m.drop(gradient)
+        m.drop(mask)
+        m.drop(of_branch.run(ahead))  # added to the residual's in place
+        return gradient
+
+    chain.add(backward)
+    return joined

@@ -1,0 +1,356 @@
+"""What a command line of Megatron-LM says of memory, as numbers and switches.
+
+Defaults are those of Megatron-LM 0.20 (``megatron/training/arguments.py``,
+``core/transformer/transformer_config.py``).
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from brimful.errors import UnsupportedError
+from brimful.hardware.cuda_chips import Multiprocessors, Version, chips
+from brimful.programs.base import Flags
+
+Attention = Literal["unfused", "flash", "fused", "local"]
+"""Transformer Engine's plain attention, flash-attn's, cuDNN's; Megatron's own."""
+HALF_BYTES, FLOAT_BYTES = 2, 4
+_HOPPER = (9, 0)
+_KERNELS = ("unfused", "flash", "fused")
+_ROTARY = ("rope", "yarn")
+_NOT_YET = {
+    "--use-megatron-fsdp": "its own FSDP",
+    "--use-torch-fsdp2": "FSDP2",
+    "--multi-latent-attention": "multi-head latent attention",
+    "--num-experts": "mixtures of experts",
+    "--fp8-format": "fp8",
+    "--fp4-format": "fp4",
+    "--experimental-attention-variant": "linear and sparse attention",
+    "--optimizer-cpu-offload": "an optimizer on the host",
+    "--cpu-offloading": "activations on the host",
+    "--fine-grained-activation-offloading": "activations on the host",
+    "--mtp-num-layers": "prediction of several tokens",
+    "--cuda-graph-impl": "CUDA graphs",
+    "--enable-cuda-graph": "CUDA graphs",
+    "--external-cuda-graph": "CUDA graphs",
+    "--pipeline-model-parallel-layout": "a layout of stages by layer",
+    "--heterogeneous-layers-config-path": "layers that differ",
+    "--use-transformer-engine-op-fuser": "operations that Transformer Engine fuses itself",
+    "--delay-wgrad-compute": "delayed gradients of weights",
+    "--overlap-moe-expert-parallel-comm": "overlapped exchanges of experts",
+    "--tp-comm-overlap": "user buffers",
+    "--qk-layernorm": "norms of queries and keys",
+    "--kv-channels-list": "heads that differ",
+    "--window-size": "windows",
+    "--use-precision-aware-optimizer": "states of other types",
+    "--transformer-impl-inference": "inference",
+    "--export-kd-cfg": "distillation",
+    "--defer-embedding-wgrad-compute": "a deferred gradient of the embedding",
+    "--spec": "blocks of one's own",
+    "--yaml-cfg": "a YAML of its configuration",
+}
+"""Flags of what has no formula yet: the program itself runs it."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process of Megatron-LM.
+
+    Attributes:
+        num_layers: Of the whole model.
+        hidden: Width of the residual stream.
+        heads: Of queries.
+        groups: Of keys and values.
+        channels: Width of a head.
+        ffn: Width of an MLP, of one half where it is gated.
+        is_gated: SwiGLU.
+        has_bias: Of linear layers.
+        qkv_bias: Of the projection to queries, keys and values alone.
+        is_rms: RMSNorm in place of LayerNorm.
+        has_positions: Learnt position embeddings.
+        has_rope: Rotary embeddings.
+        is_tied: Embedding and output layer are one.
+        vocab: Rows, padded.
+        max_positions: Rows of learnt positions.
+        seq_len: Tokens of a row.
+        micro_batch: Rows of a micro-batch.
+        num_micro: Micro-batches of a step.
+        tp, pp, cp, dp, vp: Degrees; dp of replicas, vp of chunks of layers in a stage.
+        stage: Which stage this is.
+        sequence_parallel: Whether what lies between products is sharded over tp.
+        attention: Its kernel.
+        hidden_dropout, attention_dropout: Whether they drop.
+        transformer_engine: Whether layers are Transformer Engine's.
+        fuses_wgrad: Gradients of weights are added where they are kept.
+        distributed_optimizer: Whether states are sharded over replicas.
+        is_half: 16-bit parameters with fp32 copies.
+        grads_bytes: Of an element of gradients.
+        loss: Cross-entropy's kernel.
+        recompute: Of a block: nothing, the core of attention, or all.
+        recompute_layers: Under full recompute: layers of a unit, or how many of a stage.
+        recompute_method: ``uniform`` or ``block``.
+        recompute_modules: Under selective recompute.
+        first_layers, last_layers: Of the first and the last stage, where these differ.
+        mask: Whether the data loader makes masks.
+        counts_zeros: Whether zeros of gradients are counted.
+        fused_bias_act, fused_bias_dropout, masked_softmax: Fusions of Megatron's.
+        counts_embedding, counts_loss: Whether stages count the ends of the model as layers.
+        group: Micro-batches that run through a chunk before the next one runs.
+        optimizer_instances: Groups of replicas that each hold all states.
+        capability: The card's.
+    """
+
+    num_layers: int
+    hidden: int
+    heads: int
+    groups: int
+    channels: int
+    ffn: int
+    is_gated: bool
+    has_bias: bool
+    qkv_bias: bool
+    is_rms: bool
+    has_positions: bool
+    has_rope: bool
+    is_tied: bool
+    vocab: int
+    max_positions: int
+    seq_len: int
+    micro_batch: int
+    num_micro: int
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+    vp: int
+    stage: int
+    sequence_parallel: bool
+    attention: Attention
+    hidden_dropout: bool
+    attention_dropout: bool
+    transformer_engine: bool
+    fuses_wgrad: bool
+    distributed_optimizer: bool
+    is_half: bool
+    grads_bytes: int
+    loss: Literal["native", "te", "none"]
+    recompute: Literal["", "selective", "full"]
+    recompute_modules: tuple[str, ...]
+    recompute_layers: int
+    recompute_method: str
+    mask: bool
+    counts_zeros: bool
+    fused_softmax: bool
+    first_layers: int
+    last_layers: int
+    counts_embedding: bool
+    counts_loss: bool
+    group: int
+    optimizer_instances: int
+    capability: Version
+
+    @property
+    def chip(self) -> Multiprocessors:
+        """That it runs on."""
+        return chips()[self.capability]
+
+    @property
+    def tokens(self) -> int:
+        """Of a micro-batch, on this process."""
+        return self.seq_len * self.micro_batch // self.cp
+
+    @property
+    def between(self) -> int:
+        """Tokens between products: a shard of them under sequence parallelism."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+
+    @property
+    def queries(self) -> int:
+        """Width of all queries of a token, on this process."""
+        return self.heads * self.channels // self.tp
+
+    @property
+    def keys(self) -> int:
+        """Width of all keys of a token, on this process."""
+        return max(1, self.groups // self.tp) * self.channels
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the embedding is here."""
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the loss is here."""
+        return self.stage == self.pp - 1
+
+    @property
+    def layers_here(self) -> int:
+        """Layers of this stage, of all its chunks."""
+        return sum(self.layers_of(chunk) for chunk in range(self.vp))
+
+    def layers_of(self, chunk: int) -> int:
+        """Return the layers of one chunk of this stage."""
+        if self.counts_embedding or self.counts_loss:
+            each = (self.num_layers + self.counts_embedding + self.counts_loss) // self.pp
+            first = self.counts_embedding and self.is_first and chunk == 0
+            last = self.counts_loss and self.is_last and chunk == self.vp - 1
+            return each // self.vp - first - last
+        if self.pp > 1 and self.is_first and self.first_layers:
+            return self.first_layers // self.vp
+        if self.pp > 1 and self.is_last and self.last_layers:
+            return self.last_layers // self.vp
+        ends = (self.first_layers > 0) + (self.last_layers > 0) if self.pp > 1 else 0
+        rest = self.num_layers - self.first_layers - self.last_layers
+        return rest // (self.pp - ends) // self.vp
+
+    @property
+    def num_ahead(self) -> int:
+        """Chunks that run forward before the first one runs backward."""
+        if self.vp == 1:
+            return self.pp - self.stage - 1
+        return 2 * (self.pp - self.stage - 1) + (self.vp - 1) * self.group
+
+    def chunk_of(self, index: int) -> tuple[int, int]:
+        """Return which chunk runs at a place of the order, and of which micro-batch."""
+        round_of, inside = divmod(index, self.group * self.vp)
+        rows = min(self.group, self.num_micro - round_of * self.group)
+        return inside // rows, round_of * self.group + inside % rows
+
+
+def layout(flags: Flags, *, vocab: int, world_size: int, stage: int, capability: Version) -> Layout:
+    """Read a command line.
+
+    Args:
+        flags: Of ``pretrain_gpt.py``.
+        vocab: Rows of the vocabulary, before they are padded.
+        world_size: Processes.
+        stage: Of which pipeline stage.
+        capability: The card's.
+
+    Raises:
+        InputError: A number is none.
+        UnsupportedError: It asks for what has no formula.
+    """
+    for flag, words in _NOT_YET.items():
+        if flags.has(flag):
+            raise UnsupportedError(f"{words} ({flag}) of Megatron-LM has no formula; simulate it")
+    return Layout(
+        stage=stage,
+        capability=capability,
+        **_model(flags, vocab),
+        **_degrees(flags, world_size),
+        **_switches(flags, capability),
+        **_recomputed(flags),
+    )
+
+
+def _model(flags: Flags, vocab: int) -> dict[str, Any]:
+    number, has = flags.first, flags.has
+    hidden = number("--hidden-size", default=1)
+    heads = number("--num-attention-heads", default=1)
+    is_gated = has("--swiglu")
+    # Of gated MLPs two thirds, so that there are as many parameters: a multiple of 64.
+    ffn = 4 * hidden * 2 // 3 // 64 * 64 if is_gated else 4 * hidden
+    has_bias = not has("--disable-bias-linear")
+    multiple = number("--make-vocab-size-divisible-by", default=128)
+    multiple *= number("--tensor-model-parallel-size", default=1)
+    positions = flags.text("--position-embedding-type") or "learned_absolute"
+    return {
+        "num_layers": number("--num-layers", default=1),
+        "hidden": hidden,
+        "heads": heads,
+        "groups": number("--num-query-groups", default=heads)
+        if has("--group-query-attention")
+        else heads,
+        "channels": number("--kv-channels", default=hidden // heads),
+        "ffn": number("--ffn-hidden-size", default=ffn),
+        "is_gated": is_gated,
+        "has_bias": has_bias,
+        "qkv_bias": has_bias or has("--add-qkv-bias"),
+        "is_rms": flags.text("--normalization") == "RMSNorm",
+        "has_positions": positions == "learned_absolute",
+        "has_rope": positions in _ROTARY,
+        "is_tied": not has("--untie-embeddings-and-output-weights"),
+        "vocab": number("--padded-vocab-size", default=-(-vocab // multiple) * multiple),
+        "max_positions": number("--max-position-embeddings", default=1),
+        "seq_len": number("--seq-length", default=1),
+        "micro_batch": number("--micro-batch-size", default=1),
+    }
+
+
+def _degrees(flags: Flags, world_size: int) -> dict[str, Any]:
+    number, has = flags.first, flags.has
+    tp = number("--tensor-model-parallel-size", default=1)
+    pp = number("--pipeline-model-parallel-size", default=1)
+    cp = number("--context-parallel-size", default=1)
+    dp = max(1, world_size // (tp * pp * cp))
+    of_embedding = has("--account-for-embedding-in-pipeline-split")
+    of_loss = has("--account-for-loss-in-pipeline-split")
+    layers = number("--num-layers", default=1) + of_embedding + of_loss
+    by_chunk = number("--num-layers-per-virtual-pipeline-stage", default=0)
+    chunks = number("--num-virtual-stages-per-pipeline-rank", default=1)
+    micro = number("--micro-batch-size", default=1)
+    return {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp": dp,
+        "vp": max(1, layers // pp // by_chunk) if by_chunk else chunks,
+        "num_micro": max(1, number("--global-batch-size", default=micro * dp) // (micro * dp)),
+        "group": number("--microbatch-group-size-per-virtual-pipeline-stage", default=pp),
+        "first_layers": number("--decoder-first-pipeline-num-layers", default=0),
+        "last_layers": number("--decoder-last-pipeline-num-layers", default=0),
+        "counts_embedding": of_embedding,
+        "counts_loss": of_loss,
+        "sequence_parallel": has("--sequence-parallel") and tp > 1,
+        "distributed_optimizer": has("--use-distributed-optimizer"),
+        "optimizer_instances": number("--num-distributed-optimizer-instances", default=1),
+    }
+
+
+def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
+    has = flags.has
+    is_te = flags.text("--transformer-impl") != "local"
+    # Gradients of bf16 are added up in fp32 unless it is said, those of fp16 only where it is.
+    is_wide = not has("--fp16") or has("--accumulate-allreduce-grads-in-fp32")
+    kind = flags.text("--cross-entropy-fusion-impl") or "native"
+    return {
+        "attention": _attention(flags, capability, is_te=is_te),
+        "hidden_dropout": _drops(flags, "--hidden-dropout"),
+        "attention_dropout": _drops(flags, "--attention-dropout"),
+        "transformer_engine": is_te,
+        "fuses_wgrad": not has("--no-gradient-accumulation-fusion"),
+        "is_half": has("--bf16") or has("--fp16"),
+        "grads_bytes": FLOAT_BYTES if is_wide and not has("--grad-reduce-in-bf16") else HALF_BYTES,
+        "loss": kind if has("--cross-entropy-loss-fusion") else "none",
+        "mask": not has("--no-create-attention-mask-in-dataloader"),
+        "counts_zeros": has("--log-num-zeros-in-grad"),
+        "fused_softmax": is_te or not has("--no-masked-softmax-fusion"),
+    }
+
+
+def _recomputed(flags: Flags) -> dict[str, Any]:
+    given = flags.text("--recompute-granularity")
+    if not given and flags.has("--recompute-activations"):
+        given = "selective"
+    return {
+        "recompute": given,
+        "recompute_modules": tuple(flags.text("--recompute-modules").split()) or ("core_attn",),
+        "recompute_layers": flags.first("--recompute-num-layers", default=1),
+        "recompute_method": flags.text("--recompute-method") or "uniform",
+    }
+
+
+def _drops(flags: Flags, name: str) -> bool:
+    text = flags.text(name)
+    return not text or float(text) > 0  # 0.1 unless it is said
+
+
+def _attention(flags: Flags, capability: Version, *, is_te: bool) -> str:
+    """Return the kernel: cuDNN's on Hopper and later, flash-attn's before, unless it is said."""
+    asked = flags.text("--attention-backend")
+    if not is_te or asked == "local":
+        return "local"
+    if asked in _KERNELS:
+        return asked
+    return "flash" if flags.has("--use-flash-attn") or capability < _HOPPER else "fused"

@@ -1,0 +1,88 @@
+"""Transformer Engine's linear layers, a norm before them or alone, cut over tensor parallelism.
+
+Source: ``transformer_engine/pytorch/module/{layernorm_linear,linear}.py`` of 2.20, as its own
+Python runs on the pretend GPU.
+"""
+
+from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
+
+_NORM_BLOCKS = 2
+"""Rows of partial sums of a norm's weight gradient, for each multiprocessor."""
+
+
+def norm_partials(at: Layout) -> int:
+    """Bytes of partial sums of the gradient of a norm's weight."""
+    return _NORM_BLOCKS * at.chip.num_multiprocessors * at.hidden * FLOAT_BYTES
+
+
+def norm_linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Block:
+    """Run a norm and a product whose columns are cut: [S, hidden] to [T, width].
+
+    S are the tokens between products, T those of products: all, gathered under sequence
+    parallelism.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        x: The input, which somebody holds.
+        width: Of the result on this process.
+    """
+    between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
+    m.keep(x)
+    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    normed = m.new(between)
+    gathered = m.new(whole) if at.sequence_parallel else None
+    out = m.new(at.tokens * width * HALF_BYTES)
+    if gathered:
+        m.drop(gathered)
+
+    def backward(gradient: Block) -> Block:
+        again = m.new(whole) if at.sequence_parallel else None
+        dgrad = m.new(whole)
+        scattered = m.new(between) if at.sequence_parallel else None
+        wgrad = None if at.fuses_wgrad else m.new(width * at.hidden * HALF_BYTES)
+        m.drop(normed, *([again] if again else []))
+        dx = m.new(between)
+        m.scratch(norm_partials(at))
+        if scattered:
+            m.drop(scattered)
+        m.drop(*stats, dgrad, gradient, x)
+        if wgrad:
+            m.drop(wgrad)
+        return dx
+
+    chain.add(backward)
+    return out
+
+
+def linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Block:
+    """Run a product whose rows are cut: [T, width] to [S, hidden].
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        x: The input; held by nobody else afterwards.
+        width: Of the input on this process.
+    """
+    between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
+    out = m.new(whole)
+    if at.sequence_parallel:
+        scattered = m.new(between)
+        m.drop(out)
+        out = scattered
+
+    def backward(gradient: Block) -> Block:
+        gathered = m.new(whole) if at.sequence_parallel else None
+        dgrad = m.new(at.tokens * width * HALF_BYTES)
+        wgrad = None if at.fuses_wgrad else m.new(at.hidden * width * HALF_BYTES)
+        m.drop(gradient, *([gathered] if gathered else []))
+        m.drop(x)
+        if wgrad:
+            m.drop(wgrad)
+        return dgrad
+
+    chain.add(backward)
+    return out

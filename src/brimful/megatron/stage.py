@@ -1,0 +1,169 @@
+"""The peak of one stage: states, and micro-batches in the order in which its schedule runs them.
+
+Source: ``megatron/core/pipeline_parallel/schedules.py``.
+"""
+
+from typing import NamedTuple
+
+from brimful.allocator.config import parse_settings
+from brimful.allocator.replay import replay
+from brimful.hardware.cuda_libraries import libraries
+from brimful.megatron.attention import scores_bytes
+from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.ends import embed, embedding_gradient, loss
+from brimful.megatron.layer import layer
+from brimful.megatron.layout import HALF_BYTES, Layout
+from brimful.megatron.states import model_bytes, moment_bytes, parameters
+
+_HOPPER = (9, 0)
+_TE_WORKSPACE, _TE_WORKSPACE_HOPPER = 4 * 2**20, 32 * 2**20 + 1024
+"""Of cuBLAS within Transformer Engine (``get_cublas_workspace_size_bytes``)."""
+_ZEROS_BYTES = 9
+"""Of an element while zeros are counted: a mask, and the mask as numbers."""
+
+
+class Peak(NamedTuple):
+    """What a stage takes.
+
+    Attributes:
+        predicted_peak_allocated_bytes: Blocks at most, as ``torch.cuda`` counts them.
+        predicted_peak_reserved_bytes: What the allocator holds at most, by its replay.
+        state_bytes: Of it parameters, gradients and states.
+        workspace_bytes: Of it workspaces.
+        place: What runs at the peak.
+        fits: Whether the card has room for it.
+    """
+
+    predicted_peak_allocated_bytes: int
+    predicted_peak_reserved_bytes: int
+    state_bytes: int
+    workspace_bytes: int
+    place: str
+    fits: bool
+
+
+def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) -> Peak:
+    """Return what a process takes at its peak.
+
+    Args:
+        at: The process.
+        cublas_bytes: PyTorch's workspace of a handle, where the environment says; None: the card's.
+        capacity_bytes: What the allocator can have; None: anything.
+    """
+    m = Memory()
+    m.place = "loading"
+    for num_bytes in model_bytes(at):
+        m.new(num_bytes)
+    handle = libraries().cublas_bytes(at.capability) if cublas_bytes is None else cublas_bytes
+    multiplies = at.is_last or at.attention in ("unfused", "local")
+    workspaces = [handle] * (2 * multiplies)
+    if at.transformer_engine:
+        workspaces.append(_TE_WORKSPACE_HOPPER if at.capability >= _HOPPER else _TE_WORKSPACE)
+    for num_bytes in workspaces:
+        m.new(num_bytes)
+    if at.mask and (at.is_first or at.is_last):
+        m.new(at.micro_batch * at.seq_len * at.seq_len // at.cp)
+    _lasting(m, at)
+    for is_first_step in (True, False):  # the first makes the optimizer's states at its end
+        _Schedule(m, at).run()
+        m.place = "the optimizer's step"
+        for num_bytes in moment_bytes(at) if is_first_step else ():
+            m.new(num_bytes)
+        if at.counts_zeros:
+            m.scratch(_ZEROS_BYTES * max(parameters(at)))
+    done = replay(m.requests(), settings=parse_settings(""), capacity_bytes=capacity_bytes)
+    return Peak(
+        predicted_peak_allocated_bytes=done.peak_allocated_bytes,
+        predicted_peak_reserved_bytes=done.peak_reserved_bytes,
+        state_bytes=sum(model_bytes(at)) + sum(moment_bytes(at)),
+        workspace_bytes=sum(workspaces),
+        place=m.peak()[1],
+        fits=done.out_of_memory is None,
+    )
+
+
+def _lasting(m: Memory, at: Layout) -> None:
+    """Allocate what is made once: gathered inputs of the output layer, dummy gradients, angles."""
+    if at.is_last and at.sequence_parallel:
+        m.new(at.tokens * at.hidden * HALF_BYTES)
+    if at.fuses_wgrad:
+        qkv = at.queries + 2 * at.keys
+        wide = at.ffn // at.tp * (2 if at.is_gated else 1)
+        for rows, columns in ((qkv, at.hidden), (at.hidden, at.queries), (wide, at.hidden),
+                              (at.hidden, at.ffn // at.tp)):  # fmt: skip
+            m.new(rows * columns * HALF_BYTES)
+        if at.is_last:
+            m.new(at.vocab // at.tp * at.hidden * HALF_BYTES)
+    if at.attention == "local":
+        m.new(scores_bytes(at))
+    if at.has_rope:
+        m.new(at.seq_len * at.channels * 4)
+
+
+class _Schedule:
+    """Micro-batches through a stage: warm-up, one forward and one backward, the rest."""
+
+    def __init__(self, m: Memory, at: Layout) -> None:
+        self._m, self._at = m, at
+        self._chains: dict[tuple[int, int], Chain] = {}
+
+    def run(self) -> None:
+        """Run as many micro-batches as show the peak: two rounds of all chunks beyond warm-up."""
+        at = self._at
+        ahead = at.num_ahead
+        total = min(at.num_micro * at.vp, ahead + 2 * at.pp * at.vp)
+        total -= total % at.vp
+        ahead = min(ahead, total)
+        order = [at.chunk_of(index) for index in range(total)]
+        back = [(at.vp - 1 - chunk, row) for chunk, row in order]
+        for step in range(total + ahead):
+            if step < total:
+                self._forward(*order[step])
+            if step >= ahead:
+                self._backward(*back[step - ahead])
+
+    def _forward(self, chunk: int, row: int) -> None:
+        m, at = self._m, self._at
+        is_last = at.is_last and chunk == at.vp - 1
+        chain = self._chains[chunk, row] = Chain()
+        if at.is_first and chunk == 0:
+            m.place = "the embedding"
+            x = embed(m, at, chain)
+        else:
+            x = m.new(at.between * at.hidden * HALF_BYTES)
+        m.place = "a layer forward"
+        for index in range(at.layers_of(chunk)):
+            x = self._layer(chain, x, index)
+        if is_last:
+            m.place = "the loss"
+            loss(m, at, chain, x)
+        else:
+            m.drop(x)  # sent, and its data freed
+
+    def _layer(self, chain: Chain, x: Block, index: int) -> Block:
+        m, at = self._m, self._at
+        if at.recompute != "full" or (
+            at.recompute_method == "block" and index >= at.recompute_layers
+        ):
+            return layer(m, at, chain, x)
+        out = m.without_gradients(lambda: layer(m, at, Chain(), x), x)
+
+        def backward(gradient: Block) -> Block:
+            again = Chain()
+            m.drop(layer(m, at, again, x))
+            return again.run(gradient)
+
+        chain.add(backward)
+        return out
+
+    def _backward(self, chunk: int, row: int) -> None:
+        m, at = self._m, self._at
+        is_last = at.is_last and chunk == at.vp - 1
+        m.place = "the loss" if is_last else "a layer backward"
+        gradient = m.new(0 if is_last else at.between * at.hidden * HALF_BYTES)
+        gradient = self._chains.pop((chunk, row)).run(gradient)
+        if at.is_first and chunk == 0:
+            m.place = "the embedding's gradient"
+            embedding_gradient(m, at, gradient)
+        else:
+            m.drop(gradient)
