@@ -8,9 +8,10 @@ from brimful.megatron.attention import attention
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import HALF_BYTES, Layout
 from brimful.megatron.linear import linear, norm_linear
+from brimful.megatron.moe import moe
 
 
-def layer(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
+def layer(m: Memory, at: Layout, chain: Chain, x: Block, index: int) -> Block:
     """Run one layer forward.
 
     Args:
@@ -18,6 +19,7 @@ def layer(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
         at: The process.
         chain: What backward does.
         x: [S, hidden], the residual stream; nobody holds it afterwards but what is kept.
+        index: Its number in the model.
     """
     inner = Chain()
     qkv = norm_linear(m, at, inner, x, at.queries + 2 * at.keys)
@@ -25,7 +27,8 @@ def layer(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     out = linear(m, at, inner, context, at.queries)
     x = _join(m, at, chain, x, (inner, out))
     inner = Chain()
-    return _join(m, at, chain, x, (inner, _mlp(m, at, inner, x)))
+    run = moe if at.experts.layers[index] else _mlp
+    return _join(m, at, chain, x, (inner, run(m, at, inner, x)))
 
 
 def _mlp(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:

@@ -4,11 +4,12 @@ Defaults are those of Megatron-LM 0.20 (``megatron/training/arguments.py``,
 ``core/transformer/transformer_config.py``).
 """
 
+import re
 from typing import Any, Literal
 
 import msgspec
 
-from brimful.errors import UnsupportedError
+from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Multiprocessors, Version, chips
 from brimful.programs.base import Flags
 
@@ -18,11 +19,15 @@ HALF_BYTES, FLOAT_BYTES = 2, 4
 _HOPPER = (9, 0)
 _KERNELS = ("unfused", "flash", "fused")
 _ROTARY = ("rope", "yarn")
+_LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 _NOT_YET = {
     "--use-megatron-fsdp": "its own FSDP",
     "--use-torch-fsdp2": "FSDP2",
     "--multi-latent-attention": "multi-head latent attention",
-    "--num-experts": "mixtures of experts",
+    "--moe-pad-expert-input-to-capacity": "experts with a capacity",
+    "--moe-expert-capacity-factor": "experts with a capacity",
+    "--moe-shared-expert-overlap": "overlapped shared experts",
+    "--moe-shared-expert-gate": "gated shared experts",
     "--fp8-format": "fp8",
     "--fp4-format": "fp4",
     "--experimental-attention-variant": "linear and sparse attention",
@@ -50,6 +55,39 @@ _NOT_YET = {
     "--yaml-cfg": "a YAML of its configuration",
 }
 """Flags of what has no formula yet: the program itself runs it."""
+
+
+class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mixture of experts.
+
+    Attributes:
+        num: Experts of a layer.
+        topk: That a token goes to.
+        ffn: Width of one.
+        shared_ffn: Width of those that every token has; 0: none.
+        ep: Degree over which experts are parted.
+        etp: Degree over which each of them is cut.
+        dispatcher: How tokens come to experts.
+        is_grouped: Whether all experts here are one product.
+        has_bias: Whether the router's choice has a bias.
+        layers: Which layers are mixtures, of all.
+    """
+
+    num: int
+    topk: int
+    ffn: int
+    shared_ffn: int
+    ep: int
+    etp: int
+    dispatcher: str
+    is_grouped: bool
+    has_bias: bool
+    layers: tuple[bool, ...]
+
+    @property
+    def here(self) -> int:
+        """Experts of a process."""
+        return self.num // self.ep
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +135,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         group: Micro-batches that run through a chunk before the next one runs.
         optimizer_instances: Groups of replicas that each hold all states.
         capability: The card's.
+        experts: Of layers that are mixtures; ``num`` is 0 where none is.
     """
 
     num_layers: int
@@ -147,6 +186,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     group: int
     optimizer_instances: int
     capability: Version
+    experts: Experts
 
     @property
     def chip(self) -> Multiprocessors:
@@ -203,6 +243,23 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         rest = self.num_layers - self.first_layers - self.last_layers
         return rest // (self.pp - ends) // self.vp
 
+    def first_of(self, chunk: int) -> int:
+        """Return the number of a chunk's first layer in the model."""
+        before = [(c, s) for c in range(chunk + 1) for s in range(self.pp)]
+        before = before[: chunk * self.pp + self.stage]
+        stages = {s: msgspec.structs.replace(self, stage=s) for _, s in before}
+        return sum(stages[s].layers_of(c) for c, s in before)
+
+    @property
+    def gathered(self) -> int:
+        """Tokens that are gathered for experts."""
+        return self.between * self.experts.ep * self.experts.etp
+
+    @property
+    def routed(self) -> int:
+        """Tokens of the experts here, one for each expert that it goes to."""
+        return self.gathered * self.experts.topk // self.experts.ep
+
     @property
     def num_ahead(self) -> int:
         """Chunks that run forward before the first one runs backward."""
@@ -241,6 +298,7 @@ def layout(flags: Flags, *, vocab: int, world_size: int, stage: int, capability:
         **_degrees(flags, world_size),
         **_switches(flags, capability),
         **_recomputed(flags),
+        experts=_experts(flags),
     )
 
 
@@ -306,6 +364,55 @@ def _degrees(flags: Flags, world_size: int) -> dict[str, Any]:
         "distributed_optimizer": has("--use-distributed-optimizer"),
         "optimizer_instances": number("--num-distributed-optimizer-instances", default=1),
     }
+
+
+def _experts(flags: Flags) -> Experts:
+    number, has = flags.first, flags.has
+    hidden = number("--hidden-size", default=1)
+    layers = number("--num-layers", default=1)
+    tp = number("--tensor-model-parallel-size", default=1)
+    num = number("--num-experts", default=0)
+    return Experts(
+        num=num,
+        topk=number("--moe-router-topk", default=2),
+        ffn=number(
+            "--moe-ffn-hidden-size", default=number("--ffn-hidden-size", default=4 * hidden)
+        ),
+        shared_ffn=number("--moe-shared-expert-intermediate-size", default=0),
+        ep=number("--expert-model-parallel-size", default=1),
+        etp=number("--expert-tensor-parallel-size", default=tp),
+        dispatcher=flags.text("--moe-token-dispatcher-type") or "allgather",
+        is_grouped=has("--moe-grouped-gemm"),
+        has_bias=has("--moe-router-enable-expert-bias"),
+        layers=_mixtures(flags.text("--moe-layer-freq") or "1", layers, is_any=num > 0),
+    )
+
+
+def _mixtures(text: str, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
+    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if not is_any:
+        return (False,) * num_layers
+    plain = text.replace(" ", "").strip("()")
+    if plain.isdecimal() and int(plain):
+        return tuple(layer % int(plain) == 0 for layer in range(num_layers))
+    found: list[bool] = []
+    for part in plain.split("+"):
+        matched = _LIST.fullmatch(part)
+        if matched is None:
+            raise InputError(
+                f"--moe-layer-freq {text} is no number and no list of 0 and 1; give one"
+            )
+        found += [each == "1" for each in matched[1].split(",")] * int(matched[2] or 1)
+    if len(found) != num_layers:
+        raise InputError(
+            f"--moe-layer-freq {text} is of {len(found)} layers and --num-layers is {num_layers}; "
+            f"give one for each"
+        )
+    return tuple(found)
 
 
 def _switches(flags: Flags, capability: Version) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from brimful.megatron.states import model_bytes, moment_bytes, parameters
 _HOPPER = (9, 0)
 _TE_WORKSPACE, _TE_WORKSPACE_HOPPER = 4 * 2**20, 32 * 2**20 + 1024
 """Of cuBLAS within Transformer Engine (``get_cublas_workspace_size_bytes``)."""
+_STREAMS = 4
+"""On which Transformer Engine runs products of experts (``_NUM_MAX_UB_STREAMS`` and its like)."""
 _ZEROS_BYTES = 9
 """Of an element while zeros are counted: a mask, and the mask as numbers."""
 
@@ -59,6 +61,8 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     workspaces = [handle] * (2 * multiplies)
     if at.transformer_engine:
         workspaces.append(_TE_WORKSPACE_HOPPER if at.capability >= _HOPPER else _TE_WORKSPACE)
+        # Products of experts run on streams of their own, each with a workspace.
+        workspaces += workspaces[-1:] * (_STREAMS * (at.experts.num > 0 and at.experts.is_grouped))
     for num_bytes in workspaces:
         m.new(num_bytes)
     if at.mask and (at.is_first or at.is_last):
@@ -70,7 +74,7 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         for num_bytes in moment_bytes(at) if is_first_step else ():
             m.new(num_bytes)
         if at.counts_zeros:
-            m.scratch(_ZEROS_BYTES * max(parameters(at)))
+            m.scratch(_ZEROS_BYTES * max(max(each, default=0) for each in parameters(at)))
     done = replay(m.requests(), settings=parse_settings(""), capacity_bytes=capacity_bytes)
     return Peak(
         predicted_peak_allocated_bytes=done.peak_allocated_bytes,
@@ -94,6 +98,8 @@ def _lasting(m: Memory, at: Layout) -> None:
             m.new(rows * columns * HALF_BYTES)
         if at.is_last:
             m.new(at.vocab // at.tp * at.hidden * HALF_BYTES)
+    if at.experts.num and at.experts.dispatcher == "allgather":
+        m.new(at.gathered * at.hidden * HALF_BYTES)
     if at.attention == "local":
         m.new(scores_bytes(at))
     if at.has_rope:
@@ -133,24 +139,24 @@ class _Schedule:
             x = m.new(at.between * at.hidden * HALF_BYTES)
         m.place = "a layer forward"
         for index in range(at.layers_of(chunk)):
-            x = self._layer(chain, x, index)
+            x = self._layer(chain, x, index, at.first_of(chunk) + index)
         if is_last:
             m.place = "the loss"
             loss(m, at, chain, x)
         else:
             m.drop(x)  # sent, and its data freed
 
-    def _layer(self, chain: Chain, x: Block, index: int) -> Block:
+    def _layer(self, chain: Chain, x: Block, index: int, number: int) -> Block:
         m, at = self._m, self._at
         if at.recompute != "full" or (
             at.recompute_method == "block" and index >= at.recompute_layers
         ):
-            return layer(m, at, chain, x)
-        out = m.without_gradients(lambda: layer(m, at, Chain(), x), x)
+            return layer(m, at, chain, x, number)
+        out = m.without_gradients(lambda: layer(m, at, Chain(), x, number), x)
 
         def backward(gradient: Block) -> Block:
             again = Chain()
-            m.drop(layer(m, at, again, x))
+            m.drop(layer(m, at, again, x, number))
             return again.run(gradient)
 
         chain.add(backward)

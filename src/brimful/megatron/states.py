@@ -6,42 +6,64 @@ Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``core/optimizer
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 
 
-def layer_parameters(at: Layout) -> list[int]:
-    """Elements of each parameter of a layer, on this process."""
+def layer_parameters(at: Layout, *, is_mixture: bool) -> tuple[list[int], list[int]]:
+    """Elements of each parameter of a layer on this process, and of those of experts alone."""
     norm = [at.hidden] * (1 if at.is_rms else 2)
     qkv = at.queries + 2 * at.keys
-    wide = at.ffn // at.tp * (2 if at.is_gated else 1)
-    return [
+    of_attention = [
         *norm, at.hidden * qkv, *([qkv] if at.qkv_bias else []),
-        at.queries * at.hidden, *([at.hidden] if at.has_bias else []),
-        *norm, at.hidden * wide, *([wide] if at.has_bias else []),
-        at.ffn // at.tp * at.hidden, *([at.hidden] if at.has_bias else []),
+        at.queries * at.hidden, *([at.hidden] if at.has_bias else []), *norm,
+    ]  # fmt: skip
+    if not is_mixture:
+        return of_attention + _mlp(at, at.ffn // at.tp), []
+    shared = _mlp(at, at.experts.shared_ffn // at.tp) if at.experts.shared_ffn else []
+    router = at.experts.num * at.hidden
+    each = _mlp(at, at.experts.ffn // at.experts.etp)
+    return [*of_attention, router, *shared], each * at.experts.here
+
+
+def _mlp(at: Layout, width: int) -> list[int]:
+    wide = width * (2 if at.is_gated else 1)
+    return [
+        at.hidden * wide, *([wide] if at.has_bias else []),
+        width * at.hidden, *([at.hidden] if at.has_bias else []),
     ]  # fmt: skip
 
 
-def parameters(at: Layout) -> list[int]:
-    """Elements of each parameter of the stage."""
+def parameters(at: Layout) -> tuple[list[int], list[int]]:
+    """Elements of each parameter of the stage, and of those of experts alone."""
     rows = at.vocab // at.tp * at.hidden
-    found = layer_parameters(at) * at.layers_here
+    found: list[int] = []
+    of_experts: list[int] = []
+    for chunk in range(at.vp):
+        first = at.first_of(chunk)
+        for index in range(first, first + at.layers_of(chunk)):
+            plain, experts = layer_parameters(at, is_mixture=at.experts.layers[index])
+            found += plain
+            of_experts += experts
     if at.is_first:
         found += [rows, *([at.max_positions * at.hidden] if at.has_positions else [])]
     if at.is_last:
         found += [at.hidden] * (1 if at.is_rms else 2)
         found += [rows] if not at.is_tied or not at.is_first else []
-    return found
+    return found, of_experts
 
 
 def model_bytes(at: Layout) -> list[int]:
     """Bytes of parameters, gradients and fp32 copies, allocation by allocation.
 
-    Gradients lie in one buffer, and under a distributed optimizer parameters too.
+    Gradients lie in two buffers, and under a distributed optimizer parameters too.
     """
-    elements = parameters(at)
-    num = sum(elements)
     of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
-    own = [num * of_parameter] if at.distributed_optimizer else [n * of_parameter for n in elements]
+    groups = [elements for elements in parameters(at) if elements]
+    own = [
+        num * of_parameter
+        for elements in groups
+        for num in ([sum(elements)] if at.distributed_optimizer else elements)
+    ]
+    gradients = [sum(elements) * at.grads_bytes for elements in groups]
     copies = [n * FLOAT_BYTES for n in _updated(at)] if at.is_half else []
-    return [*own, num * at.grads_bytes, *copies]
+    return [*own, *gradients, *copies]
 
 
 def moment_bytes(at: Layout) -> list[int]:
@@ -51,7 +73,13 @@ def moment_bytes(at: Layout) -> list[int]:
 
 def _updated(at: Layout) -> list[int]:
     """Elements of what this process updates: all parameters, or its shard of them."""
-    elements = parameters(at)
+    plain, experts = parameters(at)
     if not at.distributed_optimizer:
-        return elements
-    return [-(-sum(elements) // (at.dp * at.cp // at.optimizer_instances))]
+        return plain + experts
+    replicas = at.dp * at.cp
+    of_experts = at.dp * at.cp * at.tp // (at.experts.ep * at.experts.etp)
+    return [
+        -(-sum(elements) // max(1, num // at.optimizer_instances))
+        for elements, num in ((plain, replicas), (experts, of_experts))
+        if elements
+    ]

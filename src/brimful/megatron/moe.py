@@ -1,0 +1,248 @@
+"""A mixture of experts of Megatron-Core: router, the way of tokens to experts and back, experts.
+
+Every expert gets as many tokens. Source: ``megatron/core/transformer/moe``: ``token_dispatcher.py``
+(allgather, alltoall), ``moe_utils.py``, ``experts.py`` (grouped or one after the other).
+
+Shapes: S tokens between products, G those that are gathered for experts, P those of the experts
+here, E experts.
+"""
+
+from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
+from brimful.megatron.linear import norm_partials
+
+_ROUTER_BYTES = 2 * FLOAT_BYTES + HALF_BYTES + 1
+"""Of a token and an expert: logits and probabilities in fp32, those that are chosen, and which."""
+_PLACE_BYTES = 8
+
+
+def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
+    """Run a norm and the mixture: [S, hidden] to [S, hidden].
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        x: The input, which somebody holds.
+    """
+    between = at.between * at.hidden * HALF_BYTES
+    m.keep(x)
+    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    normed = m.new(between)
+    router = m.new(at.between * at.experts.num * _ROUTER_BYTES)
+
+    def backward(gradient: Block) -> Block:
+        of_router = m.new(between)
+        m.drop(normed, router)
+        added = m.new(between)
+        m.drop(gradient, of_router)
+        dx = m.new(between)
+        m.scratch(norm_partials(at))
+        m.drop(*stats, added, x)
+        return dx
+
+    chain.add(backward)
+    out = _routed(m, at, chain)
+    return _with_shared(m, at, chain, out) if at.experts.shared_ffn else out
+
+
+def _routed(m: Memory, at: Layout, chain: Chain) -> Block:
+    """Send tokens to experts, run these, and bring results back."""
+    if at.experts.dispatcher == "allgather":
+        permuted = _gathered(m, at, chain)
+        out = _experts(m, at, chain, permuted)
+        return _scattered(m, at, chain, out)
+    permuted = _sent(m, at, chain)
+    out = _experts(m, at, chain, permuted)
+    return _brought_back(m, at, chain, out)
+
+
+def _gathered(m: Memory, at: Layout, chain: Chain) -> Block:
+    """Gather all tokens of the group into a buffer that lasts, and pick those of experts here."""
+    whole = at.gathered * at.hidden * HALF_BYTES
+    places = m.new(at.routed * _PLACE_BYTES)
+    permuted = m.new(at.routed * at.hidden * HALF_BYTES)
+
+    def backward(gradient: Block) -> Block:
+        back = m.new(whole)
+        m.drop(gradient, places)
+        scattered = m.new(at.between * at.hidden * HALF_BYTES)
+        m.drop(back)
+        return scattered
+
+    chain.add(backward)
+    return permuted
+
+
+def _scattered(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
+    """Add results up at their tokens' places, and over the group."""
+    whole = at.gathered * at.hidden * HALF_BYTES
+    zeros = m.new(whole)
+    added = m.new(whole)
+    m.drop(zeros)
+    result = m.new(at.between * at.hidden * HALF_BYTES)
+    m.drop(added)
+
+    def backward(gradient: Block) -> Block:
+        back = m.new(whole)
+        m.drop(gradient)
+        picked = m.new(at.routed * at.hidden * HALF_BYTES)
+        m.drop(back, out)
+        return picked
+
+    chain.add(backward)
+    return result
+
+
+def _sent(m: Memory, at: Layout, chain: Chain) -> Block:
+    """Permute tokens by expert, exchange them, and sort what came by the experts here."""
+    copies = at.between * at.experts.topk * at.hidden * HALF_BYTES
+    arrived = at.routed * at.hidden * HALF_BYTES
+    places = m.new(at.between * at.experts.num * _PLACE_BYTES // 2)
+    permuted = m.new(copies)
+    came = m.new(copies) if at.experts.ep > 1 else permuted
+    if at.experts.ep > 1:
+        m.drop(permuted)
+    if at.experts.etp > 1:
+        gathered = m.new(arrived)
+        m.drop(came)
+        came = gathered
+    if at.experts.here > 1:
+        by_expert = m.new(arrived)
+        m.drop(came)
+        came = by_expert
+
+    def backward(gradient: Block) -> Block:
+        for needed in (at.experts.here > 1, at.experts.etp > 1, at.experts.ep > 1):
+            if needed:
+                back = m.new(copies if at.experts.etp > 1 else arrived)
+                m.drop(gradient)
+                gradient = back
+        out = m.new(at.between * at.hidden * HALF_BYTES)
+        m.drop(gradient, places)
+        return out
+
+    chain.add(backward)
+    return came
+
+
+def _brought_back(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
+    """Sort back, exchange again, and add results up at their tokens' places."""
+    copies = at.between * at.experts.topk * at.hidden * HALF_BYTES
+    arrived = at.routed * at.hidden * HALF_BYTES
+    for needed, size in (
+        (at.experts.here > 1, arrived),
+        (at.experts.etp > 1, copies),
+        (at.experts.ep > 1, copies),
+    ):
+        if needed:
+            moved = m.new(size)
+            m.drop(out)
+            out = moved
+    result = m.new(at.between * at.hidden * HALF_BYTES)
+    m.drop(out)
+
+    def backward(gradient: Block) -> Block:
+        back = m.new(copies)
+        m.drop(gradient)
+        for needed, size in (
+            (at.experts.ep > 1, copies),
+            (at.experts.etp > 1, arrived),
+            (at.experts.here > 1, arrived),
+        ):
+            if needed:
+                moved = m.new(size)
+                m.drop(back)
+                back = moved
+        return back
+
+    chain.add(backward)
+    return result
+
+
+def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
+    """Run the experts here on their tokens: [P, hidden] to [P, hidden].
+
+    One after the other takes as much as all at once but for gradients of weights, which are of one.
+    """
+    rows, width = at.routed, at.experts.ffn // at.experts.etp
+    wide = width * (2 if at.is_gated else 1)
+    weights = at.experts.here if at.experts.is_grouped else 1
+    before = m.new(rows * wide * HALF_BYTES)
+    scaled, activation = _activate(m, at, rows * width, before)
+    out = m.new(rows * at.hidden * HALF_BYTES)
+    if not at.experts.is_grouped and at.experts.here > 1:
+        joined = m.new(rows * at.hidden * HALF_BYTES)
+        m.drop(out)
+        out = joined
+
+    def backward(gradient: Block) -> Block:
+        dgrad = m.new(rows * width * HALF_BYTES)
+        m.scratch(0 if at.fuses_wgrad else weights * at.hidden * width * HALF_BYTES)
+        m.drop(gradient, scaled)
+        dgrad = activation.run(dgrad)
+        back = m.new(rows * at.hidden * HALF_BYTES)
+        m.scratch(0 if at.fuses_wgrad else weights * at.hidden * wide * HALF_BYTES)
+        m.drop(dgrad, permuted)
+        return back
+
+    chain.add(backward)
+    return out
+
+
+def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Chain]:
+    """Activate and weigh by probabilities: by one kernel where gated, else by two."""
+    steps = Chain()
+    if at.is_gated:
+        scaled = m.new(num * HALF_BYTES)
+
+        def backward(gradient: Block) -> Block:
+            out = m.new(2 * num * HALF_BYTES)
+            m.drop(gradient, before)
+            return out
+
+        steps.add(backward)
+        return scaled, steps
+    active = m.new(num * HALF_BYTES)
+    scaled = m.new(num * HALF_BYTES)
+
+    def backward_in_parts(gradient: Block) -> Block:
+        of_active, product = m.new(num * HALF_BYTES), m.new(num * HALF_BYTES)
+        m.drop(product, gradient, active)
+        out = m.new(num * HALF_BYTES)
+        m.drop(of_active, before)
+        return out
+
+    steps.add(backward_in_parts)
+    return scaled, steps
+
+
+def _with_shared(m: Memory, at: Layout, chain: Chain, routed: Block) -> Block:
+    """Run the experts that every token has, on what the norm made, and add them."""
+    width = at.experts.shared_ffn // at.tp
+    wide = width * (2 if at.is_gated else 1)
+    between = at.between * at.hidden * HALF_BYTES
+    gathered = m.new(at.tokens * at.hidden * HALF_BYTES) if at.sequence_parallel else None
+    before = m.new(at.tokens * wide * HALF_BYTES)
+    if gathered:
+        m.drop(gathered)
+    active = m.new(at.tokens * width * HALF_BYTES)
+    out = m.new(at.tokens * at.hidden * HALF_BYTES)
+    if at.sequence_parallel:
+        scattered = m.new(between)
+        m.drop(out)
+        out = scattered
+    added = m.new(between)
+    m.drop(out, routed)
+
+    def backward(gradient: Block) -> Block:
+        dgrad = m.new(at.tokens * width * HALF_BYTES)
+        m.drop(active)
+        wider = m.new(at.tokens * wide * HALF_BYTES)
+        m.drop(dgrad, before)
+        m.scratch(at.tokens * at.hidden * HALF_BYTES)
+        m.drop(wider)
+        return gradient
+
+    chain.add(backward)
+    return added
