@@ -103,12 +103,14 @@ def _flash(m: Memory, at: Layout, chain: Chain, qkv: Block, turned: tuple[Block,
 
 def _fused(m: Memory, at: Layout, chain: Chain, qkv: Block, turned: tuple[Block, ...]) -> Block:
     queries, keys, whole = _sizes(at)
+    kept = _kept(m, at, qkv, turned)
     out, rows = m.new(queries), m.new(_rows(at))
     m.keep(out)  # by the kernel, and by the projection behind it
-    kept = (*turned, qkv)
+    if turned:
+        m.drop(qkv)
 
     def backward(gradient: Block) -> Block:
-        if at.has_rope:
+        if turned:
             dq, dk, dv = m.new(queries), m.new(keys), m.new(keys)
         else:
             dq, dk, dv = m.new(whole), m.new(0), m.new(0)
@@ -120,6 +122,14 @@ def _fused(m: Memory, at: Layout, chain: Chain, qkv: Block, turned: tuple[Block,
     return out
 
 
+def _kept(m: Memory, at: Layout, qkv: Block, turned: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Return what is kept of queries, keys and values: what the projection made, as it is.
+
+    Rotated queries and keys are new: values are copied beside them, and the product is let go of.
+    """
+    return (*turned, m.new(_sizes(at)[1])) if turned else (qkv,)
+
+
 def scores_bytes(at: Layout) -> int:
     """Bytes of all scores of a layer in 16 bits, on this process."""
     rows = at.micro_batch * at.heads // at.tp * at.seq_len
@@ -127,10 +137,9 @@ def scores_bytes(at: Layout) -> int:
 
 
 def _unfused(m: Memory, at: Layout, chain: Chain, qkv: Block, turned: tuple[Block, ...]) -> Block:
-    queries, keys, _ = _sizes(at)
+    queries, _, _ = _sizes(at)
     size = scores_bytes(at)
-    # Rotated queries and keys are new: values are copied beside them, and the product is let go of.
-    kept: tuple[Block, ...] = (*turned, m.new(keys)) if turned else (qkv,)
+    kept = _kept(m, at, qkv, turned)
     plane = at.seq_len * at.seq_len // at.cp if at.transformer_engine else 0
     ints = [m.new(plane * _INT_BYTES) for _ in range(3)]
     mask = m.new(plane * (at.micro_batch if at.mask else 1))
