@@ -89,8 +89,12 @@ def test_what_cannot_be_run_is_one_sentence(script, capfd, flags, said):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("verb", ["plan", "estimate"])
-def test_verbs_of_formulas_refuse_a_program(script, capfd, verb):
-    argv = [verb, "llama-3.1-8b", "--gpus", "h100", "--from", f"{script} --quick"]
+def test_plan_refuses_a_program(script, capfd):
+    argv = ["plan", "llama-3.1-8b", "--gpus", "h100", "--from", f"{script} --quick"]
     assert main(argv) == 2
-    assert f"{verb} has no formula for a program" in capfd.readouterr().err
+    assert "plan takes no program of another framework" in capfd.readouterr().err
+
+
+def test_estimate_refuses_a_program_that_has_no_formula(script, capfd):
+    assert main(["estimate", "--gpus", "h100", "--from", f"{script} --quick"]) == 2
+    assert "toy.py has no formula" in capfd.readouterr().err

@@ -117,8 +117,9 @@ class _Schedule:
         """Run as many micro-batches as show the peak: two rounds of all chunks beyond warm-up."""
         at = self._at
         ahead = at.num_ahead
-        total = min(at.num_micro * at.vp, ahead + 2 * at.pp * at.vp)
-        total -= total % at.vp
+        in_a_round = at.group * at.vp
+        rounds = -(-(ahead + 2 * at.pp * at.vp) // in_a_round)
+        total = min(at.num_micro * at.vp, rounds * in_a_round)
         ahead = min(ahead, total)
         order = [at.chunk_of(index) for index in range(total)]
         back = [(at.vp - 1 - chunk, row) for chunk, row in order]

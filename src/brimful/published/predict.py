@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
-from brimful.errors import UnsupportedError
+from brimful.errors import BrimfulError, UnsupportedError
+from brimful.hardware.gpus import device_named
 from brimful.plan import Band, Estimate
+from brimful.programs.formulas import predict_program
 from brimful.published.express import FLOAT8, Expressed, Unexpressed, express
 from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram, memory_of, other_program
@@ -39,6 +41,8 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
     Args:
         run: The run.
     """
+    if run.command:
+        return _of_command(run)
     expressed = express(run)
     if isinstance(expressed, Unexpressed):
         return expressed
@@ -57,6 +61,22 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         process_bytes=_around(estimated, scaled, reserved),
         tokens_per_s=None if FLOAT8 in run.beyond else _tokens_per_s(run, expressed, estimated),
         is_fitted=any(rule.basis == "fitted" for rule in program.rules),
+    )
+
+
+def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
+    """Predict what a program's own command line asks for: its fullest process."""
+    try:
+        found = predict_program(run.command, run.num_devices, device_named(run.gpu))
+    except BrimfulError as error:
+        return Unexpressed(str(error).partition(";")[0])
+    reserved = max(rank.predicted_peak_reserved_bytes for rank in found.ranks)
+    return Predicted(
+        run=run,
+        allocated_bytes=max(rank.predicted_peak_allocated_bytes for rank in found.ranks),
+        reserved_bytes=Band(low=reserved, high=reserved),
+        process_bytes=None,
+        tokens_per_s=None,
     )
 
 

@@ -95,6 +95,7 @@ class PublishedRun(
         pp: Stages.
         schedule: Of the stages; empty for one.
         allocator: ``expandable`` where segments grew in place.
+        command: The program's own command line, where that says it all: then it is what counts.
         unlike: What of the program has no switch here and is left out of its prediction.
         beyond: What of the program makes a prediction impossible.
         allocated_gib: Peak of live tensors.
@@ -136,6 +137,7 @@ class PublishedRun(
     pp: int = 1
     schedule: Line = ""
     allocator: Literal["", "expandable"] = ""
+    command: Line = ""
     unlike: tuple[Line, ...] = ()
     beyond: tuple[Line, ...] = ()
     allocated_gib: float | None = None

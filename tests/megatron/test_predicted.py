@@ -1,0 +1,152 @@
+"""Megatron-LM's processes by formula: against its code on the pretend GPU, and published runs."""
+
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brimful.cli.main import main
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.gpus import device_named
+from brimful.megatron import stage
+from brimful.programs.formulas import predict_program
+from brimful.published.compare import compare
+from brimful.published.rows import published_runs
+
+ROWS = json.loads(Path(__file__).with_name("simulated.json").read_text("utf-8"))["rows"]
+PLAIN = (
+    "pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 "
+    "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 64 --bf16 "
+    "--vocab-size 50257 --use-distributed-optimizer"
+)
+H100 = device_named("h100")
+
+
+def predict(line, world=8):
+    return predict_program(line, world, H100)
+
+
+def peak(line, world=8):
+    return max(rank.predicted_peak_allocated_bytes for rank in predict(line, world).ranks)
+
+
+def errors():
+    for row in ROWS:
+        try:
+            found = predict(row["command"], row["world_size"])
+        except UnsupportedError:
+            continue
+        for rank in found.ranks:
+            if str(rank.rank) in row["ranks"]:
+                allocated, _ = row["ranks"][str(rank.rank)]
+                yield row["case"], rank.predicted_peak_allocated_bytes / allocated - 1
+
+
+def test_predicted_peaks_are_the_simulated_ones():
+    found = list(errors())
+    assert len(found) >= 40
+    assert statistics.median(abs(error) for _, error in found) < 0.0015
+    # Experts without Transformer Engine: 2.5 % too low, for a reason that is not known.
+    worst = {case: error for case, error in found if abs(error) > 0.01}
+    assert list(worst) in ([], ["moe/gpt3_mcore_tp2_pp2_ep2_etp2_te_4experts2parallel"])
+    assert all(abs(error) < 0.025 for error in worst.values())
+
+
+def test_published_runs_are_predicted():
+    rows = [compare(run) for run in published_runs("simumax") if run.command]
+    assert len(rows) >= 12
+    found = {row.id: row.predicted_allocated_gib / row.published_allocated_gib - 1 for row in rows}
+    assert statistics.median(map(abs, found.values())) < 0.002
+    assert all(abs(error) < 0.0025 for name, error in found.items() if "cp" not in name)
+    assert all(abs(error) < 0.021 for error in found.values())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1",
+        "--attention-backend unfused --position-embedding-type rope",
+        "--recompute-granularity full --swiglu --tensor-model-parallel-size 2",
+        "--num-experts 8 --expert-model-parallel-size 4 --moe-token-dispatcher-type alltoall",
+        "--num-experts 8 --expert-model-parallel-size 4 --moe-shared-expert-intermediate-size 64",
+    ],
+)
+def test_nothing_of_a_micro_batch_outlives_it(monkeypatch, more):
+    asked = []
+    replay = stage.replay
+    monkeypatch.setattr(stage, "replay", lambda it, **how: asked.append(it) or replay(it, **how))
+    line = f"{PLAIN} {more}"
+    predict(line)
+    predict(line.replace("--global-batch-size 64", "--global-batch-size 128"))
+    left = [_alive_at_the_end(requests) for requests in asked]
+    half = len(left) // 2
+    assert left[:half] == left[half:]
+
+
+def _alive_at_the_end(requests):
+    signs = np.where(requests.events >= 0, 1, -1)
+    rows = np.where(requests.events >= 0, requests.events, ~requests.events)
+    return int((signs * requests.num_bytes[rows]).sum())
+
+
+@pytest.mark.parametrize(
+    ("more", "is_less"),
+    [
+        ("--tensor-model-parallel-size 2", True),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", True),
+        ("--pipeline-model-parallel-size 4", True),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", True),
+        ("--attention-backend unfused", False),
+        ("--num-experts 8 --expert-model-parallel-size 2", False),
+    ],
+)
+def test_each_switch_moves_the_peak_as_it_should(more, is_less):
+    assert (peak(f"{PLAIN} {more}") < peak(PLAIN)) == is_less
+
+
+def test_selective_recompute_spares_scores():
+    plain = f"{PLAIN} --attention-backend unfused"
+    assert peak(f"{plain} --recompute-granularity selective") < 0.7 * peak(plain)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "said"),
+    [
+        ("--fp8-format hybrid", UnsupportedError, "of Megatron-LM has no formula"),
+        ("--num-experts 4 --moe-layer-freq x", InputError, "no number and no list of 0 and 1"),
+        ("--num-experts 4 --moe-layer-freq [1]*3", InputError, "is of 3 layers and --num-layers"),
+    ],
+)
+def test_what_has_no_formula_is_said(more, error, said):
+    with pytest.raises(error, match=said):
+        predict(f"{PLAIN} {more}")
+
+
+def test_other_scripts_have_none():
+    with pytest.raises(UnsupportedError, match="pretrain_t5.py has no formula"):
+        predict("pretrain_t5.py --num-layers 2")
+
+
+def test_an_answer_is_short_and_says_its_kind(capsys):
+    assert main(["estimate", "--from", PLAIN, "--gpus", "8xh100"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 12
+    assert said.startswith("FITS      Megatron-LM's pretrain_gpt.py on 8 x ")
+    assert "predicted" in said
+    assert "simulated" not in said
+
+
+def test_what_does_not_fit_ends_with_its_code(capsys):
+    line = PLAIN.replace("--num-layers 8", "--num-layers 800")
+    assert main(["estimate", "--from", line, "--gpus", "8xh100", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert not told["fits"]
+    assert told["ranks"][0]["predicted_peak_allocated_bytes"] > 80e9
+
+
+def test_a_model_beside_a_program_is_refused(capsys):
+    assert main(["estimate", "llama-3.1-8b", "--from", PLAIN]) == 2
+    assert "llama-3.1-8b stands beside --from" in capsys.readouterr().err
