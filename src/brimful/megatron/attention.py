@@ -1,9 +1,12 @@
-"""Attention between its two projections: [T, queries, keys and values] to [T, queries].
+"""Attention between its projections: queries, keys and values to a context.
 
 Source: ``transformer_engine/pytorch/attention/dot_product_attention/backends.py`` of 2.20,
 ``megatron/core/transformer/{attention,dot_product_attention}.py``; kernels of flash-attn 2.8 and
 cuDNN as ``pretend/flash_attn_kernels.py`` and ``pretend/transformer_engine`` have them.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
@@ -11,123 +14,76 @@ from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 _INT_BYTES = 4
 
 
+class Heads(NamedTuple):
+    """Queries, keys and values, ready for a kernel.
+
+    Attributes:
+        queries, keys, values: Bytes of each; a context is as wide as values for every head.
+        context: Bytes of the result.
+        kept: Blocks that hold the three, which backward needs.
+        after: Blocks that are let go of when the kernel has run.
+        together: Bytes of the three where they are one block, whose gradients are one too; 0: no.
+        join: Makes one gradient of those of queries, keys and values.
+    """
+
+    queries: int
+    keys: int
+    values: int
+    context: int
+    kept: tuple[Block, ...]
+    after: tuple[Block, ...]
+    together: int
+    join: Callable[[Block, Block, Block], Block]
+
+
 def attention(m: Memory, at: Layout, chain: Chain, qkv: Block) -> Block:
-    """Run the core of attention.
+    """Run the core of attention on what one projection made.
 
     Args:
         m: What is alive.
         at: The process.
         chain: What backward does.
-        qkv: What the first projection made; nobody holds it afterwards.
+        qkv: [T, queries, keys and values]; nobody holds it afterwards.
     """
-    if at.recompute == "selective" and "core_attn" in at.recompute_modules:
-        return _recomputed(m, at, chain, qkv)
-    return _core(m, at, chain, qkv)
+    return recomputed(m, at, chain, lambda: _heads(m, at, qkv), qkv)
 
 
-def _recomputed(m: Memory, at: Layout, chain: Chain, qkv: Block) -> Block:
-    """Keep queries, keys and values alone, and run the core again in backward."""
-    context = m.without_gradients(lambda: _core(m, at, Chain(), qkv), qkv)
+def recomputed(
+    m: Memory, at: Layout, chain: Chain, heads: Callable[[], Heads], given: Block
+) -> Block:
+    """Run the core of attention, or keep what it is given alone and run it again in backward.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        heads: Makes queries, keys and values.
+        given: Of what it makes them.
+    """
+    if at.recompute != "selective" or "core_attn" not in at.recompute_modules:
+        return core(m, at, chain, heads())
+    context = m.without_gradients(lambda: core(m, at, Chain(), heads()), given)
 
     def backward(gradient: Block) -> Block:
         again = Chain()
-        m.drop(_core(m, at, again, qkv))
+        m.drop(core(m, at, again, heads()))
         return again.run(gradient)
 
     chain.add(backward)
     return context
 
 
-def _core(m: Memory, at: Layout, chain: Chain, qkv: Block) -> Block:
-    turned = _rotate(m, at)
-    if at.attention == "flash":
-        return _flash(m, at, chain, qkv, turned)
-    if at.attention == "fused":
-        return _fused(m, at, chain, qkv, turned)
-    return _unfused(m, at, chain, qkv, turned)
+def core(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
+    """Run the kernel of attention.
 
-
-def _sizes(at: Layout) -> tuple[int, int, int]:
-    """Bytes of queries, of keys (or values), and of all three."""
-    queries, keys = at.tokens * at.queries * HALF_BYTES, at.tokens * at.keys * HALF_BYTES
-    return queries, keys, queries + 2 * keys
-
-
-def _rotate(m: Memory, at: Layout) -> tuple[Block, ...]:
-    """Return queries and keys with their positions, where they are rotated."""
-    queries, keys, _ = _sizes(at)
-    return (m.new(queries), m.new(keys)) if at.has_rope else ()
-
-
-def _rows(at: Layout) -> float:
-    """Bytes of one number in fp32 for each row of scores."""
-    return at.tokens * at.heads // at.tp * FLOAT_BYTES
-
-
-def _back_to_qkv(m: Memory, at: Layout, gradients: tuple[Block, Block, Block]) -> Block:
-    """Turn gradients back and put the three into one, as the first projection's result was."""
-    dq, dk, dv = gradients
-    queries, keys, whole = _sizes(at)
-    if at.has_rope:
-        turned = m.new(keys)
-        m.drop(dk)
-        dk = turned
-        turned = m.new(queries)
-        m.drop(dq)
-        dq = turned
-    out = m.new(whole)
-    m.drop(dq, dk, dv)
-    return out
-
-
-def _flash(m: Memory, at: Layout, chain: Chain, qkv: Block, turned: tuple[Block, ...]) -> Block:
-    queries, keys, _ = _sizes(at)
-    value = m.new(keys)
-    q, k, v = m.new(queries), m.new(keys), m.new(keys)
-    out, rows = m.new(queries), m.new(_rows(at))
-    context = m.new(queries)
-    m.drop(value, *turned, qkv)
-
-    def backward(gradient: Block) -> Block:
-        dq, dk, dv = m.new(queries), m.new(keys), m.new(keys)
-        sums = m.new(_rows(at))
-        wide = m.new(2 * queries)
-        # Fewer heads of keys: their gradients are made for each head of queries and added up.
-        each = [m.new(queries) for _ in range(2 if at.groups < at.heads else 0)]
-        m.drop(sums, wide, *each, gradient, q, k, v, out, rows)
-        return _back_to_qkv(m, at, (dq, dk, dv))
-
-    chain.add(backward)
-    return context
-
-
-def _fused(m: Memory, at: Layout, chain: Chain, qkv: Block, turned: tuple[Block, ...]) -> Block:
-    queries, keys, whole = _sizes(at)
-    kept = _kept(m, at, qkv, turned)
-    out, rows = m.new(queries), m.new(_rows(at))
-    m.keep(out)  # by the kernel, and by the projection behind it
-    if turned:
-        m.drop(qkv)
-
-    def backward(gradient: Block) -> Block:
-        if turned:
-            dq, dk, dv = m.new(queries), m.new(keys), m.new(keys)
-        else:
-            dq, dk, dv = m.new(whole), m.new(0), m.new(0)
-        m.drop(m.new(2 * queries), m.new(_rows(at)))
-        m.drop(gradient, out, rows, *kept)
-        return _back_to_qkv(m, at, (dq, dk, dv))
-
-    chain.add(backward)
-    return out
-
-
-def _kept(m: Memory, at: Layout, qkv: Block, turned: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Return what is kept of queries, keys and values: what the projection made, as it is.
-
-    Rotated queries and keys are new: values are copied beside them, and the product is let go of.
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        heads: Queries, keys and values.
     """
-    return (*turned, m.new(_sizes(at)[1])) if turned else (qkv,)
+    run = {"flash": _flash, "fused": _fused}.get(at.attention, _unfused)
+    return run(m, at, chain, heads)
 
 
 def scores_bytes(at: Layout) -> int:
@@ -136,36 +92,109 @@ def scores_bytes(at: Layout) -> int:
     return rows * (at.seq_len // at.cp) * HALF_BYTES
 
 
-def _unfused(m: Memory, at: Layout, chain: Chain, qkv: Block, turned: tuple[Block, ...]) -> Block:
-    queries, _, _ = _sizes(at)
+def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
+    """Part the product; rotated queries and keys are new, and values copied beside them."""
+    queries, keys = at.tokens * at.queries * HALF_BYTES, at.tokens * at.keys * HALF_BYTES
+    turned = (m.new(queries), m.new(keys), m.new(keys)) if at.has_rope else ()
+
+    def join(dq: Block, dk: Block, dv: Block) -> Block:
+        if at.has_rope:
+            back = m.new(keys)
+            m.drop(dk)
+            dk = back
+            back = m.new(queries)
+            m.drop(dq)
+            dq = back
+        out = m.new(queries + 2 * keys)
+        m.drop(dq, dk, dv)
+        return out
+
+    return Heads(
+        queries=queries,
+        keys=keys,
+        values=keys,
+        context=queries,
+        kept=turned or (qkv,),
+        after=(qkv,) if turned else (),
+        together=0 if turned else queries + 2 * keys,
+        join=join,
+    )
+
+
+def _rows(at: Layout) -> int:
+    """Bytes of one number in fp32 for each row of scores."""
+    return at.tokens * at.heads // at.tp * FLOAT_BYTES
+
+
+def _flash(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
+    """flash-attn: copies with the batch first are what is kept."""
+    value = m.new(0 if heads.after else heads.values)
+    copies = m.new(heads.queries), m.new(heads.keys), m.new(heads.values)
+    out, rows = m.new(heads.context), m.new(_rows(at))
+    context = m.new(heads.context)
+    m.drop(value, *heads.kept, *heads.after)
+
+    def backward(gradient: Block) -> Block:
+        dq, dk, dv = m.new(heads.queries), m.new(heads.keys), m.new(heads.values)
+        sums = m.new(_rows(at))
+        wide = m.new(2 * heads.queries)
+        # Fewer heads of keys: their gradients are made for each head of queries and added up.
+        each = [m.new(heads.queries) for _ in range(2 if at.groups < at.heads else 0)]
+        m.drop(sums, wide, *each, gradient, *copies, out, rows)
+        return heads.join(dq, dk, dv)
+
+    chain.add(backward)
+    return context
+
+
+def _fused(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
+    """cuDNN's: its result is the context, and kept for backward too."""
+    out, rows = m.new(heads.context), m.new(_rows(at))
+    m.keep(out)
+    m.drop(*heads.after)
+
+    def backward(gradient: Block) -> Block:
+        sizes = heads.queries, heads.keys, heads.values
+        if heads.together:
+            sizes = heads.together, 0, 0
+        dq, dk, dv = map(m.new, sizes)
+        m.drop(m.new(2 * heads.queries), m.new(_rows(at)))
+        m.drop(gradient, out, rows, *heads.kept)
+        return heads.join(dq, dk, dv)
+
+    chain.add(backward)
+    return out
+
+
+def _unfused(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
+    """Scores, softmax and dropout as tensors of their own."""
     size = scores_bytes(at)
-    kept = _kept(m, at, qkv, turned)
     plane = at.seq_len * at.seq_len // at.cp if at.transformer_engine else 0
     ints = [m.new(plane * _INT_BYTES) for _ in range(3)]
     mask = m.new(plane * (at.micro_batch if at.mask else 1))
     m.drop(*ints)
-    wide_keys = [m.new(queries) for _ in range(2 if at.groups < at.heads else 0)]
+    wide_keys = [m.new(heads.queries) for _ in range(2 if at.groups < at.heads else 0)]
     before = m.new(size if at.transformer_engine else 0)  # Megatron's own is made once
     scores = m.new(size)
     m.drop(before)
     steps = Chain()
     probs = _softmax(m, at, steps, scores)
     dropped = _dropped(m, at, steps, probs)
-    product = m.new(queries)
-    context = m.new(queries)
-    m.drop(product, mask, scores, *([qkv] if turned else []))
+    product = m.new(heads.context)
+    context = m.new(heads.context)
+    m.drop(product, mask, scores, *heads.after)
 
     def backward(gradient: Block) -> Block:
-        dv = m.new(queries)
+        dv = m.new(max(heads.values, heads.context))
         dscores = m.new(size)
         m.drop(gradient, dropped)
         dscores = steps.run(dscores)
-        dq = m.new(queries)
-        m.scratch(queries)
-        dk = m.new(queries)
-        m.scratch(queries)
-        m.drop(dscores, *wide_keys, *kept)
-        return _back_to_qkv(m, at, (dq, dk, dv))
+        dq = m.new(heads.queries)
+        m.scratch(heads.queries)
+        dk = m.new(heads.queries)
+        m.scratch(heads.queries)
+        m.drop(dscores, *wide_keys, *heads.kept)
+        return heads.join(dq, dk, dv)
 
     chain.add(backward)
     return context

@@ -6,6 +6,7 @@ Source: ``megatron/core/transformer/{transformer_layer,mlp}.py``, ``core/fusions
 from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.megatron.attention import attention
 from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.latent import latent_attention
 from brimful.megatron.layout import HALF_BYTES, Layout
 from brimful.megatron.linear import linear, norm_linear
 from brimful.megatron.moe import moe
@@ -22,9 +23,12 @@ def layer(m: Memory, at: Layout, chain: Chain, x: Block, index: int) -> Block:
         index: Its number in the model.
     """
     inner = Chain()
-    qkv = norm_linear(m, at, inner, x, at.queries + 2 * at.keys)
-    context = attention(m, at, inner, qkv)
-    out = linear(m, at, inner, context, at.queries)
+    if at.latent.is_used:
+        context, width = latent_attention(m, at, inner, x), at.latent.value_width
+    else:
+        qkv = norm_linear(m, at, inner, x, at.queries + 2 * at.keys)
+        context, width = attention(m, at, inner, qkv), at.channels
+    out = linear(m, at, inner, context, at.heads * width // at.tp)
     x = _join(m, at, chain, x, (inner, out))
     inner = Chain()
     run = moe if at.experts.layers[index] else _mlp

@@ -23,7 +23,6 @@ _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 _NOT_YET = {
     "--use-megatron-fsdp": "its own FSDP",
     "--use-torch-fsdp2": "FSDP2",
-    "--multi-latent-attention": "multi-head latent attention",
     "--moe-pad-expert-input-to-capacity": "experts with a capacity",
     "--moe-expert-capacity-factor": "experts with a capacity",
     "--moe-shared-expert-overlap": "overlapped shared experts",
@@ -44,7 +43,6 @@ _NOT_YET = {
     "--delay-wgrad-compute": "delayed gradients of weights",
     "--overlap-moe-expert-parallel-comm": "overlapped exchanges of experts",
     "--tp-comm-overlap": "user buffers",
-    "--qk-layernorm": "norms of queries and keys",
     "--kv-channels-list": "heads that differ",
     "--window-size": "windows",
     "--use-precision-aware-optimizer": "states of other types",
@@ -88,6 +86,28 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def here(self) -> int:
         """Experts of a process."""
         return self.num // self.ep
+
+
+class Latent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Multi-head latent attention.
+
+    Attributes:
+        is_used: Whether it is.
+        query_rank: Width of the latent of queries; 0: they are projected at once.
+        key_rank: Width of that of keys and values.
+        width: Of a head of queries and keys, without positions.
+        positions: What is rotated beside it.
+        value_width: Of a head of values.
+        is_normed: Whether latents are.
+    """
+
+    is_used: bool
+    query_rank: int
+    key_rank: int
+    width: int
+    positions: int
+    value_width: int
+    is_normed: bool
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,6 +156,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         optimizer_instances: Groups of replicas that each hold all states.
         capability: The card's.
         experts: Of layers that are mixtures; ``num`` is 0 where none is.
+        latent: Of attention.
     """
 
     num_layers: int
@@ -187,6 +208,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     optimizer_instances: int
     capability: Version
     experts: Experts
+    latent: Latent
 
     @property
     def chip(self) -> Multiprocessors:
@@ -288,7 +310,10 @@ def layout(flags: Flags, *, vocab: int, world_size: int, stage: int, capability:
         InputError: A number is none.
         UnsupportedError: It asks for what has no formula.
     """
-    for flag, words in _NOT_YET.items():
+    refused = dict(_NOT_YET)
+    if not flags.has("--multi-latent-attention"):
+        refused["--qk-layernorm"] = "norms of queries and keys"
+    for flag, words in refused.items():
         if flags.has(flag):
             raise UnsupportedError(f"{words} ({flag}) of Megatron-LM has no formula; simulate it")
     return Layout(
@@ -299,6 +324,7 @@ def layout(flags: Flags, *, vocab: int, world_size: int, stage: int, capability:
         **_switches(flags, capability),
         **_recomputed(flags),
         experts=_experts(flags),
+        latent=_latent(flags),
     )
 
 
@@ -385,6 +411,19 @@ def _experts(flags: Flags) -> Experts:
         is_grouped=has("--moe-grouped-gemm"),
         has_bias=has("--moe-router-enable-expert-bias"),
         layers=_mixtures(flags.text("--moe-layer-freq") or "1", layers, is_any=num > 0),
+    )
+
+
+def _latent(flags: Flags) -> Latent:
+    number = flags.first
+    return Latent(
+        is_used=flags.has("--multi-latent-attention"),
+        query_rank=number("--q-lora-rank", default=0),
+        key_rank=number("--kv-lora-rank", default=32),
+        width=number("--qk-head-dim", default=128),
+        positions=number("--qk-pos-emb-head-dim", default=64),
+        value_width=number("--v-head-dim", default=128),
+        is_normed=flags.has("--qk-layernorm"),
     )
 
 

@@ -9,17 +9,36 @@ from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 def layer_parameters(at: Layout, *, is_mixture: bool) -> tuple[list[int], list[int]]:
     """Elements of each parameter of a layer on this process, and of those of experts alone."""
     norm = [at.hidden] * (1 if at.is_rms else 2)
-    qkv = at.queries + 2 * at.keys
-    of_attention = [
-        *norm, at.hidden * qkv, *([qkv] if at.qkv_bias else []),
-        at.queries * at.hidden, *([at.hidden] if at.has_bias else []), *norm,
-    ]  # fmt: skip
+    of_attention = [*norm, *(_latent(at) if at.latent.is_used else _attention(at)), *norm]
     if not is_mixture:
         return of_attention + _mlp(at, at.ffn // at.tp), []
     shared = _mlp(at, at.experts.shared_ffn // at.tp) if at.experts.shared_ffn else []
     router = at.experts.num * at.hidden
     each = _mlp(at, at.experts.ffn // at.experts.etp)
     return [*of_attention, router, *shared], each * at.experts.here
+
+
+def _attention(at: Layout) -> list[int]:
+    qkv = at.queries + 2 * at.keys
+    return [
+        at.hidden * qkv, *([qkv] if at.qkv_bias else []),
+        at.queries * at.hidden, *([at.hidden] if at.has_bias else []),
+    ]  # fmt: skip
+
+
+def _latent(at: Layout) -> list[int]:
+    """Projections down, which every process has whole, and those up, which are cut by heads."""
+    latent, heads = at.latent, at.heads // at.tp
+    of_query = heads * (latent.width + latent.positions)
+    ranks = [latent.query_rank, latent.key_rank] if latent.is_normed else []
+    return [
+        *([at.hidden * latent.query_rank] if latent.query_rank else []),
+        (latent.query_rank or at.hidden) * of_query,
+        at.hidden * (latent.key_rank + latent.positions),
+        latent.key_rank * heads * (latent.width + latent.value_width),
+        *(rank for rank in ranks if rank for _ in range(1 if at.is_rms else 2)),
+        heads * latent.value_width * at.hidden,
+    ]
 
 
 def _mlp(at: Layout, width: int) -> list[int]:
