@@ -232,12 +232,14 @@ def _pointed(
 
 
 def _ranged(key: str, rows: Sequence[Document]) -> Kind:
-    """Compare with the middle of a range, and count what lies within it."""
+    """Compare with the likeliest figure, else the middle of a range; count what lies within it."""
     there = [row for row in rows if row.get(f"published_{key}_gib")]
-    both = [(row[f"published_{key}_gib"], band) for row in there
+    both = [(row[f"published_{key}_gib"], row.get(f"likely_{key}_gib"), band) for row in there
             if (band := row.get(f"predicted_{key}_gib"))]  # fmt: skip
-    errors = tuple((band["low"] + band["high"]) / 2 / figure - 1 for figure, band in both)
-    inside = sum(band["low"] <= figure <= band["high"] for figure, band in both)
+    errors = tuple(
+        (likely or (band["low"] + band["high"]) / 2) / figure - 1 for figure, likely, band in both
+    )
+    inside = sum(band["low"] <= figure <= band["high"] for figure, _, band in both)
     return Kind(key, len(there), errors, inside)
 
 

@@ -33,6 +33,7 @@ class Compared(
         predicted_reserved_gib: Band for it, where the program was traced.
         published_process_gib: Peak of the process.
         predicted_process_gib: Band for it.
+        likely_process_gib: Where in that band it most likely is; None where it was not replayed.
         published_tokens_per_s: Of one device.
         predicted_tokens_per_s: The same.
         word: Whether it was predicted to hold, of a run that did: fits, tight or no; empty where
@@ -53,6 +54,7 @@ class Compared(
     predicted_reserved_gib: Band | None = None
     published_process_gib: float | None = None
     predicted_process_gib: Band | None = None
+    likely_process_gib: float | None = None
     published_tokens_per_s: float | None = None
     predicted_tokens_per_s: float | None = None
     word: Word | Literal[""] = ""
@@ -109,6 +111,7 @@ def compare(run: PublishedRun) -> Compared:
         predicted_allocated_gib=predicted.allocated_bytes / GIB,
         predicted_reserved_gib=_in_gib(predicted.reserved_bytes),
         predicted_process_gib=_in_gib(predicted.process_bytes),
+        likely_process_gib=likely / GIB if (likely := predicted.likely_process_bytes) else None,
         predicted_tokens_per_s=predicted.tokens_per_s,
         is_fitted=predicted.is_fitted,
     )

@@ -89,13 +89,15 @@ def _memory_cells(row: Compared) -> Iterator[tuple[str, ...]]:
     if there and here:
         yield row.id, "allocated", f"{there:.2f}", f"{here:.2f}", _signed(here / there - 1)
     bands = (
-        ("reserved", row.published_reserved_gib, row.predicted_reserved_gib),
-        ("process", row.published_process_gib, row.predicted_process_gib),
+        ("reserved", row.published_reserved_gib, row.predicted_reserved_gib, None),
+        ("process", row.published_process_gib, row.predicted_process_gib, row.likely_process_gib),
     )
-    for figure, published, band in bands:
+    for figure, published, band, likely in bands:
         if published and band:
             words = f"{band.low:.1f} to {band.high:.1f}"
-            yield row.id, figure, f"{published:.2f}", words, _place(published, band)
+            said = f"{likely:.1f}, {words}" if likely else words
+            error = f", {_signed(likely / published - 1)}" if likely else ""
+            yield row.id, figure, f"{published:.2f}", said, f"{_place(published, band)}{error}"
 
 
 def _place(published: float, band: Band) -> str:
