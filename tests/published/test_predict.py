@@ -172,3 +172,16 @@ def test_autocast_over_16_bits_takes_a_loss_in_32():
     more = predict(wide).allocated_bytes - predict(narrow).allocated_bytes
     logits = 8 * 4096 * 32000
     assert 3 * logits < more <= 6 * logits
+
+
+def test_a_compiled_loss_takes_four_bytes_a_logit_where_ours_takes_twelve():
+    whole = CHANGES(LORA, checkpointing="none", micro_batch=1, loss="none")
+    compiled = predict(CHANGES(whole, loss="compiled"))
+    less = predict(whole).allocated_bytes - compiled.allocated_bytes
+    assert less == pytest.approx(8 * 4096 * 32000, rel=0.05)
+
+
+def test_of_programs_that_were_not_traced_the_likeliest_is_told_without_a_range():
+    predicted = predict(RUNS["fsdpqlora_RTX3090_Llama27B_QLoRA_fsdp_b10_s2048"])
+    assert predicted.reserved_bytes is None
+    assert predicted.likely_reserved_bytes / 2**30 == pytest.approx(20.97, rel=0.05)

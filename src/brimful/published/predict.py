@@ -21,8 +21,9 @@ class Predicted(NamedTuple):
         allocated_bytes: Peak of live tensors.
         reserved_bytes: Band for the allocator's segments; None where its program was not traced.
         process_bytes: Band for the process.
-        likely_process_bytes: Where in it the process most likely is: the replay, of any program,
-            and the middle of what lies outside the allocator; None where it was not replayed.
+        likely_reserved_bytes: What the allocator most likely holds: the replay, of any program;
+            None where it was not replayed.
+        likely_process_bytes: The same, and the middle of what lies outside the allocator.
         tokens_per_s: Of one device; None where a rate is unknown.
         is_fitted: Whether published figures chose a rule of its program: its errors are in-sample.
     """
@@ -31,6 +32,7 @@ class Predicted(NamedTuple):
     allocated_bytes: int
     reserved_bytes: Band | None
     process_bytes: Band | None
+    likely_reserved_bytes: int | None
     likely_process_bytes: int | None
     tokens_per_s: float | None
     is_fitted: bool = False
@@ -59,6 +61,7 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         allocated_bytes=peak,
         reserved_bytes=reserved,
         process_bytes=_around(estimated, scaled, reserved),
+        likely_reserved_bytes=held.predicted_peak_reserved_bytes if held else None,
         likely_process_bytes=held.predicted_process_bytes if held else None,
         tokens_per_s=None if FLOAT8 in run.beyond else _tokens_per_s(run, expressed, estimated),
         is_fitted=any(rule.basis == "fitted" for rule in program.rules),

@@ -24,10 +24,11 @@ Implementation = Literal[
     "fms-fsdp", "tinyllama", "torchtune",
 ]  # fmt: skip
 """Whose code ran. What blocks keep differs between them: figures of two are never pooled."""
-LossCopies = Literal["none", "copied", "copied-wide", "narrow", "narrow-fused"]
+LossCopies = Literal["none", "copied", "copied-wide", "narrow", "narrow-fused", "compiled"]
 """What the loss held beside log-probabilities (``logit_copies.py``): nothing; logits, narrow and
 wide, and a copy; the same but for the narrow ones; narrow ones and a narrow copy; the
-same where a fused kernel writes over the copy."""
+same where a fused kernel writes over the copy; narrow ones alone, of which a compiled loss makes
+their gradient."""
 
 Products = Literal["all", "alternate"]
 """Which matrix products selective checkpointing kept: every one, as ours, or every second."""
