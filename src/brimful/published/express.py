@@ -169,8 +169,9 @@ def model_of(name: str) -> ModelSpec:
 def _job(run: PublishedRun) -> Job:
     sequences = run.micro_batch * run.accumulation * run.dp_replicate * run.dp_shard
     is_gptq = GPTQ in run.beyond
-    precision = _MIXED.get(run.precision, run.precision) if is_gptq else run.precision
     adapter = _adapter(run.adapter) if run.adapter else None
+    is_widened = is_gptq and adapter is not None and adapter.dtype == "fp32"
+    precision = _MIXED.get(run.precision, run.precision) if is_widened else run.precision
     return plain_job(
         _long_enough(run),
         task=run.task,
