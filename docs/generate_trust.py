@@ -92,12 +92,14 @@ class Kind(NamedTuple):
         num_rows: Figures of this kind that there are.
         errors: Signed, of those with a counterpart.
         inside: How many of them lie within the range that was said, where one was.
+        num_ranges: Ranges that were said.
     """
 
     key: str
     num_rows: int
     errors: tuple[float, ...]
     inside: int | None = None
+    num_ranges: int = 0
 
 
 def main() -> None:
@@ -169,7 +171,7 @@ def _table(head: str, kinds: Iterable[Kind], words: Words, *, has_missing: bool)
 def _cells(kind: Kind, words: Words, *, has_missing: bool) -> list[str]:
     name = words.kinds[kind.key]
     if kind.inside is not None:
-        name += words.inside.format(inside=kind.inside, errors=len(kind.errors))
+        name += words.inside.format(inside=kind.inside, ranges=kind.num_ranges)
     missing = [str(kind.num_rows - len(kind.errors))] if has_missing else []
     sizes = sorted(map(abs, kind.errors))
     if not sizes:
@@ -232,13 +234,18 @@ def _pointed(
 
 
 def _ranged(key: str, rows: Sequence[Document]) -> Kind:
-    """Compare with the middle of a range, and count what lies within it."""
+    """Compare with the likeliest figure, else the middle of a range; count what lies within it."""
     there = [row for row in rows if row.get(f"published_{key}_gib")]
-    both = [(row[f"published_{key}_gib"], band) for row in there
-            if (band := row.get(f"predicted_{key}_gib"))]  # fmt: skip
-    errors = tuple((band["low"] + band["high"]) / 2 / figure - 1 for figure, band in both)
-    inside = sum(band["low"] <= figure <= band["high"] for figure, band in both)
-    return Kind(key, len(there), errors, inside)
+    told = [(row[f"published_{key}_gib"], row.get(f"likely_{key}_gib"),
+             row.get(f"predicted_{key}_gib")) for row in there]  # fmt: skip
+    errors = tuple(
+        (likely or (band["low"] + band["high"]) / 2) / figure - 1
+        for figure, likely, band in told
+        if likely or band
+    )
+    banded = [(figure, band) for figure, _, band in told if band]
+    inside = sum(band["low"] <= figure <= band["high"] for figure, band in banded)
+    return Kind(key, len(there), errors, inside, len(banded))
 
 
 def own() -> list[Kind]:

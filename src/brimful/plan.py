@@ -118,6 +118,8 @@ class PredictedReserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         predicted_unhindered_bytes: The most it would hold of a card without end.
         num_retries: How often it gave back all it had cached and tried again (slow).
         short_bytes: By how much the request that failed was too large, or the limit was passed.
+        predicted_process_bytes: What the driver would most likely say of its process: the most it
+            held, and the middle of what lies outside; None in a plan of a version that did not say.
     """
 
     allocator: str
@@ -128,6 +130,7 @@ class PredictedReserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     predicted_unhindered_bytes: int
     num_retries: int
     short_bytes: int
+    predicted_process_bytes: int | None = None
 
     @property
     def word(self) -> Word:

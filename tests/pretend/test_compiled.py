@@ -258,3 +258,16 @@ def test_a_constant_of_a_graph_is_put_on_the_gpu(run):
     x = matrix()
     assert peak_over(lambda: grown(x)) == MATRIX
     assert run.tape.num_allocations()
+
+
+def test_attention_is_chosen_for_a_batch_whose_size_is_a_symbol(run):
+    """Dynamo takes a size that changed for one; a smaller last batch is what makes it so."""
+
+    def attend(x):
+        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    compiled = torch.compile(attend)
+    for batch in (4, 3, 2):
+        x = torch.ones(batch, 2, 32, 64, device="cuda", dtype=torch.bfloat16)
+        assert compiled(x).shape == x.shape
+    assert run.tape is not None

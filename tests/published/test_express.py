@@ -49,8 +49,9 @@ def test_what_is_expressed_is_what_was_run(family):
         assert (job.seq_len, strategy.micro_batch) == (run.seq_len, run.micro_batch), run.id
         assert num_micro_batches(job, strategy) == run.accumulation, run.id
         if GPTQ in run.beyond:
-            mixed = f"{run.precision.removesuffix('-mixed')}-mixed"
-            assert (job.precision, job.method, job.adapter.base) == (mixed, "qlora", "nf4-double")
+            is_wide = run.adapter.dtype == "fp32"  # beside a base in 16 bits: autocast
+            told = f"{run.precision.removesuffix('-mixed')}-mixed" if is_wide else run.precision
+            assert (job.precision, job.method, job.adapter.base) == (told, "qlora", "nf4-double")
         else:
             assert (job.precision, job.method) == (run.precision, run.method), run.id
 
@@ -63,7 +64,7 @@ def test_what_is_expressed_is_what_was_run(family):
         ({"model": "santacoder", "implementation": "torchtitan"}, "model_type=gpt_bigcode"),
         ({"model": "gpt-oss-20b"}, "model_type=gpt_oss"),
         ({"attention": "flash"}, "attention=flash"),
-        ({"seq_len": 40000}, "seq_len=40000 is longer than mistral-7b-v0.1's 32768 positions"),
+        ({"seq_len": 40000}, "seq_len=40000 beyond sliding_window=4096"),
         ({"seq_len": 8192}, "seq_len=8192 beyond sliding_window=4096"),
         ({"checkpointing": "full:99"}, "activation_checkpointing=full:99 asks for 99 blocks"),
     ],
@@ -83,3 +84,11 @@ def test_adapters_that_were_not_traced_are_counted_together():
 def test_every_family_but_one_of_another_kind_of_model_is_expressed():
     found = {run.family for run in RUNS.values() if isinstance(express(run), Expressed)}
     assert found >= {"fms", "torchtitan", "litgpt", "litgpt-hub", "llm-foundry"}
+
+
+def test_longer_texts_than_a_model_has_learnt_are_trained_on_where_positions_are_angles():
+    run = RUNS["fms_base_Mistral-7B-v0.1_none_lora_1gpu_b8"]
+    long = msgspec.structs.replace(run, model="llama-2-7b", seq_len=8192)
+    assert express(long).job.model.max_seq_len == 8192
+    table = express(msgspec.structs.replace(run, model="gpt2", adapter=None, method="full"))
+    assert "1024 positions" in table.reason

@@ -154,3 +154,34 @@ def test_a_program_that_was_altered_has_another_name_and_no_bar():
     row = compare(CHANGES(LORA, unlike=("fused kernels", "torch.compile")))
     assert (row.label, row.has_bar) == ("hf, fused kernels", False)
     assert compare(LORA).has_bar
+
+
+def test_a_process_most_likely_is_its_replay_and_what_lies_outside():
+    """On one device; where they are several, what connects them is not in the middle."""
+    rows = [compare(run) for run in published_runs() if run.process_gib and run.num_devices == 1]
+    likely = [(r.likely_process_gib, r.published_process_gib) for r in rows if r.likely_process_gib]
+    sizes = sorted(abs(here / there - 1) for here, there in likely)
+    assert len(sizes) >= 50
+    assert sizes[len(sizes) // 2] < 0.06
+
+
+def test_autocast_over_16_bits_takes_a_loss_in_32():
+    """Of a class whose loss copies logits as narrow as they are."""
+    narrow = CHANGES(LORA, loss="narrow")
+    wide = CHANGES(narrow, unlike=("autocast over bf16 parameters",))
+    more = predict(wide).allocated_bytes - predict(narrow).allocated_bytes
+    logits = 8 * 4096 * 32000
+    assert 3 * logits < more <= 6 * logits
+
+
+def test_a_compiled_loss_takes_four_bytes_a_logit_where_ours_takes_twelve():
+    whole = CHANGES(LORA, checkpointing="none", micro_batch=1, loss="none")
+    compiled = predict(CHANGES(whole, loss="compiled"))
+    less = predict(whole).allocated_bytes - compiled.allocated_bytes
+    assert less == pytest.approx(8 * 4096 * 32000, rel=0.05)
+
+
+def test_of_programs_that_were_not_traced_the_likeliest_is_told_without_a_range():
+    predicted = predict(RUNS["fsdpqlora_RTX3090_Llama27B_QLoRA_fsdp_b10_s2048"])
+    assert predicted.reserved_bytes is None
+    assert predicted.likely_reserved_bytes / 2**30 == pytest.approx(20.97, rel=0.05)

@@ -176,7 +176,8 @@ def test_gptq_has_wider_scales_than_nf4():
 def test_every_rule_has_a_source_changes_something_and_holds_for_a_run(rule):
     assert rule.source
     changes = (rule.logits, rule.units, rule.kept, rule.recomputed)
-    switches = (rule.reshards_root, rule.parts_ends, rule.packs_head)
+    ends = (rule.reshards_root, rule.parts_ends, rule.packs_head)
+    switches = (*ends, rule.updates_early, rule.manages_state)
     assert sum(map(bool, (*changes, *switches))) == 1
     held = any(_holds(rule, run) for run in RUNS.values())
     assert held or "fsdp-qlora" in rule.implementations

@@ -106,6 +106,11 @@ class Candidate:
         limit, firm = _limit_bytes(self.cluster), self.room.firm_bytes
         return firm if limit is None else min(limit, firm)
 
+    @property
+    def _outside_bytes(self) -> int:
+        """The middle of what lies outside the allocator."""
+        return self.cluster.device.usable_bytes - (self.room.firm_bytes + self.room.most_bytes) // 2
+
     def _requests(self, place: int) -> Requests:
         made = self.seen.made
         if place not in made:
@@ -149,6 +154,7 @@ class Candidate:
             predicted_unhindered_bytes=unhindered,
             num_retries=num_retries,
             short_bytes=short or over,
+            predicted_process_bytes=held + self._outside_bytes,
         )
 
 

@@ -125,7 +125,7 @@ def _flash(call: Attention) -> Iterator[str]:
     if call.mask is not None:
         yield "it takes no mask"
     head_dim = call.query.shape[-1]
-    if {head_dim} != {x.shape[-1] for x in call[:3]} or head_dim > FLASH_MAX_HEAD_DIM:
+    if not _have_equal(call, -1) or head_dim > FLASH_MAX_HEAD_DIM:
         yield f"head dimensions must be equal and at most {FLASH_MAX_HEAD_DIM}, not {head_dim}"
     if not (8, 0) <= capability <= (12, 1):
         yield f"it needs compute capability 8.0 to 12.1, not {_dotted(capability)}"
@@ -216,7 +216,7 @@ def _cpu_flash(call: Attention) -> Iterator[str]:
     yield from _not_4d(call)
     if call.mask is not None and (call.mask.requires_grad or call.mask.dim() not in {2, 4}):
         yield f"a mask of {list(call.mask.shape)}, or one that needs a gradient"
-    if len({x.shape[-1] for x in call[:3]}) != 1:
+    if not _have_equal(call, -1):
         yield "head dimensions must be equal"
     yield from _wrong_heads(call, grouped=True)
     yield from _not_dense(call._replace(mask=None), ignore_singleton=True)
@@ -229,6 +229,12 @@ def _math(_call: Attention) -> Iterator[str]:
 
 def _dotted(capability: tuple[int, int]) -> str:
     return ".".join(str(part) for part in capability)
+
+
+def _have_equal(call: Attention, dim: int) -> bool:
+    """Whether query, key and value are equal in a dimension; symbols of a compiler have no hash."""
+    query, key, value = (x.shape[dim] for x in call[:3])
+    return bool(query == key == value)
 
 
 def _not_4d(call: Attention) -> Iterator[str]:
@@ -246,7 +252,7 @@ def _wrong_dtype(call: Attention, allowed: tuple[torch.dtype, ...]) -> Iterator[
 
 def _wrong_heads(call: Attention, *, grouped: bool, same_kv: bool = True) -> Iterator[str]:
     query, key, value = (x.shape[-3] for x in call[:3])
-    if len({x.shape[0] for x in call[:3]}) != 1:
+    if not _have_equal(call, 0):
         yield "batch sizes differ"
     if grouped and call.gqa:
         if (same_kv and key != value) or query % key or query % value:
@@ -269,7 +275,7 @@ def _wrong_mask(call: Attention) -> Iterator[str]:
         return
     mask, query, key = call.mask, call.query.shape, call.key.shape
     full = (query[0], query[1], query[2], key[2])
-    fits = all(m in {1, n} for m, n in zip(mask.shape[::-1], full[::-1], strict=False))
+    fits = all(m in (1, n) for m, n in zip(mask.shape[::-1], full[::-1], strict=False))
     if mask.requires_grad or mask.dim() not in {2, 4} or not fits:
         yield f"a mask of {list(mask.shape)}, or one that needs a gradient"
 

@@ -32,7 +32,9 @@ class Compared(
         published_reserved_gib: Peak of the allocator's segments.
         predicted_reserved_gib: Band for it, where the program was traced.
         published_process_gib: Peak of the process.
+        likely_reserved_gib: What it most likely is, of any program; None where it was not replayed.
         predicted_process_gib: Band for it.
+        likely_process_gib: Where in that band it most likely is; None where it was not replayed.
         published_tokens_per_s: Of one device.
         predicted_tokens_per_s: The same.
         word: Whether it was predicted to hold, of a run that did: fits, tight or no; empty where
@@ -51,8 +53,10 @@ class Compared(
     predicted_allocated_gib: float | None = None
     published_reserved_gib: float | None = None
     predicted_reserved_gib: Band | None = None
+    likely_reserved_gib: float | None = None
     published_process_gib: float | None = None
     predicted_process_gib: Band | None = None
+    likely_process_gib: float | None = None
     published_tokens_per_s: float | None = None
     predicted_tokens_per_s: float | None = None
     word: Word | Literal[""] = ""
@@ -109,6 +113,8 @@ def compare(run: PublishedRun) -> Compared:
         predicted_allocated_gib=predicted.allocated_bytes / GIB,
         predicted_reserved_gib=_in_gib(predicted.reserved_bytes),
         predicted_process_gib=_in_gib(predicted.process_bytes),
+        likely_reserved_gib=_gib(predicted.likely_reserved_bytes),
+        likely_process_gib=_gib(predicted.likely_process_bytes),
         predicted_tokens_per_s=predicted.tokens_per_s,
         is_fitted=predicted.is_fitted,
     )
@@ -124,6 +130,10 @@ def _sweep(run: PublishedRun) -> str:
     job = (run.model, run.method, run.precision, run.seq_len)
     parts = (run.source, label(run), *job, f"{run.num_devices}x{run.gpu}")
     return " ".join(map(str, parts))
+
+
+def _gib(num_bytes: int | None) -> float | None:
+    return None if num_bytes is None else num_bytes / GIB
 
 
 def _in_gib(band: Band | None) -> Band | None:

@@ -25,9 +25,11 @@ from brimful.job import (
 )
 from brimful.models.architectures import record_of
 from brimful.models.config import experts_of, has_layout, load_model, read_config
+from brimful.models.resized import is_rotary, with_positions
 from brimful.models.spec import ModelSpec
 from brimful.published.four_bits import GPTQ, is_packed
 from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
+from brimful.published.updates import EARLY
 from brimful.strategy import Strategy, check_strategy
 from brimful.units import GIB
 
@@ -64,9 +66,9 @@ peak, another speed. Source: ``matmul_with_hp_or_float8_args`` of
 PACKED_EXPERTS = "experts in 4 bits, sharded"
 """Ours leaves experts in 16 bits, and gathers them so (``four_bits.py``)."""
 SHARDED = (2, 3)
-AS_TRANSFORMERS = frozenset({"hf", "hf-fsdp1", "litgpt"})
+AS_TRANSFORMERS = frozenset({"hf", "hf-fsdp1", "litgpt", "torchtune"})
 """Implementations whose blocks are those of transformers whatever the model, or whose rules say in
-what they are not."""
+what they are not; torchtune's keep the same of a block, with the same operations."""
 
 
 class Unexpressed(NamedTuple):
@@ -111,6 +113,8 @@ def _obstacle(run: PublishedRun) -> str:
         return ", ".join(beyond)
     if run.tp > 1:
         return OTHER_TENSOR_PARALLEL
+    if EARLY in run.unlike and (run.accumulation > 1 or run.num_devices > 1):
+        return f"{EARLY}, of several micro-batches or devices"
     if run.gpu not in gpus():
         return f"no CUDA kernels on {run.gpu}"
     model_type = _model_type(run.model)
@@ -165,10 +169,11 @@ def model_of(name: str) -> ModelSpec:
 def _job(run: PublishedRun) -> Job:
     sequences = run.micro_batch * run.accumulation * run.dp_replicate * run.dp_shard
     is_gptq = GPTQ in run.beyond
-    precision = _MIXED.get(run.precision, run.precision) if is_gptq else run.precision
     adapter = _adapter(run.adapter) if run.adapter else None
+    is_widened = is_gptq and adapter is not None and adapter.dtype == "fp32"
+    precision = _MIXED.get(run.precision, run.precision) if is_widened else run.precision
     return plain_job(
-        model_of(run.model),
+        _long_enough(run),
         task=run.task,
         method="qlora" if is_gptq else run.method,
         adapter=adapter and replace(adapter, base="nf4-double") if is_packed(run) else adapter,
@@ -179,6 +184,17 @@ def _job(run: PublishedRun) -> Job:
         packing=PACKINGS[run.task][0],
         global_batch=sequences,
     )
+
+
+def _long_enough(run: PublishedRun) -> ModelSpec:
+    """Return a run's model, for longer texts than it has learnt where a program fed it such.
+
+    Programs do not refuse them where positions are angles, which take no parameters.
+    """
+    model = model_of(run.model)
+    if run.seq_len <= model.max_seq_len or not is_rotary(model):
+        return model
+    return with_positions(model, run.seq_len)
 
 
 def _adapter(adapter: PublishedAdapter) -> Adapter:
@@ -216,6 +232,8 @@ def _strategy(run: PublishedRun) -> Strategy:
         activation_checkpointing=run.checkpointing,
         loss_chunks=run.loss_chunks,
         attention=run.attention,
+        fused_kernels=run.fused_kernels,
+        offload=run.offload,
         zero=run.zero,
         dp_replicate=run.dp_replicate,
         dp_shard=run.dp_shard,

@@ -23,6 +23,9 @@ class Predicted(NamedTuple):
         allocated_bytes: Peak of live tensors.
         reserved_bytes: Band for the allocator's segments; None where its program was not traced.
         process_bytes: Band for the process.
+        likely_reserved_bytes: What the allocator most likely holds: the replay, of any program;
+            None where it was not replayed.
+        likely_process_bytes: The same, and the middle of what lies outside the allocator.
         tokens_per_s: Of one device; None where a rate is unknown.
         is_fitted: Whether published figures chose a rule of its program: its errors are in-sample.
     """
@@ -31,6 +34,8 @@ class Predicted(NamedTuple):
     allocated_bytes: int
     reserved_bytes: Band | None
     process_bytes: Band | None
+    likely_reserved_bytes: int | None
+    likely_process_bytes: int | None
     tokens_per_s: float | None
     is_fitted: bool = False
 
@@ -52,13 +57,16 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         return Unexpressed(str(error).partition(";")[0])
     program = other_program(run, expressed)
     peak = _peak(run, expressed, estimated, program)
-    held = replayed(run, expressed, program) if is_traced(run) else None
-    reserved, scaled = told(held) if held else None, _scaled(estimated, peak)
+    held = None if program.updates_otherwise else replayed(run, expressed, program)
+    scaled = _scaled(estimated, peak)
+    reserved = told(held) if held and is_traced(run) else None
     return Predicted(
         run=run,
         allocated_bytes=peak,
         reserved_bytes=reserved,
         process_bytes=_around(estimated, scaled, reserved),
+        likely_reserved_bytes=held.predicted_peak_reserved_bytes if held else None,
+        likely_process_bytes=held.predicted_process_bytes if held else None,
         tokens_per_s=None if FLOAT8 in run.beyond else _tokens_per_s(run, expressed, estimated),
         is_fitted=any(rule.basis == "fitted" for rule in program.rules),
     )
@@ -86,7 +94,7 @@ def _peak(
     """Return the peak, with what programs of its time held more or less."""
     job, _, strategy = expressed
     peak = estimated.predicted_peak_allocated_bytes
-    if program.changes and strategy.pp == 1:
+    if (program.changes or program.updates_otherwise) and strategy.pp == 1:
         phases = phase_peaks(memory_of(expressed, program))
         peak = max(phase.num_bytes for phase in phases)
     return peak + more_bytes(run, job)

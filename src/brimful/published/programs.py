@@ -41,7 +41,15 @@ from brimful.published.rows import (
     Root,
 )
 from brimful.published.steps import Change, changed, lettered
+from brimful.published.updates import (
+    with_early_updates,
+    with_managed_state,
+    without_gradients,
+)
 from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
+
+AUTOCAST = "autocast over bf16 parameters"
+"""What ``PublishedRun.unlike`` says of a recipe in 16 bits that computes a loss in fp32."""
 
 
 class Units(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,7 +82,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         model_types: Architectures.
         products: Of ``PublishedRun.products``.
         roots: Of ``PublishedRun.root``.
-        is_mixed: Whether the recipe has to be a mixed one.
+        is_mixed: Whether the recipe has to be a mixed one, or autocast be on over 16 bits.
         logits: Copies of the logits.
         units: FSDP1 instead of FSDP2, where parameters are sharded.
         kept: Tensors of a block.
@@ -82,6 +90,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         reshards_root: Whether FSDP2's root gives up its parameters after its forward.
         packs_head: Whether the head is in 4 bits.
         parts_ends: Whether the embedding, and the head with the last norm, are units of their own.
+        updates_early: Whether each gradient is used up as soon as it is there.
+        manages_state: Whether optimizer state is memory that the allocator does not have.
     """
 
     what: Line
@@ -102,6 +112,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reshards_root: bool = False
     packs_head: bool = False
     parts_ends: bool = False
+    updates_early: bool = False
+    manages_state: bool = False
 
 
 class OtherProgram(NamedTuple):
@@ -114,6 +126,11 @@ class OtherProgram(NamedTuple):
 
     rules: tuple[Rule, ...]
     changes: tuple[Change, ...]
+
+    @property
+    def updates_otherwise(self) -> bool:
+        """Whether its optimizer does what no replay of ours asks for."""
+        return any(rule.updates_early or rule.manages_state for rule in self.rules)
 
     def alter(self, step: Step) -> Step:
         """Return a micro-batch of ours as this program runs it."""
@@ -169,7 +186,13 @@ def memory_of(expressed: Expressed, program: OtherProgram) -> StepMemory:
     job, cluster, strategy = expressed
     family = family_of(job, strategy)
     profile = profile_for(job, strategy.attention, cluster.device, family)
-    return step_memory(job, strategy, profile, cluster.device, program.alter)
+    memory = step_memory(job, strategy, profile, cluster.device, program.alter)
+    for rule in program.rules:
+        if rule.updates_early:
+            memory = without_gradients(memory)
+        if rule.manages_state:
+            memory = with_managed_state(memory, job)
+    return memory
 
 
 def _holds(rule: Rule, run: PublishedRun, job: Job) -> bool:
@@ -183,12 +206,15 @@ def _holds(rule: Rule, run: PublishedRun, job: Job) -> bool:
         (rule.model_types, {job.model.model_type}),
     )
     matches = all(not any_of or not there.isdisjoint(any_of) for any_of, there in wanted)
-    return matches and (job.precision in HALF or not rule.is_mixed)
+    is_mixed = job.precision in HALF or AUTOCAST in run.unlike
+    return matches and (is_mixed or not rule.is_mixed)
 
 
 def _changes(rule: Rule, expressed: Expressed) -> Iterator[Change]:
     job, _, strategy = expressed
     family = family_of(job, strategy)
+    if rule.updates_early:
+        yield lambda sections: with_early_updates(sections, job)
     if rule.logits is not None:
         copies = rule.logits
         yield lambda sections: with_copies(sections, copies)

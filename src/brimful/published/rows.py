@@ -13,19 +13,22 @@ import msgspec
 from brimful.errors import FileFormatError, unknown_name
 from brimful.escaping import Line
 from brimful.files import read_whole
+from brimful.fused_kernels import FusedKernels
 from brimful.job import Method, Optimizer, Precision, Task, Upcast
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.strategy import Attention, Zero
 
 _FOLDER = "data/published"
 Implementation = Literal[
     "hf", "hf-fsdp1", "litgpt", "torchtitan", "megatron-te", "fsdp-qlora", "llm-foundry",
-    "fms-fsdp", "tinyllama",
+    "fms-fsdp", "tinyllama", "torchtune",
 ]  # fmt: skip
 """Whose code ran. What blocks keep differs between them: figures of two are never pooled."""
-LossCopies = Literal["none", "copied", "copied-wide", "narrow", "narrow-fused"]
+LossCopies = Literal["none", "copied", "copied-wide", "narrow", "narrow-fused", "compiled"]
 """What the loss held beside log-probabilities (``logit_copies.py``): nothing; logits, narrow and
 wide, and a copy; the same but for the narrow ones; narrow ones and a narrow copy; the
-same where a fused kernel writes over the copy."""
+same where a fused kernel writes over the copy; narrow ones alone, of which a compiled loss makes
+their gradient."""
 
 Products = Literal["all", "alternate"]
 """Which matrix products selective checkpointing kept: every one, as ours, or every second."""
@@ -85,6 +88,8 @@ class PublishedRun(
         checkpointing: As ``--activation-checkpointing``.
         products: Which matrix products selective checkpointing kept.
         attention: As ``--attention``.
+        fused_kernels: As ``--fused-kernels``.
+        offload: As ``--offload``.
         loss: What its loss held of the logits.
         loss_chunks: Pieces in which the loss was computed.
         zero: What is sharded over ``dp_shard`` devices.
@@ -127,6 +132,8 @@ class PublishedRun(
     checkpointing: Line
     products: Products = "all"
     attention: Attention = "sdpa"
+    fused_kernels: FusedKernels = "none"
+    offload: Line = NO_OFFLOAD
     loss: LossCopies = "none"
     loss_chunks: int = 1
     zero: Zero = 0

@@ -12,6 +12,7 @@ from brimful.report.words import (
     format_band,
     format_value,
     job_inputs,
+    process_words,
     strategy_inputs,
     unestimated_assumptions,
 )
@@ -112,7 +113,7 @@ def bands_section(folder: RunFolder) -> Html:
         ),
         (
             "process",
-            format_band(estimate.predicted_process_bytes if estimate else None, unit="bytes"),
+            process_words(estimate) if estimate else format_band(None, unit="bytes"),
             ABSENT,
             format_value(measured_process, unit="bytes"),
         ),

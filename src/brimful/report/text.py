@@ -18,6 +18,7 @@ from brimful.report.words import (
     format_band,
     format_value,
     job_inputs,
+    process_words,
     share_words,
     speed_words,
     spread_words,
@@ -331,7 +332,7 @@ def _totals(estimate: Estimate) -> "Table":
     pairs = [
         ("peak allocated", format_bytes(estimate.predicted_peak_allocated_bytes)),
         ("peak reserved", _reserved_words(estimate)),
-        ("process", format_band(estimate.predicted_process_bytes, unit="bytes")),
+        ("process", process_words(estimate)),
         ("step time", step_time_words(estimate)),
         (
             "step work",

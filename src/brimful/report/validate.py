@@ -88,14 +88,31 @@ def _memory_cells(row: Compared) -> Iterator[tuple[str, ...]]:
     there, here = row.published_allocated_gib, row.predicted_allocated_gib
     if there and here:
         yield row.id, "allocated", f"{there:.2f}", f"{here:.2f}", _signed(here / there - 1)
-    bands = (
-        ("reserved", row.published_reserved_gib, row.predicted_reserved_gib),
-        ("process", row.published_process_gib, row.predicted_process_gib),
+    figures = (
+        (
+            "reserved",
+            row.published_reserved_gib,
+            row.predicted_reserved_gib,
+            row.likely_reserved_gib,
+        ),
+        ("process", row.published_process_gib, row.predicted_process_gib, row.likely_process_gib),
     )
-    for figure, published, band in bands:
-        if published and band:
-            words = f"{band.low:.1f} to {band.high:.1f}"
-            yield row.id, figure, f"{published:.2f}", words, _place(published, band)
+    for figure, published, band, likely in figures:
+        if not published or not (band or likely):
+            continue
+        words = (
+            f"{likely:.1f}" if likely else "",
+            f"{band.low:.1f} to {band.high:.1f}" if band else "",
+        )
+        error = (
+            _place(published, band) if band else "",
+            _signed(likely / published - 1) if likely else "",
+        )
+        yield row.id, figure, f"{published:.2f}", _listed(words), _listed(error)
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return ", ".join(filter(None, words))
 
 
 def _place(published: float, band: Band) -> str:

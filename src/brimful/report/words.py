@@ -477,3 +477,16 @@ def untried_sentence(record: SearchRecord) -> str:
         f"not decided by what was: {left.num_strategies} of {left.num_most} combinations"
     )
     return f"{words} ({'; '.join(left.ways)})" if left.ways else words
+
+
+def process_words(estimate: Estimate) -> str:
+    """Say what the driver would: the likeliest figure where the allocator was replayed, and a band.
+
+    Args:
+        estimate: What was predicted.
+    """
+    replayed, band = estimate.predicted_reserved, estimate.predicted_process_bytes
+    words = format_band(band, unit="bytes")
+    if replayed is None or replayed.predicted_process_bytes is None or band is None:
+        return words
+    return f"{format_bytes(replayed.predicted_process_bytes)} most likely, {words}"
