@@ -126,7 +126,7 @@ def test_what_has_no_formula_is_said(more, error, said):
 
 
 def test_other_scripts_have_none():
-    with pytest.raises(UnsupportedError, match="pretrain_t5.py has no formula"):
+    with pytest.raises(UnsupportedError, match=r"pretrain_t5\.py has no formula"):
         predict("pretrain_t5.py --num-layers 2")
 
 

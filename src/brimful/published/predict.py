@@ -85,6 +85,8 @@ def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
         reserved_bytes=Band(low=reserved, high=reserved),
         process_bytes=None,
         tokens_per_s=None,
+        likely_reserved_bytes=reserved,
+        likely_process_bytes=None,
     )
 
 

@@ -41,6 +41,7 @@ def functions(known: KnownValues) -> dict[str, Callable[..., Any]]:
         _score: Any,
         _bias: Any,
         form: Any = _BYTES,
+        *_since_2_20: Any,
     ) -> tuple[torch.Tensor, ...]:
         probs = torch.empty_like(logits)
         chosen = _map(logits, topk, form)
