@@ -19,6 +19,7 @@ HALF_BYTES, FLOAT_BYTES = 2, 4
 _HOPPER = (9, 0)
 _KERNELS = ("unfused", "flash", "fused")
 _ROTARY = ("rope", "yarn")
+_WIDE = ("fp32", "fp64")
 _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 _NOT_YET = {
     "--use-megatron-fsdp": "its own FSDP",
@@ -67,7 +68,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         etp: Degree over which each of them is cut.
         dispatcher: How tokens come to experts.
         is_grouped: Whether all experts here are one product.
-        has_bias: Whether the router's choice has a bias.
+        is_wide: Whether probabilities are in fp32.
         layers: Which layers are mixtures, of all.
     """
 
@@ -79,7 +80,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     etp: int
     dispatcher: str
     is_grouped: bool
-    has_bias: bool
+    is_wide: bool
     layers: tuple[bool, ...]
 
     @property
@@ -409,7 +410,7 @@ def _experts(flags: Flags) -> Experts:
         etp=number("--expert-tensor-parallel-size", default=tp),
         dispatcher=flags.text("--moe-token-dispatcher-type") or "allgather",
         is_grouped=has("--moe-grouped-gemm"),
-        has_bias=has("--moe-router-enable-expert-bias"),
+        is_wide=flags.text("--moe-router-dtype") in _WIDE,
         layers=_mixtures(flags.text("--moe-layer-freq") or "1", layers, is_any=num > 0),
     )
 

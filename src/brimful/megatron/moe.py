@@ -7,6 +7,9 @@ Shapes: S tokens between products, G those that are gathered for experts, P thos
 here, E experts.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 from brimful.megatron.linear import norm_partials
@@ -29,21 +32,37 @@ def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     m.keep(x)
     stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
     normed = m.new(between)
+    shared = _shared(m, at) if at.experts.shared_ffn else None
     router = m.new(at.between * at.experts.num * _ROUTER_BYTES)
+    arriving: list[Block] = []
 
     def backward(gradient: Block) -> Block:
         of_router = m.new(between)
-        m.drop(normed, router)
+        m.drop(router)
         added = m.new(between)
         m.drop(gradient, of_router)
+        if shared:
+            shared.backward(arriving.pop())
+        m.drop(normed)
         dx = m.new(between)
         m.scratch(norm_partials(at))
         m.drop(*stats, added, x)
         return dx
 
     chain.add(backward)
-    out = _routed(m, at, chain)
-    return _with_shared(m, at, chain, out) if at.experts.shared_ffn else out
+    routed = _routed(m, at, chain)
+    if shared is None:
+        return routed
+    out = m.new(between)
+    m.drop(routed, shared.out)
+
+    def of_sum(gradient: Block) -> Block:
+        m.keep(gradient)
+        arriving.append(gradient)
+        return gradient
+
+    chain.add(of_sum)
+    return out
 
 
 def _routed(m: Memory, at: Layout, chain: Chain) -> Block:
@@ -52,9 +71,9 @@ def _routed(m: Memory, at: Layout, chain: Chain) -> Block:
         permuted = _gathered(m, at, chain)
         out = _experts(m, at, chain, permuted)
         return _scattered(m, at, chain, out)
-    permuted = _sent(m, at, chain)
+    permuted, held = _sent(m, at, chain)
     out = _experts(m, at, chain, permuted)
-    return _brought_back(m, at, chain, out)
+    return _brought_back(m, at, chain, out, held)
 
 
 def _gathered(m: Memory, at: Layout, chain: Chain) -> Block:
@@ -94,67 +113,78 @@ def _scattered(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
     return result
 
 
-def _sent(m: Memory, at: Layout, chain: Chain) -> Block:
-    """Permute tokens by expert, exchange them, and sort what came by the experts here."""
+def _sent(m: Memory, at: Layout, chain: Chain) -> tuple[Block, tuple[Block, ...]]:
+    """Permute tokens by expert, exchange them, and sort what came by the experts here.
+
+    Returns:
+        What experts are given, and what the program holds until their results are back.
+    """
     copies = at.between * at.experts.topk * at.hidden * HALF_BYTES
     arrived = at.routed * at.hidden * HALF_BYTES
     places = m.new(at.between * at.experts.num * _PLACE_BYTES // 2)
-    permuted = m.new(copies)
-    came = m.new(copies) if at.experts.ep > 1 else permuted
+    held = [m.new(copies)]
     if at.experts.ep > 1:
-        m.drop(permuted)
+        held.append(m.new(copies))
+    came = held.pop()
     if at.experts.etp > 1:
-        gathered = m.new(arrived)
-        m.drop(came)
-        came = gathered
+        held.append(came)
+        came = m.new(arrived)
     if at.experts.here > 1:
         by_expert = m.new(arrived)
         m.drop(came)
         came = by_expert
 
     def backward(gradient: Block) -> Block:
-        for needed in (at.experts.here > 1, at.experts.etp > 1, at.experts.ep > 1):
+        for needed, size in (
+            (at.experts.here > 1, arrived),
+            (at.experts.etp > 1, copies),
+            (at.experts.ep > 1, copies),
+        ):
             if needed:
-                back = m.new(copies if at.experts.etp > 1 else arrived)
-                m.drop(gradient)
-                gradient = back
+                gradient = _moved(m, gradient, size)
         out = m.new(at.between * at.hidden * HALF_BYTES)
         m.drop(gradient, places)
         return out
 
     chain.add(backward)
-    return came
+    return came, tuple(held)
 
 
-def _brought_back(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
-    """Sort back, exchange again, and add results up at their tokens' places."""
+def _moved(m: Memory, given: Block, num_bytes: int) -> Block:
+    out = m.new(num_bytes)
+    m.drop(given)
+    return out
+
+
+def _brought_back(
+    m: Memory, at: Layout, chain: Chain, out: Block, held: tuple[Block, ...]
+) -> Block:
+    """Sort back, exchange again, and add results up at their tokens' places.
+
+    Over processes that cut an expert they are added up in fp32.
+    """
     copies = at.between * at.experts.topk * at.hidden * HALF_BYTES
     arrived = at.routed * at.hidden * HALF_BYTES
-    for needed, size in (
-        (at.experts.here > 1, arrived),
-        (at.experts.etp > 1, copies),
-        (at.experts.ep > 1, copies),
-    ):
-        if needed:
-            moved = m.new(size)
-            m.drop(out)
-            out = moved
+    ends = [out]
+    if at.experts.here > 1:
+        ends.append(m.new(arrived))
+    if at.experts.etp > 1:
+        wide = _moved(m, m.new(2 * arrived), 2 * copies)
+        ends.append(_moved(m, wide, copies))
+    out = ends.pop()
+    m.drop(*ends)
+    if at.experts.ep > 1:
+        out = _moved(m, out, copies)
     result = m.new(at.between * at.hidden * HALF_BYTES)
-    m.drop(out)
+    m.drop(out, *held)
 
     def backward(gradient: Block) -> Block:
-        back = m.new(copies)
-        m.drop(gradient)
-        for needed, size in (
-            (at.experts.ep > 1, copies),
-            (at.experts.etp > 1, arrived),
-            (at.experts.here > 1, arrived),
-        ):
-            if needed:
-                moved = m.new(size)
-                m.drop(back)
-                back = moved
-        return back
+        back = _moved(m, gradient, copies)
+        if at.experts.ep > 1:
+            back = _moved(m, back, copies)
+        if at.experts.etp > 1:
+            back = _moved(m, _moved(m, _moved(m, back, 2 * copies), 2 * arrived), arrived)
+        return _moved(m, back, arrived) if at.experts.here > 1 else back
 
     chain.add(backward)
     return result
@@ -204,11 +234,17 @@ def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Ch
         steps.add(backward)
         return scaled, steps
     active = m.new(num * HALF_BYTES)
-    scaled = m.new(num * HALF_BYTES)
+    wide = FLOAT_BYTES if at.experts.is_wide else HALF_BYTES  # probabilities in fp32 widen
+    product = m.new(num * wide)
+    scaled = _moved(m, product, num * HALF_BYTES) if at.experts.is_wide else product
 
     def backward_in_parts(gradient: Block) -> Block:
-        of_active, product = m.new(num * HALF_BYTES), m.new(num * HALF_BYTES)
-        m.drop(product, gradient, active)
+        if at.experts.is_wide:
+            gradient = _moved(m, gradient, num * wide)
+        of_probs, of_active = m.new(num * wide), m.new(num * wide)
+        if at.experts.is_wide:
+            of_active = _moved(m, of_active, num * HALF_BYTES)
+        m.drop(of_probs, gradient, active)
         out = m.new(num * HALF_BYTES)
         m.drop(of_active, before)
         return out
@@ -217,32 +253,34 @@ def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Ch
     return scaled, steps
 
 
-def _with_shared(m: Memory, at: Layout, chain: Chain, routed: Block) -> Block:
-    """Run the experts that every token has, on what the norm made, and add them."""
+class _Shared(NamedTuple):
+    """Experts that every token has: their result, and what backward does."""
+
+    out: Block
+    backward: Callable[[Block], None]
+
+
+def _shared(m: Memory, at: Layout) -> _Shared:
+    """Run them on what the norm made."""
     width = at.experts.shared_ffn // at.tp
     wide = width * (2 if at.is_gated else 1)
-    between = at.between * at.hidden * HALF_BYTES
-    gathered = m.new(at.tokens * at.hidden * HALF_BYTES) if at.sequence_parallel else None
+    between, whole = (n * at.hidden * HALF_BYTES for n in (at.between, at.tokens))
+    gathered = m.new(whole if at.sequence_parallel else 0)
     before = m.new(at.tokens * wide * HALF_BYTES)
-    if gathered:
-        m.drop(gathered)
+    m.drop(gathered)
     active = m.new(at.tokens * width * HALF_BYTES)
-    out = m.new(at.tokens * at.hidden * HALF_BYTES)
+    out = m.new(whole)
     if at.sequence_parallel:
-        scattered = m.new(between)
-        m.drop(out)
-        out = scattered
-    added = m.new(between)
-    m.drop(out, routed)
+        out = _moved(m, out, between)
 
-    def backward(gradient: Block) -> Block:
+    def backward(gradient: Block) -> None:
+        gathered = m.new(whole if at.sequence_parallel else 0)
         dgrad = m.new(at.tokens * width * HALF_BYTES)
-        m.drop(active)
-        wider = m.new(at.tokens * wide * HALF_BYTES)
-        m.drop(dgrad, before)
-        m.scratch(at.tokens * at.hidden * HALF_BYTES)
-        m.drop(wider)
-        return gradient
+        m.scratch(0 if at.fuses_wgrad else at.hidden * width * HALF_BYTES)
+        m.drop(gathered, gradient, active)
+        wider = _moved(m, dgrad, at.tokens * wide * HALF_BYTES)
+        m.drop(before)
+        again, back = m.new(whole if at.sequence_parallel else 0), m.new(whole)
+        m.drop(m.new(between), again, back, wider)
 
-    chain.add(backward)
-    return added
+    return _Shared(out, backward)
