@@ -82,7 +82,7 @@ def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
     return Predicted(
         run=run,
         allocated_bytes=max(rank.predicted_peak_allocated_bytes for rank in found.ranks),
-        reserved_bytes=Band(low=reserved, high=reserved),
+        reserved_bytes=None,
         process_bytes=None,
         tokens_per_s=None,
         likely_reserved_bytes=reserved,
