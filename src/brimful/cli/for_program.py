@@ -27,8 +27,8 @@ PROGRAMS = (
 
 
 _NOT_PLANNED = {
-    "megatron": "brimful estimate --from 'pretrain_gpt.py ...' predicts a layout of Megatron-LM, and "
-    "simulate --from runs it as it is",
+    "megatron": "brimful estimate --from 'pretrain_gpt.py ...' predicts a layout of Megatron-LM, "
+    "and simulate --from runs it as it is",
     "unsloth": "the nearest is --for trl, whose trainer it takes; its own kernels take less",
 }
 MOST = "at most"

@@ -60,6 +60,8 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
     num = at.tokens * at.vocab // at.tp
     stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
     normed = m.new(between)
+    # BERT's head: a product, its activation and a norm; each keeps what it was given.
+    before = [m.new(between) for _ in range(3 * at.is_bert)]
     logits = m.new(num * HALF_BYTES)
     small = m.new(at.tokens * (4 * _INDEX_BYTES + 3 * FLOAT_BYTES))
     in_place = at.loss == "te"
@@ -81,7 +83,7 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
             m.drop(dgrad)
             dgrad = scattered
         m.scratch(0 if at.fuses_wgrad else at.vocab // at.tp * at.hidden * HALF_BYTES)
-        m.drop(dlogits, normed)
+        m.drop(dlogits, normed, *before)
         dx = m.new(between)
         m.scratch(norm_partials(at))
         m.drop(dgrad, *stats, x)

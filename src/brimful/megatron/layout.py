@@ -158,6 +158,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         capability: The card's.
         experts: Of layers that are mixtures; ``num`` is 0 where none is.
         latent: Of attention.
+        is_bert: Whether a head of BERT's stands before the output layer.
+        has_binary_head: Whether it also says if one sentence follows another.
     """
 
     num_layers: int
@@ -210,6 +212,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     capability: Version
     experts: Experts
     latent: Latent
+    is_bert: bool
+    has_binary_head: bool
 
     @property
     def chip(self) -> Multiprocessors:
@@ -297,15 +301,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return inside // rows, round_of * self.group + inside % rows
 
 
-def layout(flags: Flags, *, vocab: int, world_size: int, stage: int, capability: Version) -> Layout:
+def layout(  # noqa: PLR0913 - each by its name
+    flags: Flags, *, vocab: int, world_size: int, stage: int, capability: Version, is_bert: bool
+) -> Layout:
     """Read a command line.
 
     Args:
-        flags: Of ``pretrain_gpt.py``.
+        flags: Of ``pretrain_gpt.py`` or ``pretrain_bert.py``.
         vocab: Rows of the vocabulary, before they are padded.
         world_size: Processes.
         stage: Of which pipeline stage.
         capability: The card's.
+        is_bert: Whether it is BERT's.
 
     Raises:
         InputError: A number is none.
@@ -326,6 +333,8 @@ def layout(flags: Flags, *, vocab: int, world_size: int, stage: int, capability:
         **_recomputed(flags),
         experts=_experts(flags),
         latent=_latent(flags),
+        is_bert=is_bert,
+        has_binary_head=is_bert and not flags.has("--bert-no-binary-head"),
     )
 
 

@@ -62,10 +62,19 @@ def parameters(at: Layout) -> tuple[list[int], list[int]]:
             of_experts += experts
     if at.is_first:
         found += [rows, *([at.max_positions * at.hidden] if at.has_positions else [])]
+        found += [2 * at.hidden] if at.has_binary_head else []
     if at.is_last:
         found += [at.hidden] * (1 if at.is_rms else 2)
         found += [rows] if not at.is_tied or not at.is_first else []
+        found += _head_of_bert(at) if at.is_bert else []
     return found, of_experts
+
+
+def _head_of_bert(at: Layout) -> list[int]:
+    """A product, a norm, the output's bias; a pooler and its two classes."""
+    square = [at.hidden * at.hidden, at.hidden]
+    binary = [*square, 2 * at.hidden, 2] if at.has_binary_head else []
+    return [*square, at.hidden, at.hidden, at.vocab // at.tp, *binary]
 
 
 def model_bytes(at: Layout) -> list[int]:

@@ -72,10 +72,11 @@ def predict_program(text: str, world_size: int | None, device: Device) -> Predic
         UnsupportedError: There is no formula for it.
     """
     command = read_command(text)
-    if Path(command.script).name != megatron.SCRIPT:
+    if (name := Path(command.script).name) not in megatron.WITH_FORMULA:
+        known = " and ".join(megatron.WITH_FORMULA)
         raise UnsupportedError(
-            f"{Path(command.script).name} has no formula, which {megatron.SCRIPT} of Megatron-LM "
-            f"has; brimful simulate --from '...' runs it as it is on a pretend GPU"
+            f"{name} has no formula (those that have: {known} of Megatron-LM); brimful simulate "
+            f"--from '...' runs it as it is on a pretend GPU"
         )
     told = megatron.told(command, world_size)
     capacity, capability = room_of(device).most_bytes, version_of(device.capability)
@@ -87,6 +88,7 @@ def predict_program(text: str, world_size: int | None, device: Device) -> Predic
             world_size=told.world_size,
             stage=stage,
             capability=capability,
+            is_bert=name == megatron.BERT,
         )
         found = peak(
             at,

@@ -21,16 +21,18 @@ from brimful.errors import InputError
 from brimful.programs.base import STEPS, Command, Flags, Program, Rank, flags_of
 
 SCRIPT = "pretrain_gpt.py"
-_T5, _BERT, _HYBRID = "pretrain_t5.py", "pretrain_bert.py", "pretrain_hybrid.py"
+BERT = "pretrain_bert.py"
+_T5, _HYBRID = "pretrain_t5.py", "pretrain_hybrid.py"
 SCRIPTS = {
     SCRIPT: "",
     "pretrain_mamba.py": "",
     _HYBRID: "",
     _T5: "examples/t5",
-    _BERT: "examples/bert",
+    BERT: "examples/bert",
 }
 """Where each lies in a checkout: at its top, or in a folder (older checkouts: all at the top)."""
-_OF_DOCUMENTS = frozenset({_T5, _BERT})
+WITH_FORMULA = (SCRIPT, BERT)
+_OF_DOCUMENTS = frozenset({_T5, BERT})
 """Those whose data sets have no mock data."""
 NODE = 8
 """GPUs that are taken where nothing says how many there are: a node of this many, or more."""
@@ -166,7 +168,7 @@ def script_of(folders: Iterable[Path], flags: Mapping[str, Any]) -> str:
     elif any(flag.startswith(_OF_HYBRID) for flag in flags):
         name = _HYBRID
     elif str(flags.get("--vocab-file", "")).endswith(".txt"):
-        name = _BERT
+        name = BERT
     places = (folder / inside / name for folder in folders for inside in ("", SCRIPTS[name]))
     return next((str(place) for place in places if place.is_file()), name)
 
@@ -248,7 +250,7 @@ def _vocabulary(flags: Flags, script: str) -> tuple[int, str]:
     """
     if flags.has("--vocab-size"):
         return flags.first("--vocab-size", default=0), "by --vocab-size"
-    of_script = "BertWordPieceLowerCase" if script == _BERT else "GPT2BPETokenizer"
+    of_script = "BertWordPieceLowerCase" if script == BERT else "GPT2BPETokenizer"
     kind = flags.text("--tokenizer-type") or of_script
     if flags.has("--padded-vocab-size"):
         return flags.first("--padded-vocab-size", default=0), "by --padded-vocab-size"
