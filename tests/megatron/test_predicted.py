@@ -126,8 +126,29 @@ def test_what_has_no_formula_is_said(more, error, said):
 
 
 def test_other_scripts_have_none():
-    with pytest.raises(UnsupportedError, match=r"pretrain_t5\.py has no formula"):
-        predict("pretrain_t5.py --num-layers 2")
+    with pytest.raises(UnsupportedError, match=r"pretrain_hybrid\.py has no formula"):
+        predict("pretrain_hybrid.py --num-layers 2 --vocab-size 9")
+
+
+def test_what_is_there_between_steps_is_what_was_simulated():
+    (rank,) = predict(
+        "pretrain_gpt.py --num-layers 6 --hidden-size 512 --num-attention-heads 8 "
+        "--micro-batch-size 4 --global-batch-size 32 --seq-length 1024 --bf16 "
+        "--max-position-embeddings 1024 --no-gradient-accumulation-fusion --vocab-size 50257 "
+        "--attention-backend unfused"
+    ).ranks
+    assert rank.predicted_between_steps_bytes == pytest.approx(914179100, rel=1e-5)
+
+
+def test_an_encoder_with_a_decoder_is_predicted():
+    (rank,) = predict(
+        "pretrain_t5.py --encoder-num-layers 3 --decoder-num-layers 3 --hidden-size 768 "
+        "--num-attention-heads 12 --ffn-hidden-size 3072 --encoder-seq-length 512 --bf16 "
+        "--decoder-seq-length 128 --max-position-embeddings 512 --tensor-model-parallel-size 2 "
+        "--micro-batch-size 4 --global-batch-size 16 --vocab-extra-ids 100 "
+        "--tokenizer-type BertWordPieceCase --attention-backend unfused"
+    ).ranks
+    assert rank.predicted_peak_allocated_bytes == pytest.approx(1146115072, rel=0.015)
 
 
 def test_an_answer_is_short_and_says_its_kind(capsys):

@@ -89,7 +89,7 @@ def core(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
 def scores_bytes(at: Layout) -> int:
     """Bytes of all scores of a layer in 16 bits, on this process."""
     rows = at.micro_batch * at.heads // at.tp * at.seq_len
-    return rows * (at.seq_len // at.cp) * HALF_BYTES
+    return rows * (at.key_len // at.cp) * HALF_BYTES
 
 
 def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
@@ -169,7 +169,7 @@ def _fused(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
 def _unfused(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
     """Scores, softmax and dropout as tensors of their own."""
     size = scores_bytes(at)
-    plane = at.seq_len * at.seq_len // at.cp if at.transformer_engine else 0
+    plane = at.seq_len * at.key_len // at.cp if at.transformer_engine else 0
     ints = [m.new(plane * _INT_BYTES) for _ in range(3)]
     mask = m.new(plane * (at.micro_batch if at.mask else 1))
     m.drop(*ints)

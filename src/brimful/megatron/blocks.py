@@ -6,6 +6,8 @@ import numpy as np
 
 from brimful.allocator.replay import Requests
 
+_ROUND = 512
+"""Bytes to which the caching allocator rounds a small block."""
 Backward = Callable[["Block"], "Block"]
 
 
@@ -96,6 +98,10 @@ class Memory:
         return Requests(
             events=np.array(self._events, np.int64), num_bytes=np.array(self._sizes, np.int64)
         )
+
+    def alive(self) -> int:
+        """Return the bytes of all blocks that are alive, as the allocator rounds them."""
+        return sum(-(-block.num_bytes // _ROUND) * _ROUND for block in self._alive.values())
 
     def peak(self) -> tuple[int, str]:
         """Return the most bytes that were asked for at once, and what ran then."""

@@ -47,6 +47,30 @@ def embedding_gradient(m: Memory, at: Layout, gradient: Block) -> None:
     m.drop(gradient)
 
 
+def end_of_encoder(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
+    """Run an encoder's last norm: its result, which a decoder's layers hold until backward.
+
+    Args:
+        m: What is alive.
+        at: The encoder.
+        chain: What backward does: of the decoder's embedding's gradient, which ends there, too.
+        x: [S, hidden]; nobody holds it afterwards but what is kept.
+    """
+    between = at.between * at.hidden * HALF_BYTES
+    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    normed = m.new(between)
+
+    def backward(gradient: Block) -> Block:
+        embedding_gradient(m, at, gradient)
+        added, dx = m.new(between), m.new(between)
+        m.scratch(norm_partials(at))
+        m.drop(added, normed, *stats, x)
+        return dx
+
+    chain.add(backward)
+    return normed
+
+
 def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
     """Run the last norm, the output layer and the loss forward.
 
@@ -63,6 +87,10 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
     # BERT's head: a product, its activation and a norm; each keeps what it was given.
     before = [m.new(between) for _ in range(3 * at.is_bert)]
     logits = m.new(num * HALF_BYTES)
+    if at.has_output_bias:
+        biased = m.new(num * HALF_BYTES)
+        m.drop(logits)
+        logits = biased
     small = m.new(at.tokens * (4 * _INDEX_BYTES + 3 * FLOAT_BYTES))
     in_place = at.loss == "te"
     wide = logits if in_place else m.new(num * FLOAT_BYTES)

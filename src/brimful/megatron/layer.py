@@ -6,13 +6,16 @@ Source: ``megatron/core/transformer/{transformer_layer,mlp}.py``, ``core/fusions
 from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.megatron.attention import attention
 from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.cross import Encoded, crossed
 from brimful.megatron.latent import latent_attention
 from brimful.megatron.layout import HALF_BYTES, Layout
 from brimful.megatron.linear import linear, norm_linear
 from brimful.megatron.moe import moe
 
 
-def layer(m: Memory, at: Layout, chain: Chain, x: Block, index: int) -> Block:
+def layer(  # noqa: PLR0913, PLR0917 - a layer
+    m: Memory, at: Layout, chain: Chain, x: Block, index: int, encoded: Encoded | None = None
+) -> Block:
     """Run one layer forward.
 
     Args:
@@ -21,6 +24,7 @@ def layer(m: Memory, at: Layout, chain: Chain, x: Block, index: int) -> Block:
         chain: What backward does.
         x: [S, hidden], the residual stream; nobody holds it afterwards but what is kept.
         index: Its number in the model.
+        encoded: What an encoder made, at which a decoder's layer looks too.
     """
     inner = Chain()
     if at.latent.is_used:
@@ -30,6 +34,9 @@ def layer(m: Memory, at: Layout, chain: Chain, x: Block, index: int) -> Block:
         context, width = attention(m, at, inner, qkv), at.channels
     out = linear(m, at, inner, context, at.heads * width // at.tp)
     x = _join(m, at, chain, x, (inner, out))
+    if encoded is not None:
+        inner = Chain()
+        x = _join(m, at, chain, x, (inner, crossed(m, at, inner, x, encoded)))
     inner = Chain()
     run = moe if at.experts.layers[index] else _mlp
     return _join(m, at, chain, x, (inner, run(m, at, inner, x)))

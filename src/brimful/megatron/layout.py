@@ -8,11 +8,14 @@ import re
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Multiprocessors, Version, chips
 from brimful.programs.base import Flags
 
+Kind = Literal["gpt", "bert", "t5"]
+"""Whose script runs."""
 Attention = Literal["unfused", "flash", "fused", "local"]
 """Transformer Engine's plain attention, flash-attn's, cuDNN's; Megatron's own."""
 HALF_BYTES, FLOAT_BYTES = 2, 4
@@ -160,6 +163,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         latent: Of attention.
         is_bert: Whether a head of BERT's stands before the output layer.
         has_binary_head: Whether it also says if one sentence follows another.
+        key_len: Tokens of a row that its queries look at.
+        is_decoder: Whether it stands behind an encoder.
+        decoder: Of T5, of which this is the encoder: its layers look at the encoder's result too.
     """
 
     num_layers: int
@@ -214,6 +220,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     latent: Latent
     is_bert: bool
     has_binary_head: bool
+    key_len: int
+    decoder: "Layout | None"
+    is_decoder: bool
 
     @property
     def chip(self) -> Multiprocessors:
@@ -239,6 +248,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def keys(self) -> int:
         """Width of all keys of a token, on this process."""
         return max(1, self.groups // self.tp) * self.channels
+
+    @property
+    def has_output_bias(self) -> bool:
+        """Whether the output layer has a bias: BERT's and T5's."""
+        return self.is_bert or self.is_decoder
 
     @property
     def is_first(self) -> bool:
@@ -274,7 +288,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the number of a chunk's first layer in the model."""
         before = [(c, s) for c in range(chunk + 1) for s in range(self.pp)]
         before = before[: chunk * self.pp + self.stage]
-        stages = {s: msgspec.structs.replace(self, stage=s) for _, s in before}
+        stages = {s: replace(self, stage=s) for _, s in before}
         return sum(stages[s].layers_of(c) for c, s in before)
 
     @property
@@ -302,17 +316,17 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def layout(  # noqa: PLR0913 - each by its name
-    flags: Flags, *, vocab: int, world_size: int, stage: int, capability: Version, is_bert: bool
+    flags: Flags, *, vocab: int, world_size: int, stage: int, capability: Version, kind: Kind
 ) -> Layout:
     """Read a command line.
 
     Args:
-        flags: Of ``pretrain_gpt.py`` or ``pretrain_bert.py``.
+        flags: Of the script.
         vocab: Rows of the vocabulary, before they are padded.
         world_size: Processes.
         stage: Of which pipeline stage.
         capability: The card's.
-        is_bert: Whether it is BERT's.
+        kind: Whose script it is.
 
     Raises:
         InputError: A number is none.
@@ -324,18 +338,51 @@ def layout(  # noqa: PLR0913 - each by its name
     for flag, words in refused.items():
         if flags.has(flag):
             raise UnsupportedError(f"{words} ({flag}) of Megatron-LM has no formula; simulate it")
-    return Layout(
-        stage=stage,
-        capability=capability,
+    told = {
         **_model(flags, vocab),
         **_degrees(flags, world_size),
         **_switches(flags, capability),
         **_recomputed(flags),
-        experts=_experts(flags),
-        latent=_latent(flags),
-        is_bert=is_bert,
-        has_binary_head=is_bert and not flags.has("--bert-no-binary-head"),
+        "stage": stage,
+        "capability": capability,
+        "experts": _experts(flags),
+        "latent": _latent(flags),
+        "is_bert": kind == "bert",
+        "has_binary_head": kind == "bert" and not flags.has("--bert-no-binary-head"),
+        "decoder": None,
+        "is_decoder": False,
+    }
+    if kind != "t5":
+        return Layout(**told)
+    if told["pp"] > 1:
+        raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
+    return _t5(flags, told)
+
+
+def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
+    """Return an encoder, with its decoder, whose lengths and layers are flags of their own."""
+    number, layers = flags.first, told["num_layers"]
+    encoder, decoder = (
+        told
+        | {
+            "num_layers": num,
+            "seq_len": length,
+            "key_len": length,
+            "mask": False,
+            "experts": replace(told["experts"], layers=(False,) * num),
+        }
+        for num, length in (
+            (
+                number("--encoder-num-layers", default=layers),
+                number("--encoder-seq-length", default=told["seq_len"]),
+            ),
+            (
+                number("--decoder-num-layers", default=layers),
+                number("--decoder-seq-length", default=1),
+            ),
+        )
     )
+    return Layout(**(encoder | {"decoder": Layout(**(decoder | {"is_decoder": True}))}))
 
 
 def _model(flags: Flags, vocab: int) -> dict[str, Any]:
@@ -368,6 +415,7 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
         "vocab": number("--padded-vocab-size", default=-(-vocab // multiple) * multiple),
         "max_positions": number("--max-position-embeddings", default=1),
         "seq_len": number("--seq-length", default=1),
+        "key_len": number("--seq-length", default=1),
         "micro_batch": number("--micro-batch-size", default=1),
     }
 

@@ -10,7 +10,8 @@ from brimful.allocator.replay import replay
 from brimful.hardware.cuda_libraries import libraries
 from brimful.megatron.attention import scores_bytes
 from brimful.megatron.blocks import Block, Chain, Memory
-from brimful.megatron.ends import embed, embedding_gradient, loss
+from brimful.megatron.cross import Encoded
+from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, loss
 from brimful.megatron.layer import layer
 from brimful.megatron.layout import HALF_BYTES, Layout
 from brimful.megatron.states import model_bytes, moment_bytes, parameters
@@ -32,6 +33,7 @@ class Peak(NamedTuple):
         predicted_peak_reserved_bytes: What the allocator holds at most, by its replay.
         state_bytes: Of it parameters, gradients and states.
         workspace_bytes: Of it workspaces.
+        between_steps_bytes: Blocks that are there when a step has ended.
         place: What runs at the peak.
         fits: Whether the card has room for it.
     """
@@ -40,6 +42,7 @@ class Peak(NamedTuple):
     predicted_peak_reserved_bytes: int
     state_bytes: int
     workspace_bytes: int
+    between_steps_bytes: int
     place: str
     fits: bool
 
@@ -65,8 +68,8 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         workspaces += workspaces[-1:] * (_STREAMS * (at.experts.num > 0 and at.experts.is_grouped))
     for num_bytes in workspaces:
         m.new(num_bytes)
-    if at.mask and (at.is_first or at.is_last):
-        m.new(at.micro_batch * at.seq_len * at.seq_len // at.cp)
+    has_mask = at.mask and (at.is_first or at.is_last)
+    mask = m.new(at.micro_batch * at.seq_len * at.seq_len // at.cp if has_mask else 0)
     _lasting(m, at)
     for is_first_step in (True, False):  # the first makes the optimizer's states at its end
         _Schedule(m, at).run()
@@ -75,12 +78,14 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
             m.new(num_bytes)
         if at.counts_zeros:
             m.scratch(_ZEROS_BYTES * max(max(each, default=0) for each in parameters(at)))
+    m.drop(mask)
     done = replay(m.requests(), settings=parse_settings(""), capacity_bytes=capacity_bytes)
     return Peak(
         predicted_peak_allocated_bytes=done.peak_allocated_bytes,
         predicted_peak_reserved_bytes=done.peak_reserved_bytes,
         state_bytes=sum(model_bytes(at)) + sum(moment_bytes(at)),
         workspace_bytes=sum(workspaces),
+        between_steps_bytes=m.alive(),
         place=m.peak()[1],
         fits=done.out_of_memory is None,
     )
@@ -141,11 +146,24 @@ class _Schedule:
         m.place = "a layer forward"
         for index in range(at.layers_of(chunk)):
             x = self._layer(chain, x, index, at.first_of(chunk) + index)
-        if is_last:
+        if at.decoder is not None:
+            self._decode(chain, x, at.decoder)
+        elif is_last:
             m.place = "the loss"
             loss(m, at, chain, x)
         else:
             m.drop(x)  # sent, and its data freed
+
+    def _decode(self, chain: Chain, x: Block, at: Layout) -> None:
+        """Run a decoder, and the loss, behind an encoder."""
+        m = self._m
+        encoded = Encoded(end_of_encoder(m, self._at, chain, x), self._at)
+        chain.add(lambda nothing: nothing)
+        x = embed(m, at, chain)
+        for index in range(at.num_layers):
+            x = layer(m, at, chain, x, index, encoded)
+        m.place = "the loss"
+        loss(m, at, chain, x)
 
     def _layer(self, chain: Chain, x: Block, index: int, number: int) -> Block:
         m, at = self._m, self._at

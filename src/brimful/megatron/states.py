@@ -60,6 +60,11 @@ def parameters(at: Layout) -> tuple[list[int], list[int]]:
             plain, experts = layer_parameters(at, is_mixture=at.experts.layers[index])
             found += plain
             of_experts += experts
+    if at.decoder is not None:
+        plain, _ = layer_parameters(at.decoder, is_mixture=False)
+        norm = [at.hidden] * (1 if at.is_rms else 2)
+        each = [*plain, *norm, *_attention(at)]  # another attention, to the encoder's result
+        found += [*(each * at.decoder.num_layers), *norm, at.vocab // at.tp]
     if at.is_first:
         found += [rows, *([at.max_positions * at.hidden] if at.has_positions else [])]
         found += [2 * at.hidden] if at.has_binary_head else []

@@ -27,6 +27,8 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         words: What it does.
         predicted_peak_allocated_bytes: Blocks at most, as ``torch.cuda`` counts them.
         predicted_peak_reserved_bytes: What the allocator holds at most, by its replay.
+        predicted_between_steps_bytes: Blocks that are there when a step has ended: what a log of
+            allocated memory says, where that of the most says the peak.
         state_bytes: Of parameters, gradients and states.
         place: What runs at the peak.
         fits: Whether the card has room for what is reserved.
@@ -37,6 +39,7 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     words: str
     predicted_peak_allocated_bytes: int
     predicted_peak_reserved_bytes: int
+    predicted_between_steps_bytes: int
     state_bytes: int
     place: str
     fits: bool
@@ -88,7 +91,7 @@ def predict_program(text: str, world_size: int | None, device: Device) -> Predic
             world_size=told.world_size,
             stage=stage,
             capability=capability,
-            is_bert=name == megatron.BERT,
+            kind=megatron.WITH_FORMULA[name],
         )
         found = peak(
             at,
@@ -100,6 +103,7 @@ def predict_program(text: str, world_size: int | None, device: Device) -> Predic
             words=rank.words,
             predicted_peak_allocated_bytes=found.predicted_peak_allocated_bytes,
             predicted_peak_reserved_bytes=found.predicted_peak_reserved_bytes,
+            predicted_between_steps_bytes=found.between_steps_bytes,
             state_bytes=found.state_bytes,
             place=found.place,
             fits=found.fits,

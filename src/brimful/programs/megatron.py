@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.errors import InputError
+from brimful.megatron.layout import Kind
 from brimful.programs.base import STEPS, Command, Flags, Program, Rank, flags_of
 
 SCRIPT = "pretrain_gpt.py"
@@ -31,7 +32,7 @@ SCRIPTS = {
     BERT: "examples/bert",
 }
 """Where each lies in a checkout: at its top, or in a folder (older checkouts: all at the top)."""
-WITH_FORMULA = (SCRIPT, BERT)
+WITH_FORMULA: Mapping[str, Kind] = {SCRIPT: "gpt", BERT: "bert", _T5: "t5"}
 _OF_DOCUMENTS = frozenset({_T5, BERT})
 """Those whose data sets have no mock data."""
 NODE = 8
