@@ -11,10 +11,12 @@ from brimful.cost.inference import (
     InferenceEstimate,
     InferenceJob,
     Limits,
+    estimate_inference,
     most_tokens,
+    shorter_prompt,
 )
 from brimful.cost.inference_gpus import smallest_gpu
-from brimful.cost.inference_shared import SharedInference
+from brimful.cost.inference_shared import SharedInference, share_inference
 from brimful.hardware.cluster import Cluster
 from brimful.models.mixtures import known_experts
 from brimful.plan import Word
@@ -193,6 +195,9 @@ def shared_summary(
         )
         facts.append(Fact("experts", words))
     if shared.fits is not True:
+        if shared.fits is None and most is not None:
+            shorter = shorter_prompt(job, lambda other: share_inference(other, cluster).fits)
+            facts += [Fact("instead", _shorter_words(shorter))] if shorter else []
         facts += [Fact("needs", f"{shared.needed} of these GPUs")] if shared.needed else []
         facts += [Fact("formats", f"it fits in {', '.join(fitting)}")] if fitting else []
     free = shared.usable_bytes - (least if most is None else most)
@@ -242,11 +247,23 @@ def _instead(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -
     """Name the smallest GPU that holds it, where this one does not."""
     if estimate.fits is not False:
         return ()
+    shorter = ""
+    if not estimate.unknown and estimate.predicted_floor_bytes <= estimate.usable_bytes:
+        shorter = _shorter_words(
+            shorter_prompt(job, lambda other: estimate_inference(other, cluster).fits)
+        )
     device = smallest_gpu(job, cluster)
     if device is None:
-        return (Fact("instead", "no single known GPU holds it in this format"),)
+        words = shorter or "no single known GPU holds it in this format"
+        return (Fact("instead", words),)
     room = "has room for weights and cache" if estimate.unknown else "would fit"
-    return (Fact("instead", f"--gpus {device.name} {room} (the smallest that does)"),)
+    words = f"--gpus {device.name} {room} (the smallest that does)"
+    return (Fact("instead", f"{shorter}; {words}" if shorter else words),)
+
+
+def _shorter_words(num_tokens: int) -> str:
+    """Say that a prompt which is read in chunks fits; empty: 0 tokens, none does."""
+    return f"--prompt-len {num_tokens} would fit (prompts read in chunks)" if num_tokens else ""
 
 
 def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
@@ -254,6 +271,8 @@ def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
     if decoding is None:
         return (Fact("speed", "not known: the GPU's rates are not"),)
     texts = f", of {job.num_sequences} texts together" if job.num_sequences > 1 else ""
+    if texts and known_experts(job.model).num_experts:
+        texts += ", if they choose experts evenly"
     read = format_bytes(decoding.read_bytes)
     rate = format_rate(decoding.memory_bytes_per_s, "B")
     first, last = decoding.most_tokens_per_s, decoding.last_tokens_per_s
