@@ -103,7 +103,7 @@ def test_a_prompt_that_does_not_fit_at_once_may_fit_in_chunks():
     assert num_tokens in {20_000, 10_000, 5_000}
     assert fits(msgspec.structs.replace(job, prompt_len=num_tokens)) is True
     assert fits(msgspec.structs.replace(job, prompt_len=2 * num_tokens)) is False
-    assert shorter_prompt(job, lambda other: False) == 0
+    assert shorter_prompt(job, lambda _: False) == 0
 
 
 def test_limits_where_no_text_fits_and_where_any_does():

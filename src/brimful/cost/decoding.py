@@ -1,9 +1,10 @@
 """How fast a model can write text at most: no token is written before its weights were read.
 
 Every token of a text reads all weights that it uses, and the cache of its text; several texts that
-are written at once share the reading of the weights, of experts those that any of them chose. A GPU's memory cannot be read faster than its
-data sheet says, nor its units multiply faster. What engines reach of that is not known here, and
-what they guess ahead (speculative decoding) is not counted.
+are written at once share the reading of the weights, of experts those that any of them chose. A
+GPU's memory cannot be read faster than its data sheet says, nor its units multiply faster. What
+engines reach of that is not known here, and what they guess ahead (speculative decoding) is not
+counted.
 Source: Pope et al. 2022, "Efficiently Scaling Transformer Inference", arXiv:2211.05102, section 2.
 """
 
