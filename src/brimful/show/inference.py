@@ -27,6 +27,7 @@ from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
+    from brimful.measure.inference import InferenceMeasurement
     from brimful.simulate.inference import InferenceSimulation
 
 _MUCH_LESS = 0.8
@@ -149,6 +150,55 @@ def inference_simulation_summary(  # noqa: PLR0913, PLR0917 - all that is known
             ),
         ),
     )
+
+
+def measured_summary(
+    job: InferenceJob,
+    cluster: Cluster,
+    estimate: InferenceEstimate,
+    simulation: "InferenceSimulation",
+    measurement: "InferenceMeasurement",
+) -> Summary:
+    """Say what a real run took, and how near the other two came.
+
+    Args:
+        job: What was loaded, and how much text it held.
+        cluster: On what.
+        estimate: What arithmetic says.
+        simulation: What the pretend GPU says.
+        measurement: What the real run took.
+    """
+    peak, predicted = (
+        measurement.measured_peak_allocated_bytes,
+        estimate.predicted_peak_allocated_bytes,
+    )
+    told = "not predicted" if predicted is None else f"predicted {format_bytes(predicted)}"
+    simulated = format_bytes(simulation.simulated_peak_allocated_bytes)
+    process = format_bytes(measurement.measured_process_bytes)
+    return Summary(
+        "FITS" if peak <= estimate.usable_bytes else "NO",
+        _subject(job, cluster),
+        Meter(peak, estimate.usable_bytes, f"measured{TENSORS_ALONE}"),
+        (
+            *_measured_speed(job, measurement),
+            Fact("beside", f"{told}, simulated {simulated}"),
+            *largest_facts(measurement.items),
+            Fact("process", f"{process} at most, with Python, its libraries and the profiler"),
+        ),
+    )
+
+
+def _measured_speed(job: InferenceJob, measurement: "InferenceMeasurement") -> tuple[Fact, ...]:
+    """Say how fast text was written and read."""
+    read_s, token_s = measurement.measured_prefill_s, measurement.measured_token_s
+    texts = f" of {job.num_sequences} texts together" if job.num_sequences > 1 else ""
+    prompt = f"{job.prompt_len * job.num_sequences:,} tokens of prompt in {format_seconds(read_s)}"
+    if token_s is None:
+        words = f"nothing is written behind a prompt of all {job.seq_len:,} tokens; {prompt}"
+        return (Fact("speed", f"{words}; give a shorter --prompt-len"),)
+    rate = f"{job.num_sequences / token_s:,.3g} tokens/s{texts}"
+    words = f"{rate} written at {job.seq_len:,} tokens of text ({format_seconds(token_s)} each)"
+    return (Fact("speed", f"{words}; {prompt}"),)
 
 
 def _shared_words(shared: SharedInference) -> str:
