@@ -194,7 +194,9 @@ def test_everything_may_be_taken_as_selected(script, brimful, tmp_path):
     said = brimful("pretend", "--assume-all-selected", "--", "values.py")
     assert said.code == 0
     assert "selects everything" in said.out
-    assert "simulated, at most" in " ".join(said.out.split())
+    told = " ".join(said.out.split())
+    assert "simulated: selections whole, unknown kernels left out" in told
+    assert "at most, at least" not in told
     assert script.exists()
 
 

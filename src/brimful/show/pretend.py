@@ -61,15 +61,18 @@ def pretend_summary(
     if at.failure is not None:
         used = report.reserved.simulated_peak_reserved_bytes
     is_most = any(line.endswith(SELECTS_ALL) for line in report.assumptions)
-    meter = Meter(used, at.capacity_bytes, f"simulated{', at most' * is_most}")
     word = word_of(report)
     is_bound = bool(report.unknown_ops) and at.failure is None
+    how = f"simulated{', at most' * is_most}"
+    if is_most and is_bound:
+        how = "simulated: selections whole, unknown kernels left out"
+    meter = Meter(used, at.capacity_bytes, how)
     bound = f"{LOWER_BOUND} " if is_bound else ""
     ops = [each.op for each in report.unknown_ops]
     return Summary(
         "UNKNOWN" if is_most and word == "no" else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
-        at_least(meter) if is_bound else meter,
+        at_least(meter) if is_bound and not is_most else meter,
         (
             *([] if at.failure is None or is_most else _failed(at.failure)),
             *(unknown_facts(ops, meter) if is_bound else ()),
