@@ -298,3 +298,9 @@ def test_what_lacks_lines_is_said_shortly_before_anything_is_left_out():
     assert told(6)[2:] == ["run       long", "why       so"]
     assert told(5) == ["speed     fast", "run       long", "why       so"]
     assert told(4) == ["speed     fast", "run       long"]
+
+
+def test_a_reference_is_named_whatever_its_size(capsys):
+    ask = "estimate llama-3.2-1b --task dpo --gpus h100-80gb --seq-len 512 --reference resident"
+    told = paragraph(answered(capsys, ask)[1])
+    assert re.search(r"at peak .*, reference [\d.]+ GiB, other tensors", told)
