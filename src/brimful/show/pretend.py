@@ -33,6 +33,10 @@ OUTSIDE = "outside all modules"
 _WRAPPER = re.compile(r"_(fsdp_wrapped_module|checkpoint_wrapped_module|orig_mod)(\.|$)")
 """What PyTorch puts into the path of a module that it wraps."""
 _FEWER = "fewer tokens at once, or a kernel that fuses what makes them"
+UPDATE = "optimizer"
+"""The last word of a step's phase in which parameters are updated."""
+LEAST_UNFUSED = 0.1
+"""Of the peak, that temporaries of an update take where something is said of them."""
 CHANGES = {
     PARAMETERS: "fewer bits, sharding, or adapters with fewer of them",
     GRADIENTS: "sharding, adapters, or updates within backward",
@@ -80,13 +84,14 @@ def pretend_summary(
             *_grows(report),
             *(_allocator(report) if report.allocator else ()),
             *_instead(report),
+            *_unfused(report),
             *sizes,
             *(() if at.failure is None else _tensors(report)),
             Fact("peak", _peak(report)),
             *(_tensors(report) if at.failure is None else ()),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
-            *_first(report),
+            *(() if _unfused(report) else _first(report)),
             *_holders(report),
             *(() if report.allocator else _allocator(report)),
         ),
@@ -153,6 +158,20 @@ def _instead(report: PretendReport) -> tuple[Fact, ...]:
         if device.usable_bytes >= need:
             return (Fact("instead", f"--gpu {device.name} would hold it (the smallest that does)"),)
     return (Fact("instead", "no single known GPU would hold it"),)
+
+
+def _unfused(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what a fused optimizer would spare, where the step's own temporaries are at the peak.
+
+    PyTorch updates lists of tensors (``foreach``) unless it is told otherwise, and holds a result
+    of each at once; its fused kernels hold none (``torch/optim/adamw.py``).
+    """
+    beside = sum(item.num_bytes for item in report.items if item.name == TRANSIENTS)
+    is_update = report.peak_phase.endswith(UPDATE)
+    if not is_update or beside < LEAST_UNFUSED * report.simulated_peak_allocated_bytes:
+        return ()
+    words = f"an optimizer of torch.optim with fused=True: at most {format_bytes(beside)} less"
+    return (Fact("first", words),)
 
 
 def largest_facts(
