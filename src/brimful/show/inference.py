@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from brimful.cost.decoding import Decoding
 from brimful.cost.formats import COMPUTE_BYTES
 from brimful.cost.held import pack_experts, packed_bytes
@@ -238,6 +240,10 @@ def shared_summary(
         "per GPU",
     )
     facts = [Fact("shared", _shared_words(shared))]
+    if shared.fits is None and most is None:
+        left = format_bytes(shared.usable_bytes - least)
+        words = f"what a forward of {job.model.model_type} takes beside these; {left} are left"
+        facts.append(Fact("unknown", words))
     if shared.weights_bytes > shared.packed_bytes:
         words = (
             f"counted as packed like other weights, as published checkpoints are; libraries that "
@@ -247,8 +253,12 @@ def shared_summary(
     if shared.fits is not True:
         if shared.fits is None and most is not None:
             shorter = shorter_prompt(job, lambda other: share_inference(other, cluster).fits)
-            facts += [Fact("instead", _shorter_words(shorter))] if shorter else []
-        facts += [Fact("needs", f"{shared.needed} of these GPUs")] if shared.needed else []
+            if shorter:
+                facts.append(Fact("instead", _shorter_words(shorter)))
+                less = msgspec.structs.replace(job, prompt_len=shorter)
+                most = share_inference(less, cluster).most_bytes
+        needs_more = shared.needed is not None and shared.needed > shared.num_devices
+        facts += [Fact("needs", f"{shared.needed} of these GPUs")] if needs_more else []
         facts += [Fact("formats", f"it fits in {', '.join(fitting)}")] if fitting else []
     free = shared.usable_bytes - (least if most is None else most)
     tokens = job.num_sequences * job.seq_len
