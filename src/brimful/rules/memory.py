@@ -165,9 +165,9 @@ def _qlora_gigabyte(subject: Subject) -> Finding:
 
 def _qlora_time(subject: Subject) -> Finding:
     """Step time on a base in 4 bits over that on one in 16, nothing recomputed."""
-    few = min(FEW_TOKENS, subject.job.seq_len)
+    few, precision = min(FEW_TOKENS, subject.job.seq_len), mixed(subject).precision
     whole, packed, small, small_packed = (
-        run(subject, msgspec.structs.replace(low_rank(subject, "bf16-mixed", method), seq_len=n))
+        run(subject, msgspec.structs.replace(low_rank(subject, precision, method), seq_len=n))
         for n in (subject.job.seq_len, few)
         for method in ("lora", "qlora")
     )
