@@ -556,7 +556,7 @@ def _check_reference(job: Job, strategy: Strategy) -> None:
     if reference == "precomputed" and data_parallel(strategy) > 1:
         raise UnsupportedError(
             f"reference=precomputed on {data_parallel(strategy)} devices is not run by this "
-            f"version; use another reference, or one device",
+            f"version; use another reference, of which it would save the bytes, or one device",
             nearest={"reference": default_reference(job)},
         )
 

@@ -33,6 +33,24 @@ def test_what_is_planned_can_be_told(tmp_path, capsys, to):
     assert lost <= {"adapter", "micro_batch"}  # what a program of accelerate is left
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "program"),
+    [
+        ("zero.json", '{"zero_optimization": {"stage": 3}}', "deepspeed"),
+        ("sft.yaml", "model_name_or_path: llama-3.2-1b\nbf16: true\nmax_steps: 9\n", "trl"),
+    ],
+)
+def test_settings_of_another_program_s_file_are_not_its_numbers(
+    tmp_path, capsys, name, text, program
+):
+    path = tmp_path / name
+    path.write_text(text, "utf-8")
+    _, out, _ = said(capsys, "plan", *ASKED, "--from", path, "--no-proof")
+    assert f"program numbers are of Brimful's own loop; --for {program} plans for it" in out
+    _, out, _ = said(capsys, "plan", *ASKED, "--no-proof")
+    assert "program " not in out
+
+
 def test_a_program_that_trains_in_another_recipe_is_planned_in_it(capsys):
     code, out, _ = said(capsys, "plan", *ASKED, "--for", "axolotl", "--no-proof", "--json")
     assert code == 0

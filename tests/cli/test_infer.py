@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -21,11 +22,24 @@ def test_three_rungs_side_by_side(brimful):
     assert measured == pytest.approx(simulated, rel=0.005)
     assert told["estimate"]["predicted_peak_allocated_bytes"] is not None
     assert told["measurement"]["measured_token_s"] > 0
-    said = brimful("infer", "tiny.json", *HERE)
+    said = brimful("infer", "tiny.json", *HERE, "-v")
     assert said.code == 0
+    assert said.out.startswith("FITS ")
     assert "Three rungs, item by item" in said.out
     assert "random" in said.out
     assert max(map(len, said.out.splitlines())) <= 100
+
+
+@pytest.mark.usefixtures("folder")
+def test_how_fast_it_writes_is_the_answer(brimful):
+    said = brimful("infer", "tiny.json", "--gpus", "local", "--seq-len", 48)
+    words = " ".join(said.out.split())
+    assert re.search(r"speed [\d,.e+]+ tokens/s written at 48 tokens of text", words)
+    assert "24 tokens of prompt in" in words
+    assert re.search(r"process [\d.]+ .iB at most", words)
+    assert len(said.out.splitlines()) <= 12
+    silent = brimful("infer", "tiny.json", *HERE[:4], "--prompt-len", 48)
+    assert "give a shorter --prompt-len" in " ".join(silent.out.split())
 
 
 @pytest.mark.usefixtures("folder")

@@ -125,6 +125,16 @@ def test_without_a_formula_the_states_are_a_bound(brimful, argv, words):
     assert len(said.out.splitlines()) <= 12
 
 
+def test_beside_kernels_that_are_unknown_stand_cuda_s_on_as_much_memory(brimful):
+    asked = ("llama-3.1-8b", "--method", "lora", "--seq-len", 2048, "--micro-batch", 1)
+    said = brimful("estimate", *asked, "--gpus", "mi210")
+    ours = brimful("estimate", *asked, "--gpus", "a100-80gb").out.splitlines()[1].split()
+    told = " ".join(said.out.split())
+    assert said.code == 2
+    found = re.search(r"alike llama-3.1-8b, by CUDA's kernels .*, takes ([\d.]+) GiB of 6", told)
+    assert float(found[1]) == pytest.approx(float(ours[2]), rel=0.01)
+
+
 def test_another_engine_is_laid_beside_torch(brimful):
     asked = ("llama-3.1-8b", "--gpus", "8xa100-80gb", "--zero", 2)
     said = brimful("estimate", *asked, "--engine", "deepspeed")

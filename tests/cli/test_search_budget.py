@@ -72,3 +72,13 @@ def test_activations_on_the_host_are_searched_by_simulating(brimful):
     said = brimful(*asked, "--offload", "activations", "--json")
     assert said.code == 0
     assert json.loads(said.out)["strategy"]["offload"] == "activations"
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
+def test_what_states_take_is_said_before_anything_is_simulated(brimful):
+    said = brimful(*UNFORMULATED, "--gpus", "a100-40gb", "--budget", 30, "--no-proof")
+    lines = said.err.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if "settings are simulated" in line)
+    assert "on the GPU at least; activations come on top" in lines[at + 1]
+    assert lines[at + 2] == "simulating ..."

@@ -68,6 +68,17 @@ def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsy
     assert not re.search(r"risk |safer |may miss", late)
 
 
+def test_machines_of_one_gpu_each_and_the_network_between_them_are_named(capsys):
+    asked = ["shop", "llama-3.1-8b", "--tokens", "20B", "--gpus", "gh200", "--deadline", "3d"]
+    code, out, _ = run(capsys, asked=asked)
+    told = " ".join(out.split())
+    assert code == 0
+    nodes = re.search(r"take (\d+)x1xgh200: ", told)[1]
+    assert f"machines {nodes} of one GPU each" in told
+    assert "adamw, network ib-ndr-400 (all: -v)" in told
+    assert len(out.splitlines()) <= 12
+
+
 def test_json(capsys):
     code, out, err = run(capsys, "--json", "--money-budget", "100usd")
     told = json.loads(out)

@@ -2,9 +2,11 @@
 
 from argparse import Namespace
 
+import msgspec
 import pytest
 
-from brimful.cli.ways_out import _freed, _sending
+from brimful.cli.main import parse
+from brimful.cli.ways_out import _counted, _freed, _leaving, _sending
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
@@ -42,6 +44,33 @@ def test_activations_on_the_host_are_tried_where_they_are_what_is_lacking():
     assert words.startswith("--offload activations would fit, ")
     assert words.endswith(" on the host; simulated")
     assert not sent(least - 150 * MIB)  # more than all of them
+
+
+def unpredicted(room_bytes):
+    """Take the same for a job without a formula."""
+    found = nearest(room_bytes)
+    return found._replace(plan=msgspec.structs.replace(found.plan, estimate=None))
+
+
+@pytest.mark.torch
+def test_states_on_the_host_are_tried_where_a_job_has_no_formula():
+    least = nearest(MIB).plan.estimate.predicted_peak_allocated_bytes
+    short, args = unpredicted(least - 20 * MIB), Namespace(json=True)
+
+    def left(pins):
+        search = Search(short.plan.cluster, pins, "sdpa", "time")
+        return [way.words for way in _leaving(args, short, search, Budget(60))]
+
+    (words,) = left(Pins(1, None, None))
+    assert words.startswith("--offload optimizer would fit, ")
+    assert not left(Pins(1, None, None, offload="none"))
+
+
+def test_what_is_counted_is_said_where_states_have_no_room():
+    args = parse("plan", ["llama-3.2-1b", "--gpus", "a10"])
+    words = " ".join(fact.text for fact in _counted(args, unpredicted(MIB)))
+    assert "for activations, of which nothing is known" in words
+    assert not list(_counted(args, unpredicted(nearest(MIB).record.rows[0].peak_bytes)))
 
 
 def test_what_was_fixed_is_freed_on_the_same_gpu():

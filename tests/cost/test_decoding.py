@@ -64,6 +64,25 @@ def test_of_experts_a_token_reads_its_own():
     assert told.read_bytes < 2 * 3.4e9
 
 
+def test_several_texts_read_the_experts_that_any_of_them_chose():
+    told = decoding_of(job("qwen3-30b-a3b", prompt_len=1, num_sequences=3), cluster_of("h100-80gb"))
+    experts = 48 * 128 * 3 * 2048 * 768  # blocks, experts, matrices of each
+    others = 30_532_122_624 - experts - 151_936 * 2048
+    share = 1 - (1 - 8 / 128) ** 3
+    assert told.read_bytes == pytest.approx(2 * (others + share * experts), rel=1e-3)
+
+
+def test_a_latent_cache_is_read_whole_by_each_gpu():
+    """Of 61 blocks, 512 + 64 numbers of 2 bytes a token; keys and values are shared by heads."""
+    asked = job("deepseek-v3", weights_format="int4", num_sequences=8, prompt_len=2000)
+    short = msgspec.structs.replace(asked, prompt_len=1000)
+    more = (
+        decoding_of(asked, cluster_of("8xh200")).read_bytes
+        - decoding_of(short, cluster_of("8xh200")).read_bytes
+    )
+    assert more == 8 * 1000 * 61 * (512 + 64) * 2
+
+
 def test_several_gpus_read_their_shares():
     alone, both = (decoding_of(job(), cluster_of(gpus)) for gpus in ("rtx-3090", "2xrtx-3090"))
     assert both.most_tokens_per_s == pytest.approx(2 * alone.most_tokens_per_s)

@@ -10,6 +10,7 @@ from brimful.cost.inference import (
     estimate_inference,
     limits,
     other_formats,
+    shorter_prompt,
 )
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
@@ -89,6 +90,20 @@ def test_limits_are_the_last_that_fit(prompt_len):
     assert 0 < most.seq_len < job.model.max_seq_len
     assert fits(**of_length(most.seq_len)) is True
     assert fits(**of_length(most.seq_len + 1)) is False
+
+
+def test_a_prompt_that_does_not_fit_at_once_may_fit_in_chunks():
+    job, cluster = job_of(seq_len=40_000, prompt_len=40_000), cuda(24 * GIB)
+
+    def fits(other):
+        return estimate_inference(other, cluster).fits
+
+    assert fits(job) is False
+    num_tokens = shorter_prompt(job, fits)
+    assert num_tokens in {20_000, 10_000, 5_000}
+    assert fits(msgspec.structs.replace(job, prompt_len=num_tokens)) is True
+    assert fits(msgspec.structs.replace(job, prompt_len=2 * num_tokens)) is False
+    assert shorter_prompt(job, lambda _: False) == 0
 
 
 def test_limits_where_no_text_fits_and_where_any_does():

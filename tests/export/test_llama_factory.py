@@ -46,6 +46,13 @@ def test_a_quantised_base_is_loaded_as_the_plan_holds_it(base):
     assert "adapter" not in lost
 
 
+@pytest.mark.parametrize("more", [(), ("--task", "chat", "--packing", "none")])
+def test_how_it_is_started_and_what_its_stage_learns_are_said(more):
+    text = TARGETS[TO](planned("--method", "lora", *more), GIVEN).text
+    assert "# started by: llamafactory-cli train THIS_FILE" in text
+    assert ("stage pt learns all of a plain text" in text) == (not more)
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [

@@ -34,7 +34,7 @@ from samples import make_cluster, make_job
 DOCS = Path(__file__).parents[2] / "docs"
 IDS = (
     "full-70b-parts", "full-formula", "full-linear", "low-bit-partial", "weights-7b",
-    "lora-saves", "lora-70b", "qlora-gigabyte", "int8-compute", "qat", "moe-saves",
+    "lora-saves", "lora-70b", "qlora-gigabyte", "qlora-time", "int8-compute", "qat", "moe-saves",
     "moe-equivalent",
     "moe-pitfalls", "amp-half", "amp-formula", "amp-speed", "amp-batch", "amp-bandwidth",
     "tensor-core-rate", "always-2x", "any-gpu", "code-change", "scale-init", "scale-dynamics",
@@ -297,3 +297,10 @@ def test_what_sharding_costs_is_of_what_the_job_trains():
     assert "1.5 x: parameters" in of_all.why
     assert "far more than 1.5 x" in of_some.why
     assert float(of_some.ours.split()[0]) > float(of_all.ours.split()[0])
+
+
+def test_what_four_bits_cost_falls_with_the_tokens_at_once():
+    short, long = (found("qlora-time", subject(seq_len=n)) for n in (256, 4096))
+    ratios = [float(each.ours.split(" x")[0]) for each in (short, long)]
+    assert ratios[0] > ratios[1] > 1
+    assert f"{times(ratios[0])} at seq_len=256" in long.why

@@ -10,7 +10,7 @@ from brimful.search.offloading import solve_offloading
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.show.plan import plan_summary
-from brimful.units import GIB
+from brimful.units import GIB, format_bytes
 from samples import make_adapter
 
 ASKED = {"attention": "sdpa", "objective": "time"}
@@ -45,7 +45,11 @@ def test_a_host_that_is_too_small_is_not_planned_with():
     found = solve_offloading(job_of(), card(32), Pins(), **ASKED)
     assert found.plan.strategy.offload == "none"
     assert not found.plan.estimate.fits
-    assert found.offloaded is None
+    assert found.offloaded.estimate.fits
+    told = facts_of(found)["offload"]
+    least = found.offloaded.estimate.host.predicted_host_bytes.low
+    assert f"needs {format_bytes(int(least))} of the host, which has 32.00 GiB" in told
+    assert plan_summary(found, ()).host is None
 
 
 def test_where_the_host_suffices_both_are_in_one_search():

@@ -34,6 +34,18 @@ def asked(model, gpus, pins=None, **changes):
     return plan, list(ways_out(plan, searched_anew(search), held))
 
 
+def test_a_recipe_that_fits_with_the_host_is_a_way_out_where_the_host_suffices():
+    job = make_job(
+        model=load_model("qwen3-8b"), seq_len=2048, global_batch=16, precision="bf16-mixed"
+    )
+    card = load_cluster("rtx-4090", memory_limit_bytes=None)
+    known = msgspec.structs.replace(card, host_ram_bytes=120 * GIB)
+    search = Search(known, Pins(), "sdpa", "time")
+    plan = solve(job, known, Pins(), attention="sdpa", objective="time").plan
+    way = fitting(ways_out(plan, searched_anew(search), as_found))["--precision bf16"]
+    assert way.solution.plan.strategy.offload != "none"
+
+
 def as_found(tried):
     return tried
 

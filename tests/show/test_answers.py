@@ -298,3 +298,25 @@ def test_what_lacks_lines_is_said_shortly_before_anything_is_left_out():
     assert told(6)[2:] == ["run       long", "why       so"]
     assert told(5) == ["speed     fast", "run       long", "why       so"]
     assert told(4) == ["speed     fast", "run       long"]
+
+
+def test_a_prompt_that_is_too_long_for_one_forward_is_read_in_chunks(capsys):
+    ask = "estimate llama-3.3-70b --task inference --weights-format int4 --gpus 2x3090 --seq-len"
+    code, told = answered(capsys, f"{ask} 16384")
+    told = paragraph(told)
+    assert code == 2
+    assert "instead --prompt-len 8192 would fit (prompts read in chunks)" in told
+    assert "1 texts of 16,384" in told
+    assert main(f"{ask} 16384 --prompt-len 8192".split()) == 0
+
+
+def test_what_a_forward_takes_is_said_to_be_unknown(capsys):
+    ask = "estimate kimi-k2 --task inference --weights-format int4 --gpus 8xb200 --seq-len 32768"
+    told = paragraph(answered(capsys, ask)[1])
+    assert re.search(r"unknown what a forward of \w+ takes beside these; [\d.]+ GiB are left", told)
+
+
+def test_a_reference_is_named_whatever_its_size(capsys):
+    ask = "estimate llama-3.2-1b --task dpo --gpus h100-80gb --seq-len 512 --reference resident"
+    told = paragraph(answered(capsys, ask)[1])
+    assert re.search(r"at peak .*, reference [\d.]+ GiB, other tensors", told)

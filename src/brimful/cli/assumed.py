@@ -2,13 +2,14 @@
 
 import argparse
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from brimful.cli import defaults, flags
 from brimful.show.summary import Fact
 from brimful.units import GIB, Labelled, format_bytes
 
 if TYPE_CHECKING:
+    from brimful.cost.formats import WeightsFormat
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
@@ -81,12 +82,13 @@ def _none_or(num_bytes: int) -> str:
 
 def expert_facts(job: "Job") -> tuple[Fact, ...]:
     """Say that a quantised base leaves stacks of experts as they are, where it has any."""
+    from brimful.cost.held import pack_experts
     from brimful.job import IN_FP32, QUANTIZED
     from brimful.models.config import has_layout, layout_of
     from brimful.models.mixtures import has_stacks
 
-    is_packed = job.adapter is not None and job.adapter.base in QUANTIZED
-    if not is_packed or job.precision in IN_FP32 or not has_stacks(job.model):
+    base = "same" if job.adapter is None else job.adapter.base
+    if base not in QUANTIZED or job.precision in IN_FP32 or not has_stacks(job.model):
         return ()
     size = ""
     if has_layout(job.model):
@@ -97,7 +99,10 @@ def expert_facts(job: "Job") -> tuple[Fact, ...]:
             for parameter in run.parameters
             if parameter.kind == "experts"
         )
-        size = f", {format_bytes(2 * stacks)} of all together"
+        packed = 2 * stacks - pack_experts(job.model, cast("WeightsFormat", base), "bf16")
+        size = (
+            f", {format_bytes(2 * stacks)} of all together ({format_bytes(packed)} if packed too)"
+        )
     words = f"stay in 16 bits{size}: they are stacked, and bitsandbytes packs linear layers alone"
     return (Fact("experts", words),)
 

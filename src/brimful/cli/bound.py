@@ -10,7 +10,7 @@ from brimful.errors import BrimfulError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from brimful.hardware.cluster import MatrixRates
+    from brimful.hardware.cluster import Device, MatrixRates
     from brimful.hardware.datasheets import DatasheetRates
     from brimful.models.spec import ModelSpec
     from brimful.show.bound import Bounded
@@ -38,12 +38,30 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
     known = _behind_refusals(_bounded, args)
     if known is None:
         return False
-    alike, fixes = _beside(args, known, nearest)
+    alike, fixes = _beside(args, known, nearest or _by_cuda(args, known))
     summary = bound_summary(known, alike)
     show_summary(summary)
     ways = state_ways(args, known.least, known.usable_bytes, known.spread, ())
     show_facts(*fixes, *(ways if summary.verdict == "NO" else ()), *_assumed(args, known))
     return True
+
+
+def _by_cuda(args: argparse.Namespace, known: "Bounded") -> "Mapping[str, object]":
+    """Return the flags of as much memory on GPUs of NVIDIA's, where others were asked about."""
+    from brimful.hardware.devices import cards, gpus
+    from brimful.hardware.names import find_gpu, split_counts
+
+    nodes, each, name = split_counts(args.gpus or defaults.GPUS)
+    gpu = find_gpu(name)
+    if not gpu or gpu in gpus():
+        return {}
+
+    def difference(device: "Device") -> int:
+        return abs(device.usable_bytes - known.usable_bytes)
+
+    nearest = min(cards(), key=difference).name
+    counted = nearest if nodes * each == 1 else f"{nodes}x{each}x{nearest}"
+    return {"gpus": counted, "card_memory": known.usable_bytes}
 
 
 def _with_all_flags(args: argparse.Namespace) -> argparse.Namespace:
@@ -175,6 +193,8 @@ def _beside(
         return (), ()
     asked, meter = found
     name, settings = asked.job.model.name, ", ".join(settings_words(asked.job, asked.strategy))
+    if "gpus" in nearest:
+        name += ", by CUDA's kernels on as much memory,"
     away = ", nothing offloaded" if args.offload not in {None, "none"} else ""
     alike = Fact("alike", f"{name} takes {meter.words}, with {settings}{away}")
     return (alike,), _fixes_alike(asked, meter)

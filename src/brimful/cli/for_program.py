@@ -157,10 +157,17 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
         plan: What was found.
         is_proven: Whether it was simulated.
     """
-    if not is_other(args):
-        return ()
-    from brimful.export.programs import program_of
     from brimful.show.summary import Fact
+
+    source = getattr(args, "source", None)
+    if not is_other(args):
+        if source is None:
+            return ()
+        from brimful.export.read_source import program_of as whose_file
+
+        theirs = f"--for {whose_file(source)} plans for it"
+        return (Fact("program", f"numbers are of Brimful's own loop; {theirs}"),)
+    from brimful.export.programs import program_of
 
     why = why_not_run(args, plan)
     if why or not is_proven:

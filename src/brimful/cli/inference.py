@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt-len",
         metavar="N",
         type=flags.whole("--prompt-len", read=parse_length),
-        help="tokens of each sequence that one forward reads; default: all of --seq-len",
+        help="tokens of each sequence that one forward reads; default: all of --seq-len, half of "
+        "it with brimful infer",
     )
 
 

@@ -33,6 +33,8 @@ _ADAPTED = ("lora", "qlora")
 """Methods that hold less, most exact first."""
 _SHARDS_STATE, _SHARDS_ALL, _MOST = 1, 2, 3
 """Stages of ZeRO."""
+_LEFT = 0.1
+"""Of what states take, that a larger GPU has to leave for the rest."""
 
 
 def tell_early(args: argparse.Namespace) -> None:
@@ -57,7 +59,7 @@ def tell_early(args: argparse.Namespace) -> None:
 def tell_least(asked: flags.Asked, spread: Spread) -> None:
     """Say in a line what a job holds at least, where its parameters are known."""
     job, cluster, _ = asked
-    least = _least(job)
+    least = least_of(job)
     if least is None:
         return
     each, limit = least_on_device(least, spread), tensor_limit_bytes(cluster)
@@ -97,7 +99,7 @@ def no_by_states(
     asked_for = job, strategy, cluster.device
     if not missing_formula(*asked_for) and not untraced(*asked_for, needs):
         return None
-    least, limit = _least(job), tensor_limit_bytes(cluster)
+    least, limit = least_of(job), tensor_limit_bytes(cluster)
     assert spread is not None
     if least is not None and least_on_device(least, spread).total <= limit and _may_know_more(job):
         least = _least_read(args, job, strategy)
@@ -109,7 +111,8 @@ def no_by_states(
     known = Bounded(job, count, cluster.device.description, limit, least, spread, None)
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
-    show_facts(*expert_facts(job), *more, *state_ways(args, least, limit, spread))
+    ways = (*state_ways(args, least, limit, spread), *roomier(job, least, spread))
+    show_facts(*expert_facts(job), *more, *ways)
     return DOES_NOT_FIT
 
 
@@ -122,7 +125,7 @@ def spared_words(args: argparse.Namespace) -> str:
     try:
         job, cluster = flags.job_from(args), flags.cluster_from(args)
         spread = spread_at_best(args, cluster.num_devices) or spread_whole(cluster.num_devices)
-        least = _least(job)
+        least = least_of(job)
     except BrimfulError:
         return ""
     if least is None:
@@ -146,7 +149,7 @@ def with_room(asked: flags.Asked, needs: "list[Need]") -> "list[Need]":
         asked: The job, and a strategy that stands for all that is asked.
         needs: Of a search over all ways to spread it.
     """
-    least = None if asked.cluster.num_devices == 1 else _least(asked.job)
+    least = None if asked.cluster.num_devices == 1 else least_of(asked.job)
     if least is None or least.parameters + least.gradients <= tensor_limit_bytes(asked.cluster):
         return needs
     return [need for need in needs if need.gathers]
@@ -196,7 +199,8 @@ def _spread(num_devices: int, zero: int, shards: int, cut: int) -> Spread:
     )
 
 
-def _least(job: "Job") -> Least | None:
+def least_of(job: "Job") -> Least | None:
+    """Return what a job holds at least; None: nobody has counted its parameters."""
     count = exact_count(job.model)
     return None if count is None else least_bytes(job, count)
 
@@ -218,7 +222,7 @@ def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Lea
         from brimful.build.layout import read_built
 
         read_built(job, strategy.attention)
-    return _least(job)
+    return least_of(job)
 
 
 def state_ways(
@@ -252,6 +256,28 @@ def state_ways(
     yield from _ways(args, limit, spread, devices)
 
 
+def roomier(job: "Job", least: Least, spread: Spread) -> "Iterator[Fact]":
+    """Yield the smallest GPU of which as many have more room than states take.
+
+    Args:
+        job: What is trained.
+        least: What there is at least, of all devices together.
+        spread: How evenly it is spread.
+    """
+    from brimful.cost.estimate import allocatable_bytes
+    from brimful.search.ways_out import cards_for
+    from brimful.show.summary import Fact
+
+    held, num = least_on_device(least, spread).total, spread.num_devices
+    for device in cards_for(job):
+        left = allocatable_bytes(device) - held
+        if left >= _LEFT * held:
+            gpus = device.name if num == 1 else f"{num}x{device.name}"
+            words = f"--gpus {gpus} leaves {format_bytes(left)} for activations, of which nothing"
+            yield Fact("instead", f"{words} is known (the smallest that leaves a tenth)")
+            return
+
+
 def _ways(
     args: argparse.Namespace, limit: int, spread: Spread, devices: "Sequence[Device] | None"
 ) -> "Iterator[Fact]":
@@ -266,7 +292,7 @@ def _ways(
             job = flags.job_from(changed, devices)
         except BrimfulError:
             continue
-        least = _least(job)
+        least = least_of(job)
         each = None if least is None else least_on_device(least, spread).total
         if each is not None and each <= limit:
             engine = getattr(args, "engine", None) or defaults.ENGINE

@@ -205,6 +205,7 @@ def _is_fastest(found: "Solution") -> bool:
 
 def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -> "Solution":
     """Search by simulating, strategy by strategy."""
+    from brimful.cli.least import spread_whole, tell_least
     from brimful.cli.progress import Progress
     from brimful.cost.formula import told_short
     from brimful.quiet import quiet_libraries
@@ -218,6 +219,7 @@ def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -
             file=sys.stderr,
             flush=True,
         )
+        tell_least(_plainest(args), spread_whole(cluster.num_devices))
     with Progress("simulating", quiet=args.json) as progress:
         from brimful.simulate.search import solve_by_simulation
 

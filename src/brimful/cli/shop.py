@@ -169,7 +169,8 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     taken = None if shopped.choice is None else shopped.choice.best
     if taken is not None:
         taken = cheapest_owned(shopped.found.owned, shopped.owned, shopped.limits, taken) or taken
-    below = [prices_fact(args, taken.kind if taken else None), *assumed_facts(args, shopped.job)]
+    there = argparse.Namespace(**{**vars(args), "gpus": taken.gpus if taken else None})
+    below = [prices_fact(args, taken.kind if taken else None), *assumed_facts(there, shopped.job)]
     below += money_facts(args, taken)
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"

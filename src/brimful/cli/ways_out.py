@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
     from brimful.search.ways_out import WayOut
+    from brimful.show.summary import Fact
     from brimful.simulate.proof import ProofWord
 
 MAX_WAYS, MAX_WAYS_TIGHT = 2, 1
@@ -49,12 +50,22 @@ def tell_ways_out(
     from brimful.show.summary import Fact
 
     record = searched.record
-    if (record.rows[0].fits and word not in {"tight", "no"}) or record.untried:
+    if record.rows[0].fits and word not in {"tight", "no"}:
         return ()
+    if record.untried:
+        return _tell_counted(args, searched)
     is_tight = word == "tight"
     most = MAX_WAYS_TIGHT if is_tight else MAX_WAYS
     said, allowed = list[str](), list["WayOut"]()
-    here = () if is_tight else chain(_freed(searched, search), _sending(args, searched, budget))
+    here = (
+        ()
+        if is_tight
+        else chain(
+            _freed(searched, search),
+            _leaving(args, searched, search, budget),
+            _sending(args, searched, budget),
+        )
+    )
     for way in chain(here, _in_time(searched, search, budget)):
         if way.is_allowed:
             allowed.append(way)
@@ -69,7 +80,28 @@ def tell_ways_out(
         if not args.json:
             show_facts(*allowed_facts(allowed))
         said += [way.words for way in allowed]
-    return tuple(said)
+    return tuple(said) or (() if is_tight else _tell_counted(args, searched))
+
+
+def _tell_counted(args: argparse.Namespace, searched: "Solution") -> tuple[str, ...]:
+    """Name what leaves states room that have none here, where nothing else was found in time."""
+    counted = tuple(_counted(args, searched))
+    if not args.json:
+        show_facts(*counted)
+    return tuple(fact.text for fact in counted)
+
+
+def _counted(args: argparse.Namespace, searched: "Solution") -> "Iterator[Fact]":
+    from brimful.cli.least import least_of, roomier, spread_whole, state_ways
+    from brimful.cost.estimate import limit_bytes
+    from brimful.cost.least import least_on_device
+
+    plan = searched.plan
+    least, spread = least_of(plan.job), spread_whole(plan.cluster.num_devices)
+    if least is None or least_on_device(least, spread).total <= limit_bytes(plan):
+        return
+    yield from state_ways(args, least, limit_bytes(plan), spread)
+    yield from roomier(plan.job, least, spread)
 
 
 def _freed(searched: "Solution", search: "Search") -> "Iterator[WayOut]":
@@ -117,34 +149,69 @@ def _sending(
 
     That is simulated, and only where what they keep is as much as is lacking.
     """
-    from brimful.cli.progress import Progress
     from brimful.offload import ACTIVATIONS, NONE
-    from brimful.quiet import quiet_libraries
     from brimful.rungs import SAVED_ACTIVATIONS
-    from brimful.search.ways_out import WayOut, short_bytes_of
+    from brimful.search.ways_out import short_bytes_of
+
+    made, strategy = searched.plan.estimate, searched.plan.strategy
+    if made is None or strategy.offload != NONE or strategy.pp > 1:
+        return
+    kept = sum(item.num_bytes for item in made.items if item.name == SAVED_ACTIVATIONS)
+    if kept >= short_bytes_of(made):
+        yield from _offloading(args, searched, ACTIVATIONS, budget)
+
+
+def _leaving(
+    args: argparse.Namespace, searched: "Solution", search: "Search", budget: "Budget"
+) -> "Iterator[WayOut]":
+    """Yield that states are kept on the host, of one GPU and a job without a formula.
+
+    With a formula that was searched (``search.offloading``).
+    """
+    from brimful.cost.estimate import limit_bytes
+    from brimful.cost.least import least_bytes
+    from brimful.models.config import exact_count
+    from brimful.offload import NONE, OPTIMIZER, PARAMETERS
+
+    plan, pins = searched.plan, search.pins
+    count = exact_count(plan.job.model)
+    is_alone = plan.cluster.num_devices == 1 and plan.cluster.device.kernels == "cuda"
+    is_free = plan.strategy.offload == NONE and pins.offload is None
+    if plan.estimate is not None or count is None or not (is_alone and is_free):
+        return
+    least = least_bytes(plan.job, count)
+    short = searched.record.rows[0].peak_bytes - limit_bytes(plan)
+    suffices = least.gradients + least.optimizer_state >= short
+    yield from _offloading(args, searched, OPTIMIZER if suffices else PARAMETERS, budget)
+
+
+def _offloading(
+    args: argparse.Namespace, searched: "Solution", what: str, budget: "Budget"
+) -> "Iterator[WayOut]":
+    """Yield that a plan's strategy fits with something on the host, where it does so simulated."""
+    from brimful.cli.progress import Progress
+    from brimful.quiet import quiet_libraries
+    from brimful.search.ways_out import WayOut
     from brimful.show.run import rate_words
     from brimful.units import format_bytes
 
-    made, strategy, job = searched.plan.estimate, searched.plan.strategy, searched.plan.job
-    if made is None or strategy.offload != NONE or strategy.pp > 1 or budget.left_s <= 0:
-        return
-    kept = sum(item.num_bytes for item in made.items if item.name == SAVED_ACTIVATIONS)
-    if kept < short_bytes_of(made):
+    job, strategy = searched.plan.job, searched.plan.strategy
+    if budget.left_s <= 0:
         return
     quiet_libraries()
-    sending = msgspec.structs.replace(strategy, offload=ACTIVATIONS)
     try:
-        with Progress(f"trying --offload {ACTIVATIONS}", quiet=args.json):
+        with Progress(f"trying --offload {what}", quiet=args.json):
             from brimful.simulate.attempt import attempt
 
-            tried = attempt(job, searched.plan.cluster, sending, on_op=budget.check)
+            away = msgspec.structs.replace(strategy, offload=what)
+            tried = attempt(job, searched.plan.cluster, away, on_op=budget.check)
     except (InputError, UnsupportedError, OutOfTimeError):
         return
     if not tried.holds:
         return
     rate = f", {rate_words(job, tried.step_s)}" if tried.step_s else ""
-    away = f"{format_bytes(tried.host_bytes)} on the host"
-    words = f"--offload {ACTIVATIONS} would fit{rate}, with {away}; simulated"
+    host = f"{format_bytes(tried.host_bytes)} on the host"
+    words = f"--offload {what} would fit{rate}, with {host}; simulated"
     yield WayOut(words, 0, math.inf, is_exact=True)
 
 

@@ -1,9 +1,10 @@
 """How fast a model can write text at most: no token is written before its weights were read.
 
 Every token of a text reads all weights that it uses, and the cache of its text; several texts that
-are written at once share the reading of the weights. A GPU's memory cannot be read faster than its
-data sheet says, nor its units multiply faster. What engines reach of that is not known here, and
-what they guess ahead (speculative decoding) is not counted.
+are written at once share the reading of the weights, of experts those that any of them chose. A
+GPU's memory cannot be read faster than its data sheet says, nor its units multiply faster. What
+engines reach of that is not known here, and what they guess ahead (speculative decoding) is not
+counted.
 Source: Pope et al. 2022, "Efficiently Scaling Transformer Inference", arXiv:2211.05102, section 2.
 """
 
@@ -12,8 +13,10 @@ from typing import NamedTuple
 from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, WeightsFormat
 from brimful.cost.held import packed_bytes
 from brimful.cost.inference import InferenceJob, cache_bytes
+from brimful.cost.kv_cache import cache_layers, num_shared_heads
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.models.config import active_parameters, parameter_count
+from brimful.models.mixtures import known_experts
 
 IN_INT8: frozenset[WeightsFormat] = DYNAMIC | {"llm-int8"}
 """Formats that round activations too, and multiply in int8."""
@@ -45,7 +48,7 @@ def decoding_of(job: InferenceJob, cluster: Cluster) -> Decoding | None:
 
     Args:
         job: What is loaded, and how much text it holds.
-        cluster: On what; several devices share weights and cache evenly.
+        cluster: On what; several devices share weights evenly, and the cache by its heads.
 
     Raises:
         UnsupportedError: The architecture has no layout or no cache that is known.
@@ -55,8 +58,9 @@ def decoding_of(job: InferenceJob, cluster: Cluster) -> Decoding | None:
     if not rate or not speed:
         return None
     active = active_parameters(job.model)
-    weights = _weights_bytes(job, active)
-    reads = [-(-(weights + cached) // num_devices) for cached in cache_bytes(job)]
+    weights = -(-_weights_bytes(job, active) // num_devices)
+    parts = min(num_devices, num_shared_heads(cache_layers(job.model)))
+    reads = [weights + -(-cached // parts) for cached in cache_bytes(job)]
     flops = _FLOPS_PER_PARAMETER * active * job.num_sequences
     first_s, last_s = (max(each / speed, flops / (rate * num_devices)) for each in reads)
     return Decoding(
@@ -78,11 +82,24 @@ def _matrix_rate(job: InferenceJob, device: Device) -> float:
 
 
 def _weights_bytes(job: InferenceJob, active: int) -> int:
-    """Return what one token reads of the weights: of experts its own, of an embedding a row.
+    """Return what the next tokens of all texts read of the weights: of an embedding no table.
 
     Packed experts are taken for as large a share of the bytes as of the parameters.
     """
     model, count = job.model, parameter_count(job.model)
     packed = packed_bytes(model, job.weights_format, job.compute)
     rows = 0 if model.tied_embeddings else count.embedding * COMPUTE_BYTES[job.compute]
-    return max(0, int(packed * active / count.total) - rows)
+    used = count.total - (count.total - active) * _share_unused(job)
+    return max(0, int(packed * used / count.total) - rows)
+
+
+def _share_unused(job: InferenceJob) -> float:
+    """Return which share of the experts that one token leaves is left by all texts' tokens too.
+
+    If every expert is as likely, k of E chosen, n - 1 others leave (1 - k / E) ^ (n - 1) of them.
+    """
+    experts = known_experts(job.model)
+    if not experts.num_experts:
+        return 1.0
+    share = experts.num_experts_per_token / experts.num_experts
+    return float((1 - share) ** (job.num_sequences - 1))

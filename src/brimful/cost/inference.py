@@ -31,6 +31,8 @@ from brimful.models.spec import ModelSpec
 from brimful.plan import Band, MemoryItem, PhasePeak
 from brimful.rungs import BUFFERS, PARAMETERS, TRANSIENTS, WORKSPACES
 
+_LEAST_PROMPT = 64
+"""Tokens that one forward reads at least: fewer save nothing that counts."""
 LOAD, PREFILL, DECODE = "load", "prefill", "decode"
 CONSTANTS, KV_CACHE = "quantisation constants", "KV cache"
 INFERENCE_ITEMS = (PARAMETERS, CONSTANTS, BUFFERS, KV_CACHE, TRANSIENTS, WORKSPACES)
@@ -392,6 +394,24 @@ def limits(job: InferenceJob, cluster: Cluster) -> Limits | None:
         num_sequences=_largest(lambda count: fits(num_sequences=count), MAX_COUNT),
         num_in_turn=_largest(lambda count: _fits_in_turn(job, cluster, count), MAX_COUNT),
     )
+
+
+def shorter_prompt(job: InferenceJob, fits: Callable[[InferenceJob], bool | None]) -> int:
+    """Return how much of a prompt one forward may read where all of it does not fit; 0: unknown.
+
+    Args:
+        job: What does not fit.
+        fits: Whether another does.
+
+    Returns:
+        Tokens, the prompt's halved as often as needed.
+    """
+    num_tokens = job.prompt_len // 2
+    while num_tokens >= _LEAST_PROMPT:
+        if fits(msgspec.structs.replace(job, prompt_len=num_tokens)):
+            return num_tokens
+        num_tokens //= 2
+    return 0
 
 
 def most_tokens(job: InferenceJob, cluster: Cluster) -> int:

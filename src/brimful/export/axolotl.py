@@ -43,7 +43,8 @@ _TASKS = {"causal-lm": "completion", "chat": "chat_template"}
 
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
-    return in_yaml(plan, given, TO, config(plan, given), losses(plan))
+    use = "started by: axolotl train THIS_FILE"
+    return in_yaml(plan, given, TO, config(plan, given), losses(plan), use=use)
 
 
 def config(plan: Plan, given: Given) -> dict[str, Any]:

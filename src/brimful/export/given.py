@@ -41,8 +41,14 @@ class Exported(NamedTuple):
     lost: tuple[Lost, ...] = ()
 
 
-def in_yaml(
-    plan: Plan, given: Given, to: str, content: Mapping[str, Any], lost: tuple[Lost, ...]
+def in_yaml(  # noqa: PLR0913 - what a file says, and what is said of it
+    plan: Plan,
+    given: Given,
+    to: str,
+    content: Mapping[str, Any],
+    lost: tuple[Lost, ...],
+    *,
+    use: str = "",
 ) -> Exported:
     """Return a target's settings as YAML, under the lines that say what the plan is.
 
@@ -52,8 +58,10 @@ def in_yaml(
         to: The target.
         content: Its settings.
         lost: What they do not say.
+        use: How they are used, in words; empty: as the target's own of this kind are.
     """
-    return Exported("\n".join([*header(plan, given, to, lost), yaml_text(content)]), lost)
+    lines = [*header(plan, given, to, lost), *comments(wrap(use, _WIDTH)), yaml_text(content)]
+    return Exported("\n".join(lines), lost)
 
 
 def header(plan: Plan, given: Given, to: str, lost: Iterable[Lost] = ()) -> list[str]:

@@ -27,13 +27,18 @@ _OTHERWISE = (
     "use_liger_kernel",
 )  # fmt: skip
 """Keys of the Trainer's that LLaMA-Factory has another name for, or sets itself."""
+_PLAIN = "pt"
 _ALLOCATOR = "expandable_segments:True"
 _PACKED_BITS = {"nf4": 4, "nf4-double": 4, "llm-int8": 8}
 
 
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
-    return in_yaml(plan, given, TO, config(plan, given), losses(plan))
+    content = config(plan, given)
+    use = "started by: llamafactory-cli train THIS_FILE"
+    if content["stage"] == _PLAIN:
+        use += "; stage pt learns all of a plain text: for prompts and answers plan --task chat"
+    return in_yaml(plan, given, TO, content, losses(plan), use=use)
 
 
 def config(plan: Plan, given: Given) -> dict[str, Any]:
@@ -72,8 +77,8 @@ def _learnt(job: Job) -> dict[str, Any]:
         plain = all_tokens if job.task == "causal-lm" else {}
         return {"stage": "sft", **plain, "neat_packing": True}
     if job.packing == "wrapped":  # said, ``packing`` would make each row a token shorter
-        return {"stage": "pt"}
-    return {"stage": "pt" if job.task == "causal-lm" else "sft", "packing": False}
+        return {"stage": _PLAIN}
+    return {"stage": _PLAIN if job.task == "causal-lm" else "sft", "packing": False}
 
 
 def _adapter(job: Job, adapter: Adapter) -> dict[str, Any]:

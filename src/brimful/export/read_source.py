@@ -1,5 +1,6 @@
 """A file of another program's settings read back, whichever program's it is."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,30 @@ def model_of(path: Path) -> str:
     return name
 
 
+def program_of(path: Path) -> str:
+    """Return whose file it is, as ``--for`` names the program.
+
+    Raises:
+        FileFormatError: It is none's that is known.
+    """
+    content = _content(path)
+    if axolotl.is_axolotl(content):
+        return "axolotl"
+    if llama_factory.is_llama_factory(content):
+        return "llama-factory"
+    if is_accelerate(content):
+        return "accelerate"
+    if trainer.is_trainer(content):
+        return "trl" if trainer.MODEL in content else "hf-trainer"
+    if path.suffix.lower() not in _YAML:
+        return "deepspeed"
+    raise FileFormatError(
+        f"{path} is neither DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, "
+        f"Axolotl's (base_model), LLaMA-Factory's or TRL's (model_name_or_path) nor the Trainer's "
+        f"(per_device_train_batch_size); give one of these"
+    )
+
+
 def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
     """Read Accelerate's, Axolotl's, LLaMA-Factory's, TRL's or the Trainer's file, or DeepSpeed's.
 
@@ -46,22 +71,8 @@ def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
         UnsupportedError: This version plans nothing like it.
     """
     sizes = {"num_devices": num_devices, "num_layers": num_layers}
-    content = _content(path)
-    if axolotl.is_axolotl(content):
-        return axolotl.read_axolotl(path, content, **sizes)
-    if llama_factory.is_llama_factory(content):
-        return llama_factory.read_llama_factory(path, content, **sizes)
-    if is_accelerate(content):
-        return read_accelerate(path, content, **sizes)
-    if trainer.is_trainer(content):
-        return trainer.read_trainer(path, content, **sizes)
-    if path.suffix.lower() not in _YAML:
-        return read_settings(path, content, **sizes)
-    raise FileFormatError(
-        f"{path} is neither DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, "
-        f"Axolotl's (base_model), LLaMA-Factory's or TRL's (model_name_or_path) nor the Trainer's "
-        f"(per_device_train_batch_size); give one of these"
-    )
+    read = _READERS[program_of(path)]
+    return read(path, _content(path), **sizes)
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -69,3 +80,13 @@ def _content(path: Path) -> dict[str, Any]:
         return load_json(path, DEEPSPEED)
     content = load_yaml(path)
     return content if isinstance(content, dict) else {}
+
+
+_READERS: dict[str, Callable[..., Read]] = {
+    "axolotl": axolotl.read_axolotl,
+    "llama-factory": llama_factory.read_llama_factory,
+    "accelerate": read_accelerate,
+    "trl": trainer.read_trainer,
+    "hf-trainer": trainer.read_trainer,
+    "deepspeed": read_settings,
+}

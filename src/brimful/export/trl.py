@@ -27,7 +27,8 @@ _TASKS = frozenset({"causal-lm", "chat"})
 
 def text(plan: Plan, given: Given) -> Exported:
     """Return the YAML, and what it does not say."""
-    return in_yaml(plan, given, TO, config(plan, given), losses(plan))
+    use = "started by: trl sft --config THIS_FILE"
+    return in_yaml(plan, given, TO, config(plan, given), losses(plan), use=use)
 
 
 def config(plan: Plan, given: Given) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from brimful.measure.meter import addresses
 from brimful.measure.seen_frees import frees_seen
 from brimful.plan import MemoryItem, PhasePeak
 from brimful.rungs import BUFFERS, PARAMETERS, TRANSIENTS
+from brimful.train.memory import peak_bytes, reset_peak
 from brimful.versions import versions
 
 SCHEMA = "brimful.inference-measurement/1"
@@ -53,6 +54,7 @@ class InferenceMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         items: What was alive at the peak, by class; their sum is the peak.
         phases: Peak of loading, of reading the prompts, and of the last token that is written.
         measured_peak_allocated_bytes: The largest live total.
+        measured_process_bytes: What the process held at most, all of it.
         measured_load_s: Wall time of building and filling the model, under the profiler.
         measured_prefill_s: Of reading the prompts, unwatched.
         measured_token_s: Of writing the last token, unwatched.
@@ -64,6 +66,7 @@ class InferenceMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     items: tuple[MemoryItem, ...]
     phases: tuple[PhasePeak, ...]
     measured_peak_allocated_bytes: int
+    measured_process_bytes: int
     measured_load_s: float
     measured_prefill_s: float
     measured_token_s: float | None
@@ -92,10 +95,12 @@ def measure_inference(
         InputError: The weights are not there, or not of this model.
     """
     notes = _Notes({}, {}, {})
+    reset_peak(torch.device("cpu"))
     with frees_seen(), _profiled() as profiler, torch.no_grad():
         model = _run(job, weights, exported, notes)
     with torch.no_grad():
         _time(job, model, notes)
+    process_bytes = peak_bytes(torch.device("cpu"))
     events, ranges, *_ = collect(profiler.profiler.kineto_results.experimental_event_tree())
     lives = lifetimes(events)
     live = live_bytes(lives, len(events.time_ns))
@@ -113,6 +118,7 @@ def measure_inference(
         items=_items(lives, names, peak, top),
         phases=tuple(PhasePeak(phase=n, num_bytes=size, where=n) for n, size in peaks.items()),
         measured_peak_allocated_bytes=peaks[top],
+        measured_process_bytes=process_bytes,
         measured_load_s=notes.seconds[LOAD],
         measured_prefill_s=notes.seconds[PREFILL],
         measured_token_s=notes.seconds.get(DECODE),

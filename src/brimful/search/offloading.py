@@ -1,12 +1,15 @@
 """Searching what keeps the optimizer on the host, and parameters, beside what keeps all here.
 
 Where a node's host is known to suffice both are searched, and the faster is the plan. Where nobody
-knows what it has, what offloads is searched if nothing holds without. A CPU is its own host: it
-offloads where that is asked for, and not to find room.
+knows what it has, what offloads is searched if nothing holds without; and where it is known to be
+too small, to say what it lacks. A CPU is its own host: it offloads where that is asked for, and not
+to find room.
 """
 
 from collections.abc import Sequence
 from functools import partial
+
+import msgspec
 
 from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
@@ -49,18 +52,40 @@ def solve_offloading(  # noqa: PLR0913 - as ``solve``
         UnsupportedError: No formula covers the job.
     """
     every = (pins, *also)
-    away = {what: _pins(job, cluster, every, attention, what) for what in AWAY}
-    is_known = bool(cluster.host_ram_bytes)
-    more = [one for some in away.values() for one in some] if is_known else []
-    ask = partial(solve, job, cluster, attention=attention, objective=objective)
-    held = hold(ask(pins, also=(*also, *more)))
+    ask = partial(solve, job, attention=attention, objective=objective)
+    more = for_known_host(job, cluster, every, attention)
+    held = hold(ask(cluster, pins, also=(*also, *more)))
+    if _holds(held):
+        return held.solution
+    anywhere = msgspec.structs.replace(cluster, host_ram_bytes=0)
     nearest = None
-    for first, *others in () if is_known or _holds(held) else filter(None, away.values()):
-        beside = hold(ask(first, also=others))
-        if _holds(beside):
-            return beside.solution
+    for what in AWAY:
+        first, *others = _pins(job, anywhere, every, attention, what) or (None,)
+        if first is None or first in more:
+            continue
+        beside = hold(ask(anywhere, first, also=others))
         nearest = beside.solution.plan
+        if _holds(beside):
+            if not cluster.host_ram_bytes:
+                return beside.solution
+            break
     return held.solution._replace(offloaded=nearest)
+
+
+def for_known_host(
+    job: Job, cluster: Cluster, every: Sequence[Pins], attention: Attention
+) -> list[Pins]:
+    """Return what may be fixed beside, of what offloads, where a host is known to suffice for it.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        every: What is fixed.
+        attention: How the model attends.
+    """
+    if not cluster.host_ram_bytes:
+        return []
+    return [one for what in AWAY for one in _pins(job, cluster, every, attention, what)]
 
 
 def _pins(

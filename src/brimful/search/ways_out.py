@@ -21,6 +21,7 @@ from brimful.plan import Estimate, Plan, Word
 from brimful.search.gains import Search
 from brimful.search.holding import hold
 from brimful.search.offers import offers
+from brimful.search.offloading import for_known_host
 from brimful.search.solve import Solution, solve
 from brimful.strategy import Strategy
 from brimful.units import GIB, format_bytes
@@ -94,6 +95,8 @@ def searched_anew(search: Search) -> Find:
     """Search every way as the plan was searched for, by live bytes; ``held`` decides."""
 
     def find(job: Job, cluster: Cluster) -> Tried:
+        every = (search.pins, *search.also)
+        offloading = for_known_host(job, cluster, every, search.attention)
         return _tried(
             solve(
                 job,
@@ -101,7 +104,7 @@ def searched_anew(search: Search) -> Find:
                 search.pins,
                 attention=search.attention,
                 objective=search.objective,
-                also=search.also,
+                also=(*search.also, *offloading),
             )
         )
 

@@ -158,27 +158,32 @@ def _faster_words(job: Job, known: Known, other: Against, cluster: Cluster) -> s
         return ""
     if not known.step_s:
         rate = rate_words(other.job, other.made.predicted_step_s)
-        return f", {rate}{_at_most(job, other.job, cluster)}"
+        return f", {rate}{_at_most(job, other, cluster)}"
     percent = round(100 * (known.step_s / other.made.predicted_step_s - 1))
     if abs(percent) < LEAST_PERCENT:
         return ""
     return f", {abs(percent)}% {'faster' if percent > 0 else 'slower'}"
 
 
-def _at_most(job: Job, other: Job, cluster: Cluster) -> str:
-    """Say of a recipe whose time is unknown what its products could gain at most."""
-    sheet = datasheets().get(cluster.device.name)
-    if sheet is None or job.precision == other.precision:
+def _at_most(job: Job, other: Against, cluster: Cluster) -> str:
+    """Say of a recipe whose time is unknown how fast its step is at most.
+
+    That is another recipe's step with all matrix products as much faster as the data sheet says.
+    """
+    sheet, time = datasheets().get(cluster.device.name), other.made.predicted_step_time
+    if sheet is None or time is None or job.precision == other.job.precision:
         return ""
     fast, slow = (
         getattr(sheet.matrix_flops_per_s, each.precision.partition("-")[0], None)
-        for each in (job, other)
+        for each in (job, other.job)
     )
     if not fast or not slow:
         return ""
+    gained_s = time.matrix_s * (1 - slow / fast)
     return (
-        f" ({job.precision}'s speed is not known; by the data sheet its matrix products, and "
-        f"nothing else, are at most {fast / slow:.2g} x as fast)"
+        f"; {job.precision}'s speed is not known: at most "
+        f"{rate_words(other.job, time.total_s - gained_s)}, were all matrix products "
+        f"{fast / slow:.2g} x as fast, as by the data sheet, and nothing else"
     )
 
 

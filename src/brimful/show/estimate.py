@@ -6,6 +6,7 @@ from typing import NamedTuple
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.plan import Estimate, MemoryItem
+from brimful.rungs import REFERENCE
 from brimful.search.beside import Beside
 from brimful.show.beside import Known, against_facts, beside_facts, spread_facts
 from brimful.show.predicted import (
@@ -96,6 +97,8 @@ def largest_facts(
 ) -> tuple[Fact, ...]:
     """Name the largest of what is in memory at the peak, and what is left of the whole.
 
+    A reference model is named whatever its size: who trains on preferences chooses where it is.
+
     Args:
         items: Live tensors at their peak.
         reserved_bytes: What the allocator holds at its own; None: unknown.
@@ -104,8 +107,10 @@ def largest_facts(
     ordered = sorted(device, key=lambda item: -item.num_bytes)
     if not ordered:
         return ()
-    parts = [(item.name, item.num_bytes) for item in ordered[:NUM_LARGEST]]
-    parts.append(("other tensors", sum(item.num_bytes for item in ordered[NUM_LARGEST:])))
+    named = [n for n, item in enumerate(ordered) if n < NUM_LARGEST or item.name == REFERENCE]
+    parts = [(ordered[n].name, ordered[n].num_bytes) for n in named]
+    others = sum(item.num_bytes for n, item in enumerate(ordered) if n not in named)
+    parts.append(("other tensors", others))
     if reserved_bytes is not None:
         parts.append(
             ("reserved but unallocated", reserved_bytes - sum(item.num_bytes for item in device))

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from brimful.cost.decoding import Decoding
 from brimful.cost.formats import COMPUTE_BYTES
 from brimful.cost.held import pack_experts, packed_bytes
@@ -11,10 +13,12 @@ from brimful.cost.inference import (
     InferenceEstimate,
     InferenceJob,
     Limits,
+    estimate_inference,
     most_tokens,
+    shorter_prompt,
 )
 from brimful.cost.inference_gpus import smallest_gpu
-from brimful.cost.inference_shared import SharedInference
+from brimful.cost.inference_shared import SharedInference, share_inference
 from brimful.hardware.cluster import Cluster
 from brimful.models.mixtures import known_experts
 from brimful.plan import Word
@@ -25,6 +29,7 @@ from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
+    from brimful.measure.inference import InferenceMeasurement
     from brimful.simulate.inference import InferenceSimulation
 
 _MUCH_LESS = 0.8
@@ -149,6 +154,55 @@ def inference_simulation_summary(  # noqa: PLR0913, PLR0917 - all that is known
     )
 
 
+def measured_summary(
+    job: InferenceJob,
+    cluster: Cluster,
+    estimate: InferenceEstimate,
+    simulation: "InferenceSimulation",
+    measurement: "InferenceMeasurement",
+) -> Summary:
+    """Say what a real run took, and how near the other two came.
+
+    Args:
+        job: What was loaded, and how much text it held.
+        cluster: On what.
+        estimate: What arithmetic says.
+        simulation: What the pretend GPU says.
+        measurement: What the real run took.
+    """
+    peak, predicted = (
+        measurement.measured_peak_allocated_bytes,
+        estimate.predicted_peak_allocated_bytes,
+    )
+    told = "not predicted" if predicted is None else f"predicted {format_bytes(predicted)}"
+    simulated = format_bytes(simulation.simulated_peak_allocated_bytes)
+    process = format_bytes(measurement.measured_process_bytes)
+    return Summary(
+        "FITS" if peak <= estimate.usable_bytes else "NO",
+        _subject(job, cluster),
+        Meter(peak, estimate.usable_bytes, f"measured{TENSORS_ALONE}"),
+        (
+            *_measured_speed(job, measurement),
+            Fact("beside", f"{told}, simulated {simulated}"),
+            *largest_facts(measurement.items),
+            Fact("process", f"{process} at most, with Python, its libraries and the profiler"),
+        ),
+    )
+
+
+def _measured_speed(job: InferenceJob, measurement: "InferenceMeasurement") -> tuple[Fact, ...]:
+    """Say how fast text was written and read."""
+    read_s, token_s = measurement.measured_prefill_s, measurement.measured_token_s
+    texts = f" of {job.num_sequences} texts together" if job.num_sequences > 1 else ""
+    prompt = f"{job.prompt_len * job.num_sequences:,} tokens of prompt in {format_seconds(read_s)}"
+    if token_s is None:
+        words = f"nothing is written behind a prompt of all {job.seq_len:,} tokens; {prompt}"
+        return (Fact("speed", f"{words}; give a shorter --prompt-len"),)
+    rate = f"{job.num_sequences / token_s:,.3g} tokens/s{texts}"
+    words = f"{rate} written at {job.seq_len:,} tokens of text ({format_seconds(token_s)} each)"
+    return (Fact("speed", f"{words}; {prompt}"),)
+
+
 def _shared_words(shared: SharedInference) -> str:
     """Say what of a model each GPU has a part of, and what it holds whole."""
     num, weights = shared.num_devices, f"weights {format_bytes(shared.packed_bytes)}"
@@ -186,6 +240,10 @@ def shared_summary(
         "per GPU",
     )
     facts = [Fact("shared", _shared_words(shared))]
+    if shared.fits is None and most is None:
+        left = format_bytes(shared.usable_bytes - least)
+        words = f"what a forward of {job.model.model_type} takes beside these; {left} are left"
+        facts.append(Fact("unknown", words))
     if shared.weights_bytes > shared.packed_bytes:
         words = (
             f"counted as packed like other weights, as published checkpoints are; libraries that "
@@ -193,7 +251,14 @@ def shared_summary(
         )
         facts.append(Fact("experts", words))
     if shared.fits is not True:
-        facts += [Fact("needs", f"{shared.needed} of these GPUs")] if shared.needed else []
+        if shared.fits is None and most is not None:
+            shorter = shorter_prompt(job, lambda other: share_inference(other, cluster).fits)
+            if shorter:
+                facts.append(Fact("instead", _shorter_words(shorter)))
+                less = msgspec.structs.replace(job, prompt_len=shorter)
+                most = share_inference(less, cluster).most_bytes
+        needs_more = shared.needed is not None and shared.needed > shared.num_devices
+        facts += [Fact("needs", f"{shared.needed} of these GPUs")] if needs_more else []
         facts += [Fact("formats", f"it fits in {', '.join(fitting)}")] if fitting else []
     free = shared.usable_bytes - (least if most is None else most)
     tokens = job.num_sequences * job.seq_len
@@ -242,11 +307,23 @@ def _instead(job: InferenceJob, cluster: Cluster, estimate: InferenceEstimate) -
     """Name the smallest GPU that holds it, where this one does not."""
     if estimate.fits is not False:
         return ()
+    shorter = ""
+    if not estimate.unknown and estimate.predicted_floor_bytes <= estimate.usable_bytes:
+        shorter = _shorter_words(
+            shorter_prompt(job, lambda other: estimate_inference(other, cluster).fits)
+        )
     device = smallest_gpu(job, cluster)
     if device is None:
-        return (Fact("instead", "no single known GPU holds it in this format"),)
+        words = shorter or "no single known GPU holds it in this format"
+        return (Fact("instead", words),)
     room = "has room for weights and cache" if estimate.unknown else "would fit"
-    return (Fact("instead", f"--gpus {device.name} {room} (the smallest that does)"),)
+    words = f"--gpus {device.name} {room} (the smallest that does)"
+    return (Fact("instead", f"{shorter}; {words}" if shorter else words),)
+
+
+def _shorter_words(num_tokens: int) -> str:
+    """Say that a prompt which is read in chunks fits; empty: 0 tokens, none does."""
+    return f"--prompt-len {num_tokens} would fit (prompts read in chunks)" if num_tokens else ""
 
 
 def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
@@ -254,6 +331,8 @@ def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
     if decoding is None:
         return (Fact("speed", "not known: the GPU's rates are not"),)
     texts = f", of {job.num_sequences} texts together" if job.num_sequences > 1 else ""
+    if texts and known_experts(job.model).num_experts:
+        texts += ", if they choose experts evenly"
     read = format_bytes(decoding.read_bytes)
     rate = format_rate(decoding.memory_bytes_per_s, "B")
     first, last = decoding.most_tokens_per_s, decoding.last_tokens_per_s

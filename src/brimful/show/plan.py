@@ -22,6 +22,7 @@ from brimful.show.predicted import (
     host_meter,
     host_needs,
     meter_of,
+    offloaded_bytes,
     offloaded_facts,
     replayed_meter,
     subject_words,
@@ -67,6 +68,8 @@ def plan_summary(
         verdict, tight = VERDICTS[proven.word], tight_facts(proven)
         meter = replayed_meter(proven)
     host = host_meter(made) or _simulated_host(found)
+    if meter.used_bytes > meter.usable_bytes and not offloaded_bytes(made):
+        host = None  # what it would keep of a run that no GPU holds helps nobody
     fits = (best.fits or host is not None) and verdict != "NO"
     if host is not None:
         verdict = "NO"
@@ -102,7 +105,9 @@ def plan_summary(
 
 def _offloaded(found: Solution) -> tuple[Fact, ...]:
     """Say what offloading lacks, where that was looked at and does not fit either."""
-    return offloaded_facts(found.offloaded or found.plan)
+    if found.offloaded is None:
+        return offloaded_facts(found.plan)
+    return offloaded_facts(found.offloaded, found.plan.cluster.host_ram_bytes)
 
 
 def _simulated_host(found: Solution) -> Meter | None:

@@ -123,11 +123,22 @@ def host_needs(estimate: Estimate | None) -> tuple[Fact, ...]:
     return (Fact("host", words),)
 
 
-def offloaded_facts(plan: Plan) -> tuple[Fact, ...]:
-    """Say what a strategy lacks that offloads and does not fit; nothing of any other."""
+def offloaded_facts(plan: Plan, host_bytes: int = 0) -> tuple[Fact, ...]:
+    """Say what a strategy lacks that offloads and does not fit; nothing of any other.
+
+    Args:
+        plan: With the strategy.
+        host_bytes: What the host has that is too little for it; 0: that is not known.
+    """
     made = plan.estimate
     if made is None or not offloaded_bytes(made):
         return ()
+    if host_bytes and made.fits and made.host is not None:
+        needs = format_bytes(int(made.host.predicted_host_bytes.low))
+        on = "the GPU" if plan.cluster.num_devices == 1 else "each GPU"
+        words = f"would fit {on}, but needs {needs} of the host, which has"
+        words += f" {format_bytes(host_bytes)}"
+        return (Fact("offload", f"--offload {plan.strategy.offload} {words}"),)
     stays = sum(item.num_bytes for item in made.items if item.name == PARAMETERS)
     alone = f"parameters alone are {format_bytes(stays)}"
     short = made.predicted_peak_allocated_bytes - made.usable_bytes

@@ -33,6 +33,10 @@ OUTSIDE = "outside all modules"
 _WRAPPER = re.compile(r"_(fsdp_wrapped_module|checkpoint_wrapped_module|orig_mod)(\.|$)")
 """What PyTorch puts into the path of a module that it wraps."""
 _FEWER = "fewer tokens at once, or a kernel that fuses what makes them"
+UPDATE = "optimizer"
+"""The last word of a step's phase in which parameters are updated."""
+LEAST_UNFUSED = 0.1
+"""Of the peak, that temporaries of an update take where something is said of them."""
 CHANGES = {
     PARAMETERS: "fewer bits, sharding, or adapters with fewer of them",
     GRADIENTS: "sharding, adapters, or updates within backward",
@@ -61,15 +65,18 @@ def pretend_summary(
     if at.failure is not None:
         used = report.reserved.simulated_peak_reserved_bytes
     is_most = any(line.endswith(SELECTS_ALL) for line in report.assumptions)
-    meter = Meter(used, at.capacity_bytes, f"simulated{', at most' * is_most}")
     word = word_of(report)
     is_bound = bool(report.unknown_ops) and at.failure is None
+    how = f"simulated{', at most' * is_most}"
+    if is_most and is_bound:
+        how = "simulated: selections whole, unknown kernels left out"
+    meter = Meter(used, at.capacity_bytes, how)
     bound = f"{LOWER_BOUND} " if is_bound else ""
     ops = [each.op for each in report.unknown_ops]
     return Summary(
         "UNKNOWN" if is_most and word == "no" else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
-        at_least(meter) if is_bound else meter,
+        at_least(meter) if is_bound and not is_most else meter,
         (
             *([] if at.failure is None or is_most else _failed(at.failure)),
             *(unknown_facts(ops, meter) if is_bound else ()),
@@ -77,13 +84,14 @@ def pretend_summary(
             *_grows(report),
             *(_allocator(report) if report.allocator else ()),
             *_instead(report),
+            *_unfused(report),
             *sizes,
             *(() if at.failure is None else _tensors(report)),
             Fact("peak", _peak(report)),
             *(_tensors(report) if at.failure is None else ()),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
-            *_first(report),
+            *(() if _unfused(report) else _first(report)),
             *_holders(report),
             *(() if report.allocator else _allocator(report)),
         ),
@@ -150,6 +158,20 @@ def _instead(report: PretendReport) -> tuple[Fact, ...]:
         if device.usable_bytes >= need:
             return (Fact("instead", f"--gpu {device.name} would hold it (the smallest that does)"),)
     return (Fact("instead", "no single known GPU would hold it"),)
+
+
+def _unfused(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what a fused optimizer would spare, where the step's own temporaries are at the peak.
+
+    PyTorch updates lists of tensors (``foreach``) unless it is told otherwise, and holds a result
+    of each at once; its fused kernels hold none (``torch/optim/adamw.py``).
+    """
+    beside = sum(item.num_bytes for item in report.items if item.name == TRANSIENTS)
+    is_update = report.peak_phase.endswith(UPDATE)
+    if not is_update or beside < LEAST_UNFUSED * report.simulated_peak_allocated_bytes:
+        return ()
+    words = f"an optimizer of torch.optim with fused=True: at most {format_bytes(beside)} less"
+    return (Fact("first", words),)
 
 
 def largest_facts(

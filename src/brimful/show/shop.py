@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from brimful.hardware.names import split_counts
 from brimful.job import Job
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
 from brimful.search.shop.own import Ownership, cheapest_owned
@@ -47,6 +48,7 @@ def shop_summary(
     rented = (
         Fact("to rent" if own else "take" if choice.meets else "nearest",
              f"{_told(best)}{_range(best)}"),
+        *_machines(best),
         *_over(choice),
         *_safer(found, limits, choice),
         *_enough(job, limits, choice),
@@ -77,6 +79,14 @@ def asked_words(limits: Limits, best: Option | None) -> str:
     if for_less and best is not None and is_soon(best, limits):
         return f"the cheapest done in {format_days(SOON_DAYS)} or less, {for_less}"
     return f"the fastest {for_less}" if for_less else "the cheapest"
+
+
+def _machines(option: Option) -> tuple[Fact, ...]:
+    """Say that GPUs are each in a machine of its own, which few expect."""
+    nodes, each, _ = split_counts(option.gpus)
+    if nodes == 1 or each > 1:
+        return ()
+    return (Fact("machines", f"{nodes} of one GPU each, with nothing but a network between them"),)
 
 
 def _told(option: Option) -> str:
