@@ -34,6 +34,7 @@ from brimful.pretend import (
     triton_decorators,
     triton_kernels,
 )
+from brimful.pretend import engine as kernels_in_python
 from brimful.pretend.absent import looking_for
 from brimful.pretend.compiled import Compiler
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
@@ -152,6 +153,7 @@ def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
     # What the engine calls in turn (hooks, recomputed checkpoints) is a program's.
     yield autograd, "_engine_run_backward", _as_program(mode, engine)
     hooks = autograd.graph.saved_tensors_hooks
+    yield kernels_in_python, "as_program", functools.partial(_as_program, mode)
     yield hooks, "__init__", _hooks_init(hooks.__init__, functools.partial(_as_program, mode))
     # What is made by default, such as FSDP2's mesh, is made of the device that the program knows.
     yield torch._C, "_get_accelerator", _accelerator(torch._C._get_accelerator)  # noqa: SLF001

@@ -96,6 +96,14 @@ def parts_of(func: Any) -> Any:
     return partial(func._op_dk, torch._C.DispatchKey.PrivateUse1)  # noqa: SLF001
 
 
+def as_program(kernel: Any) -> Any:
+    """Return a function of a program's, as it is called from inside of PyTorch.
+
+    Where a program says ``cuda``, its calls have to be translated again (``cuda_mode``).
+    """
+    return kernel
+
+
 def _written_in_python(func: Any) -> Any:
     """Return the kernel of an operation that a program wrote in Python (``torch.library``).
 
@@ -109,7 +117,7 @@ def _written_in_python(func: Any) -> Any:
         by_device = written._backend_fns  # noqa: SLF001
         kernel = by_device.get(kernels.current(), by_device.get(None))
         try:
-            return kernel(*args, **kwargs) if kernel else NotImplemented
+            return as_program(kernel)(*args, **kwargs) if kernel else NotImplemented
         except Exception:  # noqa: BLE001 - whatever it needs that is not here
             return NotImplemented
 
