@@ -9,7 +9,6 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.errors import InputError, UnsupportedError
-from brimful.hardware.gpus import device_named
 from brimful.megatron import stage
 from brimful.programs.formulas import predict_program
 from brimful.published.compare import compare
@@ -21,11 +20,10 @@ PLAIN = (
     "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 64 --bf16 "
     "--vocab-size 50257 --use-distributed-optimizer"
 )
-H100 = device_named("h100")
 
 
 def predict(line, world=8):
-    return predict_program(line, world, H100)
+    return predict_program(line, world, "h100")
 
 
 def peak(line, world=8):

@@ -86,8 +86,10 @@ def run_estimate(args: argparse.Namespace) -> int:
     from brimful.show.programs import predicted_summary
 
     gpu, num = _gpus(args)
+    counted = split_counts(args.gpus or gpu)
+    per_node = {"per_node": counted.per_node} if counted.num_nodes > 1 else {}
+    found = predict_program(str(args.source), num, gpu, network=args.network or "", **per_node)
     device = device_named(gpu)
-    found = predict_program(str(args.source), num, device)
     fits = all(rank.fits for rank in found.ranks)
     if args.json:
         most = max(rank.predicted_peak_allocated_bytes for rank in found.ranks)

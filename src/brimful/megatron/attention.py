@@ -93,12 +93,20 @@ def scores_bytes(at: Layout) -> int:
 
 
 def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
-    """Part the product; rotated queries and keys are new, and values copied beside them."""
+    """Part the product; rotated queries and keys are new, and values copied beside them.
+
+    Norms of heads keep the product, which they were given.
+    """
     queries, keys = at.tokens * at.queries * HALF_BYTES, at.tokens * at.keys * HALF_BYTES
+    normed = tuple(map(m.new, (queries, keys))) if at.norms_heads else ()
+    stats = tuple(m.new(_rows(at)) for _ in normed)
     turned = (m.new(queries), m.new(keys), m.new(keys)) if at.has_rope else ()
+    if turned:
+        m.drop(*normed)
+    held = (qkv, *stats) if normed else ()
 
     def join(dq: Block, dk: Block, dv: Block) -> Block:
-        if at.has_rope:
+        for _ in range(at.has_rope + at.norms_heads):
             back = m.new(keys)
             m.drop(dk)
             dk = back
@@ -106,7 +114,7 @@ def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
             m.drop(dq)
             dq = back
         out = m.new(queries + 2 * keys)
-        m.drop(dq, dk, dv)
+        m.drop(dq, dk, dv, *held)
         return out
 
     return Heads(
@@ -114,9 +122,9 @@ def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
         keys=keys,
         values=keys,
         context=queries,
-        kept=turned or (qkv,),
-        after=(qkv,) if turned else (),
-        together=0 if turned else queries + 2 * keys,
+        kept=turned or normed or (qkv,),
+        after=(qkv,) if turned and not normed else (),
+        together=0 if turned or normed else queries + 2 * keys,
         join=join,
     )
 

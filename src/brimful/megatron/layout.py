@@ -127,6 +127,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         is_gated: SwiGLU.
         has_bias: Of linear layers.
         qkv_bias: Of the projection to queries, keys and values alone.
+        norms_heads: Whether queries and keys are normed.
         is_rms: RMSNorm in place of LayerNorm.
         has_positions: Learnt position embeddings.
         has_rope: Rotary embeddings.
@@ -177,6 +178,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is_gated: bool
     has_bias: bool
     qkv_bias: bool
+    norms_heads: bool
     is_rms: bool
     has_positions: bool
     has_rope: bool
@@ -332,10 +334,7 @@ def layout(  # noqa: PLR0913 - each by its name
         InputError: A number is none.
         UnsupportedError: It asks for what has no formula.
     """
-    refused = dict(_NOT_YET)
-    if not flags.has("--multi-latent-attention"):
-        refused["--qk-layernorm"] = "norms of queries and keys"
-    for flag, words in refused.items():
+    for flag, words in _NOT_YET.items():
         if flags.has(flag):
             raise UnsupportedError(f"{words} ({flag}) of Megatron-LM has no formula; simulate it")
     told = {
@@ -408,6 +407,7 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
         "is_gated": is_gated,
         "has_bias": has_bias,
         "qkv_bias": has_bias or has("--add-qkv-bias"),
+        "norms_heads": has("--qk-layernorm") and not has("--multi-latent-attention"),
         "is_rms": flags.text("--normalization") == "RMSNorm",
         "has_positions": positions == "learned_absolute",
         "has_rope": positions in _ROTARY,

@@ -5,6 +5,8 @@ Source: ``megatron/core/pipeline_parallel/schedules.py``.
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import replay
 from brimful.hardware.cuda_libraries import libraries
@@ -89,6 +91,13 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         place=m.peak()[1],
         fits=done.out_of_memory is None,
     )
+
+
+def moved_bytes(at: Layout) -> int:
+    """Return the bytes of all blocks that one micro-batch asks for, forward and backward."""
+    m = Memory()
+    _Schedule(m, replace(at, num_micro=1)).run()
+    return int(m.requests().num_bytes.sum())
 
 
 def _lasting(m: Memory, at: Layout) -> None:

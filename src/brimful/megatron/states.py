@@ -23,6 +23,7 @@ def _attention(at: Layout) -> list[int]:
     return [
         at.hidden * qkv, *([qkv] if at.qkv_bias else []),
         at.queries * at.hidden, *([at.hidden] if at.has_bias else []),
+        *([at.channels] * (2 if at.is_rms else 4) if at.norms_heads else []),
     ]  # fmt: skip
 
 

@@ -1,16 +1,20 @@
 """What processes of a program take by formula, where there is one: nothing has to be installed."""
 
+import math
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from brimful.cost.outside import room_of
 from brimful.errors import UnsupportedError
-from brimful.hardware.cluster import Device
+from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
-from brimful.megatron.layout import layout
-from brimful.megatron.stage import peak
+from brimful.hardware.gpus import load_cluster
+from brimful.megatron.layout import Layout, layout
+from brimful.megatron.speed import step
+from brimful.megatron.stage import Peak, moved_bytes, peak
 from brimful.programs import megatron
 from brimful.programs.base import Command, Rank
 from brimful.programs.reading import read_command
@@ -53,22 +57,37 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         name: How it is called.
         world_size: Processes in its world.
         ranks: One of each kind.
+        predicted_step_s: Of the slowest stage's step, with what it waits for; None: a rate or a
+            link is unknown.
+        predicted_tokens_per_s: Of all GPUs.
         notes: What was taken for granted, a sentence each.
     """
 
     name: str
     world_size: int
     ranks: tuple[RankPrediction, ...]
+    predicted_step_s: float | None
+    predicted_tokens_per_s: float | None
     notes: tuple[str, ...]
 
 
-def predict_program(text: str, world_size: int | None, device: Device) -> Prediction:
-    """Predict what each kind of process of a command line takes.
+class _Found(NamedTuple):
+    at: Layout
+    peak: Peak
+    step_s: float
+
+
+def predict_program(
+    text: str, world_size: int | None, gpu: str, *, per_node: int = megatron.NODE, network: str = ""
+) -> Prediction:
+    """Predict what each kind of process of a command line takes, and how long a step is.
 
     Args:
         text: A command line, or a YAML of arguments.
         world_size: Processes, where that is asked for; None: as the command line says.
-        device: On what.
+        gpu: A card of ``brimful gpus``.
+        per_node: Of one machine, at most.
+        network: Between machines, a name of ``brimful gpus``; empty: of the maker's own systems.
 
     Raises:
         InputError: It cannot be read, or does not fit the world.
@@ -82,9 +101,11 @@ def predict_program(text: str, world_size: int | None, device: Device) -> Predic
             f"--from '...' runs it as it is on a pretend GPU"
         )
     told = megatron.told(command, world_size)
-    capacity, capability = room_of(device).most_bytes, version_of(device.capability)
+    cluster = _cluster(gpu, told.world_size, per_node, network)
+    capacity, capability = room_of(cluster.device).most_bytes, version_of(cluster.device.capability)
+    overlaps = told.flags.has("--overlap-grad-reduce")
 
-    def of_rank(rank: Rank, stage: int) -> RankPrediction:
+    def of_stage(stage: int) -> _Found:
         at = layout(
             told.flags,
             vocab=told.vocab,
@@ -93,29 +114,44 @@ def predict_program(text: str, world_size: int | None, device: Device) -> Predic
             capability=capability,
             kind=megatron.WITH_FORMULA[name],
         )
-        found = peak(
-            at,
-            cublas_bytes=_cublas_bytes(command),
-            capacity_bytes=capacity,
-        )
+        found = peak(at, cublas_bytes=_cublas_bytes(command), capacity_bytes=capacity)
+        took = step(at, cluster, moved_bytes(at), overlaps=overlaps)
+        return _Found(at, found, took.predicted_step_s)
+
+    def of_rank(rank: Rank, found: _Found) -> RankPrediction:
         return RankPrediction(
             rank=rank.rank,
             words=rank.words,
-            predicted_peak_allocated_bytes=found.predicted_peak_allocated_bytes,
-            predicted_peak_reserved_bytes=found.predicted_peak_reserved_bytes,
-            predicted_between_steps_bytes=found.between_steps_bytes,
-            state_bytes=found.state_bytes,
-            place=found.place,
-            fits=found.fits,
+            predicted_peak_allocated_bytes=found.peak.predicted_peak_allocated_bytes,
+            predicted_peak_reserved_bytes=found.peak.predicted_peak_reserved_bytes,
+            predicted_between_steps_bytes=found.peak.between_steps_bytes,
+            state_bytes=found.peak.state_bytes,
+            place=found.peak.place,
+            fits=found.peak.fits,
             capacity_bytes=capacity,
         )
 
+    stages = [of_stage(stage) for stage in told.stages]
+    slowest = max(stages, key=lambda each: each.step_s)
+    at = slowest.at
+    rows = at.micro_batch * at.num_micro * at.dp
+    is_known = math.isfinite(slowest.step_s)
     return Prediction(
         name=f"Megatron-LM's {told.name}",
         world_size=told.world_size,
-        ranks=tuple(map(of_rank, told.ranks, told.stages)),
+        ranks=tuple(map(of_rank, told.ranks, stages)),
+        predicted_step_s=slowest.step_s if is_known else None,
+        predicted_tokens_per_s=rows * at.seq_len / slowest.step_s if is_known else None,
         notes=told.notes,
     )
+
+
+def _cluster(gpu: str, world_size: int, per_node: int, network: str) -> Cluster:
+    """Return as many GPUs as there are processes, on as few machines as hold them."""
+    each = math.gcd(world_size, per_node) if world_size > per_node else world_size
+    nodes = world_size // each
+    name = gpu if world_size == 1 else f"{nodes}x{each}x{gpu}" if nodes > 1 else f"{each}x{gpu}"
+    return load_cluster(name, memory_limit_bytes=None, network_name=network)
 
 
 def _cublas_bytes(command: Command) -> int | None:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import BrimfulError, UnsupportedError
-from brimful.hardware.gpus import device_named
 from brimful.plan import Band, Estimate
 from brimful.programs.formulas import predict_program
 from brimful.published.express import FLOAT8, Expressed, Unexpressed, express
@@ -75,16 +74,17 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
 def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
     """Predict what a program's own command line asks for: its fullest process."""
     try:
-        found = predict_program(run.command, run.num_devices, device_named(run.gpu))
+        found = predict_program(run.command, run.num_devices, run.gpu, network=run.network)
     except BrimfulError as error:
         return Unexpressed(str(error).partition(";")[0])
     reserved = max(rank.predicted_peak_reserved_bytes for rank in found.ranks)
+    rate = found.predicted_tokens_per_s
     return Predicted(
         run=run,
         allocated_bytes=max(rank.predicted_peak_allocated_bytes for rank in found.ranks),
         reserved_bytes=None,
         process_bytes=None,
-        tokens_per_s=None,
+        tokens_per_s=None if rate is None else rate / run.num_devices,
         likely_reserved_bytes=reserved,
         likely_process_bytes=None,
     )

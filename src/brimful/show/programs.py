@@ -1,11 +1,11 @@
 """The answer to ``--from`` of a known program: what each kind of process takes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from brimful.programs.base import Program, RankPeak
 from brimful.programs.formulas import Prediction
 from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, at_least
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_count, format_seconds
 
 
 def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> Summary:
@@ -63,6 +63,7 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
                 )
                 for rank in found.ranks
             ),
+            *_speed(found),
             Fact(
                 "of which",
                 f"{format_bytes(fullest.state_bytes)} are parameters, gradients and optimizer "
@@ -71,6 +72,15 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
             *(Fact("assumes", note) for note in found.notes),
         ),
     )
+
+
+def _speed(found: Prediction) -> Iterator[Fact]:
+    """Yield how fast it is, by the rates that kernels reach."""
+    if found.predicted_step_s is None or found.predicted_tokens_per_s is None:
+        yield Fact("speed", "unknown: a rate of this GPU or its network is")
+        return
+    tokens = format_count(found.predicted_tokens_per_s)
+    yield Fact("speed", f"{tokens} tokens/s, {format_seconds(found.predicted_step_s)} a step")
 
 
 def rank_words(peak: RankPeak) -> str:

@@ -1,0 +1,136 @@
+"""Seconds of a step of Megatron-LM, by the rates that kernels of a card reach.
+
+Products and attention by their operations, all else by the bytes of the blocks that the walk
+asks for, each written and read; collectives by links. What tensor parallelism sends is waited for,
+as are stages; what replicas send is hidden where that is asked for (``--overlap-*``).
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from brimful.cost.comm import Collective, collective_seconds
+from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
+from brimful.hardware.cluster import Cluster, matrix_rate
+from brimful.megatron.layout import HALF_BYTES, Layout
+from brimful.megatron.states import model_bytes, moment_bytes, parameters
+
+if TYPE_CHECKING:
+    from brimful.job import Precision
+
+_BACKWARD = 2
+"""Products of backward for one of forward."""
+_ATTENTION_BACKWARD = 2.5
+"""Products of attention's backward, which makes the scores again."""
+_OF_MULTIPLY = 2
+_UPDATE_PASSES = 2
+"""Every state is read and written."""
+
+
+class Step(NamedTuple):
+    """How long a step takes, and of what.
+
+    Attributes:
+        predicted_step_s: In all; NaN where a rate or a link is unknown.
+        compute_s: Of it kernels of all micro-batches.
+        waited_s: Collectives that are waited for.
+        bubble_s: Stages that wait for one another.
+    """
+
+    predicted_step_s: float
+    compute_s: float
+    waited_s: float
+    bubble_s: float
+
+
+def step(at: Layout, cluster: Cluster, moved_bytes: float, *, overlaps: bool) -> Step:
+    """Predict the time of a step of the stage that has most to do.
+
+    Args:
+        at: That stage's process.
+        cluster: On what.
+        moved_bytes: Of all blocks of one micro-batch on the stage, forward and backward.
+        overlaps: Whether what replicas send runs beside backward.
+    """
+    device = cluster.device
+    precision: "Precision" = "bf16" if at.is_half else "fp32"
+    share = efficiency_of(device)
+    size = ProductSize(at.tokens, at.hidden / at.tp)
+    rate = matrix_rate(device, precision)
+    products, attended = _flops(at)
+    passes = 1 + _BACKWARD + (at.recompute == "full")
+    again = at.recompute in ("selective", "full")
+    compute = passes * products / (rate * float(product_share(device, precision, size)))
+    compute += (1 + _ATTENTION_BACKWARD + again) * attended / (rate * share.attention_share)
+    moved = 2 * moved_bytes / (device.memory_bytes_per_s * share.memory_share)
+    micro = compute + moved
+    waited = _waited(at, cluster) * (1 + (at.recompute == "full") / 2)
+    bubble = (micro + waited) * (at.pp - 1) / at.vp
+    replicas = _replicas(at, cluster)
+    exposed = max(0.0, replicas - at.num_micro * micro * _BACKWARD / 3) if overlaps else replicas
+    states = sum(model_bytes(at)) + sum(moment_bytes(at))
+    update = _UPDATE_PASSES * states / (device.memory_bytes_per_s * share.memory_share)
+    total = at.num_micro * (micro + waited) + bubble + exposed + update
+    return Step(total, at.num_micro * micro, at.num_micro * waited + exposed, bubble)
+
+
+def _flops(at: Layout) -> tuple[float, float]:
+    """Return forward's operations of one micro-batch on the stage: of products, of attention."""
+    plain, of_experts = parameters(at)
+    embedding = at.vocab // at.tp * at.hidden
+    dense = sum(n for n in plain if n > at.hidden * 2)
+    dense -= embedding if at.is_first and not (at.is_last and at.is_tied) else 0
+    used = sum(of_experts) * at.routed / max(1, at.tokens * at.experts.here) if of_experts else 0.0
+    products = _OF_MULTIPLY * at.tokens * (dense + used)
+    width = at.latent.width + at.latent.positions if at.latent.is_used else at.channels
+    values = at.latent.value_width if at.latent.is_used else at.channels
+    causal = 0.5
+    pairs = at.tokens * at.key_len * causal
+    attended = _OF_MULTIPLY * pairs * at.heads // at.tp * (width + values) * at.layers_here
+    return products, attended
+
+
+def _waited(at: Layout, cluster: Cluster) -> float:
+    """Return the seconds that a micro-batch waits for, forward and backward, on the stage."""
+    rows = at.tokens * at.hidden * HALF_BYTES
+
+    def of(kind: Collective, num_bytes: float, ranks: int, stride: int = 1) -> float:
+        if ranks < 2:  # noqa: PLR2004 - alone
+            return 0.0
+        return float(collective_seconds(kind, num_bytes, ranks, cluster, stride))
+
+    seconds = 0.0
+    if at.tp > 1 and at.sequence_parallel:
+        # Before and behind both products of a layer, and once more for weights' gradients.
+        seconds += (
+            at.layers_here
+            * 2
+            * (3 * of("all-gather", rows, at.tp) + 2 * of("reduce-scatter", rows, at.tp))
+        )
+    elif at.tp > 1:
+        seconds += at.layers_here * 4 * of("all-reduce", rows, at.tp)
+    if at.experts.num and at.experts.ep > 1:
+        sent = at.between * at.experts.topk * at.hidden * HALF_BYTES
+        seconds += (
+            4 * sum(at.experts.layers[: at.layers_here]) * of("all-to-all", sent, at.experts.ep)
+        )
+    if at.pp > 1:
+        stride = at.tp * at.cp * at.dp
+        seconds += 2 * at.vp * of("send", at.between * at.hidden * HALF_BYTES, 2, stride)
+    if at.cp > 1:
+        keys = 2 * at.tokens * at.keys * HALF_BYTES
+        seconds += at.layers_here * 3 * (at.cp - 1) * of("send", keys, 2, at.tp)
+    return seconds
+
+
+def _replicas(at: Layout, cluster: Cluster) -> float:
+    """Return the seconds of what replicas send once a step: gradients, and new parameters."""
+    num = sum(map(sum, parameters(at)))
+    ranks = at.dp * at.cp
+    if ranks < 2:  # noqa: PLR2004 - alone
+        return 0.0
+    if not at.distributed_optimizer:
+        return float(collective_seconds("all-reduce", num * at.grads_bytes, ranks, cluster, at.tp))
+    reduced = collective_seconds("reduce-scatter", num * at.grads_bytes, ranks, cluster, at.tp)
+    gathered = collective_seconds("all-gather", num * HALF_BYTES, ranks, cluster, at.tp)
+    return float(np.asarray(reduced) + np.asarray(gathered))
