@@ -70,9 +70,7 @@ def test_a_job_that_it_cannot_be_given_is_refused(capsys):
     assert "task=dpo cannot be said to trl" in err
 
 
-@pytest.mark.parametrize(
-    ("named", "words"), [("megatron", "simulate --from"), ("unsloth", "--for trl")]
-)
+@pytest.mark.parametrize(("named", "words"), [("unsloth", "--for trl")])
 def test_a_program_that_is_not_planned_for_names_what_there_is(capsys, named, words):
     code, _, err = said(capsys, "plan", *ASKED, "--for", named)
     assert code == 2

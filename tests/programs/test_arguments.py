@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful.cli.for_program import OWN, PROGRAMS
+from brimful.cli.for_program import MEGATRON, OWN, PROGRAMS
 from brimful.errors import InputError
 from brimful.export import TARGETS
 from brimful.programs import llama_factory, trl
@@ -92,4 +92,4 @@ def test_a_size_that_is_no_number_is_refused():
 
 
 def test_every_target_that_is_a_program_may_be_planned_for():
-    assert set(PROGRAMS) - {OWN} == set(TARGETS) - {"torchrun", "slurm"}
+    assert set(PROGRAMS) - {OWN, MEGATRON} == set(TARGETS) - {"torchrun", "slurm"}

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from brimful.simulate.proof import Simulates
 
 OWN = "brimful"
+MEGATRON = "megatron"
+"""Of which layouts are searched by formulas of its own (``programs.run_plan``)."""
 PROGRAMS = (
     OWN,
     "hf-trainer",
@@ -22,13 +24,12 @@ PROGRAMS = (
     "accelerate",
     "torchtitan",
     "deepspeed",
+    MEGATRON,
 )
 """This one, and the targets of ``export`` that are programs of others."""
 
 
 _NOT_PLANNED = {
-    "megatron": "brimful estimate --from 'pretrain_gpt.py ...' predicts a layout of Megatron-LM, "
-    "and simulate --from runs it as it is",
     "unsloth": "the nearest is --for trl, whose trainer it takes; its own kernels take less",
 }
 MOST = "at most"

@@ -111,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     from brimful.search.budget import Budget
 
     _take_model(args)
+    if args.program == for_program.MEGATRON:
+        return programs.run_plan(args)
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)

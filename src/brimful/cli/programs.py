@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from brimful.show.answer import Answer
 
 SCHEMA = "brimful.program/1"
+_DATA = "--data-path DATA --tokenizer-type HuggingFaceTokenizer --tokenizer-model TOKENIZER"
+_DEGREES = ("tp", "pp", "ep", "micro_batch")
+_NOT_MEGATRON = (
+    "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "loss_chunks", "attention",
+    "fused_kernels", "offload", "optimizer_in_backward", "compile", "pp_schedule", "source",
+)  # fmt: skip
+PLANNED_SCHEMA = "brimful.megatron_plan/1"
 PREDICTED_SCHEMA = "brimful.program_prediction/1"
 _HELP = (
     "a program of another framework by its command line, run as it is: 'pretrain_gpt.py "
@@ -83,14 +90,14 @@ def run_estimate(args: argparse.Namespace) -> int:
     from brimful.hardware.gpus import device_named
     from brimful.programs.formulas import predict_program
     from brimful.show.answer import Answer
-    from brimful.show.programs import predicted_summary
+    from brimful.show.programs import predicted_summary, verdict_of
 
     gpu, num = _gpus(args)
     counted = split_counts(args.gpus or gpu)
     per_node = {"per_node": counted.per_node} if counted.num_nodes > 1 else {}
     found = predict_program(str(args.source), num, gpu, network=args.network or "", **per_node)
     device = device_named(gpu)
-    fits = all(rank.fits for rank in found.ranks)
+    fits = verdict_of(found) == "FITS"
     if args.json:
         most = max(rank.predicted_peak_allocated_bytes for rank in found.ranks)
         content = msgspec.to_builtins(found)
@@ -110,6 +117,58 @@ def run_estimate(args: argparse.Namespace) -> int:
         lambda: Answer(predicted_summary(found, device.description), (following,), (rests,)),
     )
     return FITS if fits else DOES_NOT_FIT
+
+
+def run_plan(args: argparse.Namespace) -> int:
+    """Find the fastest layout of Megatron-LM that fits, and print it."""
+    from brimful.cli.progress import Progress
+    from brimful.escaping import comments, yaml_text
+    from brimful.files import write_text
+    from brimful.programs.base import as_mapping, flags_of
+    from brimful.programs.megatron import SCRIPT
+    from brimful.programs.planned import plan_megatron
+    from brimful.show.answer import Answer
+    from brimful.show.programs import planned_summary
+
+    pins = _pins(args)
+    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    with Progress("looking at layouts", quiet=args.json):
+        found = plan_megatron(job, cluster, pins)
+    script = ("torchrun", "--nproc-per-node", str(cluster.devices_per_node), SCRIPT)
+    lines = f"{shell_words(script)} {shell_words(found.arguments)} {_DATA}"
+    if args.output is not None:
+        content = {"MODEL_ARGS": as_mapping(flags_of(found.arguments, SCRIPT))}
+        head = comments([f"brimful plan {job.model.name} --for megatron: arguments of {SCRIPT}"])
+        write_text(args.output, "\n".join([*head, yaml_text(content)]))
+    if args.json:
+        most = found.predicted_peak_allocated_bytes
+        statement = f"{most} bytes allocated at the peak, predicted"
+        content = msgspec.to_builtins(found)
+        show_json({"schema": PLANNED_SCHEMA, "statement": statement, **content, "command": lines})
+    words = "-v prints the command line; -o FILE writes its arguments for estimate --from FILE"
+    written = f"brimful simulate --from {args.output}" if args.output is not None else words
+    tell(
+        args,
+        lambda: Answer(planned_summary(job, cluster, found), (Fact("next", written),), (lines,)),
+    )
+    return FITS if found.fits else DOES_NOT_FIT
+
+
+def _pins(args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """Return the degrees that were typed.
+
+    Raises:
+        InputError: Something else of a strategy was.
+    """
+    typed = {name: value for name, value in vars(args).items() if value is not None}
+    other = next((name for name in _NOT_MEGATRON if typed.get(name)), None)
+    if other is not None:
+        raise InputError(
+            f"--{other.replace('_', '-')} is nothing that plan --for megatron searches, which are "
+            f"{', '.join(_DEGREES)} and what is recomputed; leave it out"
+        )
+    found = {name: typed[name] for name in _DEGREES if name in typed}
+    return {n: tuple(x) if isinstance(x, list) else (x,) for n, x in found.items()}
 
 
 def run_simulate(args: argparse.Namespace) -> int:

@@ -100,6 +100,11 @@ def run(args: argparse.Namespace) -> int:
         if args.routing is not None:
             raise InputError("--routing does not go with --task inference; leave it out")
         return inference.run_simulate(args)
+    if args.program == for_program.MEGATRON:
+        raise InputError(
+            "simulate --for megatron needs a layout: brimful plan MODEL --for megatron -o FILE "
+            "writes one, and simulate --from FILE runs it"
+        )
     asked = flags.asked(args)
     routed = _checked(args, asked)
     from brimful.cost.estimate import estimate_or_none, limit_bytes

@@ -62,7 +62,9 @@ def recomputed(
     """
     if at.recompute != "selective" or "core_attn" not in at.recompute_modules:
         return core(m, at, chain, heads())
+    m.keep(given)
     context = m.without_gradients(lambda: core(m, at, Chain(), heads()), given)
+    m.drop(given)
 
     def backward(gradient: Block) -> Block:
         again = Chain()

@@ -99,6 +99,10 @@ class Memory:
             events=np.array(self._events, np.int64), num_bytes=np.array(self._sizes, np.int64)
         )
 
+    def asked(self) -> int:
+        """Return the bytes of all blocks that were ever asked for."""
+        return sum(self._sizes)
+
     def alive(self) -> int:
         """Return the bytes of all blocks that are alive, as the allocator rounds them."""
         return sum(-(-block.num_bytes // _ROUND) * _ROUND for block in self._alive.values())

@@ -4,7 +4,9 @@ Defaults are those of Megatron-LM 0.20 (``megatron/training/arguments.py``,
 ``core/transformer/transformer_config.py``).
 """
 
+import itertools
 import re
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -288,10 +290,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def first_of(self, chunk: int) -> int:
         """Return the number of a chunk's first layer in the model."""
-        before = [(c, s) for c in range(chunk + 1) for s in range(self.pp)]
-        before = before[: chunk * self.pp + self.stage]
-        stages = {s: replace(self, stage=s) for _, s in before}
-        return sum(stages[s].layers_of(c) for c, s in before)
+        return _before(self)[chunk]
 
     @property
     def gathered(self) -> int:
@@ -315,6 +314,15 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         round_of, inside = divmod(index, self.group * self.vp)
         rows = min(self.group, self.num_micro - round_of * self.group)
         return inside // rows, round_of * self.group + inside % rows
+
+
+@lru_cache(maxsize=4096)
+def _before(at: Layout) -> tuple[int, ...]:
+    """Return how many layers of the model come before each chunk of a stage."""
+    stages = [replace(at, stage=stage) for stage in range(at.pp)]
+    places = [(chunk, stage) for chunk in range(at.vp) for stage in range(at.pp)]
+    ends = [0, *itertools.accumulate(stages[stage].layers_of(chunk) for chunk, stage in places)]
+    return tuple(ends[places.index((chunk, at.stage))] for chunk in range(at.vp))
 
 
 def layout(  # noqa: PLR0913 - each by its name

@@ -53,7 +53,7 @@ def step(at: Layout, cluster: Cluster, moved_bytes: float, *, overlaps: bool) ->
         overlaps: Whether what replicas send runs beside backward.
     """
     device = cluster.device
-    precision: "Precision" = "bf16" if at.is_half else "fp32"
+    precision: Precision = "bf16" if at.is_half else "fp32"
     share = efficiency_of(device)
     size = ProductSize(at.tokens, at.hidden / at.tp)
     rate = matrix_rate(device, precision)

@@ -3,6 +3,7 @@
 Source: ``megatron/core/pipeline_parallel/schedules.py``.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -81,7 +82,11 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         if at.counts_zeros:
             m.scratch(_ZEROS_BYTES * max(max(each, default=0) for each in parameters(at)))
     m.drop(mask)
-    done = replay(m.requests(), settings=parse_settings(""), capacity_bytes=capacity_bytes)
+    plain = parse_settings("")
+    done = replay(m.requests(), settings=plain, capacity_bytes=capacity_bytes)
+    fits = done.out_of_memory is None
+    if not fits:  # what it would take where there is room
+        done = replay(m.requests(), settings=plain, capacity_bytes=None)
     return Peak(
         predicted_peak_allocated_bytes=done.peak_allocated_bytes,
         predicted_peak_reserved_bytes=done.peak_reserved_bytes,
@@ -89,15 +94,88 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         workspace_bytes=sum(workspaces),
         between_steps_bytes=m.alive(),
         place=m.peak()[1],
-        fits=done.out_of_memory is None,
+        fits=fits,
+    )
+
+
+class OneLayer(NamedTuple):
+    """One layer of a micro-batch.
+
+    Attributes:
+        moved_bytes: Of all blocks that it asks for, forward and backward.
+        kept_bytes: What forward leaves for backward.
+    """
+
+    moved_bytes: int
+    kept_bytes: int
+
+
+@lru_cache(maxsize=4096)
+def _one_layer(at: Layout, *, is_mixture: bool) -> OneLayer:
+    at = replace(at, experts=replace(at.experts, layers=(is_mixture,)))
+    m, schedule = Memory(), Chain()
+    x = m.new(0)
+    before = m.alive()
+    x = _layer(m, at, schedule, x, (0, 0))
+    kept = m.alive() - before
+    m.drop(schedule.run(m.new(0)))
+    m.drop(x)
+    return OneLayer(m.asked(), kept)
+
+
+def _layers(at: Layout) -> tuple[OneLayer, ...]:
+    """Return every layer of the stage."""
+    alone = replace(at, stage=0, num_layers=1, pp=1, vp=1, dp=1, num_micro=1, decoder=None,
+                    experts=replace(at.experts, layers=()))  # fmt: skip
+    return tuple(
+        _one_layer(alone, is_mixture=at.experts.layers[index])
+        for chunk in range(at.vp)
+        for index in range(at.first_of(chunk), at.first_of(chunk) + at.layers_of(chunk))
     )
 
 
 def moved_bytes(at: Layout) -> int:
     """Return the bytes of all blocks that one micro-batch asks for, forward and backward."""
     m = Memory()
-    _Schedule(m, replace(at, num_micro=1)).run()
-    return int(m.requests().num_bytes.sum())
+    ends = replace(at, decoder=None)
+    if at.is_first:
+        embedding_gradient(m, ends, embed(m, ends, Chain()))
+    if at.is_last:
+        chain = Chain()
+        loss(m, ends, chain, m.new(at.between * at.hidden * HALF_BYTES))
+        m.drop(chain.run(m.new(0)))
+    return m.asked() + sum(each.moved_bytes for each in _layers(at))
+
+
+def least_bytes(at: Layout) -> int:
+    """Return what is there at once at least: states, and what all runs ahead keep."""
+    kept = sum(each.kept_bytes for each in _layers(at)) / at.vp
+    ahead = min(at.num_ahead + 1, at.num_micro * at.vp)
+    return sum(model_bytes(at)) + sum(moment_bytes(at)) + int(ahead * kept)
+
+
+def _layer(m: Memory, at: Layout, chain: Chain, x: Block, which: tuple[int, int]) -> Block:
+    """Run a layer forward, or keep what it is given alone and run it again in backward.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        x: What it is given.
+        which: Its place in the stage, and its number in the model.
+    """
+    index, number = which
+    if at.recompute != "full" or (at.recompute_method == "block" and index >= at.recompute_layers):
+        return layer(m, at, chain, x, number)
+    out = m.without_gradients(lambda: layer(m, at, Chain(), x, number), x)
+
+    def backward(gradient: Block) -> Block:
+        again = Chain()
+        m.drop(layer(m, at, again, x, number))
+        return again.run(gradient)
+
+    chain.add(backward)
+    return out
 
 
 def _lasting(m: Memory, at: Layout) -> None:
@@ -154,7 +232,7 @@ class _Schedule:
             x = m.new(at.between * at.hidden * HALF_BYTES)
         m.place = "a layer forward"
         for index in range(at.layers_of(chunk)):
-            x = self._layer(chain, x, index, at.first_of(chunk) + index)
+            x = _layer(m, at, chain, x, (index, at.first_of(chunk) + index))
         if at.decoder is not None:
             self._decode(chain, x, at.decoder)
         elif is_last:
@@ -173,22 +251,6 @@ class _Schedule:
             x = layer(m, at, chain, x, index, encoded)
         m.place = "the loss"
         loss(m, at, chain, x)
-
-    def _layer(self, chain: Chain, x: Block, index: int, number: int) -> Block:
-        m, at = self._m, self._at
-        if at.recompute != "full" or (
-            at.recompute_method == "block" and index >= at.recompute_layers
-        ):
-            return layer(m, at, chain, x, number)
-        out = m.without_gradients(lambda: layer(m, at, Chain(), x, number), x)
-
-        def backward(gradient: Block) -> Block:
-            again = Chain()
-            m.drop(layer(m, at, again, x, number))
-            return again.run(gradient)
-
-        chain.add(backward)
-        return out
 
     def _backward(self, chunk: int, row: int) -> None:
         m, at = self._m, self._at

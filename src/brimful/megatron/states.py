@@ -3,6 +3,8 @@
 Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``core/optimizer/``.
 """
 
+from functools import lru_cache
+
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 
 
@@ -50,6 +52,7 @@ def _mlp(at: Layout, width: int) -> list[int]:
     ]  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def parameters(at: Layout) -> tuple[list[int], list[int]]:
     """Elements of each parameter of the stage, and of those of experts alone."""
     rows = at.vocab // at.tp * at.hidden

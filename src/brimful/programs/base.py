@@ -142,3 +142,11 @@ def flags_of(words: Sequence[str], script: str) -> Flags:
         else:
             raise InputError(f"{word} stands behind {script} and belongs to no flag; leave it out")
     return Flags(tuple((flag, tuple(given)) for flag, given in found))
+
+
+def as_mapping(flags: Flags) -> dict[str, object]:
+    """Return a command line as a YAML of arguments has it: a switch is true."""
+    return {
+        flag: True if not given else given[0] if len(given) == 1 else list(given)
+        for flag, given in flags.values
+    }

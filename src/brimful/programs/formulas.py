@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.outside import room_of
+from brimful.cost.outside import Room, room_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
@@ -15,6 +15,7 @@ from brimful.hardware.gpus import load_cluster
 from brimful.megatron.layout import Layout, layout
 from brimful.megatron.speed import step
 from brimful.megatron.stage import Peak, moved_bytes, peak
+from brimful.plan import Word
 from brimful.programs import megatron
 from brimful.programs.base import Command, Rank
 from brimful.programs.reading import read_command
@@ -35,8 +36,9 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             allocated memory says, where that of the most says the peak.
         state_bytes: Of parameters, gradients and states.
         place: What runs at the peak.
-        fits: Whether the card has room for what is reserved.
-        capacity_bytes: What the allocator can have there.
+        word: Whether the card has room for what is reserved: ``fits`` whatever lies outside of the
+            allocator, ``tight`` if that is little.
+        capacity_bytes: What the allocator can have there at most.
     """
 
     rank: int
@@ -46,7 +48,7 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     predicted_between_steps_bytes: int
     state_bytes: int
     place: str
-    fits: bool
+    word: Word
     capacity_bytes: int
 
 
@@ -102,7 +104,7 @@ def predict_program(
         )
     told = megatron.told(command, world_size)
     cluster = _cluster(gpu, told.world_size, per_node, network)
-    capacity, capability = room_of(cluster.device).most_bytes, version_of(cluster.device.capability)
+    room, capability = room_of(cluster.device), version_of(cluster.device.capability)
     overlaps = told.flags.has("--overlap-grad-reduce")
 
     def of_stage(stage: int) -> _Found:
@@ -114,7 +116,7 @@ def predict_program(
             capability=capability,
             kind=megatron.WITH_FORMULA[name],
         )
-        found = peak(at, cublas_bytes=_cublas_bytes(command), capacity_bytes=capacity)
+        found = peak(at, cublas_bytes=_cublas_bytes(command), capacity_bytes=room.most_bytes)
         took = step(at, cluster, moved_bytes(at), overlaps=overlaps)
         return _Found(at, found, took.predicted_step_s)
 
@@ -127,8 +129,8 @@ def predict_program(
             predicted_between_steps_bytes=found.peak.between_steps_bytes,
             state_bytes=found.peak.state_bytes,
             place=found.peak.place,
-            fits=found.peak.fits,
-            capacity_bytes=capacity,
+            word=_word(found.peak, room),
+            capacity_bytes=room.most_bytes,
         )
 
     stages = [of_stage(stage) for stage in told.stages]
@@ -144,6 +146,12 @@ def predict_program(
         predicted_tokens_per_s=rows * at.seq_len / slowest.step_s if is_known else None,
         notes=told.notes,
     )
+
+
+def _word(found: Peak, room: Room) -> Word:
+    if not found.fits:
+        return "no"
+    return "fits" if found.predicted_peak_reserved_bytes <= room.firm_bytes else "tight"
 
 
 def _cluster(gpu: str, world_size: int, per_node: int, network: str) -> Cluster:

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from brimful.hardware.cluster import Cluster
+from brimful.job import Job
 from brimful.programs.base import Program, RankPeak
 from brimful.programs.formulas import Prediction
-from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, at_least
+from brimful.programs.planned import Planned
+from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, Verdict, at_least
 from brimful.units import format_bytes, format_count, format_seconds
 
 
@@ -46,7 +49,7 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
     """
     fullest = max(found.ranks, key=lambda rank: rank.predicted_peak_reserved_bytes)
     return Summary(
-        "FITS" if all(rank.fits for rank in found.ranks) else "NO",
+        verdict_of(found),
         f"{found.name} on {found.world_size} x {card}",
         Meter(
             fullest.predicted_peak_reserved_bytes,
@@ -72,6 +75,48 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
             *(Fact("assumes", note) for note in found.notes),
         ),
     )
+
+
+def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:
+    """Say which layout of Megatron-LM is the fastest that fits.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        found: The layout.
+    """
+    at = layout_words(found.layout)
+    looked = f"of {found.num_layouts:,} layouts the fastest that fits"
+    if found.refused:
+        need = format_bytes(found.refused_bytes)
+        looked += f"; {layout_words(found.refused)} would be faster, and needs {need}"
+    return Summary(
+        "FITS" if found.fits else "NO",
+        f"{job.model.name} by Megatron-LM on {cluster.num_devices} x {cluster.device.description}",
+        Meter(found.predicted_peak_reserved_bytes, found.capacity_bytes, "reserved, predicted"),
+        (
+            Fact("layout", at),
+            Fact(
+                "speed",
+                f"{format_count(found.predicted_tokens_per_s)} tokens/s, "
+                f"{format_seconds(found.predicted_step_s)} a step of "
+                f"{job.tokens_per_step:,} tokens",
+            ),
+            Fact("why", looked if found.fits else "no layout fits: this one lacks least"),
+            Fact("at peak", found.place),
+        ),
+    )
+
+
+def layout_words(flags: Sequence[str]) -> str:
+    """Say a layout as its flags do, without those dashes."""
+    return " ".join(flags).replace("--", "") or "one GPU each, nothing recomputed"
+
+
+def verdict_of(found: Prediction) -> Verdict:
+    """Say whether every process fits."""
+    words = {rank.word for rank in found.ranks}
+    return "NO" if "no" in words else "TIGHT" if "tight" in words else "FITS"
 
 
 def _speed(found: Prediction) -> Iterator[Fact]:

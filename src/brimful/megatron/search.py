@@ -1,0 +1,199 @@
+"""Layouts of Megatron-LM on a cluster: the fastest, by formula, that fits.
+
+Every degree that divides what it cuts, micro-batches, virtual stages and what is recomputed; the
+fastest first, of which memory is looked at until one fits. Where not even one row at a time with
+all recomputed fits, nothing else of those degrees is looked at.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from brimful.hardware.cluster import Cluster
+from brimful.megatron.layout import Layout
+from brimful.megatron.speed import step
+from brimful.megatron.stage import Peak, least_bytes, moved_bytes, peak
+
+_RECOMPUTED = ((), ("--recompute-granularity", "selective"), (
+    "--recompute-granularity", "full", "--recompute-method", "uniform",
+    "--recompute-num-layers", "1",
+))  # fmt: skip
+"""Nothing, the core of attention, every layer."""
+_MOST_ROWS = 8
+"""Of a micro-batch."""
+
+
+class Degrees(NamedTuple):
+    """How processes share the work.
+
+    Attributes:
+        tp, pp, ep: Of tensors, stages and experts.
+    """
+
+    tp: int
+    pp: int
+    ep: int
+
+
+class Candidate(NamedTuple):
+    """One layout.
+
+    Attributes:
+        flags: That say it.
+        stages: Of each kind of stage its process.
+        step_s: Predicted.
+    """
+
+    flags: tuple[str, ...]
+    stages: tuple[Layout, ...]
+    step_s: float
+
+
+class Found(NamedTuple):
+    """What was found.
+
+    Attributes:
+        candidate: The fastest that fits; where none does, the one that lacks least.
+        peaks: Of its stages.
+        num_looked_at: Of which memory was predicted.
+        num_all: Layouts.
+        refused: The fastest that does not fit, with its peak; None: the fastest fits.
+    """
+
+    candidate: Candidate
+    peaks: tuple[Peak, ...]
+    num_looked_at: int
+    num_all: int
+    refused: tuple[Candidate, Peak] | None
+
+
+Told = Callable[[Sequence[str], int], Layout]
+"""Makes the process of a stage of flags."""
+
+
+class Asked(NamedTuple):
+    """What is searched.
+
+    Attributes:
+        cluster: On what.
+        told: Makes processes of flags.
+        plain: The process of a model that nobody shares.
+        global_batch: Rows of a step.
+        capacity_bytes: What the allocator can have.
+        pins: Values of ``tp``, ``pp``, ``ep`` and ``micro_batch`` that are allowed; none: any.
+    """
+
+    cluster: Cluster
+    told: Told
+    plain: Layout
+    global_batch: int
+    capacity_bytes: int
+    pins: dict[str, tuple[int, ...]]
+
+
+def search(asked: Asked) -> Found | None:
+    """Return the fastest layout that fits; None: no degrees divide what they cut.
+
+    Args:
+        asked: What is searched.
+    """
+    every: list[Candidate] = []
+    least: list[tuple[int, Candidate]] = []
+    looked = 0
+    for degrees in _degrees(asked):
+        candidates = list(_candidates(asked, degrees))
+        if not candidates:
+            continue
+        smallest = min(candidates, key=lambda each: (each.stages[0].micro_batch, -_kept(each)))
+        least.append((max(map(least_bytes, smallest.stages)), smallest))
+        if least[-1][0] > asked.capacity_bytes:
+            continue
+        looked += 1
+        if all(each.fits for each in _peaks(asked, smallest)):
+            every += candidates
+    if not least:
+        return None
+    refused = None
+    for candidate in sorted(every, key=lambda each: each.step_s):
+        if max(map(least_bytes, candidate.stages)) > asked.capacity_bytes:
+            continue
+        looked += 1
+        peaks = _peaks(asked, candidate)
+        if all(each.fits for each in peaks):
+            return Found(candidate, peaks, looked, len(every), refused)
+        refused = refused or (candidate, max(peaks, key=_reserved))
+    _, candidate = min(least, key=lambda pair: pair[0])
+    return Found(candidate, _peaks(asked, candidate), looked, len(every), refused)
+
+
+def _reserved(one: Peak) -> int:
+    return one.predicted_peak_reserved_bytes
+
+
+def _kept(one: Candidate) -> int:
+    return ("", "selective", "full").index(one.stages[0].recompute)
+
+
+def _peaks(asked: Asked, one: Candidate) -> tuple[Peak, ...]:
+    return tuple(
+        peak(at, cublas_bytes=None, capacity_bytes=asked.capacity_bytes) for at in one.stages
+    )
+
+
+def _degrees(asked: Asked) -> Iterator[Degrees]:
+    """Yield degrees that divide heads, layers, experts and GPUs; tensors within a node."""
+    at, cluster = asked.plain, asked.cluster
+    pins = asked.pins
+
+    def allowed(name: str, most: int, *divided: int) -> list[int]:
+        given = pins.get(name) or _divisors(most)
+        return [n for n in given if n <= most and not any(each % n for each in divided)]
+
+    tps = allowed("tp", cluster.devices_per_node, at.heads, at.groups, cluster.num_devices)
+    for tp in tps:
+        rest = cluster.num_devices // tp
+        for pp in allowed("pp", rest, at.num_layers, rest):
+            replicas = rest // pp
+            eps = allowed("ep", replicas, at.experts.num, replicas) if at.experts.num else [1]
+            for ep in eps:
+                yield Degrees(tp, pp, ep)
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
+    tp, pp, ep = degrees
+    replicas = asked.cluster.num_devices // (tp * pp)
+    if asked.global_batch % replicas:
+        return
+    rows = asked.global_batch // replicas
+    micros = asked.pins.get("micro_batch") or [n for n in _divisors(rows) if n <= _MOST_ROWS]
+    each = asked.plain.num_layers // pp
+    for micro, again in itertools.product(micros, _RECOMPUTED):
+        if rows % micro:
+            continue
+        chunks = _divisors(each) if pp > 1 and rows // micro % pp == 0 else [1]
+        for chunk in chunks:
+            flags = (
+                *_say("--tensor-model-parallel-size", tp, "--sequence-parallel"),
+                *_say("--pipeline-model-parallel-size", pp),
+                *_say("--expert-model-parallel-size", ep),
+                *_say("--expert-tensor-parallel-size", 1 if ep > 1 else 0),
+                *_say("--num-layers-per-virtual-pipeline-stage", each // chunk if chunk > 1 else 0),
+                "--micro-batch-size", str(micro), *again,
+            )  # fmt: skip
+            kinds = dict.fromkeys((0, min(1, pp - 1), pp - 1))
+            stages = tuple(asked.told(flags, stage) for stage in kinds)
+            took = max(
+                step(at, asked.cluster, moved_bytes(at), overlaps=True).predicted_step_s
+                for at in (stages[0], stages[-1])
+            )
+            yield Candidate(flags, stages, took)
+
+
+def _say(flag: str, number: int, *more: str) -> tuple[str, ...]:
+    """Return a flag and its number; what is as it is anyway is not said."""
+    is_said = number > 1 or (number == 1 and flag.startswith(("--num", "--expert-tensor")))
+    return (flag, str(number), *more) if is_said else ()

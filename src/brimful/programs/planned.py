@@ -1,0 +1,164 @@
+"""A job as the fastest layout of Megatron-LM that fits, by its formulas."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from brimful.cost.outside import room_of
+from brimful.errors import InputError, UnsupportedError
+from brimful.export.megatron import model_arguments
+from brimful.hardware.cluster import Cluster
+from brimful.hardware.cuda_chips import version_of
+from brimful.job import Job
+from brimful.megatron.layout import Layout, layout
+from brimful.megatron.search import Asked, search
+from brimful.megatron.states import parameters
+from brimful.models.config import exact_count
+from brimful.programs.base import flags_of
+from brimful.programs.megatron import SCRIPT
+from brimful.techniques.optimizers import DEFAULT
+
+_OF_RUN = ("--bf16", "--use-distributed-optimizer", "--overlap-grad-reduce",
+           "--overlap-param-gather", "--no-create-attention-mask-in-dataloader")  # fmt: skip
+"""16-bit parameters with fp32 copies and gradients, states sharded over replicas; FlashAttention
+needs no mask."""
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A layout of Megatron-LM.
+
+    Attributes:
+        arguments: Of ``pretrain_gpt.py``: the model, the job and the layout; no data.
+        layout: The arguments that were chosen.
+        world_size: Processes.
+        predicted_step_s: Of a step.
+        predicted_tokens_per_s: Of all GPUs.
+        predicted_peak_allocated_bytes: Of the fullest process, as ``torch.cuda`` counts blocks.
+        predicted_peak_reserved_bytes: What its allocator holds at most, by its replay.
+        capacity_bytes: What the allocator can have there, whatever lies outside of it.
+        place: What runs at the peak.
+        fits: Whether it fits.
+        num_layouts: That were ordered by speed.
+        num_looked_at: Of which memory was predicted.
+        refused: A faster layout's arguments, which lacks room; empty: there is none.
+        refused_bytes: What that would reserve.
+    """
+
+    arguments: tuple[str, ...]
+    layout: tuple[str, ...]
+    world_size: int
+    predicted_step_s: float
+    predicted_tokens_per_s: float
+    predicted_peak_allocated_bytes: int
+    predicted_peak_reserved_bytes: int
+    capacity_bytes: int
+    place: str
+    fits: bool
+    num_layouts: int
+    num_looked_at: int
+    refused: tuple[str, ...]
+    refused_bytes: int
+
+
+def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) -> Planned:
+    """Return the fastest layout that fits; where none does, the one that lacks least.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        pins: Values that ``tp``, ``pp``, ``ep`` and ``micro_batch`` may have; what is not there is
+            searched.
+
+    Raises:
+        InputError: No degrees divide what they cut.
+        UnsupportedError: Megatron-LM trains nothing like it, or is not told it by this version.
+    """
+    _check(job, cluster)
+    fixed = (*model_arguments(job.model), *_of_job(job), *_OF_RUN)
+    capability = version_of(cluster.device.capability)
+    capacity = room_of(cluster.device).firm_bytes
+
+    def told(flags: Sequence[str], stage: int, world_size: int = cluster.num_devices) -> Layout:
+        return layout(
+            flags_of((*fixed, *flags), SCRIPT),
+            vocab=job.model.vocab_size,
+            world_size=world_size,
+            stage=stage,
+            capability=capability,
+            kind="gpt",
+        )
+
+    plain = told(("--micro-batch-size", "1"), 0, 1)
+    _check_count(job, plain)
+    asked = Asked(cluster, told, plain, job.global_batch, capacity, pins)
+    found = search(asked)
+    if found is None:
+        raise InputError(
+            f"no tp, pp and ep divide the heads, layers and experts of {job.model.name}, a global "
+            f"batch of {job.global_batch} and {cluster.num_devices} GPUs; give another "
+            f"--global-batch or --gpus"
+        )
+    best = found.candidate
+    fullest = max(found.peaks, key=lambda each: each.predicted_peak_reserved_bytes)
+    refused = found.refused
+    return Planned(
+        arguments=(*fixed, *best.flags),
+        layout=best.flags,
+        world_size=cluster.num_devices,
+        predicted_step_s=best.step_s,
+        predicted_tokens_per_s=job.global_batch * job.seq_len / best.step_s,
+        predicted_peak_allocated_bytes=fullest.predicted_peak_allocated_bytes,
+        predicted_peak_reserved_bytes=fullest.predicted_peak_reserved_bytes,
+        capacity_bytes=capacity,
+        place=fullest.place,
+        fits=all(each.fits for each in found.peaks),
+        num_layouts=found.num_all,
+        num_looked_at=found.num_looked_at,
+        refused=() if refused is None else refused[0].flags,
+        refused_bytes=0 if refused is None else refused[1].predicted_peak_reserved_bytes,
+    )
+
+
+def _check(job: Job, cluster: Cluster) -> None:
+    wanted = (
+        ("method", job.method, "full"),
+        ("task", job.task, "causal-lm"),
+        ("optimizer", job.optimizer, DEFAULT),
+    )
+    for what, given, only in wanted:
+        if given != only:
+            raise UnsupportedError(
+                f"plan --for megatron has no formula for {what}={given}; use {only}, or another "
+                f"program"
+            )
+    if cluster.device.kernels != "cuda":
+        raise UnsupportedError("plan --for megatron is of CUDA GPUs; give --gpus, as 8xh100")
+
+
+def _check_count(job: Job, plain: Layout) -> None:
+    """Refuse a model that its arguments do not make: its parameters are counted both ways."""
+    official = exact_count(job.model)
+    dense, experts = parameters(replace(plain, vocab=job.model.vocab_size))
+    made = sum(dense) + sum(experts)
+    if official is not None and made != official:
+        raise UnsupportedError(
+            f"Megatron-LM's arguments for {job.model.name} make {made:,} parameters, and it has "
+            f"{official:,}; give a command line to brimful estimate --from"
+        )
+
+
+def _of_job(job: Job) -> tuple[str, ...]:
+    return tuple(
+        map(
+            str,
+            (
+                "--seq-length", job.seq_len, "--max-position-embeddings",
+                max(job.seq_len, job.model.max_seq_len), "--global-batch-size", job.global_batch,
+                "--vocab-size", job.model.vocab_size, "--lr", job.learning_rate,
+                "--weight-decay", job.weight_decay, "--clip-grad", job.clip or 0.0,
+                "--adam-beta1", job.beta1, "--adam-beta2", job.beta2,
+                "--train-iters", job.num_steps,
+            ),
+        )
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""``plan --for megatron``: the fastest layout that fits, as a command line that is read back."""
+
+import json
+
+import pytest
+
+from brimful.cli.main import main
+from brimful.errors import UnsupportedError
+from brimful.export.megatron import model_arguments
+from brimful.megatron.layout import layout
+from brimful.megatron.states import parameters
+from brimful.models.config import exact_count, load_model
+from brimful.programs.base import flags_of
+
+SMALL = ["plan", "llama-3.2-1b", "--for", "megatron", "--gpus", "4x4090", "--global-batch", "16"]
+
+
+def test_it_fits_and_is_read_back_with_the_same_peak(tmp_path, capsys):
+    path = tmp_path / "layout.yaml"
+    assert main([*SMALL, "-o", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"]
+    assert found["predicted_peak_reserved_bytes"] <= found["capacity_bytes"]
+    assert main(["estimate", "--from", str(path), "--gpus", "4x4090", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    peaks = [rank["predicted_peak_allocated_bytes"] for rank in told["ranks"]]
+    assert max(peaks) == found["predicted_peak_allocated_bytes"]
+    assert told["predicted_tokens_per_s"] == pytest.approx(found["predicted_tokens_per_s"])
+
+
+def test_the_answer_is_short(capsys):
+    assert main(SMALL) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("FITS      llama-3.2-1b by Megatron-LM on 4 x ")
+    assert len(said.splitlines()) <= 12
+
+
+def test_no_pinned_layout_is_left_for_another(capsys):
+    assert main([*SMALL, "--tp", "2", "--pp", "2", "--json"]) == 0
+    words = json.loads(capsys.readouterr().out)["layout"]
+    assert words[words.index("--tensor-model-parallel-size") + 1] == "2"
+    assert words[words.index("--pipeline-model-parallel-size") + 1] == "2"
+
+
+def test_what_does_not_fit_says_what_it_lacks(capsys):
+    argv = ["plan", "llama-3.1-70b", "--for", "megatron", "--gpus", "2x4090"]
+    assert main(argv) == 1
+    assert "short by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--zero", "3"], "--zero is nothing that plan --for megatron searches"),
+        (["--method", "lora"], "no formula for method=lora; use full"),
+        (["--gpus", "local"], "is of CUDA GPUs"),
+        (["--tp", "3"], "no tp, pp and ep divide the heads"),
+    ],
+)
+def test_what_it_does_not_search_is_refused_in_a_sentence(more, said, capsys):
+    assert main([*SMALL, *more]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_simulation_wants_a_layout(capsys):
+    assert main(["simulate", "llama-3.2-1b", "--for", "megatron"]) == 2
+    assert "brimful plan MODEL --for megatron -o FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-3.1-8b", "llama-3.2-1b", "mistral-7b", "mixtral-8x7b", "qwen2.5-7b", "qwen3-8b",
+        "qwen3-30b-a3b", "gpt2",
+    ],
+)  # fmt: skip
+def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
+    model = load_model(name)
+    words = (*model_arguments(model), "--max-position-embeddings", str(model.max_seq_len))
+    made = layout(
+        flags_of((*words, "--padded-vocab-size", str(model.vocab_size)), ""),
+        vocab=model.vocab_size,
+        world_size=1,
+        stage=0,
+        capability=(9, 0),
+        kind="gpt",
+    )
+    assert sum(map(sum, parameters(made))) == exact_count(model)
+
+
+def test_other_architectures_are_not_said():
+    with pytest.raises(UnsupportedError, match="model_type=gemma2"):
+        model_arguments(load_model("gemma-2-9b"))
