@@ -17,7 +17,7 @@ from brimful.megatron.cross import Encoded
 from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, loss
 from brimful.megatron.layer import layer
 from brimful.megatron.layout import HALF_BYTES, Layout
-from brimful.megatron.states import model_bytes, moment_bytes, parameters
+from brimful.megatron.states import load, model_bytes, moment_bytes, parameters
 
 _HOPPER = (9, 0)
 _TE_WORKSPACE, _TE_WORKSPACE_HOPPER = 4 * 2**20, 32 * 2**20 + 1024
@@ -60,8 +60,7 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     """
     m = Memory()
     m.place = "loading"
-    for num_bytes in model_bytes(at):
-        m.new(num_bytes)
+    load(m, at)
     handle = libraries().cublas_bytes(at.capability) if cublas_bytes is None else cublas_bytes
     multiplies = at.is_last or at.attention in ("unfused", "local")
     workspaces = [handle] * (2 * multiplies)

@@ -5,6 +5,7 @@ Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``core/optimizer
 
 from functools import lru_cache
 
+from brimful.megatron.blocks import Block, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 
 
@@ -87,20 +88,32 @@ def _head_of_bert(at: Layout) -> list[int]:
 
 
 def model_bytes(at: Layout) -> list[int]:
-    """Bytes of parameters, gradients and fp32 copies, allocation by allocation.
+    """Bytes of parameters, gradients and fp32 copies, allocation by allocation."""
+    m = Memory()
+    return [block.num_bytes for block in load(m, at)]
 
-    Gradients lie in two buffers, and under a distributed optimizer parameters too.
+
+def load(m: Memory, at: Layout) -> list[Block]:
+    """Build the model and its optimizer; return what lasts.
+
+    Gradients lie in one buffer, those of experts in another, and under a distributed optimizer
+    parameters too, which are built each by itself before. fp32 copies are made of copies.
     """
     of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
     groups = [elements for elements in parameters(at) if elements]
-    own = [
-        num * of_parameter
-        for elements in groups
-        for num in ([sum(elements)] if at.distributed_optimizer else elements)
-    ]
-    gradients = [sum(elements) * at.grads_bytes for elements in groups]
-    copies = [n * FLOAT_BYTES for n in _updated(at)] if at.is_half else []
-    return [*own, *gradients, *copies]
+    own = [m.new(n * of_parameter) for elements in groups for n in elements]
+    lasting = [] if at.distributed_optimizer else own
+    for num in map(sum, groups):
+        if at.distributed_optimizer:
+            lasting.append(m.new(num * of_parameter))
+        lasting.append(m.new(num * at.grads_bytes))
+    if at.distributed_optimizer:
+        m.drop(*own)
+    for num in _updated(at) if at.is_half else ():
+        copy = m.new(num * of_parameter)
+        lasting.append(m.new(num * FLOAT_BYTES))
+        m.drop(copy)
+    return lasting
 
 
 def moment_bytes(at: Layout) -> list[int]:
