@@ -64,7 +64,7 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     handle = libraries().cublas_bytes(at.capability) if cublas_bytes is None else cublas_bytes
     multiplies = at.is_last or at.attention in ("unfused", "local")
     workspaces = [handle] * (2 * multiplies)
-    if at.transformer_engine:
+    if at.transformer_engine or at.experts.num:  # routers multiply by Transformer Engine anyway
         workspaces.append(_TE_WORKSPACE_HOPPER if at.capability >= _HOPPER else _TE_WORKSPACE)
         # Products of experts run on streams of their own, each with a workspace.
         workspaces += workspaces[-1:] * (_STREAMS * (at.experts.num > 0 and at.experts.is_grouped))
