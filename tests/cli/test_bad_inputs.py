@@ -37,7 +37,7 @@ def check(said, *facts):
 ONE_GPU = ("estimate", "tinyllama-1.1b", *LOCAL)
 FLAGS = [
     (("estmate", "x"), ("'estmate'", "estimate")),
-    (("estimate",), ("MODEL", "brimful estimate --help")),
+    (("estimate",), ("no MODEL", "brimful models", "--from")),
     (("estimate", "tinylama-1.1b"), ("'tinylama-1.1b'", "tinyllama-1.1b", "config.json")),
     (("estimate", ""), ("unknown model ''", "brimful models")),
     (("estimate", "m" * 300), ("too long",)),

@@ -6,7 +6,7 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.errors import UnsupportedError
-from brimful.export.megatron import model_arguments
+from brimful.megatron.arguments import model_arguments
 from brimful.megatron.layout import layout
 from brimful.megatron.states import parameters
 from brimful.models.config import exact_count, load_model

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from brimful.cost.outside import room_of
 from brimful.errors import InputError, UnsupportedError
-from brimful.export.megatron import model_arguments
+from brimful.megatron.arguments import model_arguments
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job
