@@ -1,4 +1,4 @@
-"""Other pages' figures beside ours on the same published runs: ``python benchmarks/peers/other_pages.py``.
+"""Other pages beside ours on the same runs: ``python benchmarks/peers/other_pages.py``.
 
 Of the three pages that ``docs/web.md`` compares, two can be asked here:
 

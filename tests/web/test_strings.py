@@ -61,7 +61,7 @@ def test_beside_an_answer_stands_how_far_what_nothing_was_chosen_by_was_off(
 
     monkeypatch.chdir(tmp_path)
     kinds = {kind.key: kind for kind in accuracy().published}
-    drawn = answer(read_state({}), "tensors", words_of(language))["html"]
+    drawn = answer(read_state({}), "tensors", words_of(language))["detail"]
     (said,) = re.findall(r'<p class="note off-by">(.*?)</p>', drawn)
     assert not {kinds["allocated"].p90, kinds["allocated fitted"].p90} & {*re.findall(
         r"\d+\.\d %", said)}  # fmt: skip
@@ -83,3 +83,11 @@ def test_the_accuracy_beside_numbers_is_that_of_the_evidence():
         (ROOT / "src" / "brimful" / "web" / "accuracy.json").read_text("utf-8")
     )
     assert {kind.key for kind in accuracy().published} >= {"allocated", "speed", "simulated"}
+
+
+def test_targets_and_programs_are_those_of_the_command_line():
+    from brimful.cli.for_program import OWN, PROGRAMS
+    from brimful.export import TARGETS
+
+    assert {*page._TARGETS} == {"plan.yaml", *TARGETS}
+    assert {*page._PROGRAMS} == {*PROGRAMS} - {OWN}

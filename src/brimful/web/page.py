@@ -37,10 +37,15 @@ _GROUPS = {
     "cluster": (*fields.CLUSTER, *fields.OTHER),
     "inference": fields.OF_INFERENCE,
 }
-_SWEEPS = ("seq_len", "micro_batch", "gpus", "lora_rank", "activation_checkpointing")
+_SWEEPS = (
+    "seq_len", "micro_batch", "global_batch", "gpus", "lora_rank", "activation_checkpointing",
+)  # fmt: skip
 _TARGETS = (
-    "plan.yaml", "trl", "axolotl", "hf-trainer", "accelerate", "deepspeed", "torchtitan",
-    "torchrun", "slurm",
+    "plan.yaml", "trl", "axolotl", "llama-factory", "hf-trainer", "accelerate", "deepspeed",
+    "torchtitan", "torchrun", "slurm",
+)  # fmt: skip
+_PROGRAMS = (
+    "hf-trainer", "trl", "axolotl", "llama-factory", "accelerate", "torchtitan", "deepspeed",
 )  # fmt: skip
 
 
@@ -99,7 +104,10 @@ def main_page(
     other = words["language.code"]
     more = {"other": kept} if kept else {}
     switch = markup.text(f"/?{query_of(state, lang=other, **more)}")
-    script = {"words": words.for_script, "language": words.language, "kept": kept}
+    script = {
+        "words": words.for_script, "language": words.language, "kept": kept,
+        "strategy": fields.STRATEGY,
+    }  # fmt: skip
     return text.substitute(
         strings,
         lang=words.language,
@@ -108,6 +116,10 @@ def main_page(
         form=_form(state, words),
         verdict=markup.text(_verdict(part, refused, words)),
         answer=_answer(part, refused, words),
+        detail=Html((part or {}).get("detail", "")),
+        memory=markup.text((part or {}).get("memory", "")),
+        what=state.what,
+        programs=_programs(state, words),
         targets=_options(_TARGETS, _TARGETS[0]),
         axes=markup.join(Html(f'<div class="axis" data-axis="{axis}"></div>') for axis in _SWEEPS),
         api=markup.text(f"/api/estimate?{query_of(state)}"),
@@ -117,7 +129,7 @@ def main_page(
 
 _SHOWN = (
     "title", "tagline", "skip", "language", "noscript", "form.title", "form.ask", "form.reset",
-    "answer.title", "answer.fix", "plan.title", "plan.lead", "plan.start", "plan.take",
+    "answer.title", "answer.fix", "plan.title", "plan.lead", "plan.start", "plan.take", "plan.for",
     "simulate.title", "simulate.lead", "simulate.start", "sweeps.title", "sweeps.lead",
     "market.title", "market.lead", "market.start", "compare.title", "compare.keep",
     "compare.drop", "why.title", "why.start", "why.rules", "take.title", "take.command",
@@ -160,6 +172,12 @@ def _form(state: State, words: Words) -> Html:
         Html(f"<details{' open' if opened else ''}><summary>{more}</summary>{groups}</details>")
     )
     return markup.join(parts)
+
+
+def _programs(state: State, words: Words) -> Html:
+    chosen = state.given.get(fields.PROGRAM, "")
+    own = markup.text(words["plan.own"])
+    return markup.join([Html(f'<option value="">{own}</option>'), _options(_PROGRAMS, chosen)])
 
 
 def _model_fields(state: State, words: Words) -> Html:

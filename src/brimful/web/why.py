@@ -19,7 +19,7 @@ from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.terminal import forget_notes
 from brimful.web.models import find_model
-from brimful.web.state import State, arguments
+from brimful.web.state import INFERENCE, State, arguments
 from brimful.web.words import Words
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def plan_of(state: State) -> Plan:
     from brimful.cost.estimate import estimate_or_none
 
     forget_notes()
-    if state.what == "inference":
+    if state.what == INFERENCE:
         raise InputError("what=inference trains nothing, so that there is no plan; choose another")
     model = find_model(state)
     if model.unread:
