@@ -129,7 +129,9 @@ def _searched(state: State, model: str, name: str) -> Offer | _Searched:
         args = parse("plan", arguments(_for_any(state), model, verb="plan"))
         question = asked(args)
         if question.untold:
-            return none._replace(settings=question.untold)
+            return none._replace(
+                settings=question.untold.partition("(")[0].partition(";")[0].strip()
+            )
         found = solve(
             question.job, question.cluster, question.pins,
             attention=question.attention, objective="time", also=question.also,

@@ -392,23 +392,61 @@
     });
   });
 
+  // What fits comes first, the cheapest of it on top; the rest is behind a button.
+  var RANKS = { FITS: 0, TIGHT: 1 };
+
+  function rank(offer) {
+    var fits = offer.verdict in RANKS ? RANKS[offer.verdict] : 2;
+    return [fits, offer.usd === null ? Infinity : offer.usd];
+  }
+
+  function insert(row, offer, kinds, bodies) {
+    var own = rank(offer), body = bodies[own[0] === 2 ? 1 : 0];
+    var next = Object.keys(kinds).map(function (gpu) { return kinds[gpu]; }).filter(function (kind) {
+      var other = rank(kind.offer);
+      return kind.row.parentNode === body && (other[0] > own[0] || (other[0] === own[0] && other[1] > own[1]));
+    }).reduce(function (first, kind) {
+      return first && first.compareDocumentPosition(kind.row) & 4 ? first : kind.row;
+    }, null);
+    body.insertBefore(row, next);
+  }
+
   at("market").addEventListener("click", function () {
-    var best = null, rows = {};
+    var best = null, kinds = {}, bodies = [], more = document.createElement("button");
     at("market-best").hidden = true;
+    more.type = "button";
     job("market", "/api/gpus", {}, function (event, shown) {
-      if (event.event === "table") shown.innerHTML = event.html;
+      if (event.event === "table") {
+        shown.innerHTML = event.html;
+        bodies = [shown.querySelector("tbody"), document.createElement("tbody")];
+        bodies[1].className = "rest";
+        bodies[1].hidden = true;
+        bodies[0].after(bodies[1]);
+        shown.appendChild(more);
+        more.hidden = true;
+        more.setAttribute("aria-expanded", "false");
+      }
       if (event.event !== "row") return;
-      var body = shown.querySelector("tbody"), holder = document.createElement("tbody");
+      var holder = document.createElement("tbody");
       holder.innerHTML = event.html;
-      var row = holder.firstElementChild, offer = event.offer, old = rows[offer.gpu];
-      rows[offer.gpu] = row;
-      if (old) old.replaceWith(row); else body.appendChild(row);
+      var row = holder.firstElementChild, offer = event.offer;
+      if (kinds[offer.gpu]) kinds[offer.gpu].row.remove();
+      delete kinds[offer.gpu];
+      insert(row, offer, kinds, bodies);
+      kinds[offer.gpu] = { row: row, offer: offer };
+      more.hidden = !bodies[1].children.length;
+      more.textContent = words.others.replace("{n}", bodies[1].children.length);
       if (offer.verdict !== "FITS" || !offer.is_last || (best && best.offer.usd <= offer.usd)) return;
+      if (offer.usd === null) return;
       if (best) best.row.className = "";
       best = { offer: offer, row: row };
       row.className = "cheapest";
       at("market-best").hidden = false;
       at("market-best").textContent = words.cheapest + ": " + offer.description + ", " + row.lastElementChild.textContent;
+    });
+    more.addEventListener("click", function () {
+      bodies[1].hidden = !bodies[1].hidden;
+      more.setAttribute("aria-expanded", String(!bodies[1].hidden));
     });
   });
 
