@@ -39,12 +39,15 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
-def visit(browser, address):
+@pytest.fixture(
+    params=[WIDTHS["desk"], pytest.param(WIDTHS["phone"], marks=pytest.mark.long)],
+    ids=["desk", "phone"],
+)
+def visit(request, browser, address):
     """Open the page as somebody new; whatever its console complains of fails the test."""
     complaints, contexts = [], []
 
-    def open_page(path="/", *, width=WIDTHS["desk"], scheme="light", language="en-US"):
+    def open_page(path="/", *, width=request.param, scheme="light", language="en-US"):
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, locale=language
         )
@@ -219,9 +222,8 @@ def test_a_model_that_writes_text_is_swept_and_compared(visit):
 STATIC = Path(__file__).parents[2] / "docs" / "web" / "llama-3.1-8b.html"
 
 
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_the_page_without_a_server(visit, width):
-    page = visit(STATIC.as_uri() + "#gpus=rtx-3090", width=width)
+def test_the_page_without_a_server(visit):
+    page = visit(STATIC.as_uri() + "#gpus=rtx-3090")
     verdict(page, "NO")
     page.locator(".would a").click()
     verdict(page, "FITS")
@@ -263,8 +265,8 @@ def test_by_the_keyboard_alone(visit):
     assert "smollm2-135m" in page.title()
 
 
-def test_in_chinese_on_a_phone_in_the_dark(visit):
-    page = visit("/?gpus=h100-80gb", width=WIDTHS["phone"], scheme="dark", language="zh-CN")
+def test_in_chinese_in_the_dark(visit):
+    page = visit("/?gpus=h100-80gb", scheme="dark", language="zh-CN")
     whole(page)
     assert page.evaluate("document.documentElement.lang") == "zh"
     assert page.locator("label[for=f-model]").text_content() == "模型"
@@ -338,8 +340,8 @@ def check_with_axe(page):
     assert not serious, "\n".join(serious)
 
 
-def with_reasons(visit, width, scheme):
-    page = visit("/?what=qlora", width=width, scheme=scheme)
+def with_reasons(visit, scheme):
+    page = visit("/?what=qlora", scheme=scheme)
     whole(page)
     page.locator("#why").click()
     page.locator("#why-shown #ledger").wait_for()
@@ -347,15 +349,13 @@ def with_reasons(visit, width, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_nothing_is_cut(visit, width, scheme):
-    page = with_reasons(visit, width, scheme)
+def test_nothing_is_cut(visit, scheme):
+    page = with_reasons(visit, scheme)
     has_no_overflow(page)
 
 
 @pytest.mark.skipif(not AXE, reason="BRIMFUL_AXE names no axe-core")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_nobody_is_kept_out(visit, width, scheme):
-    page = with_reasons(visit, width, scheme)
+def test_nobody_is_kept_out(visit, scheme):
+    page = with_reasons(visit, scheme)
     check_with_axe(page)

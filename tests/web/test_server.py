@@ -338,3 +338,16 @@ def test_the_server_loads_no_torch_and_nothing_that_computes():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_space_starts_what_its_file_says():
+    from brimful.cli import web
+    from brimful.cli.main import parse
+
+    file = Path(__file__).parents[2] / "deploy" / "space" / "Dockerfile"
+    command = json.loads(file.read_text("utf-8").rpartition("CMD ")[2])
+    assert command[:2] == ["brimful", "web"]
+    args = parse("web", command[2:])
+    web._check(args, args.allow_host.split(","))
+    assert args.no_open
+    assert f"EXPOSE {args.port}" in file.read_text("utf-8")
