@@ -1,6 +1,7 @@
 """The server: what it answers, what it refuses, and that it keeps nothing of anybody."""
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ def test_the_page_comes_with_its_answer_before_any_script(client):
     page = client.get("/", params={"gpus": "h100-80gb"})
     assert page.status_code == 200
     assert "FITS: " in page.text
+    assert re.search(r'id="f-seq_len"[^>]*placeholder="4096"', page.text)
     assert "brimful estimate llama-3.1-8b --method=lora --gpus=h100-80gb" in page.text
     assert "https://" not in page.text.replace("https://huggingface.co", "")
 
@@ -44,8 +46,6 @@ def test_both_languages(client):
 
 
 def test_every_file_of_the_page_is_its_own(client):
-    import re
-
     page = client.get("/").text
     loads = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page)
     assert len(loads) == 6

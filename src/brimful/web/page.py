@@ -113,7 +113,7 @@ def main_page(
         lang=words.language,
         other_language=other,
         language_href=switch,
-        form=_form(state, words),
+        form=_form(state, words, (part or {}).get("settings", {})),
         verdict=markup.text(_verdict(part, refused, words)),
         answer=_answer(part, refused, words),
         detail=Html((part or {}).get("detail", "")),
@@ -157,13 +157,18 @@ def _answer(part: dict[str, Any] | None, refused: str, words: Words) -> Html:
     return Html(part["html"])
 
 
-def _form(state: State, words: Words) -> Html:
-    parts = [_model_fields(state, words), *(_field(key, state, words) for key in _FIRST)]
+def _form(state: State, words: Words, usual: dict[str, str]) -> Html:
+    """Set the fields; in those that are empty stands what they are as usual."""
+
+    def field(key: str) -> Html:
+        return _field(key, state, words, usual.get(key, ""))
+
+    parts = [_model_fields(state, words), *map(field, _FIRST)]
     opened = any(key in state.given for keys in _GROUPS.values() for key in keys)
     groups = markup.join(
         Html(
             f"<fieldset><legend>{markup.text(words[f'form.group.{name}'])}"
-            f"</legend>{markup.join(_field(key, state, words) for key in keys)}</fieldset>"
+            f"</legend>{markup.join(map(field, keys))}</fieldset>"
         )
         for name, keys in _GROUPS.items()
     )
@@ -207,11 +212,12 @@ def _model_fields(state: State, words: Words) -> Html:
     )
 
 
-def _text_field(key: str, value: str, name: str, *, hint: str = "", listed: str = "") -> Html:
+def _text_field(key: str, value: str, name: str, *, hint: str = "", usual: str = "") -> Html:
     label = markup.text(name)
     told = f'<small id="h-{key}">{markup.text(hint)}</small>' if hint else ""
     described = f' aria-describedby="h-{key}"' if hint else ""
-    names = f' list="{listed}"' if listed else ""
+    names = ' list="gpu-names"' if key == GPUS else ""
+    names += f' placeholder="{markup.text(usual)}"' if usual else ""
     return Html(
         f'<div class="field"><label for="f-{key}">{label}</label>'
         f'<input id="f-{key}" name="{key}" value="{markup.text(value)}" autocomplete="off" '
@@ -222,7 +228,7 @@ def _text_field(key: str, value: str, name: str, *, hint: str = "", listed: str 
 
 def _gpu_field(value: str, words: Words) -> Html:
     name, hint = words["form.gpus"], words["form.gpus.hint"]
-    return _text_field(GPUS, value, name, hint=hint, listed="gpu-names")
+    return _text_field(GPUS, value, name, hint=hint)
 
 
 @cache
@@ -233,13 +239,13 @@ def _gpu_names() -> Html:
     return Html(f'<datalist id="gpu-names">{options}</datalist>')
 
 
-def _field(key: str, state: State, words: Words) -> Html:
+def _field(key: str, state: State, words: Words, usual: str) -> Html:
     """Set one setting: what is empty is as usual."""
     name = words[f"form.{key}"] if key in _FIRST else words[f"field.{key}"]
     value = state.given.get(key, "")
     choices = _choices().get(key)
     if choices is None:
-        return _text_field(key, value, name)
+        return _text_field(key, value, name, usual=usual)
     known = choices if value in {"", *choices} else (*choices, value)
     return Html(
         f'<div class="field"><label for="f-{key}">{markup.text(name)}</label>'
