@@ -1,9 +1,10 @@
 """How fast ``brimful web`` answers: ``python benchmarks/web.py``.
 
 - *first*: until the page says it listens, a process of its own.
-- *memory*: resident bytes of server and processes after so many questions, against those after a
-  tenth of them. A question is what the page asks when a setting is changed: live tensors, then
-  the replay; and, of every ``--whole``-th, what would make it fit.
+- *memory*: resident bytes of server and processes after so many questions, against those after the
+  first ``--warm``. A question is what the page asks when a setting is changed: live tensors, then
+  the replay; and, of every ``--whole``-th, what would make it fit. ``--stages 1`` asks for live
+  tensors alone.
 - *users*: so many people at once, each of whom changes a setting every so often, as the page asks:
   live tensors, then the replay. Seconds from asking to the last byte, ninety-fifth percentile.
 - *on screen*, with ``--browser``, which needs Playwright and Chromium: seconds from a key press to
@@ -112,18 +113,20 @@ def resident(pid: int) -> int:
     return sum(process.memory_info().rss for process in whole)
 
 
-def memory(address: str, pid: int, questions: int, whole: int) -> tuple[int, int]:
-    """Return resident bytes after a tenth of the questions, and after all."""
-    number, before = random.Random(1), 0  # noqa: S311 - which question is no secret
+def memory(address: str, pid: int, args: argparse.Namespace) -> tuple[int, int, int]:
+    """Return resident bytes when it is warm, at most after that, and at last."""
+    number, seen = random.Random(1), []  # noqa: S311 - which question is no secret
     with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
-        for place in range(questions):
-            if place == questions // 10:
-                before = resident(pid)
+        for place in range(args.questions):
+            if place >= args.warm and (place - args.warm) % 20 == 0:
+                seen.append(resident(pid))
             question = drawn(number)
-            stages = ("tensors", "replayed", *(["whole"] if place % whole == 0 else []))
+            stages = ["tensors", "replayed"][: args.stages]
+            if args.whole and place % args.whole == 0:
+                stages.append("whole")
             for stage in stages:
                 client.post("/api/estimate", json={**question, "stage": stage})
-    return before, resident(pid)
+    return seen[0], max(seen), resident(pid)
 
 
 def on_screen(address: str, seconds: float) -> list[float]:
@@ -168,18 +171,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--every", type=float, default=4.0, help="seconds between one's changes")
     parser.add_argument("--questions", type=int, default=2000)
-    parser.add_argument("--whole", type=int, default=10)
+    parser.add_argument("--warm", type=int, default=200)
+    parser.add_argument("--stages", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--whole", type=int, default=0, help="every so many; 0: none")
     parser.add_argument("--browser", action="store_true")
     args = parser.parse_args()
     with served() as (address, pid, first_s):
         print(f"first       {first_s:.2f} s until it answers; {load()}", flush=True)
         time.sleep(4)
-        before, after = memory(address, pid, args.questions, args.whole)
-        print(
-            f"memory      {before / 2**20:.1f} MiB after {args.questions // 10} questions, "
-            f"{after / 2**20:.1f} MiB after {args.questions}: {after / before - 1:+.1%}; {load()}",
-            flush=True,
-        )
+        if args.questions:
+            warm, most, last = memory(address, pid, args)
+            print(
+                f"memory      {warm / 2**20:.1f} MiB after {args.warm} questions, "
+                f"{last / 2**20:.1f} after {args.questions}: {last / warm - 1:+.1%}, "
+                f"at most {most / warm - 1:+.1%}; {load()}",
+                flush=True,
+            )
+        if args.seconds == 0:
+            return
         _users(address, args)
         for _ in range(2):
             told = ", ".join(f"{name} {spent:.2f} s" for name, spent in planned(address).items())

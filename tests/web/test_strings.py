@@ -22,6 +22,17 @@ def test_languages_have_the_same_strings():
     assert all(text.strip() for text in [*english.values(), *chinese.values()])
 
 
+def test_every_label_of_a_fact_is_translated():
+    package = ROOT / "src" / "brimful"
+    labels = {
+        label
+        for file in package.rglob("*.py")
+        for label in re.findall(r'\bFact\(\s*"([^"]+)"', file.read_text("utf-8"))
+    }
+    assert len(labels) > 50
+    assert not {f"fact.{label}" for label in labels} - tables()["zh"].keys()
+
+
 def test_places_in_strings_are_the_same():
     english, chinese = tables()["en"], tables()["zh"]
     for key, text in english.items():
