@@ -119,8 +119,14 @@ def taken_along(state: State, target: str) -> Exported:
 
 
 def lost_words(exported: Exported) -> list[str]:
-    """Say what a target does not express."""
-    return list(lost_lines(exported.lost))
+    """Say what a target does not express, a sentence each; the lines of a file are narrower."""
+    told: list[str] = []
+    for line in lost_lines(exported.lost):
+        if line.startswith(" ") and told:
+            told[-1] += f" {line.strip()}"
+        else:
+            told.append(line)
+    return told
 
 
 def report_of(plan: Plan, simulation: "Simulation | None") -> str:
