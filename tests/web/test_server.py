@@ -25,6 +25,7 @@ def test_the_page_comes_with_its_answer_before_any_script(client):
     page = client.get("/", params={"gpus": "h100-80gb"})
     assert page.status_code == 200
     assert "FITS: " in page.text
+    assert '<option value="qwen3-8b"></option>' in page.text
     assert re.search(r'id="f-seq_len"[^>]*placeholder="4096"', page.text)
     assert "brimful estimate llama-3.1-8b --method=lora --gpus=h100-80gb" in page.text
     assert "https://" not in page.text.replace("https://huggingface.co", "")

@@ -4,6 +4,7 @@ Knows the question and the strings; answers come as markup from the processes th
 """
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from string import Template
@@ -208,7 +209,7 @@ def _model_fields(state: State, words: Words) -> Html:
         f'<div class="field"><label for="f-{WHAT}">{markup.text(words["form.what"])}</label>'
         f'<select id="f-{WHAT}" name="{WHAT}">{whats}</select></div>'
         f"{_gpu_field(given[GPUS], words)}"
-        f"{_gpu_names()}"
+        f"{_names()}"
     )
 
 
@@ -216,7 +217,7 @@ def _text_field(key: str, value: str, name: str, *, hint: str = "", usual: str =
     label = markup.text(name)
     told = f'<small id="h-{key}">{markup.text(hint)}</small>' if hint else ""
     described = f' aria-describedby="h-{key}"' if hint else ""
-    names = ' list="gpu-names"' if key == GPUS else ""
+    names = f' list="{key}-names"' if key in {MODEL, GPUS} else ""
     names += f' placeholder="{markup.text(usual)}"' if usual else ""
     return Html(
         f'<div class="field"><label for="f-{key}">{label}</label>'
@@ -232,11 +233,17 @@ def _gpu_field(value: str, words: Words) -> Html:
 
 
 @cache
-def _gpu_names() -> Html:
+def _names() -> Html:
+    """List what is known, for the browser to complete."""
     from brimful.hardware.gpus import gpus
+    from brimful.models.registry import registry
 
-    options = "".join(f'<option value="{markup.text(name)}"></option>' for name in gpus())
-    return Html(f'<datalist id="gpu-names">{options}</datalist>')
+    return markup.join([_listed(MODEL, registry()), _listed(GPUS, gpus())])
+
+
+def _listed(key: str, names: Iterable[str]) -> Html:
+    options = "".join(f'<option value="{markup.text(name)}"></option>' for name in names)
+    return Html(f'<datalist id="{key}-names">{options}</datalist>')
 
 
 def _field(key: str, state: State, words: Words, usual: str) -> Html:
