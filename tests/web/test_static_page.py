@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from brimful.cli.main import main
+from brimful.web import static_page as web_static
 from brimful.web.static_page import AXES, Cell, cell_of, held_cells, states, static_page
 from brimful.web.words import tables
 
@@ -71,3 +72,13 @@ def test_names_of_files_are_refused(capsys, tmp_path):
     assert main(["web", "-o", str(tmp_path / "a.html")]) == 2
     assert "--static" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_a_page_of_the_model_that_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(web_static, "cell_of", lambda state: f"of {state.given['model']}")
+    path = tmp_path / "page.html"
+    assert main(["web", "--static", "Qwen/Qwen3-8B", "-o", str(path)]) == 0
+    assert capsys.readouterr().out.startswith(f"{path}: ")
+    text = path.read_text("utf-8")
+    assert set(held_cells(text)) == {"of qwen3-8b"}
+    assert "<title>qwen3-8b: does it fit?</title>" in text

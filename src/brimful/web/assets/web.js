@@ -277,7 +277,8 @@
     if (name !== "simulate") told.strategy.forEach(function (key) { delete fields[key]; });
     if (name === "market") delete fields.program;
     delete fields.hub;
-    return JSON.stringify(fields);
+    fields.global_batch = fields.global_batch || at("f-global_batch").placeholder;
+    return JSON.stringify(Object.keys(fields).sort().map(function (key) { return [key, fields[key]]; }));
   }
 
   // The settings are those that it found: it stays what it is.
