@@ -1,19 +1,21 @@
 """How fast ``brimful web`` answers: ``python benchmarks/web.py``.
 
 - *first*: until the page says it listens, a process of its own.
+- *memory*: resident bytes of server and processes after so many questions, against those after the
+  first ``--warm``. A question is what the page asks when a setting is changed: live tensors, then
+  the replay; and, of every ``--whole``-th, what would make it fit. ``--stages 1`` asks for live
+  tensors alone.
 - *users*: so many people at once, each of whom changes a setting every so often, as the page asks:
   live tensors, then the replay. Seconds from asking to the last byte, ninety-fifth percentile.
-- *plan*: one person's, when the others have stopped, until what was found is told, until it is
+- *on screen*, with ``--browser``, which needs Playwright and Chromium: seconds from a key press to
+  the changed answer on the screen, of one of these people, while the others ask.
+- *plan*: one person's, when the others have stopped, until its settings can be taken, until it is
   proven, and until all is told.
-- *memory*: resident bytes of server and processes after so many questions of live tensors alone,
-  against those after a tenth of them.
-
-What a browser needs to draw is told by ``--browser``, which needs Playwright and Chromium: seconds
-from a key press to the changed answer on the screen, one person, when the others have stopped.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -97,8 +100,8 @@ def planned(address: str) -> dict[str, float]:
     ):
         for line in response.iter_lines():
             event = json.loads(line)
-            if event["event"] == "text":
-                told.setdefault("best so far", time.perf_counter() - start)
+            if event["event"] == "plan":
+                told.setdefault("can be taken", time.perf_counter() - start)
             if event.get("text", "").startswith("proven"):
                 told["proven"] = time.perf_counter() - start
     return {**told, "all": time.perf_counter() - start}
@@ -110,19 +113,24 @@ def resident(pid: int) -> int:
     return sum(process.memory_info().rss for process in whole)
 
 
-def memory(address: str, pid: int, questions: int) -> tuple[int, int]:
-    """Return resident bytes after a tenth of the questions, and after all."""
-    number, before = random.Random(1), 0  # noqa: S311 - which question is no secret
+def memory(address: str, pid: int, args: argparse.Namespace) -> tuple[int, int, int]:
+    """Return resident bytes when it is warm, at most after that, and at last."""
+    number, seen = random.Random(1), []  # noqa: S311 - which question is no secret
     with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
-        for place in range(questions):
-            if place == questions // 10:
-                before = resident(pid)
-            client.post("/api/estimate", json={**drawn(number), "stage": "tensors"})
-    return before, resident(pid)
+        for place in range(args.questions):
+            if place >= args.warm and (place - args.warm) % 20 == 0:
+                seen.append(resident(pid))
+            question = drawn(number)
+            stages = ["tensors", "replayed"][: args.stages]
+            if args.whole and place % args.whole == 0:
+                stages.append("whole")
+            for stage in stages:
+                client.post("/api/estimate", json={**question, "stage": stage})
+    return seen[0], max(seen), resident(pid)
 
 
-def on_screen(address: str, times: int) -> list[float]:
-    """Return the seconds from a key press to the changed answer on the screen."""
+def on_screen(address: str, seconds: float) -> list[float]:
+    """Return, of as many seconds, those from a key press to the changed answer on the screen."""
     from playwright.sync_api import sync_playwright
 
     found = []
@@ -135,7 +143,10 @@ def on_screen(address: str, times: int) -> list[float]:
         page.wait_for_timeout(5000)
         page.evaluate(_WATCH)
         page.locator("#s-seq_len").focus()
-        for place in range(times):
+        until = time.perf_counter() + seconds - 6  # while the others ask
+        for place in itertools.count():
+            if time.perf_counter() > until:
+                break
             page.evaluate("window.pressed = performance.now(); window.drawnAfter = 0")
             page.keyboard.press("ArrowLeft" if place % 2 else "ArrowRight")
             while not (spent := page.evaluate("window.drawnAfter")):
@@ -160,33 +171,54 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--every", type=float, default=4.0, help="seconds between one's changes")
     parser.add_argument("--questions", type=int, default=2000)
+    parser.add_argument("--warm", type=int, default=200)
+    parser.add_argument("--stages", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--whole", type=int, default=0, help="every so many; 0: none")
     parser.add_argument("--browser", action="store_true")
     args = parser.parse_args()
     with served() as (address, pid, first_s):
-        print(f"first       {first_s:.2f} s until it answers; load {os.getloadavg()[0]:.1f}")
+        print(f"first       {first_s:.2f} s until it answers; {load()}", flush=True)
         time.sleep(4)
-        before, after = memory(address, pid, args.questions)
-        print(
-            f"memory      {before / 2**20:.1f} MiB after {args.questions // 10} questions, "
-            f"{after / 2**20:.1f} MiB after {args.questions}: {after / before - 1:+.1%}"
-        )
-        spent = asyncio.run(users(address, args.users, args.seconds, args.every))
-        for place, stage in enumerate(("tensors", "replayed")):
-            each = [pair[place] for pair in spent]
+        if args.questions:
+            warm, most, last = memory(address, pid, args)
             print(
-                f"{stage:<11} {args.users} users, {len(each)} questions: median "
-                f"{statistics.median(each) * 1e3:.0f} ms, 95 % {percentile(each, 0.95) * 1e3:.0f} "
-                f"ms; load {os.getloadavg()[0]:.1f}"
+                f"memory      {warm / 2**20:.1f} MiB after {args.warm} questions, "
+                f"{last / 2**20:.1f} after {args.questions}: {last / warm - 1:+.1%}, "
+                f"at most {most / warm - 1:+.1%}; {load()}",
+                flush=True,
             )
+        if args.seconds == 0:
+            return
+        _users(address, args)
         for _ in range(2):
             told = ", ".join(f"{name} {spent:.2f} s" for name, spent in planned(address).items())
-            print(f"plan        {told}; load {os.getloadavg()[0]:.1f}")
+            print(f"plan        {told}; {load()}", flush=True)
+
+
+def _users(address: str, args: argparse.Namespace) -> None:
+    """Let people ask, one of them on a screen, and print how long they waited."""
+    seen: list[float] = []
+    count = args.users - args.browser
+    with ThreadPoolExecutor(1) as beside:
+        asking = beside.submit(asyncio.run, users(address, count, args.seconds, args.every))
         if args.browser:
-            each = on_screen(address, 20)
-            print(
-                f"on screen   median {statistics.median(each) * 1e3:.0f} ms, "
-                f"95 % {percentile(each, 0.95) * 1e3:.0f} ms"
-            )
+            seen = on_screen(address, args.seconds)
+        spent = asking.result()
+    for place, stage in enumerate(("tensors", "replayed")):
+        print(told(f"{stage}, {count} users", [pair[place] for pair in spent]), flush=True)
+    if seen:
+        print(told("on screen beside them", seen), flush=True)
+
+
+def told(what: str, each: list[float]) -> str:
+    """Say how long something took."""
+    middle, late = statistics.median(each) * 1e3, percentile(each, 0.95) * 1e3
+    return f"{what}: {len(each)} times, median {middle:.0f} ms, 95 % {late:.0f} ms; {load()}"
+
+
+def load() -> str:
+    """Say how busy the machine is."""
+    return f"load {os.getloadavg()[0]:.1f}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The server: what it answers, what it refuses, and that it keeps nothing of anybody."""
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ def test_the_page_comes_with_its_answer_before_any_script(client):
     page = client.get("/", params={"gpus": "h100-80gb"})
     assert page.status_code == 200
     assert "FITS: " in page.text
+    assert '<option value="qwen3-8b"></option>' in page.text
+    assert re.search(r'id="f-seq_len"[^>]*placeholder="4096"', page.text)
     assert "brimful estimate llama-3.1-8b --method=lora --gpus=h100-80gb" in page.text
     assert "https://" not in page.text.replace("https://huggingface.co", "")
 
@@ -44,8 +47,6 @@ def test_both_languages(client):
 
 
 def test_every_file_of_the_page_is_its_own(client):
-    import re
-
     page = client.get("/").text
     loads = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page)
     assert len(loads) == 6
@@ -170,16 +171,18 @@ def test_stages_and_axes_are_named_in_a_refusal(client):
     assert "plan" in client.post("/api/run", json={"verb": "train"}).json()["text"]
 
 
-def test_a_plan_comes_line_by_line_and_can_be_taken(client):
+def test_a_plan_is_told_and_can_be_taken_before_it_is_proven(client):
+    said = []
     with client.stream("POST", "/api/run", json={"verb": "plan", **SHORT}) as response:
-        said = events(response)
-    kinds = [event["event"] for event in said]
-    assert kinds[0] == "text"
-    assert kinds.index("answer") < kinds.index("plan")
-    plan = next(event for event in said if event["event"] == "plan")
-    taken = client.post("/api/estimate", json=plan["query"]).json()["part"]
+        for line in response.iter_lines():
+            said.append(json.loads(line))
+            if said[-1]["event"] == "plan":
+                break
+    assert said[0]["event"] == "text"
+    assert "answer" not in {event["event"] for event in said}
+    taken = client.post("/api/estimate", json=said[-1]["query"]).json()["part"]
     assert taken["verdict"] == "FITS"
-    assert plan["yaml"].startswith("schema: brimful.plan/")
+    assert said[-1]["yaml"].startswith("schema: brimful.plan/")
 
 
 def test_what_is_kept_goes_with_the_server():
@@ -230,7 +233,10 @@ def test_what_is_taken_along_is_what_export_writes(client, tmp_path, capsys):
         text = capsys.readouterr().out.replace(str(path), "plan.yaml")
         took = client.get("/api/take", params={**query, "target": target}).json()
         assert took["text"] == text
-        assert isinstance(took["lost"], list)
+        assert all(not line.startswith(" ") for line in took["lost"])
+        told = " ".join(line.removeprefix("#").strip() for line in text.splitlines())
+        assert took["lost"]
+        assert all(line in " ".join(told.split()) for line in took["lost"])
     report = client.get("/api/take", params={**query, "target": "report"}).json()["text"]
     assert report.startswith("<!doctype html>")
 
@@ -336,3 +342,16 @@ def test_the_server_loads_no_torch_and_nothing_that_computes():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_space_starts_what_its_file_says():
+    from brimful.cli import web
+    from brimful.cli.main import parse
+
+    file = Path(__file__).parents[2] / "deploy" / "space" / "Dockerfile"
+    command = json.loads(file.read_text("utf-8").rpartition("CMD ")[2])
+    assert command[:2] == ["brimful", "web"]
+    args = parse("web", command[2:])
+    web._check(args, args.allow_host.split(","))
+    assert args.no_open
+    assert f"EXPOSE {args.port}" in file.read_text("utf-8")

@@ -22,6 +22,17 @@ def test_languages_have_the_same_strings():
     assert all(text.strip() for text in [*english.values(), *chinese.values()])
 
 
+def test_every_label_of_a_fact_is_translated():
+    package = ROOT / "src" / "brimful"
+    labels = {
+        label
+        for file in package.rglob("*.py")
+        for label in re.findall(r'\bFact\(\s*"([^"]+)"', file.read_text("utf-8"))
+    }
+    assert len(labels) > 50
+    assert not {f"fact.{label}" for label in labels} - tables()["zh"].keys()
+
+
 def test_places_in_strings_are_the_same():
     english, chinese = tables()["en"], tables()["zh"]
     for key, text in english.items():
@@ -61,7 +72,7 @@ def test_beside_an_answer_stands_how_far_what_nothing_was_chosen_by_was_off(
 
     monkeypatch.chdir(tmp_path)
     kinds = {kind.key: kind for kind in accuracy().published}
-    drawn = answer(read_state({}), "tensors", words_of(language))["html"]
+    drawn = answer(read_state({}), "tensors", words_of(language))["detail"]
     (said,) = re.findall(r'<p class="note off-by">(.*?)</p>', drawn)
     assert not {kinds["allocated"].p90, kinds["allocated fitted"].p90} & {*re.findall(
         r"\d+\.\d %", said)}  # fmt: skip
@@ -83,3 +94,11 @@ def test_the_accuracy_beside_numbers_is_that_of_the_evidence():
         (ROOT / "src" / "brimful" / "web" / "accuracy.json").read_text("utf-8")
     )
     assert {kind.key for kind in accuracy().published} >= {"allocated", "speed", "simulated"}
+
+
+def test_targets_and_programs_are_those_of_the_command_line():
+    from brimful.cli.for_program import OWN, PROGRAMS
+    from brimful.export import TARGETS
+
+    assert {*page._TARGETS} == {"plan.yaml", *TARGETS}
+    assert {*page._PROGRAMS} == {*PROGRAMS} - {OWN}

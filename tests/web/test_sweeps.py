@@ -10,14 +10,14 @@ from brimful.errors import InputError
 from brimful.web.answers import answer
 from brimful.web.state import read_state
 from brimful.web.sweep_plot import sweep_figure
-from brimful.web.sweeps import AXES, sweep
+from brimful.web.sweeps import AXES, OF_INFERENCE, OF_TRAINING, sweep
 from brimful.web.words import words_of
 
 EN = words_of("en")
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("axis", OF_TRAINING)
 def test_a_point_is_what_asking_for_it_says(axis):
     state = read_state({"gpus": "2xa100-80gb"})
     found = sweep(state, axis)
@@ -43,7 +43,7 @@ def test_a_point_is_what_asking_for_it_says(axis):
 def test_the_point_that_is_asked_is_what_is_asked(query):
     state = read_state(query)
     values = answer(state, "tensors", EN)["values"]
-    for axis in AXES:
+    for axis in OF_TRAINING:
         if axis == "lora_rank" and state.what == "full":
             continue
         here = [point for point in sweep(state, axis).points if point.is_here]
@@ -63,7 +63,7 @@ def test_the_batch_is_kept_where_the_devices_that_share_it_allow_it():
 
 
 def test_more_of_it_never_takes_less_but_of_what_shares_or_recomputes():
-    for axis in AXES:
+    for axis in OF_TRAINING:
         found = sweep(read_state({"gpus": "2xa100-80gb"}), axis)
         peaks = [point.peak_bytes for point in found.points]
         assert peaks == sorted(peaks, reverse=found.falls)
@@ -92,3 +92,20 @@ def test_a_point_is_a_link_that_takes_it():
 def test_what_no_adapter_has_is_not_drawn():
     with pytest.raises(InputError, match="no adapter"):
         sweep(read_state({"what": "full"}), "lora_rank")
+
+
+@pytest.mark.parametrize("gpus", ["rtx-4090", "2xrtx-4090"])
+def test_text_that_is_written_is_swept_by_what_it_has(gpus):
+    state = read_state({"what": "inference", "gpus": gpus, "seq_len": "3000"})
+    for axis in AXES:
+        if axis not in OF_INFERENCE:
+            with pytest.raises(InputError, match="has no plot of"):
+                sweep(state, axis)
+            continue
+        found = sweep(state, axis)
+        (here,) = [point for point in found.points if point.is_here]
+        assert here.changes == {}
+        peaks = [point.peak_bytes for point in found.points]
+        assert peaks == sorted(peaks, reverse=found.falls)
+        said = answer(state.changed(**found.points[0].changes), "tensors", EN)
+        assert said["verdict"] == "FITS"

@@ -90,6 +90,31 @@ def test_a_plan_of_a_pasted_model_is_taken_with_it(monkeypatch, tmp_path):
     query = {"what": "full", "seq_len": "512", "gpus": "2xh100-80gb", **PIPELINE}
     query = {**query, "gpus": "2xh100-80gb", "global_batch": "8"}
     said = events(monkeypatch, tmp_path, query, do="verb", verb="plan")
-    (plan,) = [event for event in said if event["event"] == "plan"]
+    *_, plan = [event for event in said if event["event"] == "plan"]
+    assert [event["event"] for event in said][-2:] == ["answer", "plan"]
     assert json.loads(plan["query"]["config"]) == SMALL
     assert answer(read_state(plan["query"]), "replayed", words_of("en"))["verdict"] == "FITS"
+
+
+def test_a_plan_for_a_program_is_taken_with_the_recipe_that_it_trains_in(monkeypatch, tmp_path):
+    query = {"model": "smollm2-135m", "config": "", "what": "full", "gpus": "h100-80gb",
+             "program": "axolotl"}  # fmt: skip
+    said = events(monkeypatch, tmp_path, query, do="verb", verb="plan")
+    plans = [event["query"] for event in said if event["event"] == "plan"]
+    assert len(plans) == 2  # before it is proven, and then
+    assert all(plan["precision"] == "bf16" and plan["program"] == "axolotl" for plan in plans)
+    again = read_state(plans[-1])
+    assert "--for=axolotl" in arguments(again, "m", verb="plan")
+    assert "--for=axolotl" in arguments(again, "m", verb="simulate")
+    assert not any(word.startswith("--for") for word in arguments(again, "m"))
+
+
+def test_gpus_that_write_text_are_offered_with_a_bound_of_their_price(monkeypatch, tmp_path):
+    said = events(monkeypatch, tmp_path, {"what": "inference"}, do="market")
+    offers = [event["offer"] for event in said if event["event"] == "row"]
+    priced = [offer for offer in offers if offer["usd"]]
+    assert len(priced) > 10
+    for offer in priced[::9]:
+        part = answer(read_state(offer["state"]), "tensors", words_of("en"))
+        assert part["verdict"] == offer["verdict"] == "FITS"
+        assert f"{offer['tokens_per_s']:,.0f}" in part["detail"]

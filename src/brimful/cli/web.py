@@ -6,10 +6,13 @@ import socket
 import sys
 import threading
 import webbrowser
+from pathlib import Path
 
 from brimful.cli import flags
 from brimful.errors import InputError, RunError
+from brimful.files import write_bytes
 from brimful.terminal import say
+from brimful.units import format_bytes
 
 HELP = "a page to explore with: paste a model, move a slider, see what breaks first"
 HOST, PORT = "127.0.0.1", 7862
@@ -48,10 +51,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "any below it",
     )
     add("--no-open", action="store_true", help="do not open a browser")
+    add(
+        "--static",
+        metavar="MODEL",
+        help="serve nothing: write a page of this model that needs no server, its answers computed "
+        "beforehand (two minutes)",
+    )
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="where --static writes it; default MODEL.html",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until it is interrupted."""
+    """Serve until it is interrupted; or write a page that needs no server."""
+    if args.static is not None:
+        return _write(args)
+    if args.output is not None:
+        raise InputError("-o is where --static writes its page; give --static MODEL too")
     names = [name.strip() for name in args.allow_host.split(",") if name.strip()]
     _check(args, names)
     import uvicorn
@@ -78,6 +98,20 @@ def run(args: argparse.Namespace) -> int:
     )
     uvicorn.Server(config).run(sockets=[listening])
     say("ended", file=sys.stderr)
+    return 0
+
+
+def _write(args: argparse.Namespace) -> int:
+    """Write the page of one model."""
+    from brimful.web.state import check_name
+    from brimful.web.static_page import static_page
+
+    check_name(args.static)
+    path = args.output or Path(f"{args.static.rpartition('/')[2]}.html")
+    say(f"computing the answers of {args.static} ...", file=sys.stderr, flush=True)
+    text = static_page(args.static)
+    write_bytes(path, text.encode("utf-8"))
+    say(f"{path}: {format_bytes(len(text.encode('utf-8')))}")
     return 0
 
 

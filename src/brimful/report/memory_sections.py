@@ -17,6 +17,7 @@ from brimful.timeline import limit_in_view
 from brimful.units import format_bytes
 from brimful.verdict import ACTIVATIONS, Climbed, Verdict, judge_rungs
 
+_COLUMNS = ("predicted", "simulated", "measured")
 LABELLED_PERCENT = 9
 """A part of a bar narrower than this has no room for its share."""
 MAX_OWNERS = 16
@@ -106,7 +107,8 @@ def peak_section(climbed: Climbed) -> Html | None:
     scale = max(top, usable_bytes) if in_view else top
     marked_bytes = usable_bytes if in_view else 0
     bars = [_bar(rung, items, scale, marked_bytes) for rung, items in rungs.items()]
-    words = "Each bar is the peak on one rung; its parts are the items of the table below."
+    bar = "The bar is" if len(bars) == 1 else "Each bar is"
+    words = f"{bar} the peak; its parts are the items of the table below."
     if in_view:
         words += f" The red line is the limit, {format_bytes(usable_bytes)}."
     return Html(
@@ -180,29 +182,31 @@ def _item_table(rungs: dict[str, dict[str, int]], climbed: Climbed) -> Html:
     parts = [name for name in names if name in _told_apart_by_module(climbed)]
     reasons = _reasons(climbed)
     lowest = next(iter(rungs))
+    columns = (lowest,) if len(rungs) == 1 else _COLUMNS
     total = sum(rungs[lowest].values())
     rows = []
     for name in names:
         if parts and name == parts[0] and ACTIVATIONS in rungs.get("measured", {}):
             rows.append(_together_row(rungs, parts, total))
-        found = {rung: items.get(name) for rung, items in rungs.items()}
+        found = {rung: rungs.get(rung, {}).get(name) for rung in columns}
         indent = name in parts and "measured" in rungs
         rows.append(
             _item_row(name, found, total, reasons.get(name, ""), style="part-of" if indent else "")
         )
-    totals: dict[str, int | None] = {rung: sum(items.values()) for rung, items in rungs.items()}
+    totals = {rung: sum(rungs[rung].values()) if rung in rungs else None for rung in columns}
     rows.append(_item_row("total", totals, total, "", style="strong"))
     return markup.table(
         f"Items at the peak; the share is of the {lowest} peak.",
-        ("Item", "Predicted", "Simulated", "Measured", "Share", "Why"),
+        ("Item", *(rung.capitalize() for rung in columns), "Share", "Why"),
         [markup.join(rows)],
-        right=frozenset(range(1, 5)),
+        right=frozenset(range(1, len(columns) + 2)),
     )
 
 
 def _together_row(rungs: dict[str, dict[str, int]], parts: list[str], total: int) -> Html:
     found: dict[str, int | None] = {
-        rung: sum(items.get(part, 0) for part in parts) for rung, items in rungs.items()
+        rung: sum(rungs[rung].get(part, 0) for part in parts) if rung in rungs else None
+        for rung in _COLUMNS
     }
     found["measured"] = rungs["measured"][ACTIVATIONS]
     why = f"the next {len(parts)} rows together; the instrument sees them as one"
@@ -212,7 +216,7 @@ def _together_row(rungs: dict[str, dict[str, int]], parts: list[str], total: int
 def _item_row(
     name: str, found: dict[str, int | None], total: int, why: str, *, style: str = ""
 ) -> Html:
-    lowest = next(iter(found.values()))
+    lowest = next((value for value in found.values() if value is not None), None)
     share = ABSENT if lowest is None else share_words(lowest, total)
     swatch = (
         f'<i class="swatch {markup.style_class("item", name)}" aria-hidden="true"></i>'
@@ -221,11 +225,11 @@ def _item_row(
     )
     cells = [
         Html(f"{swatch}{markup.text(name)}"),
-        *(_bytes_cell(found.get(rung)) for rung in ("predicted", "simulated", "measured")),
+        *map(_bytes_cell, found.values()),
         markup.text(share),
         markup.text(why),
     ]
-    return markup.row(cells, right=frozenset(range(1, 5)), style=style)
+    return markup.row(cells, right=frozenset(range(1, len(found) + 2)), style=style)
 
 
 def _bytes_cell(num_bytes: int | None) -> Html:

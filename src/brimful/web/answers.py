@@ -34,7 +34,6 @@ from brimful.web.words import Words
 
 if TYPE_CHECKING:
     from brimful.plan import Estimate
-    from brimful.show.answer import Answer
     from brimful.show.estimate import Around
 
 Stage = Literal["tensors", "replayed", "whole"]
@@ -133,11 +132,11 @@ def answered(args: argparse.Namespace, typed: str, stage: Stage, words: Words) -
 
     around, fix = _around(args, asked, predicted, stage)
     summary = estimate_summary(*asked, predicted, around)
-    said = header(summary, assumed_facts(args, asked.job), typed, words)
-    drawn = markup.join([said, *_drawn(args, asked, predicted, words)])
     return {
         "verdict": summary.verdict,
-        "html": drawn,
+        "memory": _memory(summary),
+        "html": header(summary, assumed_facts(args, asked.job), typed, words),
+        "detail": markup.join(_drawn(args, asked, predicted, words)),
         "notes": _notes(),
         "settings": settings_of(asked),
         "fix": fix,
@@ -195,6 +194,14 @@ def header(
     return answer_header(named, map(words.labelled, facts), typed, level=level)
 
 
+def _memory(summary: Summary) -> str:
+    """Say what is needed of what there is, for where there is room for nothing else."""
+    meter = summary.meter
+    if meter is None:
+        return ""
+    return f"{format_bytes(meter.used_bytes)} / {format_bytes(meter.usable_bytes)}"
+
+
 def _figures(
     args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", words: Words
 ) -> list[tuple[str, str, str]]:
@@ -247,18 +254,28 @@ def settings_of(asked: flags.Asked) -> dict[str, str]:
 
 def _inference(args: argparse.Namespace, typed: str, words: Words) -> Part:
     """Answer for a model that is loaded to write text, as ``brimful estimate`` does."""
-    answers: list[Answer] = []
-    args.page, args.json = answers.append, True
-    with contextlib.redirect_stdout(io.StringIO()):
-        inference.run_estimate(args)
-    given = answers[0]
     from brimful.report.answer import laid_out
+    from brimful.web.written import defaults_of, usd_of_tokens, written
 
+    told = written(args)
+    given, (job, cluster) = told.answer, told.asked
+    kind = words["kind.predicted"]
+    figures = []
+    if given.summary.meter is not None:
+        peak = format_bytes(given.summary.meter.used_bytes)
+        figures.append((words["figure.peak"], peak, kind))
+    if told.tokens_per_s is not None:
+        figures.append((words["figure.most"], f"{told.tokens_per_s:,.0f}", kind))
+    usd = usd_of_tokens(args, cluster, told.tokens_per_s)
+    if usd is not None:
+        figures.append((words["figure.least"], format_money(usd), kind))
     tables = markup.join(laid_out(given.tables))
     return {
         "verdict": given.summary.verdict,
-        "html": markup.join([header(given.summary, given.facts, typed, words), tables]),
+        "memory": _memory(given.summary),
+        "html": header(given.summary, given.facts, typed, words),
+        "detail": markup.join([figure_list(figures), tables]),
         "notes": _notes(),
-        "settings": {},
+        "settings": defaults_of(job),
         "values": {"verdict": given.summary.verdict, "facts": list(given.summary.facts)},
     }

@@ -45,7 +45,7 @@ MOST_BODY_BYTES = 96 * 1024
 _ASKER_EVERY_S = 0.25
 """How often it is looked whether whoever asked is still there."""
 _QUICK = Kept(size=2, limit_s=10, most_questions=5000, nice=0, ends_late=False)
-_REPLAYS = Kept(size=2, limit_s=20, most_questions=1000, nice=5, ends_late=False)
+_REPLAYS = Kept(size=2, limit_s=20, most_questions=400, nice=5, ends_late=False)
 _SLOW = Kept(size=1, limit_s=30, most_questions=500, nice=5, ends_late=False)
 _JOBS = Kept(size=2, limit_s=300, most_questions=20, nice=5, ends_late=True)
 _PREFIX = "brimful-web-"

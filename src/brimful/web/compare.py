@@ -1,7 +1,10 @@
 """Two questions side by side: both answers, and by how much the second differs."""
 
+import argparse
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from brimful.cli import flags
 from brimful.cli.assumed import prices_from
@@ -9,8 +12,6 @@ from brimful.cli.main import parse
 from brimful.cost.estimate import estimate
 from brimful.cost.money import cost_of
 from brimful.cost.reserved import predicted_reserved
-from brimful.errors import InputError
-from brimful.plan import Estimate
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.show.predicted import meter_of, subject_words, verdict_of
@@ -18,23 +19,35 @@ from brimful.show.settings import settings_words
 from brimful.terminal import forget_notes
 from brimful.units import format_bytes, format_money, format_seconds
 from brimful.web.models import find_model
-from brimful.web.state import State, arguments
+from brimful.web.state import INFERENCE, State, arguments
 from brimful.web.words import Words
+from brimful.web.written import usd_of_tokens, written
 
 _BILLION = 1e9
+Number = TypeVar("Number", int, float)
 
 
 class Side(NamedTuple):
     """One of both.
 
     Attributes:
-        asked: The question, resolved.
-        made: Its prediction, replayed.
+        subject: What is asked.
+        settings: How it is run.
+        verdict: Whether it fits.
+        memory: At its peak, in words.
+        peak_bytes: Live tensors at their peak; None: unknown.
+        step_s: Of one step; None: unknown, or none is taken.
+        tokens_per_s: None: unknown.
         usd: For a billion tokens; None: unknown.
     """
 
-    asked: flags.Asked
-    made: Estimate
+    subject: str
+    settings: str
+    verdict: str
+    memory: str
+    peak_bytes: int | None
+    step_s: float | None
+    tokens_per_s: float | None
     usd: float | None
 
 
@@ -62,42 +75,63 @@ def compared(state: State, other: State, words: Words) -> Html:
 
 def _side(state: State) -> Side:
     forget_notes()
-    if state.what == "inference":
-        raise InputError("what=inference is not compared on this page yet; choose a training")
     args = parse("estimate", arguments(state, find_model(state).argument))
-    asked = flags.asked(args)
-    made = estimate(*asked)
-    reserved = predicted_reserved(*asked)
-    from msgspec.structs import replace
+    return _of_inference(args) if state.what == INFERENCE else _of_training(args)
 
+
+def _of_training(args: argparse.Namespace) -> Side:
+    asked = flags.asked(args)
+    made = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     cost = cost_of(asked.job, asked.cluster, made.predicted_step_s, prices_from(args))
-    usd = cost.usd * _BILLION / cost.num_tokens if cost.usd and cost.num_tokens else None
-    return Side(asked, replace(made, predicted_reserved=reserved), usd)
+    return Side(
+        subject=subject_words(asked.job, asked.cluster),
+        settings=", ".join(settings_words(asked.job, asked.strategy)),
+        verdict=verdict_of(made),
+        memory=meter_of(made).words,
+        peak_bytes=made.predicted_peak_allocated_bytes,
+        step_s=made.predicted_step_s,
+        tokens_per_s=made.tokens_per_s,
+        usd=cost.usd * _BILLION / cost.num_tokens if cost.usd and cost.num_tokens else None,
+    )
+
+
+def _of_inference(args: argparse.Namespace) -> Side:
+    """Take what ``brimful estimate`` says, and the bound of its speed."""
+    told = written(args)
+    summary, (job, cluster) = told.answer.summary, told.asked
+    assert summary.meter is not None, "memory is what it is about"
+    return Side(
+        subject=summary.subject,
+        settings=job.weights_format,
+        verdict=summary.verdict or "",
+        memory=summary.meter.words,
+        peak_bytes=summary.meter.used_bytes,
+        step_s=None,
+        tokens_per_s=told.tokens_per_s,
+        usd=usd_of_tokens(args, cluster, told.tokens_per_s),
+    )
 
 
 def _rows(kept: Side, here: Side, words: Words) -> list[tuple[str, ...]]:
     both = (kept, here)
-    asked = [subject_words(side.asked.job, side.asked.cluster) for side in both]
-    how = [", ".join(settings_words(side.asked.job, side.asked.strategy)) for side in both]
-    verdicts = [verdict_of(side.made) for side in both]
-    memory = [meter_of(side.made).words for side in both]
-    peaks = [side.made.predicted_peak_allocated_bytes for side in both]
-    steps = [side.made.predicted_step_s for side in both]
-    rates = [side.made.tokens_per_s for side in both]
-    return [
-        (words["compare.asked"], *asked, ""),
-        (words["compare.settings"], *how, ""),
-        (words["compare.verdict"], *verdicts, ""),
-        (words["compare.memory"], *memory, ""),
-        (words["figure.peak"], *map(format_bytes, peaks), _change(*peaks)),
+    peaks = [side.peak_bytes for side in both]
+    steps = [side.step_s for side in both]
+    rates = [side.tokens_per_s for side in both]
+    rows = [
+        (words["compare.asked"], kept.subject, here.subject, ""),
+        (words["compare.settings"], kept.settings, here.settings, ""),
+        (words["compare.verdict"], kept.verdict, here.verdict, ""),
+        (words["compare.memory"], kept.memory, here.memory, ""),
+        (words["figure.peak"], *(_or(peak, format_bytes) for peak in peaks), _change(*peaks)),
         (words["figure.step"], *(_or(step, format_seconds) for step in steps), _change(*steps)),
         (words["figure.speed"], *(_or(rate, "{:,.0f}".format) for rate in rates), _change(*rates)),
         (words["figure.money"], *(_or(side.usd, format_money) for side in both),
          _change(kept.usd, here.usd)),
     ]  # fmt: skip
+    return [row for row in rows if any(row[1:])]
 
 
-def _or(value: float | None, spell: Callable[[float], str]) -> str:
+def _or(value: Number | None, spell: Callable[[Number], str]) -> str:
     return "" if value is None else spell(value)
 
 

@@ -8,10 +8,11 @@ import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brimful.cli import flags
+from brimful.cli import flags, inference
 from brimful.cli.assumed import prices_from
 from brimful.cli.main import parse
 from brimful.cli.searching import asked, why_untold
+from brimful.cost.decoding import decoding_of
 from brimful.cost.money import cost_of
 from brimful.errors import BrimfulError, InputError
 from brimful.escaping import one_line
@@ -28,9 +29,11 @@ from brimful.show.summary import Verdict
 from brimful.terminal import forget_notes
 from brimful.units import format_bytes, format_money
 from brimful.web.models import find_model
-from brimful.web.state import GPUS, State, arguments, query_of
+from brimful.web.state import GPUS, INFERENCE, PROGRAM, State, arguments, query_of
+from brimful.web.sweeps import inference_peak
 from brimful.web.taken import taken
 from brimful.web.words import Words
+from brimful.web.written import usd_of_tokens
 
 _BILLION = 1e9
 NUM_REPLAYED = 12
@@ -46,6 +49,7 @@ class Offer(NamedTuple):
         description: What its maker calls it.
         verdict: Whether the best that was found fits.
         is_replayed: Whether that is by the allocator's replay, or by live tensors alone.
+        is_last: Whether nothing better will be said of it.
         settings: The best, in words; of what is refused, why.
         peak_bytes: Live tensors of it; 0: unknown.
         tokens_per_s: Of all devices; None: unknown.
@@ -64,6 +68,7 @@ class Offer(NamedTuple):
     usd_per_gpu_hour: float | None
     usd: float | None
     state: State
+    is_last: bool = False
 
 
 class _Searched(NamedTuple):
@@ -83,16 +88,19 @@ def offers(state: State) -> Iterator[Offer]:
     Raises:
         BrimfulError: It is refused for every kind.
     """
-    if state.what == "inference":
-        raise InputError("what=inference is not compared on this page yet; choose a training")
     counts = split_counts(state.given[GPUS])
+    nodes, each = counts.num_nodes, counts.per_node
+    count = f"{nodes}x{each}x" if nodes > 1 else f"{each}x" if each > 1 else ""
     model = find_model(state).argument
-    args = parse("plan", arguments(state, model, verb="plan"))
+    if state.what == INFERENCE:
+        prices = prices_from(parse("estimate", arguments(state, model))).gpus
+        for name in sorted(gpus(), key=lambda name: name not in prices):
+            yield _written(state.changed(**{GPUS: f"{count}{name}", "tp": ""}), model, name)
+        return
+    args = parse("plan", arguments(_for_any(state), model, verb="plan"))
     if untold := why_untold(args):
         raise InputError(f"{untold.partition(';')[0]}; trace it first, then compare")
     prices = prices_from(args).gpus
-    nodes, each = counts.num_nodes, counts.per_node
-    count = f"{nodes}x{each}x" if nodes > 1 else f"{each}x" if each > 1 else ""
     fitting: list[_Searched] = []
     for name in sorted(gpus(), key=lambda name: name not in prices):
         searched = _searched(state.changed(**{GPUS: f"{count}{name}"}), model, name)
@@ -108,15 +116,22 @@ def offers(state: State) -> Iterator[Offer]:
         yield _replayed(state, one)
 
 
+def _for_any(state: State) -> State:
+    """Return the question without the program that is to run it: kinds are compared by our own."""
+    return state.changed(**{PROGRAM: ""})
+
+
 def _searched(state: State, model: str, name: str) -> Offer | _Searched:
     forget_notes()
     described = short_gpu(gpus()[name].description)
     none = Offer(name, described, "UNKNOWN", False, "", 0, None, None, None, state)
     try:
-        args = parse("plan", arguments(state, model, verb="plan"))
+        args = parse("plan", arguments(_for_any(state), model, verb="plan"))
         question = asked(args)
         if question.untold:
-            return none._replace(settings=question.untold)
+            return none._replace(
+                settings=question.untold.partition("(")[0].partition(";")[0].strip()
+            )
         found = solve(
             question.job, question.cluster, question.pins,
             attention=question.attention, objective="time", also=question.also,
@@ -132,7 +147,34 @@ def _replayed(state: State, one: _Searched) -> Offer:
     offer = _filled(one.offer._replace(state=state), one.args, held.solution)
     made = held.solution.plan.estimate
     verdict = "UNKNOWN" if made is None else verdict_of(made)
-    return offer._replace(verdict=verdict, is_replayed=held.reserved is not None)
+    is_replayed = held.reserved is not None
+    return offer._replace(verdict=verdict, is_replayed=is_replayed, is_last=is_replayed)
+
+
+def _written(state: State, model: str, name: str) -> Offer:
+    """Say what one kind can do with a model that writes text."""
+    forget_notes()
+    none = Offer(
+        name, short_gpu(gpus()[name].description), "UNKNOWN", False, "", 0, None, None, None, state
+    )
+    try:
+        args = parse("estimate", arguments(state, model))
+        job, cluster = inference.asked(args)
+        peak, usable = inference_peak(job, cluster)
+        decoding = decoding_of(job, cluster)
+    except BrimfulError as error:
+        return none._replace(settings=one_line(str(error)))
+    rate = None if decoding is None else decoding.most_tokens_per_s
+    price = prices_from(args).gpus.get(cluster.name)
+    return none._replace(
+        verdict="FITS" if peak <= usable else "NO",
+        settings=job.weights_format,
+        peak_bytes=peak,
+        tokens_per_s=rate,
+        usd_per_gpu_hour=None if price is None else price.usd_per_gpu_hour,
+        usd=usd_of_tokens(args, cluster, rate),
+        is_last=True,
+    )
 
 
 def _filled(offer: Offer, args: argparse.Namespace, found: Solution) -> Offer:

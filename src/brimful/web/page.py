@@ -4,6 +4,7 @@ Knows the question and the strings; answers come as markup from the processes th
 """
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from string import Template
@@ -37,10 +38,15 @@ _GROUPS = {
     "cluster": (*fields.CLUSTER, *fields.OTHER),
     "inference": fields.OF_INFERENCE,
 }
-_SWEEPS = ("seq_len", "micro_batch", "gpus", "lora_rank", "activation_checkpointing")
+_SWEEPS = (
+    "seq_len", "micro_batch", "global_batch", "gpus", "lora_rank", "activation_checkpointing",
+)  # fmt: skip
 _TARGETS = (
-    "plan.yaml", "trl", "axolotl", "hf-trainer", "accelerate", "deepspeed", "torchtitan",
-    "torchrun", "slurm",
+    "plan.yaml", "trl", "axolotl", "llama-factory", "hf-trainer", "accelerate", "deepspeed",
+    "torchtitan", "torchrun", "slurm",
+)  # fmt: skip
+_PROGRAMS = (
+    "hf-trainer", "trl", "axolotl", "llama-factory", "accelerate", "torchtitan", "deepspeed",
 )  # fmt: skip
 
 
@@ -99,15 +105,22 @@ def main_page(
     other = words["language.code"]
     more = {"other": kept} if kept else {}
     switch = markup.text(f"/?{query_of(state, lang=other, **more)}")
-    script = {"words": words.for_script, "language": words.language, "kept": kept}
+    script = {
+        "words": words.for_script, "language": words.language, "kept": kept,
+        "strategy": fields.STRATEGY,
+    }  # fmt: skip
     return text.substitute(
         strings,
         lang=words.language,
         other_language=other,
         language_href=switch,
-        form=_form(state, words),
+        form=_form(state, words, (part or {}).get("settings", {})),
         verdict=markup.text(_verdict(part, refused, words)),
         answer=_answer(part, refused, words),
+        detail=Html((part or {}).get("detail", "")),
+        memory=markup.text((part or {}).get("memory", "")),
+        what=state.what,
+        programs=_programs(state, words),
         targets=_options(_TARGETS, _TARGETS[0]),
         axes=markup.join(Html(f'<div class="axis" data-axis="{axis}"></div>') for axis in _SWEEPS),
         api=markup.text(f"/api/estimate?{query_of(state)}"),
@@ -117,7 +130,7 @@ def main_page(
 
 _SHOWN = (
     "title", "tagline", "skip", "language", "noscript", "form.title", "form.ask", "form.reset",
-    "answer.title", "answer.fix", "plan.title", "plan.lead", "plan.start", "plan.take",
+    "answer.title", "answer.fix", "plan.title", "plan.lead", "plan.start", "plan.take", "plan.for",
     "simulate.title", "simulate.lead", "simulate.start", "sweeps.title", "sweeps.lead",
     "market.title", "market.lead", "market.start", "compare.title", "compare.keep",
     "compare.drop", "why.title", "why.start", "why.rules", "take.title", "take.command",
@@ -145,13 +158,18 @@ def _answer(part: dict[str, Any] | None, refused: str, words: Words) -> Html:
     return Html(part["html"])
 
 
-def _form(state: State, words: Words) -> Html:
-    parts = [_model_fields(state, words), *(_field(key, state, words) for key in _FIRST)]
+def _form(state: State, words: Words, usual: dict[str, str]) -> Html:
+    """Set the fields; in those that are empty stands what they are as usual."""
+
+    def field(key: str) -> Html:
+        return _field(key, state, words, usual.get(key, ""))
+
+    parts = [_model_fields(state, words), *map(field, _FIRST)]
     opened = any(key in state.given for keys in _GROUPS.values() for key in keys)
     groups = markup.join(
         Html(
             f"<fieldset><legend>{markup.text(words[f'form.group.{name}'])}"
-            f"</legend>{markup.join(_field(key, state, words) for key in keys)}</fieldset>"
+            f"</legend>{markup.join(map(field, keys))}</fieldset>"
         )
         for name, keys in _GROUPS.items()
     )
@@ -160,6 +178,12 @@ def _form(state: State, words: Words) -> Html:
         Html(f"<details{' open' if opened else ''}><summary>{more}</summary>{groups}</details>")
     )
     return markup.join(parts)
+
+
+def _programs(state: State, words: Words) -> Html:
+    chosen = state.given.get(fields.PROGRAM, "")
+    own = markup.text(words["plan.own"])
+    return markup.join([Html(f'<option value="">{own}</option>'), _options(_PROGRAMS, chosen)])
 
 
 def _model_fields(state: State, words: Words) -> Html:
@@ -185,15 +209,16 @@ def _model_fields(state: State, words: Words) -> Html:
         f'<div class="field"><label for="f-{WHAT}">{markup.text(words["form.what"])}</label>'
         f'<select id="f-{WHAT}" name="{WHAT}">{whats}</select></div>'
         f"{_gpu_field(given[GPUS], words)}"
-        f"{_gpu_names()}"
+        f"{_names()}"
     )
 
 
-def _text_field(key: str, value: str, name: str, *, hint: str = "", listed: str = "") -> Html:
+def _text_field(key: str, value: str, name: str, *, hint: str = "", usual: str = "") -> Html:
     label = markup.text(name)
     told = f'<small id="h-{key}">{markup.text(hint)}</small>' if hint else ""
     described = f' aria-describedby="h-{key}"' if hint else ""
-    names = f' list="{listed}"' if listed else ""
+    names = f' list="{key}-names"' if key in {MODEL, GPUS} else ""
+    names += f' placeholder="{markup.text(usual)}"' if usual else ""
     return Html(
         f'<div class="field"><label for="f-{key}">{label}</label>'
         f'<input id="f-{key}" name="{key}" value="{markup.text(value)}" autocomplete="off" '
@@ -204,24 +229,30 @@ def _text_field(key: str, value: str, name: str, *, hint: str = "", listed: str 
 
 def _gpu_field(value: str, words: Words) -> Html:
     name, hint = words["form.gpus"], words["form.gpus.hint"]
-    return _text_field(GPUS, value, name, hint=hint, listed="gpu-names")
+    return _text_field(GPUS, value, name, hint=hint)
 
 
 @cache
-def _gpu_names() -> Html:
+def _names() -> Html:
+    """List what is known, for the browser to complete."""
     from brimful.hardware.gpus import gpus
+    from brimful.models.registry import registry
 
-    options = "".join(f'<option value="{markup.text(name)}"></option>' for name in gpus())
-    return Html(f'<datalist id="gpu-names">{options}</datalist>')
+    return markup.join([_listed(MODEL, registry()), _listed(GPUS, gpus())])
 
 
-def _field(key: str, state: State, words: Words) -> Html:
+def _listed(key: str, names: Iterable[str]) -> Html:
+    options = "".join(f'<option value="{markup.text(name)}"></option>' for name in names)
+    return Html(f'<datalist id="{key}-names">{options}</datalist>')
+
+
+def _field(key: str, state: State, words: Words, usual: str) -> Html:
     """Set one setting: what is empty is as usual."""
     name = words[f"form.{key}"] if key in _FIRST else words[f"field.{key}"]
     value = state.given.get(key, "")
     choices = _choices().get(key)
     if choices is None:
-        return _text_field(key, value, name)
+        return _text_field(key, value, name, usual=usual)
     known = choices if value in {"", *choices} else (*choices, value)
     return Html(
         f'<div class="field"><label for="f-{key}">{markup.text(name)}</label>'

@@ -231,7 +231,9 @@ class Pool:
 
     async def _take(self, urgency: int) -> Worker:
         while self._free:
-            worker = self._free.pop()
+            # Who has answered most answers again: what the others would remember stays small.
+            worker = max(self._free, key=lambda free: free.num_asked)
+            self._free.remove(worker)
             if worker.is_alive:
                 return worker
             self._replace(worker)

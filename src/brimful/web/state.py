@@ -28,6 +28,7 @@ MODEL, CONFIG, HUB, WHAT, GPUS = "model", "config", "hub", "what", "gpus"
 PASTED = "pasted"
 """What a pasted configuration is called."""
 
+INFERENCE = "inference"
 WHATS: dict[str, tuple[str, ...]] = {
     "full": ("--method=full",),
     "lora": ("--method=lora",),
@@ -37,7 +38,7 @@ WHATS: dict[str, tuple[str, ...]] = {
     "dpo-lora": ("--task=dpo", "--method=lora"),
     "dpo-qlora": ("--task=dpo", "--method=qlora"),
     "pretrain": ("--task=causal-lm", "--method=full"),
-    "inference": ("--task=inference",),
+    INFERENCE: ("--task=inference",),
 }
 """What to do, and the flags that say it."""
 LENGTHS = ("seq_len", "global_batch", "tokens", "max_positions")
@@ -50,9 +51,12 @@ STRATEGY = tuple(name for name in flags.STRATEGY if name not in NO_FIELDS)
 CLUSTER = ("network", "memory_limit", "card_memory", "host_memory")
 OF_INFERENCE = ("weights_format", "prompt_len")
 OTHER = ("market",)
+PROGRAM = "program"
+"""The program that is to run a plan: ``--for`` of the verbs that plan and simulate for it."""
+_SPELLED = {PROGRAM: "--for"}
 ADAPTERS = ("lora_rank", "lora_targets", "base")
 FIELDS = (
-    MODEL, CONFIG, HUB, WHAT, GPUS, *JOB, *STRATEGY, *CLUSTER, *OF_INFERENCE, *OTHER,
+    MODEL, CONFIG, HUB, WHAT, GPUS, *JOB, *STRATEGY, *CLUSTER, *OF_INFERENCE, *OTHER, PROGRAM,
 )  # fmt: skip
 """Every key of a state; but for the first five they are flags with underscores."""
 _SWITCHES = frozenset({"optimizer_in_backward"})
@@ -227,18 +231,20 @@ def _flags(state: State, verb: str) -> Iterator[str]:
     for key, value in state.given.items():
         if key in {MODEL, CONFIG, HUB, WHAT, GPUS} or not _is_for(key, state.what, verb):
             continue
-        flag = f"--{key.replace('_', '-')}"
+        flag = _SPELLED.get(key, f"--{key.replace('_', '-')}")
         yield flag if key in _SWITCHES else f"{flag}={value}"
 
 
 def _is_for(key: str, what: str, verb: str) -> bool:
     """Whether a verb takes a field; what another question left in the form is not said."""
-    if what == "inference":
+    if what == INFERENCE:
         return key in {*OF_INFERENCE, *_SHARED, *CLUSTER, *OTHER}
     if key in OF_INFERENCE or (key in ADAPTERS and "lora" not in what and what != "dora"):
         return False
     if key == "reference" and "dpo" not in what:
         return False
+    if key == PROGRAM:
+        return verb in {"plan", "simulate"}
     if key == "market" and verb == "simulate":
         return False
     return verb != "plan" or key not in STRATEGY

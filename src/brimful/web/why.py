@@ -19,7 +19,7 @@ from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.terminal import forget_notes
 from brimful.web.models import find_model
-from brimful.web.state import State, arguments
+from brimful.web.state import INFERENCE, State, arguments
 from brimful.web.words import Words
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def plan_of(state: State) -> Plan:
     from brimful.cost.estimate import estimate_or_none
 
     forget_notes()
-    if state.what == "inference":
+    if state.what == INFERENCE:
         raise InputError("what=inference trains nothing, so that there is no plan; choose another")
     model = find_model(state)
     if model.unread:
@@ -119,8 +119,14 @@ def taken_along(state: State, target: str) -> Exported:
 
 
 def lost_words(exported: Exported) -> list[str]:
-    """Say what a target does not express."""
-    return list(lost_lines(exported.lost))
+    """Say what a target does not express, a sentence each; the lines of a file are narrower."""
+    told: list[str] = []
+    for line in lost_lines(exported.lost):
+        if line.startswith(" ") and told:
+            told[-1] += f" {line.strip()}"
+        else:
+            told.append(line)
+    return told
 
 
 def report_of(plan: Plan, simulation: "Simulation | None") -> str:

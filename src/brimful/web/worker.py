@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from brimful.errors import BrimfulError
 from brimful.escaping import one_line
-from brimful.web.state import State, arguments, command, fields_of, read_state
+from brimful.web.state import PROGRAM, State, arguments, command, fields_of, read_state
 from brimful.web.words import Words, words_of
 
 Event = dict[str, Any]
@@ -205,9 +205,20 @@ def _run_verb(state: State, request: dict[str, Any], words: Words, tell: Tell) -
         html = header(answer.summary, answer.facts, typed, words, level=3)
         tell({"event": "answer", "part": {"verdict": answer.summary.verdict, "html": html}})
 
+    is_told = False
+
+    def told(event: Event) -> None:
+        """Tell an event; with the first line of a plan its settings, which are written by then."""
+        nonlocal is_told
+        tell(event)
+        if verb == "plan" and not is_told:
+            for made in _made(verb, state):
+                is_told = True
+                tell(made)
+
     args.page = take
     with (
-        contextlib.redirect_stdout(_Lines("text", tell)),
+        contextlib.redirect_stdout(_Lines("text", told)),
         contextlib.redirect_stderr(_Lines("note", tell)),
     ):
         nearest.answer(verb, import_module(f"brimful.cli.{verb}").run, args)
@@ -228,6 +239,8 @@ def _made(verb: str, state: State) -> Iterator[Event]:
 
         plan = read_plan(path)
         fields = state.changed(**taken(Asked(plan.job, plan.cluster, plan.strategy)))
+        if PROGRAM in state.given:  # which may train in another recipe than ours
+            fields = fields.changed(precision=plan.job.precision)
         yield {"event": "plan", "query": fields_of(fields), "yaml": path.read_text("utf-8")}
     if verb == "simulate" and path.is_file():
         import msgspec

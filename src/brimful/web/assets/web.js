@@ -73,6 +73,8 @@
     history.replaceState(null, "", "/?" + query(fields, Object.assign(own(), kept ? { other: kept } : {})));
     at("language").href = "/?" + query(fields, { lang: at("language").lang });
     at("api").href = "/api/estimate?" + query(fields);
+    document.body.dataset.what = fields.what || "";
+    supersede();
     at("answer").setAttribute("aria-busy", "true");
     staged(signal).catch(function (error) {
       if (error.name === "AbortError") return;
@@ -115,6 +117,8 @@
 
   function drawRefusal(text) {
     at("answer").innerHTML = '<p class="refused">' + escaped(text) + "</p>";
+    at("answer-detail").innerHTML = "";
+    at("verdict-memory").textContent = "";
     at("verdict-line").textContent = words.refused;
     at("verdict-line").className = "";
     at("trace").hidden = true;
@@ -140,11 +144,15 @@
     at("take-fix").hidden = !fix;
     if (part.untold) {
       at("answer").innerHTML = '<p class="untold">' + escaped(part.untold + ". " + words.untold) + "</p>";
+      at("answer-detail").innerHTML = "";
+      at("verdict-memory").textContent = "";
       at("verdict-line").textContent = "";
       at("verdict-line").className = "";
       return;
     }
     at("answer").innerHTML = listed(part.notes) + part.html;
+    at("answer-detail").innerHTML = part.detail || "";
+    at("verdict-memory").textContent = part.memory || "";
     at("verdict-line").textContent = part.verdict || "";
     at("verdict-line").className = "word " + (part.verdict || "").toLowerCase();
     document.title = (part.verdict ? part.verdict + ": " : "") + (at("answer").querySelector("h1") || {}).textContent;
@@ -165,7 +173,7 @@
     var box = document.createElement("div");
     var text = (near.text || "").trim();
     box.innerHTML = "<p>" + escaped(words.nearest) + "</p>" + listed(near.notes) +
-      (text ? '<pre class="answer-text">' + escaped(text) + "</pre>" : "") + (near.html || "");
+      (text ? '<pre class="answer-text">' + escaped(text) + "</pre>" : "") + (near.html || "") + (near.detail || "");
     at("answer").appendChild(box);
   }
 
@@ -233,11 +241,12 @@
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     fill(new URL(link.getAttribute("href"), location).searchParams);
+    ["plan", "market"].forEach(function (name) { if (link.closest("#" + name + "-job")) keep(name); });
     ask();
   });
 
   function fill(params) {
-    form.querySelectorAll("input, select, textarea").forEach(function (field) {
+    Array.prototype.forEach.call(form.elements, function (field) {
       if (!field.name || field.name === "lang") return;
       var value = params.get(field.name) || "";
       if (field.type === "checkbox") { field.checked = value === "1"; return; }
@@ -255,15 +264,45 @@
   form.addEventListener("change", function (event) {
     if (event.target.type !== "range") ask();
   });
+  at("f-program").addEventListener("change", function () { ask(); });
   form.addEventListener("submit", function (event) { event.preventDefault(); ask(); });
 
-  // ---- What is started, shows how far it is, and is cancelled.
+  // ---- What is started, shows how far it is, and is cancelled; by a newer question too.
+
+  var started = {};
+
+  // What a job was asked: a search and every GPU find the strategy themselves.
+  function asked(name) {
+    var fields = question();
+    if (name !== "simulate") told.strategy.forEach(function (key) { delete fields[key]; });
+    if (name === "market") delete fields.program;
+    delete fields.hub;
+    fields.global_batch = fields.global_batch || at("f-global_batch").placeholder;
+    return JSON.stringify(Object.keys(fields).sort().map(function (key) { return [key, fields[key]]; }));
+  }
+
+  // The settings are those that it found: it stays what it is.
+  function keep(name) { started[name] = asked(name); }
+
+  function supersede() {
+    Object.keys(started).forEach(function (name) {
+      var is_stale = started[name] !== asked(name), box = at(name + "-job"), state = box.querySelector(".state");
+      if (is_stale && running[name]) {
+        running[name].why = words.superseded;
+        running[name].abort();
+      } else if (is_stale !== box.classList.contains("stale")) state.textContent = is_stale ? words.stale : words.done;
+      box.classList.toggle("stale", is_stale);
+      if (name === "plan") at("plan-take").hidden = is_stale || !planned;
+    });
+  }
 
   function job(name, path, more, take, done) {
     var box = at(name + "-job"), button = at(name);
     var cancel = document.querySelector('.cancel[data-of="' + name + '"]');
     if (running[name]) running[name].abort();
     var control = running[name] = new AbortController();
+    if (name !== "trace") keep(name);
+    box.classList.remove("stale");
     box.hidden = false;
     box.innerHTML = '<p class="state" role="status"></p><pre class="log" tabindex="0" hidden></pre><div class="shown"></div>';
     var state = box.querySelector(".state"), log = box.querySelector(".log"), shown = box.querySelector(".shown");
@@ -290,7 +329,7 @@
         take(event, shown, log);
       });
     }).then(function () { over(refused ? words.refused : words.done); if (done) done(); }, function (error) {
-      over(error.name === "AbortError" ? words.cancelled : words.failed);
+      over(error.name === "AbortError" ? control.why || words.cancelled : words.failed);
     });
   }
 
@@ -309,13 +348,19 @@
   var planned = null;
   at("plan").addEventListener("click", function () {
     at("plan-take").hidden = true;
+    planned = null;
+    if (at("f-program").value) at("target").value = at("f-program").value;
     job("plan", "/api/run", { verb: "plan" }, function (event, shown, log) {
       drawAnswer(event, shown, log);
-      if (event.event === "plan") { planned = event.query; at("plan-take").hidden = false; }
+      if (event.event !== "plan") return;
+      planned = event.query;
+      at("plan-take").hidden = false;
+      if (!shown.firstChild) shown.parentNode.querySelector(".state").textContent = words.unproven;
     });
   });
   at("plan-take").addEventListener("click", function () {
     fill(new URLSearchParams(planned));
+    keep("plan");
     ask();
     at("main").focus();
     at("main").scrollIntoView();
@@ -348,23 +393,61 @@
     });
   });
 
+  // What fits comes first, the cheapest of it on top; the rest is behind a button.
+  var RANKS = { FITS: 0, TIGHT: 1 };
+
+  function rank(offer) {
+    var fits = offer.verdict in RANKS ? RANKS[offer.verdict] : 2;
+    return [fits, offer.usd === null ? Infinity : offer.usd];
+  }
+
+  function insert(row, offer, kinds, bodies) {
+    var own = rank(offer), body = bodies[own[0] === 2 ? 1 : 0];
+    var next = Object.keys(kinds).map(function (gpu) { return kinds[gpu]; }).filter(function (kind) {
+      var other = rank(kind.offer);
+      return kind.row.parentNode === body && (other[0] > own[0] || (other[0] === own[0] && other[1] > own[1]));
+    }).reduce(function (first, kind) {
+      return first && first.compareDocumentPosition(kind.row) & 4 ? first : kind.row;
+    }, null);
+    body.insertBefore(row, next);
+  }
+
   at("market").addEventListener("click", function () {
-    var best = null, rows = {};
+    var best = null, kinds = {}, bodies = [], more = document.createElement("button");
     at("market-best").hidden = true;
+    more.type = "button";
     job("market", "/api/gpus", {}, function (event, shown) {
-      if (event.event === "table") shown.innerHTML = event.html;
+      if (event.event === "table") {
+        shown.innerHTML = event.html;
+        bodies = [shown.querySelector("tbody"), document.createElement("tbody")];
+        bodies[1].className = "rest";
+        bodies[1].hidden = true;
+        bodies[0].after(bodies[1]);
+        shown.appendChild(more);
+        more.hidden = true;
+        more.setAttribute("aria-expanded", "false");
+      }
       if (event.event !== "row") return;
-      var body = shown.querySelector("tbody"), holder = document.createElement("tbody");
+      var holder = document.createElement("tbody");
       holder.innerHTML = event.html;
-      var row = holder.firstElementChild, offer = event.offer, old = rows[offer.gpu];
-      rows[offer.gpu] = row;
-      if (old) old.replaceWith(row); else body.appendChild(row);
-      if (offer.verdict !== "FITS" || !offer.is_replayed || (best && best.offer.usd <= offer.usd)) return;
+      var row = holder.firstElementChild, offer = event.offer;
+      if (kinds[offer.gpu]) kinds[offer.gpu].row.remove();
+      delete kinds[offer.gpu];
+      insert(row, offer, kinds, bodies);
+      kinds[offer.gpu] = { row: row, offer: offer };
+      more.hidden = !bodies[1].children.length;
+      more.textContent = words.others.replace("{n}", bodies[1].children.length);
+      if (offer.verdict !== "FITS" || !offer.is_last || (best && best.offer.usd <= offer.usd)) return;
+      if (offer.usd === null) return;
       if (best) best.row.className = "";
       best = { offer: offer, row: row };
       row.className = "cheapest";
       at("market-best").hidden = false;
       at("market-best").textContent = words.cheapest + ": " + offer.description + ", " + row.lastElementChild.textContent;
+    });
+    more.addEventListener("click", function () {
+      bodies[1].hidden = !bodies[1].hidden;
+      more.setAttribute("aria-expanded", String(!bodies[1].hidden));
     });
   });
 
