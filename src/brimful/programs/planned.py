@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from brimful.cost.outside import room_of
 from brimful.errors import InputError, UnsupportedError
-from brimful.megatron.arguments import model_arguments
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job
+from brimful.megatron.arguments import model_arguments
 from brimful.megatron.layout import Layout, layout
 from brimful.megatron.search import Asked, search
 from brimful.megatron.states import parameters

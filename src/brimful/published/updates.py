@@ -13,6 +13,8 @@ from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.published.steps import Event, Section, apart, ended
 from brimful.rungs import GRADIENTS, ITEM_NAMES, TRANSIENTS
+from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.optimizers.base import Settings, Updated
 
 EARLY = "optimizer in backward"
 """What ``PublishedRun.unlike`` says of such an update; sharded ones are not told."""
@@ -20,8 +22,11 @@ LEAST_PAGED = 100_000
 """Numbers of a tensor whose state is managed at least. Source: ``get_state_buffer`` of
 ``bitsandbytes/optim/optimizer.py``."""
 _GRADIENT, _TRANSIENT = ITEM_NAMES.index(GRADIENTS), ITEM_NAMES.index(TRANSIENTS)
-_ROOTED = frozenset({"adamw-foreach"})
-"""Optimizers whose update has a temporary as large as a moment of what it updates."""
+_PROBE = Updated((1024, 1024))
+"""A parameter that shows whether an update has a temporary as large as what it updates."""
+_SETTINGS = Settings(
+    num_bytes=2, kernels="cuda", momentum=0.9, decay=0.1, num_shards=1, partial_sums=lambda *_: 0
+)
 
 
 def with_early_updates(sections: list[Section], job: Job) -> list[Section]:
@@ -31,7 +36,9 @@ def with_early_updates(sections: list[Section], job: Job) -> list[Section]:
         sections: The runs.
         job: What is trained: its optimizer may have a temporary as large as a gradient.
     """
-    is_rooted = job.optimizer in _ROOTED
+    moments = OPTIMIZERS[job.optimizer].moments([_PROBE], _SETTINGS)
+    own = _PROBE.num * _SETTINGS.num_bytes
+    is_rooted = any(moment.num_bytes >= own for moment in moments)
     return [
         section._replace(
             events=tuple(e for event in section.events for e in _updated(event, is_rooted))
