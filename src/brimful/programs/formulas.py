@@ -60,7 +60,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         world_size: Processes in its world.
         ranks: One of each kind.
         predicted_step_s: Of the slowest stage's step, with what it waits for; None: a rate or a
-            link is unknown.
+            link is unknown, or T5's.
         predicted_tokens_per_s: Of all GPUs.
         notes: What was taken for granted, a sentence each.
     """
@@ -137,7 +137,7 @@ def predict_program(
     slowest = max(stages, key=lambda each: each.step_s)
     at = slowest.at
     rows = at.micro_batch * at.num_micro * at.dp
-    is_known = math.isfinite(slowest.step_s)
+    is_known = math.isfinite(slowest.step_s) and at.decoder is None  # two lengths: not told
     return Prediction(
         name=f"Megatron-LM's {told.name}",
         world_size=told.world_size,

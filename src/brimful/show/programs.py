@@ -122,7 +122,7 @@ def verdict_of(found: Prediction) -> Verdict:
 def _speed(found: Prediction) -> Iterator[Fact]:
     """Yield how fast it is, by the rates that kernels reach."""
     if found.predicted_step_s is None or found.predicted_tokens_per_s is None:
-        yield Fact("speed", "unknown: a rate of this GPU or its network is")
+        yield Fact("speed", "unknown")
         return
     tokens = format_count(found.predicted_tokens_per_s)
     yield Fact("speed", f"{tokens} tokens/s, {format_seconds(found.predicted_step_s)} a step")
