@@ -111,6 +111,9 @@ def test_selective_recompute_spares_scores():
     ("more", "error", "said"),
     [
         ("--fp8-format hybrid", UnsupportedError, "of Megatron-LM has no formula"),
+        ("--micro-batch-size 3", InputError, "--global-batch-size is 64, no multiple of"),
+        ("--num-attention-heads 9 --tensor-model-parallel-size 2", InputError, "is 9, no multiple"),
+        ("--hidden-dropout much", InputError, "--hidden-dropout much is no number"),
         ("--num-experts 4 --moe-layer-freq x", InputError, "no number and no list of 0 and 1"),
         ("--num-experts 4 --moe-layer-freq [1]*3", InputError, "is of 3 layers and --num-layers"),
     ],
@@ -118,6 +121,11 @@ def test_selective_recompute_spares_scores():
 def test_what_has_no_formula_is_said(more, error, said):
     with pytest.raises(error, match=said):
         predict(f"{PLAIN} {more}")
+
+
+def test_what_a_model_needs_has_to_be_said():
+    with pytest.raises(InputError, match="says no --hidden-size"):
+        predict("pretrain_gpt.py --num-layers 2 --vocab-size 9")
 
 
 def test_other_scripts_have_none():

@@ -23,6 +23,7 @@ Attention = Literal["unfused", "flash", "fused", "local"]
 HALF_BYTES, FLOAT_BYTES = 2, 4
 _HOPPER = (9, 0)
 _KERNELS = ("unfused", "flash", "fused")
+_NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
 _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
@@ -345,6 +346,9 @@ def layout(  # noqa: PLR0913 - each by its name
     for flag, words in _NOT_YET.items():
         if flags.has(flag):
             raise UnsupportedError(f"{words} ({flag}) of Megatron-LM has no formula; simulate it")
+    for flag in _NEEDED if kind != "t5" else _NEEDED[1:]:
+        if not flags.has(flag):
+            raise InputError(f"the command line says no {flag}; add it")
     told = {
         **_model(flags, vocab),
         **_degrees(flags, world_size),
@@ -359,11 +363,43 @@ def layout(  # noqa: PLR0913 - each by its name
         "decoder": None,
         "is_decoder": False,
     }
+    _check(told)
     if kind != "t5":
         return Layout(**told)
     if told["pp"] > 1:
         raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
     return _t5(flags, told)
+
+
+def _check(told: dict[str, Any]) -> None:
+    """Refuse numbers that Megatron refuses: what is cut has to be cut evenly.
+
+    Raises:
+        InputError: Two do not go together.
+    """
+    tp, pp, ep, rows = told["tp"], told["pp"], told["experts"].ep, told["micro_batch"] * told["dp"]
+    counted = told["counts_embedding"] + told["counts_loss"]
+    is_even = not told["first_layers"] and not told["last_layers"]
+    chunks = pp * told["vp"]
+    groups = max(told["groups"], tp) if tp % told["groups"] == 0 else told["groups"]
+    wanted = (
+        ("--num-attention-heads", told["heads"], "--tensor-model-parallel-size", tp),
+        ("--num-query-groups", groups, "--tensor-model-parallel-size", tp),
+        ("--ffn-hidden-size", told["ffn"], "--tensor-model-parallel-size", tp),
+        (
+            "--num-layers",
+            told["num_layers"] + counted if is_even else chunks,
+            "all stages'",
+            chunks,
+        ),
+        ("--num-experts", told["experts"].num, "--expert-model-parallel-size", ep),
+        ("--global-batch-size", told["global_batch"], "rows of all micro-batches at once,", rows),
+        ("--seq-length", told["seq_len"], "--context-parallel-size", told["cp"]),
+    )
+    for what, number, by, parts in wanted:
+        if number % parts:
+            raise InputError(f"{what} is {number}, no multiple of {by} {parts}; change one of them")
+    del told["global_batch"]
 
 
 def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
@@ -440,13 +476,15 @@ def _degrees(flags: Flags, world_size: int) -> dict[str, Any]:
     by_chunk = number("--num-layers-per-virtual-pipeline-stage", default=0)
     chunks = number("--num-virtual-stages-per-pipeline-rank", default=1)
     micro = number("--micro-batch-size", default=1)
+    rows = number("--global-batch-size", default=micro * dp)
     return {
         "tp": tp,
         "pp": pp,
         "cp": cp,
         "dp": dp,
         "vp": max(1, layers // pp // by_chunk) if by_chunk else chunks,
-        "num_micro": max(1, number("--global-batch-size", default=micro * dp) // (micro * dp)),
+        "global_batch": rows,
+        "num_micro": max(1, rows // (micro * dp)),
         "group": number("--microbatch-group-size-per-virtual-pipeline-stage", default=pp),
         "first_layers": number("--decoder-first-pipeline-num-layers", default=0),
         "last_layers": number("--decoder-last-pipeline-num-layers", default=0),
@@ -554,8 +592,7 @@ def _recomputed(flags: Flags) -> dict[str, Any]:
 
 
 def _drops(flags: Flags, name: str) -> bool:
-    text = flags.text(name)
-    return not text or float(text) > 0  # 0.1 unless it is said
+    return flags.share(name, default=0.1) > 0  # unless it is said
 
 
 def _attention(flags: Flags, capability: Version, *, is_te: bool) -> str:

@@ -117,6 +117,18 @@ class Flags(NamedTuple):
         """Return a flag's value; empty: it is not there."""
         return next((" ".join(given) for flag, given in reversed(self.values) if flag == name), "")
 
+    def share(self, name: str, *, default: float) -> float:
+        """Return a flag's number, which may have a point.
+
+        Raises:
+            InputError: It is none.
+        """
+        text = self.text(name)
+        try:
+            return float(text) if text else default
+        except ValueError:
+            raise InputError(f"{name} {text} is no number; give one") from None
+
     def has(self, name: str) -> bool:
         """Whether a flag is there."""
         return any(flag == name for flag, _ in self.values)
