@@ -158,9 +158,14 @@ def _flash(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
 
 
 def _fused(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
-    """cuDNN's: its result is the context, and kept for backward too."""
+    """cuDNN's: its result is the context, and kept for backward too.
+
+    Context parallelism puts a result together of several, and keeps another that is handed on.
+    """
     out, rows = m.new(heads.context), m.new(_rows(at))
-    m.keep(out)
+    context = out if at.cp == 1 else m.new(heads.context)
+    if context is out:
+        m.keep(out)
     m.drop(*heads.after)
 
     def backward(gradient: Block) -> Block:
@@ -173,7 +178,7 @@ def _fused(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
         return heads.join(dq, dk, dv)
 
     chain.add(backward)
-    return out
+    return context
 
 
 def _unfused(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:

@@ -3,6 +3,7 @@
 Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``core/optimizer/``.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from brimful.megatron.blocks import Block, Memory
@@ -122,14 +123,26 @@ def moment_bytes(at: Layout) -> list[int]:
 
 
 def _updated(at: Layout) -> list[int]:
-    """Elements of what this process updates: all parameters, or its shard of them."""
+    """Elements of each tensor that this process updates: all parameters, or its part of a buffer.
+
+    A buffer has the last parameters first, and is cut evenly: the first process has its beginning.
+    """
     plain, experts = parameters(at)
     if not at.distributed_optimizer:
         return plain + experts
     replicas = at.dp * at.cp
     of_experts = at.dp * at.cp * at.tp // (at.experts.ep * at.experts.etp)
     return [
-        -(-sum(elements) // max(1, num // at.optimizer_instances))
+        piece
         for elements, num in ((plain, replicas), (experts, of_experts))
-        if elements
+        for piece in _beginning(elements, max(1, num // at.optimizer_instances))
     ]
+
+
+def _beginning(elements: Sequence[int], parts: int) -> Iterator[int]:
+    left = -(-sum(elements) // parts)
+    for num in reversed(elements):
+        if left <= 0:
+            return
+        yield min(num, left)
+        left -= num

@@ -26,8 +26,7 @@ needs no mask."""
 
 
 _MARGIN = 0.04
-"""Of what is reserved: in stages of 20 GiB and more Megatron's own process, simulated, reserved up
-to 3.7 % more than this replay (decision 96)."""
+"""Of what is reserved: published runs reserved up to 3.7 % more than this replay (decision 96)."""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
