@@ -76,7 +76,10 @@ def test_a_simulation_wants_a_layout(capsys):
 )  # fmt: skip
 def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
     model = load_model(name)
-    words = (*model_arguments(model), "--max-position-embeddings", str(model.max_seq_len))
+    words = (
+        *model_arguments(model), "--max-position-embeddings", str(model.max_seq_len),
+        "--seq-length", "64", "--micro-batch-size", "1", "--bf16",
+    )  # fmt: skip
     made = layout(
         flags_of((*words, "--padded-vocab-size", str(model.vocab_size)), ""),
         vocab=model.vocab_size,

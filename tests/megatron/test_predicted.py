@@ -115,6 +115,13 @@ def test_selective_recompute_spares_scores():
         ("--micro-batch-size 3", InputError, "--global-batch-size is 64, no multiple of"),
         ("--num-attention-heads 9 --tensor-model-parallel-size 2", InputError, "is 9, no multiple"),
         ("--hidden-dropout much", InputError, "--hidden-dropout much is no number"),
+        ("--recompute-modules mlp", UnsupportedError, "--recompute-modules mlp of Megatron-LM has"),
+        ("--optimizer muon", UnsupportedError, "those that have: adam"),
+        (
+            "--decoder-first-pipeline-num-layers 1 --pipeline-model-parallel-size 4",
+            InputError,
+            "8 layers do not divide over 4 chunks",
+        ),
         ("--num-experts 4 --moe-layer-freq x", InputError, "no number and no list of 0 and 1"),
         ("--num-experts 4 --moe-layer-freq [1]*3", InputError, "is of 3 layers and --num-layers"),
     ],
@@ -142,6 +149,15 @@ def test_what_is_there_between_steps_is_what_was_simulated():
         "--attention-backend unfused"
     ).ranks
     assert rank.predicted_between_steps_bytes == pytest.approx(914179100, rel=1e-5)
+
+
+def test_fp32_copies_of_half_gradients_are_there_between_steps():
+    half = PLAIN.replace("--bf16", "--fp16")
+    wide = f"{half} --accumulate-allreduce-grads-in-fp32"
+    first, second = (predict(line).ranks[0] for line in (half, wide))
+    num_updated = -(-(second.state_bytes - first.state_bytes) // 2 // 8)  # of eight replicas
+    gone = second.predicted_between_steps_bytes - first.predicted_between_steps_bytes
+    assert gone == pytest.approx(16 * num_updated - 4 * num_updated, rel=0.01)
 
 
 def test_an_encoder_with_a_decoder_is_predicted():

@@ -131,10 +131,13 @@ def run_plan(args: argparse.Namespace) -> int:
     from brimful.show.programs import planned_summary
 
     pins = _pins(args)
+    if args.precision is None:
+        args.precision = "bf16-master"  # what --bf16 of Megatron-LM is
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     with Progress("looking at layouts", quiet=args.json):
         found = plan_megatron(job, cluster, pins)
-    script = ("torchrun", "--nproc-per-node", str(cluster.devices_per_node), SCRIPT)
+    nodes = ("--nnodes", str(cluster.num_nodes)) if cluster.num_nodes > 1 else ()
+    script = ("torchrun", *nodes, "--nproc-per-node", str(cluster.devices_per_node), SCRIPT)
     lines = f"{shell_words(script)} {shell_words(found.arguments)} {_DATA}"
     if args.output is not None:
         content = {"MODEL_ARGS": as_mapping(flags_of(found.arguments, SCRIPT))}
@@ -146,10 +149,12 @@ def run_plan(args: argparse.Namespace) -> int:
         content = msgspec.to_builtins(found)
         show_json({"schema": PLANNED_SCHEMA, "statement": statement, **content, "command": lines})
     words = "-v prints the command line; -o FILE writes its arguments for estimate --from FILE"
-    written = f"brimful simulate --from {args.output}" if args.output is not None else words
+    gpus = f" --gpus {args.gpus}" if args.gpus else ""
+    if args.output is not None:
+        words = f"brimful simulate --from {args.output}{gpus}"
     tell(
         args,
-        lambda: Answer(planned_summary(job, cluster, found), (Fact("next", written),), (lines,)),
+        lambda: Answer(planned_summary(job, cluster, found), (Fact("next", words),), (lines,)),
     )
     return FITS if found.fits else DOES_NOT_FIT
 

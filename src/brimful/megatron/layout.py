@@ -21,9 +21,26 @@ Kind = Literal["gpt", "bert", "t5"]
 Attention = Literal["unfused", "flash", "fused", "local"]
 """Transformer Engine's plain attention, flash-attn's, cuDNN's; Megatron's own."""
 HALF_BYTES, FLOAT_BYTES = 2, 4
-_HOPPER = (9, 0)
+HOPPER = (9, 0)
 _KERNELS = ("unfused", "flash", "fused")
-_NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
+_NEEDED = (
+    "--hidden-size", "--num-attention-heads", "--max-position-embeddings", "--micro-batch-size",
+)  # fmt: skip
+_LENGTHS = {"t5": ("--encoder-seq-length", "--decoder-seq-length")}
+_KNOWN = {
+    "--recompute-granularity": ("selective", "full"),
+    "--recompute-method": ("uniform", "block"),
+    "--recompute-modules": ("core_attn",),
+    "--attention-backend": ("auto", "fused", "flash", "unfused", "local"),
+    "--transformer-impl": ("transformer_engine", "local"),
+    "--normalization": ("LayerNorm", "RMSNorm"),
+    "--position-embedding-type": ("learned_absolute", "rope", "yarn", "none"),
+    "--moe-token-dispatcher-type": ("allgather", "alltoall"),
+    "--cross-entropy-fusion-impl": ("native", "te"),
+    "--optimizer": ("adam",),
+    "--cuda-graph-impl": ("none",),
+}
+"""Values that have a formula, of flags that have others too."""
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
 _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
@@ -38,10 +55,8 @@ _NOT_YET = {
     "--fp4-format": "fp4",
     "--experimental-attention-variant": "linear and sparse attention",
     "--optimizer-cpu-offload": "an optimizer on the host",
-    "--cpu-offloading": "activations on the host",
     "--fine-grained-activation-offloading": "activations on the host",
     "--mtp-num-layers": "prediction of several tokens",
-    "--cuda-graph-impl": "CUDA graphs",
     "--enable-cuda-graph": "CUDA graphs",
     "--external-cuda-graph": "CUDA graphs",
     "--pipeline-model-parallel-layout": "a layout of stages by layer",
@@ -50,12 +65,26 @@ _NOT_YET = {
     "--delay-wgrad-compute": "delayed gradients of weights",
     "--overlap-moe-expert-parallel-comm": "overlapped exchanges of experts",
     "--tp-comm-overlap": "user buffers",
-    "--kv-channels-list": "heads that differ",
     "--window-size": "windows",
     "--use-precision-aware-optimizer": "states of other types",
-    "--transformer-impl-inference": "inference",
     "--export-kd-cfg": "distillation",
     "--defer-embedding-wgrad-compute": "a deferred gradient of the embedding",
+    "--fp32-residual-connection": "a residual stream in fp32",
+    "--attention-output-gate": "gates of attention",
+    "--enable-mhc-connections": "several residual streams",
+    "--moe-latent-size": "experts on a latent",
+    "--moe-enable-deepep": "DeepEP",
+    "--moe-apply-probs-on-input": "probabilities before experts",
+    "--moe-layer-recompute": "recomputed mixtures",
+    "--distribute-saved-activations": "kept activations that are shared",
+    "--mlp-chunks-for-training": "an MLP in pieces",
+    "--softmax-type": "softmax of another kind",
+    "--freeze-all-layers": "frozen layers",
+    "--heterogeneous-layers-config-encoded-json": "layers that differ",
+    "--te-precision-config-file": "recipes by layer",
+    "--quick-geglu": "quick GEGLU",
+    "--no-bias-swiglu-fusion": "an unfused SwiGLU",
+    "--img-h": "images",
     "--spec": "blocks of one's own",
     "--yaml-cfg": "a YAML of its configuration",
 }
@@ -158,7 +187,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         first_layers, last_layers: Of the first and the last stage, where these differ.
         mask: Whether the data loader makes masks.
         counts_zeros: Whether zeros of gradients are counted.
-        fused_bias_act, fused_bias_dropout, masked_softmax: Fusions of Megatron's.
+        fused_softmax: Scale, mask and softmax of plain attention by one kernel.
         counts_embedding, counts_loss: Whether stages count the ends of the model as layers.
         group: Micro-batches that run through a chunk before the next one runs.
         optimizer_instances: Groups of replicas that each hold all states.
@@ -346,9 +375,7 @@ def layout(  # noqa: PLR0913 - each by its name
     for flag, words in _NOT_YET.items():
         if flags.has(flag):
             raise UnsupportedError(f"{words} ({flag}) of Megatron-LM has no formula; simulate it")
-    for flag in _NEEDED if kind != "t5" else _NEEDED[1:]:
-        if not flags.has(flag):
-            raise InputError(f"the command line says no {flag}; add it")
+    _check_known(flags, kind)
     told = {
         **_model(flags, vocab),
         **_degrees(flags, world_size),
@@ -363,12 +390,41 @@ def layout(  # noqa: PLR0913 - each by its name
         "decoder": None,
         "is_decoder": False,
     }
+    if kind == "t5":
+        if told["pp"] > 1:
+            raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
+        told["seq_len"] = flags.first("--encoder-seq-length", default=1)
     _check(told)
-    if kind != "t5":
-        return Layout(**told)
-    if told["pp"] > 1:
-        raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
-    return _t5(flags, told)
+    if kind == "t5":
+        return _t5(flags, told)
+    at = Layout(**told)
+    _check_stages(at)
+    return at
+
+
+def _check_known(flags: Flags, kind: Kind) -> None:
+    """Refuse what is missing, and values that have no formula.
+
+    Raises:
+        InputError: A flag is missing that Megatron wants.
+        UnsupportedError: A value has no formula.
+    """
+    lengths = _LENGTHS.get(kind, ("--num-layers", "--seq-length"))
+    for flag in (*_NEEDED, *lengths):
+        if not flags.has(flag):
+            raise InputError(f"the command line says no {flag}; add it")
+    for flag, known in _KNOWN.items():
+        given = flags.text(flag)
+        if given and given not in known:
+            raise UnsupportedError(
+                f"{flag} {given} of Megatron-LM has no formula (those that have: "
+                f"{', '.join(known)}); simulate it"
+            )
+    if not flags.has("--bf16") and not flags.has("--fp16"):
+        raise UnsupportedError("Megatron-LM in fp32 has no formula; add --bf16, or simulate it")
+    by_unit = flags.text("--recompute-method") != "block"
+    if by_unit and flags.first("--recompute-num-layers", default=1) > 1:
+        raise UnsupportedError("recomputed units of several layers have no formula; simulate it")
 
 
 def _check(told: dict[str, Any]) -> None:
@@ -377,29 +433,39 @@ def _check(told: dict[str, Any]) -> None:
     Raises:
         InputError: Two do not go together.
     """
-    tp, pp, ep, rows = told["tp"], told["pp"], told["experts"].ep, told["micro_batch"] * told["dp"]
-    counted = told["counts_embedding"] + told["counts_loss"]
-    is_even = not told["first_layers"] and not told["last_layers"]
-    chunks = pp * told["vp"]
-    groups = max(told["groups"], tp) if tp % told["groups"] == 0 else told["groups"]
+    tp, cp, experts = told["tp"], told["cp"], told["experts"]
+    micro, dp, rows = told["micro_batch"], told["dp"], told.pop("global_batch")
+    instances = told["optimizer_instances"]
     wanted = (
-        ("--num-attention-heads", told["heads"], "--tensor-model-parallel-size", tp),
-        ("--num-query-groups", groups, "--tensor-model-parallel-size", tp),
-        ("--ffn-hidden-size", told["ffn"], "--tensor-model-parallel-size", tp),
-        (
-            "--num-layers",
-            told["num_layers"] + counted if is_even else chunks,
-            "all stages'",
-            chunks,
-        ),
-        ("--num-experts", told["experts"].num, "--expert-model-parallel-size", ep),
-        ("--global-batch-size", told["global_batch"], "rows of all micro-batches at once,", rows),
-        ("--seq-length", told["seq_len"], "--context-parallel-size", told["cp"]),
+        ("--num-attention-heads", told["heads"], tp, f"tp {tp}"),
+        ("--num-query-groups", told["groups"], tp, f"tp {tp}"),
+        ("--ffn-hidden-size", told["ffn"], tp, f"tp {tp}"),
+        ("--num-experts", experts.num, experts.ep, f"ep {experts.ep}"),
+        ("--moe-ffn-hidden-size", experts.ffn, experts.etp, f"etp {experts.etp}"),
+        ("--global-batch-size", rows, micro * dp, f"micro-batch {micro} x {dp} replicas"),
+        ("--seq-length", told["seq_len"], 2 * cp if cp > 1 else 1, f"2 x cp {cp}"),
+        ("--seq-length", told["seq_len"], tp if told["sequence_parallel"] else 1, f"tp {tp}"),
+        ("the replicas", dp * cp, instances, f"{instances} optimizer instances"),
     )
-    for what, number, by, parts in wanted:
+    for what, number, parts, why in wanted:
         if number % parts:
-            raise InputError(f"{what} is {number}, no multiple of {by} {parts}; change one of them")
-    del told["global_batch"]
+            raise InputError(f"{what} is {number}, no multiple of {parts} ({why}); change one")
+    if experts.num and experts.topk > experts.num:
+        raise InputError(f"--moe-router-topk {experts.topk} is over --num-experts {experts.num}")
+
+
+def _check_stages(at: Layout) -> None:
+    """Refuse layers that stages do not hold all of.
+
+    Raises:
+        InputError: Some are left over.
+    """
+    held = sum(replace(at, stage=stage).layers_here for stage in range(at.pp))
+    if held != at.num_layers:
+        raise InputError(
+            f"{at.num_layers} layers do not divide over {at.pp * at.vp} chunks (pp {at.pp} x "
+            f"{at.vp} virtual stages): these hold {held}; change one"
+        )
 
 
 def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
@@ -428,26 +494,33 @@ def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
     return Layout(**(encoder | {"decoder": Layout(**(decoder | {"is_decoder": True}))}))
 
 
+def _ffn(flags: Flags) -> int:
+    """Return the width of an MLP: of gated ones two thirds, a multiple of 64."""
+    hidden = flags.first("--hidden-size", default=1)
+    plain = 4 * hidden * 2 // 3 // 64 * 64 if flags.has("--swiglu") else 4 * hidden
+    return flags.first("--ffn-hidden-size", default=plain)
+
+
 def _model(flags: Flags, vocab: int) -> dict[str, Any]:
     number, has = flags.first, flags.has
     hidden = number("--hidden-size", default=1)
     heads = number("--num-attention-heads", default=1)
     is_gated = has("--swiglu")
-    # Of gated MLPs two thirds, so that there are as many parameters: a multiple of 64.
-    ffn = 4 * hidden * 2 // 3 // 64 * 64 if is_gated else 4 * hidden
     has_bias = not has("--disable-bias-linear")
     multiple = number("--make-vocab-size-divisible-by", default=128)
     multiple *= number("--tensor-model-parallel-size", default=1)
     positions = flags.text("--position-embedding-type") or "learned_absolute"
+    if has("--use-rotary-position-embeddings"):  # as older command lines say it
+        positions = "rope"
     return {
         "num_layers": number("--num-layers", default=1),
         "hidden": hidden,
         "heads": heads,
-        "groups": number("--num-query-groups", default=heads)
+        "groups": number("--num-query-groups", default=1)
         if has("--group-query-attention")
         else heads,
         "channels": number("--kv-channels", default=hidden // heads),
-        "ffn": number("--ffn-hidden-size", default=ffn),
+        "ffn": _ffn(flags),
         "is_gated": is_gated,
         "has_bias": has_bias,
         "qkv_bias": has_bias or has("--add-qkv-bias"),
@@ -482,7 +555,7 @@ def _degrees(flags: Flags, world_size: int) -> dict[str, Any]:
         "pp": pp,
         "cp": cp,
         "dp": dp,
-        "vp": max(1, layers // pp // by_chunk) if by_chunk else chunks,
+        "vp": max(1, -(-layers // pp // by_chunk)) if by_chunk else chunks,
         "global_batch": rows,
         "num_micro": max(1, rows // (micro * dp)),
         "group": number("--microbatch-group-size-per-virtual-pipeline-stage", default=pp),
@@ -498,16 +571,13 @@ def _degrees(flags: Flags, world_size: int) -> dict[str, Any]:
 
 def _experts(flags: Flags) -> Experts:
     number, has = flags.first, flags.has
-    hidden = number("--hidden-size", default=1)
     layers = number("--num-layers", default=1)
     tp = number("--tensor-model-parallel-size", default=1)
     num = number("--num-experts", default=0)
     return Experts(
         num=num,
         topk=number("--moe-router-topk", default=2),
-        ffn=number(
-            "--moe-ffn-hidden-size", default=number("--ffn-hidden-size", default=4 * hidden)
-        ),
+        ffn=number("--moe-ffn-hidden-size", default=_ffn(flags)),
         shared_ffn=number("--moe-shared-expert-intermediate-size", default=0),
         ep=number("--expert-model-parallel-size", default=1),
         etp=number("--expert-tensor-parallel-size", default=tp),
@@ -602,4 +672,4 @@ def _attention(flags: Flags, capability: Version, *, is_te: bool) -> str:
         return "local"
     if asked in _KERNELS:
         return asked
-    return "flash" if flags.has("--use-flash-attn") or capability < _HOPPER else "fused"
+    return "flash" if flags.has("--use-flash-attn") or capability < HOPPER else "fused"

@@ -1,7 +1,7 @@
 """Layouts of Megatron-LM on a cluster: the fastest, by formula, that fits.
 
-Every degree that divides what it cuts, micro-batches, virtual stages and what is recomputed; the
-fastest first, of which memory is looked at until one fits. Where not even one row at a time with
+Every degree that cuts evenly, micro-batches, virtual stages and what is recomputed; the fastest
+first, of which memory is looked at until one fits. Where not even one row at a time with
 all recomputed fits, nothing else of those degrees is looked at.
 """
 
@@ -149,12 +149,13 @@ def _degrees(asked: Asked) -> Iterator[Degrees]:
         given = pins.get(name) or _divisors(most)
         return [n for n in given if n <= most and not any(each % n for each in divided)]
 
-    tps = allowed("tp", cluster.devices_per_node, at.heads, at.groups, cluster.num_devices)
+    cut = at.heads, at.groups, at.ffn, at.seq_len, cluster.num_devices
+    tps = allowed("tp", cluster.devices_per_node, *cut)
     for tp in tps:
         rest = cluster.num_devices // tp
         for pp in allowed("pp", rest, at.num_layers, rest):
-            replicas = rest // pp
-            eps = allowed("ep", replicas, at.experts.num, replicas) if at.experts.num else [1]
+            stage = cluster.num_devices // pp  # experts are whole on a process, whatever tp is
+            eps = allowed("ep", stage, at.experts.num, stage) if at.experts.num else [1]
             for ep in eps:
                 yield Degrees(tp, pp, ep)
 

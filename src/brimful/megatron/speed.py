@@ -5,6 +5,7 @@ asks for, each written and read; collectives by links. What tensor parallelism s
 as are stages; what replicas send is hidden where that is asked for (``--overlap-*``).
 """
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,19 +29,13 @@ _UPDATE_PASSES = 2
 
 
 class Step(NamedTuple):
-    """How long a step takes, and of what.
+    """How long a step takes.
 
     Attributes:
         predicted_step_s: In all; NaN where a rate or a link is unknown.
-        compute_s: Of it kernels of all micro-batches.
-        waited_s: Collectives that are waited for.
-        bubble_s: Stages that wait for one another.
     """
 
     predicted_step_s: float
-    compute_s: float
-    waited_s: float
-    bubble_s: float
 
 
 def step(at: Layout, cluster: Cluster, moved_bytes: float, *, overlaps: bool) -> Step:
@@ -57,21 +52,34 @@ def step(at: Layout, cluster: Cluster, moved_bytes: float, *, overlaps: bool) ->
     share = efficiency_of(device)
     size = ProductSize(at.tokens, at.hidden / at.tp)
     rate = matrix_rate(device, precision)
+    if not rate:
+        return Step(math.nan)
     products, attended = _flops(at)
-    passes = 1 + _BACKWARD + (at.recompute == "full")
-    again = at.recompute in ("selective", "full")
+    again = _share_again(at)
+    passes = 1 + _BACKWARD + again
+    again = max(again, float(at.recompute == "selective"))
     compute = passes * products / (rate * float(product_share(device, precision, size)))
     compute += (1 + _ATTENTION_BACKWARD + again) * attended / (rate * share.attention_share)
     moved = 2 * moved_bytes / (device.memory_bytes_per_s * share.memory_share)
     micro = compute + moved
-    waited = _waited(at, cluster) * (1 + (at.recompute == "full") / 2)
+    waited = _waited(at, cluster) * (1 + _share_again(at) / 2)
     bubble = (micro + waited) * (at.pp - 1) / at.vp
     replicas = _replicas(at, cluster)
     exposed = max(0.0, replicas - at.num_micro * micro * _BACKWARD / 3) if overlaps else replicas
     states = sum(model_bytes(at)) + sum(moment_bytes(at))
     update = _UPDATE_PASSES * states / (device.memory_bytes_per_s * share.memory_share)
     total = at.num_micro * (micro + waited) + bubble + exposed + update
-    return Step(total, at.num_micro * micro, at.num_micro * waited + exposed, bubble)
+    return Step(total)
+
+
+def _share_again(at: Layout) -> float:
+    """Return which share of the stage's layers runs forward twice."""
+    if at.recompute != "full":
+        return 0.0
+    if at.recompute_method != "block":
+        return 1.0
+    layers = at.layers_here / at.vp
+    return min(at.recompute_layers, layers) / layers
 
 
 def _flops(at: Layout) -> tuple[float, float]:
@@ -79,6 +87,7 @@ def _flops(at: Layout) -> tuple[float, float]:
     plain, of_experts = parameters(at)
     embedding = at.vocab // at.tp * at.hidden
     dense = sum(n for n in plain if n > at.hidden * 2)
+    dense -= at.max_positions * at.hidden if at.is_first and at.has_positions else 0
     dense -= embedding if at.is_first and not (at.is_last and at.is_tied) else 0
     used = sum(of_experts) * at.routed / max(1, at.tokens * at.experts.here) if of_experts else 0.0
     products = _OF_MULTIPLY * at.tokens * (dense + used)

@@ -16,10 +16,9 @@ from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.cross import Encoded
 from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, loss
 from brimful.megatron.layer import layer
-from brimful.megatron.layout import HALF_BYTES, Layout
-from brimful.megatron.states import load, model_bytes, moment_bytes, parameters
+from brimful.megatron.layout import HALF_BYTES, HOPPER, Layout
+from brimful.megatron.states import gradient_copies, load, model_bytes, moment_bytes, parameters
 
-_HOPPER = (9, 0)
 _TE_WORKSPACE, _TE_WORKSPACE_HOPPER = 4 * 2**20, 32 * 2**20 + 1024
 """Of cuBLAS within Transformer Engine (``get_cublas_workspace_size_bytes``)."""
 _STREAMS = 4
@@ -35,7 +34,6 @@ class Peak(NamedTuple):
         predicted_peak_allocated_bytes: Blocks at most, as ``torch.cuda`` counts them.
         predicted_peak_reserved_bytes: What the allocator holds at most, by its replay.
         state_bytes: Of it parameters, gradients and states.
-        workspace_bytes: Of it workspaces.
         between_steps_bytes: Blocks that are there when a step has ended.
         place: What runs at the peak.
         fits: Whether the card has room for it.
@@ -44,7 +42,6 @@ class Peak(NamedTuple):
     predicted_peak_allocated_bytes: int
     predicted_peak_reserved_bytes: int
     state_bytes: int
-    workspace_bytes: int
     between_steps_bytes: int
     place: str
     fits: bool
@@ -65,7 +62,7 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     multiplies = at.is_last or at.attention in ("unfused", "local")
     workspaces = [handle] * (2 * multiplies)
     if at.transformer_engine or at.experts.num:  # routers multiply by Transformer Engine anyway
-        workspaces.append(_TE_WORKSPACE_HOPPER if at.capability >= _HOPPER else _TE_WORKSPACE)
+        workspaces.append(_TE_WORKSPACE_HOPPER if at.capability >= HOPPER else _TE_WORKSPACE)
         # Products of experts run on streams of their own, each with a workspace.
         workspaces += workspaces[-1:] * (_STREAMS * (at.experts.num > 0 and at.experts.is_grouped))
     for num_bytes in workspaces:
@@ -73,9 +70,12 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     has_mask = at.mask and (at.is_first or at.is_last)
     mask = m.new(at.micro_batch * at.seq_len * at.seq_len // at.cp if has_mask else 0)
     _lasting(m, at)
+    copies: list[Block] = []
     for is_first_step in (True, False):  # the first makes the optimizer's states at its end
+        m.drop(*copies)
         _Schedule(m, at).run()
         m.place = "the optimizer's step"
+        copies = [m.new(num_bytes) for num_bytes in gradient_copies(at)]
         for num_bytes in moment_bytes(at) if is_first_step else ():
             m.new(num_bytes)
         if at.counts_zeros:
@@ -90,7 +90,6 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         predicted_peak_allocated_bytes=done.peak_allocated_bytes,
         predicted_peak_reserved_bytes=done.peak_reserved_bytes,
         state_bytes=sum(model_bytes(at)) + sum(moment_bytes(at)),
-        workspace_bytes=sum(workspaces),
         between_steps_bytes=m.alive(),
         place=m.peak()[1],
         fits=fits,
@@ -125,11 +124,17 @@ def _one_layer(at: Layout, *, is_mixture: bool) -> OneLayer:
 def _layers(at: Layout) -> tuple[OneLayer, ...]:
     """Return every layer of the stage."""
     alone = replace(at, stage=0, num_layers=1, pp=1, vp=1, dp=1, num_micro=1, decoder=None,
+                    recompute_layers=1, recompute_method="uniform",
                     experts=replace(at.experts, layers=()))  # fmt: skip
+    kept = replace(alone, recompute="")
+    by_block = at.recompute == "full" and at.recompute_method == "block"
     return tuple(
-        _one_layer(alone, is_mixture=at.experts.layers[index])
+        _one_layer(
+            kept if by_block and index >= at.recompute_layers else alone,
+            is_mixture=at.experts.layers[at.first_of(chunk) + index],
+        )
         for chunk in range(at.vp)
-        for index in range(at.first_of(chunk), at.first_of(chunk) + at.layers_of(chunk))
+        for index in range(at.layers_of(chunk))
     )
 
 
@@ -153,7 +158,14 @@ def least_bytes(at: Layout) -> int:
     return sum(model_bytes(at)) + sum(moment_bytes(at)) + int(ahead * kept)
 
 
-def _layer(m: Memory, at: Layout, chain: Chain, x: Block, which: tuple[int, int]) -> Block:
+def _layer(  # noqa: PLR0913, PLR0917 - a layer
+    m: Memory,
+    at: Layout,
+    chain: Chain,
+    x: Block,
+    which: tuple[int, int],
+    encoded: Encoded | None = None,
+) -> Block:
     """Run a layer forward, or keep what it is given alone and run it again in backward.
 
     Args:
@@ -161,16 +173,17 @@ def _layer(m: Memory, at: Layout, chain: Chain, x: Block, which: tuple[int, int]
         at: The process.
         chain: What backward does.
         x: What it is given.
-        which: Its place in the stage, and its number in the model.
+        which: Its place in the chunk, and its number in the model.
+        encoded: What an encoder made, where it is a decoder's.
     """
     index, number = which
     if at.recompute != "full" or (at.recompute_method == "block" and index >= at.recompute_layers):
-        return layer(m, at, chain, x, number)
-    out = m.without_gradients(lambda: layer(m, at, Chain(), x, number), x)
+        return layer(m, at, chain, x, number, encoded)
+    out = m.without_gradients(lambda: layer(m, at, Chain(), x, number, encoded), x)
 
     def backward(gradient: Block) -> Block:
         again = Chain()
-        m.drop(layer(m, at, again, x, number))
+        m.drop(layer(m, at, again, x, number, encoded))
         return again.run(gradient)
 
     chain.add(backward)
@@ -244,10 +257,9 @@ class _Schedule:
         """Run a decoder, and the loss, behind an encoder."""
         m = self._m
         encoded = Encoded(end_of_encoder(m, self._at, chain, x), self._at)
-        chain.add(lambda nothing: nothing)
         x = embed(m, at, chain)
         for index in range(at.num_layers):
-            x = layer(m, at, chain, x, index, encoded)
+            x = _layer(m, at, chain, x, (index, index), encoded)
         m.place = "the loss"
         loss(m, at, chain, x)
 

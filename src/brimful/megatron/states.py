@@ -122,6 +122,13 @@ def moment_bytes(at: Layout) -> list[int]:
     return [n * FLOAT_BYTES for n in _updated(at) for _ in range(2)]
 
 
+def gradient_copies(at: Layout) -> list[int]:
+    """Bytes of gradients in fp32, made by a step of those in 16 bits; they go with the next one."""
+    if at.grads_bytes == FLOAT_BYTES or not at.is_half:
+        return []
+    return [n * FLOAT_BYTES for n in _updated(at)]
+
+
 def _updated(at: Layout) -> list[int]:
     """Elements of each tensor that this process updates: all parameters, or its part of a buffer.
 

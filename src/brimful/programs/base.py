@@ -10,6 +10,8 @@ from brimful.errors import InputError
 
 STEPS = Path(__file__).parent / "steps"
 """Where what runs a step of a program lies, for those that need something around them."""
+_MOST = 10**9
+"""No size, length or degree of a program is larger."""
 FOLDER = "<folder>"
 """Stands in arguments and files for the folder that a program's files are written to."""
 
@@ -109,8 +111,11 @@ class Flags(NamedTuple):
         if not found:
             return default
         flag, given = found[-1]
+        told = " ".join((flag, *given))
         if len(given) != 1 or not given[0].isdecimal() or int(given[0]) < 1:
-            raise InputError(f"{flag} {' '.join(given)} is no whole number of 1 or more; give one")
+            raise InputError(f"{told} is no whole number of 1 or more; give one")
+        if int(given[0]) > _MOST:
+            raise InputError(f"{told} is over {_MOST:,}, as nothing is; give less")
         return int(given[0])
 
     def text(self, name: str) -> str:

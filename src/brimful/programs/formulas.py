@@ -104,6 +104,8 @@ def predict_program(
         )
     told = megatron.told(command, world_size)
     cluster = _cluster(gpu, told.world_size, per_node, network)
+    if cluster.device.kernels != "cuda":
+        raise UnsupportedError("Megatron-LM's formulas are of CUDA GPUs; give --gpus, as 8xh100")
     room, capability = room_of(cluster.device), version_of(cluster.device.capability)
     overlaps = told.flags.has("--overlap-grad-reduce")
 

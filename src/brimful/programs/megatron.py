@@ -257,7 +257,10 @@ def _vocabulary(flags: Flags, script: str) -> tuple[int, str]:
         return flags.first("--padded-vocab-size", default=0), "by --padded-vocab-size"
     words = Path(flags.text("--vocab-file") or "-")
     if kind == "GPT2BPETokenizer" and words.is_file():
-        return len(json.loads(words.read_text("utf-8"))), f"in {words}"
+        try:
+            return len(json.loads(words.read_text("utf-8"))), f"in {words}"
+        except (ValueError, TypeError):
+            raise InputError(f"--vocab-file {words} is no JSON of tokens; give one") from None
     if kind in _OF_TOKENIZER:
         extra = flags.first("--vocab-extra-ids", default=0)
         return _OF_TOKENIZER[kind] + extra, f"of {kind}"

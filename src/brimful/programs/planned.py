@@ -36,6 +36,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         arguments: Of ``pretrain_gpt.py``: the model, the job and the layout; no data.
         layout: The arguments that were chosen.
         world_size: Processes.
+        num_replicas: That each have a model of their own.
         predicted_step_s: Of a step.
         predicted_tokens_per_s: Of all GPUs.
         predicted_peak_allocated_bytes: Of the fullest process, as ``torch.cuda`` counts blocks.
@@ -52,6 +53,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     arguments: tuple[str, ...]
     layout: tuple[str, ...]
     world_size: int
+    num_replicas: int
     predicted_step_s: float
     predicted_tokens_per_s: float
     predicted_peak_allocated_bytes: int
@@ -110,6 +112,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         arguments=(*fixed, *best.flags),
         layout=best.flags,
         world_size=cluster.num_devices,
+        num_replicas=best.stages[0].dp,
         predicted_step_s=best.step_s,
         predicted_tokens_per_s=job.global_batch * job.seq_len / best.step_s,
         predicted_peak_allocated_bytes=fullest.predicted_peak_allocated_bytes,
@@ -129,6 +132,7 @@ def _check(job: Job, cluster: Cluster) -> None:
         ("method", job.method, "full"),
         ("task", job.task, "causal-lm"),
         ("optimizer", job.optimizer, DEFAULT),
+        ("precision", job.precision, "bf16-master"),
     )
     for what, given, only in wanted:
         if given != only:

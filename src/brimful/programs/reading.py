@@ -105,6 +105,8 @@ def _of_yaml(path: Path) -> Command:
             f"{path} has no {_ARGUMENTS}, a mapping of flags to values; give a command line instead"
         )
     variables = content.get(_VARIABLES) or {}
+    if not isinstance(variables, dict):
+        raise FileFormatError(f"{path} has {_VARIABLES} that is no mapping of names to values")
     plain = {str(k): str(v) for k, v in variables.items() if "$" not in str(v)}
     arguments = [word for flag, value in flags.items() for word in _words(str(flag), value)]
     # A YAML of a checkout of the program's own belongs to a script of that.

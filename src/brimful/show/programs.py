@@ -85,7 +85,7 @@ def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:
         cluster: On what.
         found: The layout.
     """
-    at = layout_words(found.layout)
+    at = f"{layout_words(found.layout)}, {found.num_replicas} replicas"
     looked = f"of {found.num_layouts:,} layouts the fastest that fits"
     if found.refused:
         need = format_bytes(found.refused_bytes)
@@ -110,7 +110,7 @@ def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:
 
 def layout_words(flags: Sequence[str]) -> str:
     """Say a layout as its flags do, without those dashes."""
-    return " ".join(flags).replace("--", "") or "one GPU each, nothing recomputed"
+    return " ".join(flags).replace("--", "")
 
 
 def verdict_of(found: Prediction) -> Verdict:
