@@ -54,6 +54,7 @@ def test_what_does_not_fit_says_what_it_lacks(capsys):
         (["--zero", "3"], "--zero is nothing that plan --for megatron searches"),
         (["--method", "lora"], "no formula for method=lora; use full"),
         (["--gpus", "local"], "is of CUDA GPUs"),
+        (["--gpus", "v100"], "the fastest layout is not known on NVIDIA V100"),
         (["--tp", "3"], "no tp, pp and ep divide the heads"),
     ],
 )

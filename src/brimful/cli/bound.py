@@ -32,6 +32,8 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
     from brimful.cli.least import state_ways
     from brimful.show.bound import bound_summary
 
+    if args.model is None:
+        return False  # a command of another program
     if hasattr(args, "kinds"):
         return _tell_shop_bound(args)
     args = _with_all_flags(args)

@@ -8,7 +8,7 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from brimful.cli import flags
+from brimful.cli import flags, output_paths
 from brimful.errors import InputError, RunError
 from brimful.files import write_bytes
 from brimful.terminal import say
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=Path,
+        type=output_paths.output_file("-o"),
         help="where --static writes it; default MODEL.html",
     )
 

@@ -6,6 +6,7 @@ all recomputed fits, nothing else of those degrees is looked at.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ class Candidate(NamedTuple):
     Attributes:
         flags: That say it.
         stages: Of each kind of stage its process.
-        step_s: Predicted.
+        step_s: Predicted; infinite where a rate or a link is unknown.
     """
 
     flags: tuple[str, ...]
@@ -187,10 +188,11 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
             )  # fmt: skip
             kinds = dict.fromkeys((0, min(1, pp - 1), pp - 1))
             stages = tuple(asked.told(flags, stage) for stage in kinds)
-            took = max(
+            times = [
                 step(at, asked.cluster, moved_bytes(at), overlaps=True).predicted_step_s
                 for at in (stages[0], stages[-1])
-            )
+            ]
+            took = math.inf if any(map(math.isnan, times)) else max(times)
             yield Candidate(flags, stages, took)
 
 

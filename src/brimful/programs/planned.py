@@ -1,5 +1,6 @@
 """A job as the fastest layout of Megatron-LM that fits, by its formulas."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -106,6 +107,11 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
             f"--global-batch or --gpus"
         )
     best = found.candidate
+    if not math.isfinite(best.step_s):
+        raise UnsupportedError(
+            f"the fastest layout is not known on {cluster.device.description}: a rate in bf16 or "
+            f"a link has no datasheet; give other --gpus, as 8xh100"
+        )
     fullest = max(found.peaks, key=lambda each: each.predicted_peak_reserved_bytes)
     refused = found.refused
     return Planned(
