@@ -7,7 +7,7 @@ import pytest
 from brimful.cli.main import main
 from brimful.errors import UnsupportedError
 from brimful.megatron.arguments import model_arguments
-from brimful.megatron.layout import layout
+from brimful.megatron.command_line import read_layout
 from brimful.megatron.states import parameters
 from brimful.models.config import exact_count, load_model
 from brimful.programs.base import flags_of
@@ -81,7 +81,7 @@ def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
         *model_arguments(model), "--max-position-embeddings", str(model.max_seq_len),
         "--seq-length", "64", "--micro-batch-size", "1", "--bf16",
     )  # fmt: skip
-    made = layout(
+    made = read_layout(
         flags_of((*words, "--padded-vocab-size", str(model.vocab_size)), ""),
         vocab=model.vocab_size,
         world_size=1,

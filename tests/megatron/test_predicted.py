@@ -9,7 +9,11 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.gpus import load_cluster
 from brimful.megatron import stage
+from brimful.megatron.command_line import read_layout
+from brimful.megatron.speed import slowest_step_s
+from brimful.programs.base import flags_of
 from brimful.programs.formulas import predict_program
 from brimful.published.compare import compare
 from brimful.published.rows import published_runs
@@ -190,3 +194,25 @@ def test_what_does_not_fit_ends_with_its_code(capsys):
 def test_a_model_beside_a_program_is_refused(capsys):
     assert main(["estimate", "llama-3.1-8b", "--from", PLAIN]) == 2
     assert "llama-3.1-8b stands beside --from" in capsys.readouterr().err
+
+
+def test_the_mixtures_that_wait_are_those_of_the_stage():
+    """Dense layers first: the last stage is the same as where all layers are mixtures."""
+
+    def last_stage_s(layers):
+        words = f"{PLAIN} --num-experts 8 --moe-token-dispatcher-type alltoall".split()
+        words += ["--pipeline-model-parallel-size", "2", "--expert-model-parallel-size", "4"]
+        at = read_layout(
+            flags_of((*words[1:], "--moe-layer-freq", layers), words[0]),
+            vocab=50257,
+            world_size=8,
+            stage=1,
+            capability=(9, 0),
+            kind="gpt",
+        )
+        return slowest_step_s(
+            (at,), load_cluster("8xh100-80gb", memory_limit_bytes=None), overlaps=False
+        )
+
+    assert last_stage_s("([0]*4+[1]*4)") == last_stage_s("([1]*8)")
+    assert last_stage_s("([0]*4+[1]*4)") != last_stage_s("([1]*4+[0]*4)")

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from brimful.megatron.attention import Heads, recomputed
 from brimful.megatron.blocks import Block, Chain, Memory
-from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.linear import linear, norm_partials
+from brimful.megatron.layout import HALF_BYTES, Layout
+from brimful.megatron.linear import linear, norm_partials, norm_statistics
 
 
 class Encoded(NamedTuple):
@@ -42,7 +42,7 @@ def crossed(m: Memory, at: Layout, chain: Chain, x: Block, encoded: Encoded) -> 
     between = at.between * at.hidden * HALF_BYTES
     of_encoder = encoded.at.between * at.hidden * HALF_BYTES
     m.keep(x)
-    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    stats = norm_statistics(m, at)
     normed = m.new(between)
 
     def backward(gradient: Block) -> Block:

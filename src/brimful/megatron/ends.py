@@ -6,7 +6,7 @@ Source: ``megatron/core/models/gpt/gpt_model.py``, ``core/fusions/fused_cross_en
 
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.linear import norm_partials
+from brimful.megatron.linear import norm_partials, norm_statistics
 
 _INDEX_BYTES = 8
 
@@ -57,7 +57,7 @@ def end_of_encoder(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
         x: [S, hidden]; nobody holds it afterwards but what is kept.
     """
     between = at.between * at.hidden * HALF_BYTES
-    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    stats = norm_statistics(m, at)
     normed = m.new(between)
 
     def backward(gradient: Block) -> Block:
@@ -82,7 +82,7 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
     """
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     num = at.tokens * at.vocab // at.tp
-    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    stats = norm_statistics(m, at)
     normed = m.new(between)
     # BERT's head: a product, its activation and a norm; each keeps what it was given.
     before = [m.new(between) for _ in range(3 * at.is_bert)]

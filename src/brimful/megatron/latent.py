@@ -8,8 +8,8 @@ up are cut by heads.
 
 from brimful.megatron.attention import Heads, recomputed
 from brimful.megatron.blocks import Block, Chain, Memory
-from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.linear import norm_partials
+from brimful.megatron.layout import HALF_BYTES, Layout
+from brimful.megatron.linear import norm_partials, norm_statistics
 
 
 def latent_attention(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
@@ -24,7 +24,7 @@ def latent_attention(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     latent = at.latent
     between = at.between * at.hidden * HALF_BYTES
     m.keep(x)
-    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    stats = norm_statistics(m, at)
     normed = m.new(between)
     narrow = [m.new(at.between * latent.query_rank * HALF_BYTES)] if latent.query_rank else []
     positions = m.new(at.between * (latent.key_rank + latent.positions) * HALF_BYTES)

@@ -11,6 +11,11 @@ _NORM_BLOCKS = 2
 """Rows of partial sums of a norm's weight gradient, for each multiprocessor."""
 
 
+def norm_statistics(m: Memory, at: Layout) -> list[Block]:
+    """Allocate what a norm of [S, hidden] keeps of each row: a deviation, and LayerNorm a mean."""
+    return [m.new(at.between * FLOAT_BYTES) for _ in range(at.norm_vectors)]
+
+
 def norm_partials(at: Layout) -> int:
     """Bytes of partial sums of the gradient of a norm's weight."""
     return _NORM_BLOCKS * at.chip.num_multiprocessors * at.hidden * FLOAT_BYTES
@@ -31,7 +36,7 @@ def norm_linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Bl
     """
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     m.keep(x)
-    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    stats = norm_statistics(m, at)
     normed = m.new(between)
     gathered = m.new(whole) if at.sequence_parallel else None
     out = m.new(at.tokens * width * HALF_BYTES)

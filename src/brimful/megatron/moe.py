@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.linear import norm_partials
+from brimful.megatron.linear import norm_partials, norm_statistics
 
 _ROUTER_BYTES = 2 * FLOAT_BYTES + HALF_BYTES + 1
 """Of a token and an expert: logits and probabilities in fp32, those that are chosen, and which."""
@@ -30,7 +30,7 @@ def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     """
     between = at.between * at.hidden * HALF_BYTES
     m.keep(x)
-    stats = [m.new(at.between * FLOAT_BYTES) for _ in range(1 if at.is_rms else 2)]
+    stats = norm_statistics(m, at)
     normed = m.new(between)
     shared = _shared(m, at) if at.experts.shared_ffn else None
     router = m.new(at.between * at.experts.num * _ROUTER_BYTES)

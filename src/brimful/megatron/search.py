@@ -6,14 +6,13 @@ all recomputed fits, nothing else of those degrees is looked at.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from brimful.hardware.cluster import Cluster
 from brimful.megatron.layout import Layout
-from brimful.megatron.speed import step
-from brimful.megatron.stage import Peak, least_bytes, moved_bytes, peak
+from brimful.megatron.speed import slowest_step_s
+from brimful.megatron.stage import Peak, least_bytes, peak
 
 _RECOMPUTED = ((), ("--recompute-granularity", "selective"), (
     "--recompute-granularity", "full", "--recompute-method", "uniform",
@@ -188,11 +187,7 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
             )  # fmt: skip
             kinds = dict.fromkeys((0, min(1, pp - 1), pp - 1))
             stages = tuple(asked.told(flags, stage) for stage in kinds)
-            times = [
-                step(at, asked.cluster, moved_bytes(at), overlaps=True).predicted_step_s
-                for at in (stages[0], stages[-1])
-            ]
-            took = math.inf if any(map(math.isnan, times)) else max(times)
+            took = slowest_step_s((stages[0], stages[-1]), asked.cluster, overlaps=True)
             yield Candidate(flags, stages, took)
 
 

@@ -6,7 +6,8 @@ as are stages; what replicas send is hidden where that is asked for (``--overlap
 """
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from brimful.cost.comm import Collective, collective_seconds
 from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
 from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.megatron.layout import HALF_BYTES, Layout
+from brimful.megatron.stage import moved_bytes
 from brimful.megatron.states import model_bytes, moment_bytes, parameters
 
 if TYPE_CHECKING:
@@ -28,39 +30,36 @@ _UPDATE_PASSES = 2
 """Every state is read and written."""
 
 
-class Step(NamedTuple):
-    """How long a step takes.
-
-    Attributes:
-        predicted_step_s: In all; NaN where a rate or a link is unknown.
-    """
-
-    predicted_step_s: float
-
-
-def step(at: Layout, cluster: Cluster, moved_bytes: float, *, overlaps: bool) -> Step:
-    """Predict the time of a step of the stage that has most to do.
+def slowest_step_s(stages: Iterable[Layout], cluster: Cluster, *, overlaps: bool) -> float:
+    """Predict the seconds of a step: of the stage that has most to do, with what it waits for.
 
     Args:
-        at: That stage's process.
+        stages: A process of each kind.
         cluster: On what.
-        moved_bytes: Of all blocks of one micro-batch on the stage, forward and backward.
         overlaps: Whether what replicas send runs beside backward.
+
+    Returns:
+        Infinity where a rate or a link is unknown.
     """
+    times = [_step_s(at, cluster, overlaps=overlaps) for at in stages]
+    return math.inf if any(map(math.isnan, times)) else max(times)
+
+
+def _step_s(at: Layout, cluster: Cluster, *, overlaps: bool) -> float:
     device = cluster.device
     precision: Precision = "bf16" if at.is_half else "fp32"
     share = efficiency_of(device)
     size = ProductSize(at.tokens, at.hidden / at.tp)
     rate = matrix_rate(device, precision)
     if not rate:
-        return Step(math.nan)
+        return math.nan
     products, attended = _flops(at)
     again = _share_again(at)
     passes = 1 + _BACKWARD + again
     again = max(again, float(at.recompute == "selective"))
     compute = passes * products / (rate * float(product_share(device, precision, size)))
     compute += (1 + _ATTENTION_BACKWARD + again) * attended / (rate * share.attention_share)
-    moved = 2 * moved_bytes / (device.memory_bytes_per_s * share.memory_share)
+    moved = 2 * moved_bytes(at) / (device.memory_bytes_per_s * share.memory_share)
     micro = compute + moved
     waited = _waited(at, cluster) * (1 + _share_again(at) / 2)
     bubble = (micro + waited) * (at.pp - 1) / at.vp
@@ -68,8 +67,7 @@ def step(at: Layout, cluster: Cluster, moved_bytes: float, *, overlaps: bool) ->
     exposed = max(0.0, replicas - at.num_micro * micro * _BACKWARD / 3) if overlaps else replicas
     states = sum(model_bytes(at)) + sum(moment_bytes(at))
     update = _UPDATE_PASSES * states / (device.memory_bytes_per_s * share.memory_share)
-    total = at.num_micro * (micro + waited) + bubble + exposed + update
-    return Step(total)
+    return at.num_micro * (micro + waited) + bubble + exposed + update
 
 
 def _share_again(at: Layout) -> float:
@@ -120,9 +118,8 @@ def _waited(at: Layout, cluster: Cluster) -> float:
         seconds += at.layers_here * 4 * of("all-reduce", rows, at.tp)
     if at.experts.num and at.experts.ep > 1:
         sent = at.between * at.experts.topk * at.hidden * HALF_BYTES
-        seconds += (
-            4 * sum(at.experts.layers[: at.layers_here]) * of("all-to-all", sent, at.experts.ep)
-        )
+        mixtures = sum(at.experts.layers[number] for number in at.numbers_here)
+        seconds += 4 * mixtures * of("all-to-all", sent, at.experts.ep)
     if at.pp > 1:
         stride = at.tp * at.cp * at.dp
         seconds += 2 * at.vp * of("send", at.between * at.hidden * HALF_BYTES, 2, stride)

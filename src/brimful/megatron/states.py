@@ -12,7 +12,7 @@ from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 
 def layer_parameters(at: Layout, *, is_mixture: bool) -> tuple[list[int], list[int]]:
     """Elements of each parameter of a layer on this process, and of those of experts alone."""
-    norm = [at.hidden] * (1 if at.is_rms else 2)
+    norm = [at.hidden] * at.norm_vectors
     of_attention = [*norm, *(_latent(at) if at.latent.is_used else _attention(at)), *norm]
     if not is_mixture:
         return of_attention + _mlp(at, at.ffn // at.tp), []
@@ -27,7 +27,7 @@ def _attention(at: Layout) -> list[int]:
     return [
         at.hidden * qkv, *([qkv] if at.qkv_bias else []),
         at.queries * at.hidden, *([at.hidden] if at.has_bias else []),
-        *([at.channels] * (2 if at.is_rms else 4) if at.norms_heads else []),
+        *([at.channels] * 2 * at.norm_vectors if at.norms_heads else []),
     ]  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def _latent(at: Layout) -> list[int]:
         (latent.query_rank or at.hidden) * of_query,
         at.hidden * (latent.key_rank + latent.positions),
         latent.key_rank * heads * (latent.width + latent.value_width),
-        *(rank for rank in ranks if rank for _ in range(1 if at.is_rms else 2)),
+        *(rank for rank in ranks if rank for _ in range(at.norm_vectors)),
         heads * latent.value_width * at.hidden,
     ]
 
@@ -60,22 +60,20 @@ def parameters(at: Layout) -> tuple[list[int], list[int]]:
     rows = at.vocab // at.tp * at.hidden
     found: list[int] = []
     of_experts: list[int] = []
-    for chunk in range(at.vp):
-        first = at.first_of(chunk)
-        for index in range(first, first + at.layers_of(chunk)):
-            plain, experts = layer_parameters(at, is_mixture=at.experts.layers[index])
-            found += plain
-            of_experts += experts
+    for number in at.numbers_here:
+        plain, experts = layer_parameters(at, is_mixture=at.experts.layers[number])
+        found += plain
+        of_experts += experts
     if at.decoder is not None:
         plain, _ = layer_parameters(at.decoder, is_mixture=False)
-        norm = [at.hidden] * (1 if at.is_rms else 2)
+        norm = [at.hidden] * at.norm_vectors
         each = [*plain, *norm, *_attention(at)]  # another attention, to the encoder's result
         found += [*(each * at.decoder.num_layers), *norm, at.vocab // at.tp]
     if at.is_first:
         found += [rows, *([at.max_positions * at.hidden] if at.has_positions else [])]
         found += [2 * at.hidden] if at.has_binary_head else []
     if at.is_last:
-        found += [at.hidden] * (1 if at.is_rms else 2)
+        found += [at.hidden] * at.norm_vectors
         found += [rows] if not at.is_tied or not at.is_first else []
         found += _head_of_bert(at) if at.is_bert else []
     return found, of_experts

@@ -3,7 +3,6 @@
 import math
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -12,9 +11,10 @@ from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.gpus import load_cluster
-from brimful.megatron.layout import Layout, layout
-from brimful.megatron.speed import step
-from brimful.megatron.stage import Peak, moved_bytes, peak
+from brimful.megatron.command_line import read_layout
+from brimful.megatron.layout import Layout
+from brimful.megatron.speed import slowest_step_s
+from brimful.megatron.stage import Peak, peak
 from brimful.plan import Word
 from brimful.programs import megatron
 from brimful.programs.base import Command, Rank
@@ -73,12 +73,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     notes: tuple[str, ...]
 
 
-class _Found(NamedTuple):
-    at: Layout
-    peak: Peak
-    step_s: float
-
-
 def predict_program(
     text: str, world_size: int | None, gpu: str, *, per_node: int = megatron.NODE, network: str = ""
 ) -> Prediction:
@@ -107,10 +101,8 @@ def predict_program(
     if cluster.device.kernels != "cuda":
         raise UnsupportedError("Megatron-LM's formulas are of CUDA GPUs; give --gpus, as 8xh100")
     room, capability = room_of(cluster.device), version_of(cluster.device.capability)
-    overlaps = told.flags.has("--overlap-grad-reduce")
-
-    def of_stage(stage: int) -> _Found:
-        at = layout(
+    stages = [
+        read_layout(
             told.flags,
             vocab=told.vocab,
             world_size=told.world_size,
@@ -118,35 +110,42 @@ def predict_program(
             capability=capability,
             kind=megatron.WITH_FORMULA[name],
         )
-        found = peak(at, cublas_bytes=_cublas_bytes(command), capacity_bytes=room.most_bytes)
-        took = step(at, cluster, moved_bytes(at), overlaps=overlaps)
-        return _Found(at, found, took.predicted_step_s)
-
-    def of_rank(rank: Rank, found: _Found) -> RankPrediction:
-        return RankPrediction(
-            rank=rank.rank,
-            words=rank.words,
-            predicted_peak_allocated_bytes=found.peak.predicted_peak_allocated_bytes,
-            predicted_peak_reserved_bytes=found.peak.predicted_peak_reserved_bytes,
-            predicted_between_steps_bytes=found.peak.between_steps_bytes,
-            state_bytes=found.peak.state_bytes,
-            place=found.peak.place,
-            word=_word(found.peak, room),
-            capacity_bytes=room.most_bytes,
-        )
-
-    stages = [of_stage(stage) for stage in told.stages]
-    slowest = max(stages, key=lambda each: each.step_s)
-    at = slowest.at
-    rows = at.micro_batch * at.num_micro * at.dp
-    is_known = math.isfinite(slowest.step_s) and at.decoder is None  # two lengths: not told
+        for stage in told.stages
+    ]
+    cublas_bytes = _cublas_bytes(command)
+    ranks = tuple(
+        _prediction(rank, peak(at, cublas_bytes=cublas_bytes, capacity_bytes=room.most_bytes), room)
+        for rank, at in zip(told.ranks, stages, strict=True)
+    )
+    overlaps = told.flags.has("--overlap-grad-reduce")
+    step_s = slowest_step_s(stages, cluster, overlaps=overlaps)
+    is_known = math.isfinite(step_s) and stages[0].decoder is None  # two lengths: not told
     return Prediction(
         name=f"Megatron-LM's {told.name}",
         world_size=told.world_size,
-        ranks=tuple(map(of_rank, told.ranks, stages)),
-        predicted_step_s=slowest.step_s if is_known else None,
-        predicted_tokens_per_s=rows * at.seq_len / slowest.step_s if is_known else None,
+        ranks=ranks,
+        predicted_step_s=step_s if is_known else None,
+        predicted_tokens_per_s=_tokens(stages[0]) / step_s if is_known else None,
         notes=told.notes,
+    )
+
+
+def _tokens(at: Layout) -> int:
+    """Return the tokens of a step, of all replicas."""
+    return at.micro_batch * at.num_micro * at.dp * at.seq_len
+
+
+def _prediction(rank: Rank, found: Peak, room: Room) -> RankPrediction:
+    return RankPrediction(
+        rank=rank.rank,
+        words=rank.words,
+        predicted_peak_allocated_bytes=found.predicted_peak_allocated_bytes,
+        predicted_peak_reserved_bytes=found.predicted_peak_reserved_bytes,
+        predicted_between_steps_bytes=found.between_steps_bytes,
+        state_bytes=found.state_bytes,
+        place=found.place,
+        word=_word(found, room),
+        capacity_bytes=room.most_bytes,
     )
 
 

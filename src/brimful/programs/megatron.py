@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.errors import InputError
-from brimful.megatron.layout import Kind
+from brimful.megatron.command_line import Kind
 from brimful.programs.base import STEPS, Command, Flags, Program, Rank, flags_of
 
 SCRIPT = "pretrain_gpt.py"

@@ -12,7 +12,8 @@ from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job
 from brimful.megatron.arguments import model_arguments
-from brimful.megatron.layout import Layout, layout
+from brimful.megatron.command_line import read_layout
+from brimful.megatron.layout import Layout
 from brimful.megatron.search import Asked, search
 from brimful.megatron.states import parameters
 from brimful.models.config import exact_count
@@ -87,7 +88,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
     capacity = int(room_of(cluster.device).firm_bytes / (1 + _MARGIN))
 
     def told(flags: Sequence[str], stage: int, world_size: int = cluster.num_devices) -> Layout:
-        return layout(
+        return read_layout(
             flags_of((*fixed, *flags), SCRIPT),
             vocab=job.model.vocab_size,
             world_size=world_size,

@@ -1,0 +1,400 @@
+"""Megatron-LM's command line, read as a process; what has no formula is refused by its flag.
+
+Defaults are those of Megatron-LM 0.20 (``megatron/training/arguments.py``,
+``core/transformer/transformer_config.py``).
+"""
+
+import re
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.cuda_chips import Version
+from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
+from brimful.programs.base import Flags
+
+Kind = Literal["gpt", "bert", "t5"]
+"""Whose script runs."""
+_KERNELS = ("unfused", "flash", "fused")
+_NEEDED = (
+    "--hidden-size", "--num-attention-heads", "--max-position-embeddings", "--micro-batch-size",
+)  # fmt: skip
+_LENGTHS = {"t5": ("--encoder-seq-length", "--decoder-seq-length")}
+_KNOWN = {
+    "--recompute-granularity": ("selective", "full"),
+    "--recompute-method": ("uniform", "block"),
+    "--recompute-modules": ("core_attn",),
+    "--attention-backend": ("auto", "fused", "flash", "unfused", "local"),
+    "--transformer-impl": ("transformer_engine", "local"),
+    "--normalization": ("LayerNorm", "RMSNorm"),
+    "--position-embedding-type": ("learned_absolute", "rope", "yarn", "none"),
+    "--moe-token-dispatcher-type": ("allgather", "alltoall"),
+    "--cross-entropy-fusion-impl": ("native", "te"),
+    "--optimizer": ("adam",),
+    "--cuda-graph-impl": ("none",),
+}
+"""Values that have a formula, of flags that have others too."""
+_ROTARY = ("rope", "yarn")
+_WIDE = ("fp32", "fp64")
+_LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
+_NOT_YET = {
+    "--use-megatron-fsdp": "its own FSDP",
+    "--use-torch-fsdp2": "FSDP2",
+    "--moe-pad-expert-input-to-capacity": "experts with a capacity",
+    "--moe-expert-capacity-factor": "experts with a capacity",
+    "--moe-shared-expert-overlap": "overlapped shared experts",
+    "--moe-shared-expert-gate": "gated shared experts",
+    "--fp8-format": "fp8",
+    "--fp4-format": "fp4",
+    "--experimental-attention-variant": "linear and sparse attention",
+    "--optimizer-cpu-offload": "an optimizer on the host",
+    "--fine-grained-activation-offloading": "activations on the host",
+    "--mtp-num-layers": "prediction of several tokens",
+    "--enable-cuda-graph": "CUDA graphs",
+    "--external-cuda-graph": "CUDA graphs",
+    "--pipeline-model-parallel-layout": "a layout of stages by layer",
+    "--heterogeneous-layers-config-path": "layers that differ",
+    "--use-transformer-engine-op-fuser": "operations that Transformer Engine fuses itself",
+    "--delay-wgrad-compute": "delayed gradients of weights",
+    "--overlap-moe-expert-parallel-comm": "overlapped exchanges of experts",
+    "--tp-comm-overlap": "user buffers",
+    "--window-size": "windows",
+    "--use-precision-aware-optimizer": "states of other types",
+    "--export-kd-cfg": "distillation",
+    "--defer-embedding-wgrad-compute": "a deferred gradient of the embedding",
+    "--fp32-residual-connection": "a residual stream in fp32",
+    "--attention-output-gate": "gates of attention",
+    "--enable-mhc-connections": "several residual streams",
+    "--moe-latent-size": "experts on a latent",
+    "--moe-enable-deepep": "DeepEP",
+    "--moe-apply-probs-on-input": "probabilities before experts",
+    "--moe-layer-recompute": "recomputed mixtures",
+    "--distribute-saved-activations": "kept activations that are shared",
+    "--mlp-chunks-for-training": "an MLP in pieces",
+    "--softmax-type": "softmax of another kind",
+    "--freeze-all-layers": "frozen layers",
+    "--heterogeneous-layers-config-encoded-json": "layers that differ",
+    "--te-precision-config-file": "recipes by layer",
+    "--quick-geglu": "quick GEGLU",
+    "--no-bias-swiglu-fusion": "an unfused SwiGLU",
+    "--img-h": "images",
+    "--spec": "blocks of one's own",
+    "--yaml-cfg": "a YAML of its configuration",
+}
+"""Flags of what has no formula yet: the program itself runs it."""
+
+
+def read_layout(  # noqa: PLR0913 - each by its name
+    flags: Flags, *, vocab: int, world_size: int, stage: int, capability: Version, kind: Kind
+) -> Layout:
+    """Read a command line.
+
+    Args:
+        flags: Of the script.
+        vocab: Rows of the vocabulary, before they are padded.
+        world_size: Processes.
+        stage: Of which pipeline stage.
+        capability: The card's.
+        kind: Whose script it is.
+
+    Raises:
+        InputError: A number is none.
+        UnsupportedError: It asks for what has no formula.
+    """
+    for flag, words in _NOT_YET.items():
+        if flags.has(flag):
+            raise UnsupportedError(f"{words} ({flag}) of Megatron-LM has no formula; simulate it")
+    _check_known(flags, kind)
+    told = {
+        **_model(flags, vocab),
+        **_degrees(flags, world_size),
+        **_switches(flags, capability),
+        **_recomputed(flags),
+        "stage": stage,
+        "capability": capability,
+        "experts": _experts(flags),
+        "latent": _latent(flags),
+        "is_bert": kind == "bert",
+        "has_binary_head": kind == "bert" and not flags.has("--bert-no-binary-head"),
+        "decoder": None,
+        "is_decoder": False,
+    }
+    at = _t5(flags, told) if kind == "t5" else Layout(**told)
+    if kind == "t5" and at.pp > 1:
+        raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
+    _check_cuts(at, flags)
+    _check_stages(at)
+    return at
+
+
+def _check_known(flags: Flags, kind: Kind) -> None:
+    """Refuse what is missing, and values that have no formula.
+
+    Raises:
+        InputError: A flag is missing that Megatron wants.
+        UnsupportedError: A value has no formula.
+    """
+    lengths = _LENGTHS.get(kind, ("--num-layers", "--seq-length"))
+    for flag in (*_NEEDED, *lengths):
+        if not flags.has(flag):
+            raise InputError(f"the command line says no {flag}; add it")
+    for flag, known in _KNOWN.items():
+        given = flags.text(flag)
+        if given and given not in known:
+            raise UnsupportedError(
+                f"{flag} {given} of Megatron-LM has no formula (those that have: "
+                f"{', '.join(known)}); simulate it"
+            )
+    if not flags.has("--bf16") and not flags.has("--fp16"):
+        raise UnsupportedError("Megatron-LM in fp32 has no formula; add --bf16, or simulate it")
+    by_unit = flags.text("--recompute-method") != "block"
+    if by_unit and flags.first("--recompute-num-layers", default=1) > 1:
+        raise UnsupportedError("recomputed units of several layers have no formula; simulate it")
+
+
+def _check_cuts(at: Layout, flags: Flags) -> None:
+    """Refuse numbers that Megatron refuses: what is cut has to be cut evenly.
+
+    Raises:
+        InputError: Two do not go together.
+    """
+    tp, cp, experts = at.tp, at.cp, at.experts
+    micro, dp, instances = at.micro_batch, at.dp, at.optimizer_instances
+    rows = flags.first("--global-batch-size", default=micro * dp)
+    wanted = (
+        ("--num-attention-heads", at.heads, tp, f"tp {tp}"),
+        ("--num-query-groups", at.groups, tp, f"tp {tp}"),
+        ("--ffn-hidden-size", at.ffn, tp, f"tp {tp}"),
+        ("--num-experts", experts.num, experts.ep, f"ep {experts.ep}"),
+        ("--moe-ffn-hidden-size", experts.ffn, experts.etp, f"etp {experts.etp}"),
+        ("--global-batch-size", rows, micro * dp, f"micro-batch {micro} x {dp} replicas"),
+        ("--seq-length", at.seq_len, 2 * cp if cp > 1 else 1, f"2 x cp {cp}"),
+        ("--seq-length", at.seq_len, tp if at.sequence_parallel else 1, f"tp {tp}"),
+        ("the replicas", dp * cp, instances, f"{instances} optimizer instances"),
+    )
+    for what, number, parts, why in wanted:
+        if number % parts:
+            raise InputError(f"{what} is {number}, no multiple of {parts} ({why}); change one")
+    if experts.num and experts.topk > experts.num:
+        raise InputError(f"--moe-router-topk {experts.topk} is over --num-experts {experts.num}")
+
+
+def _check_stages(at: Layout) -> None:
+    """Refuse layers that stages do not hold all of.
+
+    Raises:
+        InputError: Some are left over.
+    """
+    held = sum(replace(at, stage=stage).layers_here for stage in range(at.pp))
+    if held != at.num_layers:
+        raise InputError(
+            f"{at.num_layers} layers do not divide over {at.pp * at.vp} chunks (pp {at.pp} x "
+            f"{at.vp} virtual stages): these hold {held}; change one"
+        )
+
+
+def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
+    """Return an encoder, with its decoder, whose lengths and layers are flags of their own."""
+    number, layers = flags.first, told["num_layers"]
+    encoder, decoder = (
+        told
+        | {
+            "num_layers": num,
+            "seq_len": length,
+            "key_len": length,
+            "mask": False,
+            "experts": replace(told["experts"], layers=(False,) * num),
+        }
+        for num, length in (
+            (
+                number("--encoder-num-layers", default=layers),
+                number("--encoder-seq-length", default=told["seq_len"]),
+            ),
+            (
+                number("--decoder-num-layers", default=layers),
+                number("--decoder-seq-length", default=1),
+            ),
+        )
+    )
+    return Layout(**(encoder | {"decoder": Layout(**(decoder | {"is_decoder": True}))}))
+
+
+def _ffn(flags: Flags) -> int:
+    """Return the width of an MLP: of gated ones two thirds, a multiple of 64."""
+    hidden = flags.first("--hidden-size", default=1)
+    plain = 4 * hidden * 2 // 3 // 64 * 64 if flags.has("--swiglu") else 4 * hidden
+    return flags.first("--ffn-hidden-size", default=plain)
+
+
+def _model(flags: Flags, vocab: int) -> dict[str, Any]:
+    number, has = flags.first, flags.has
+    hidden = number("--hidden-size", default=1)
+    heads = number("--num-attention-heads", default=1)
+    is_gated = has("--swiglu")
+    has_bias = not has("--disable-bias-linear")
+    multiple = number("--make-vocab-size-divisible-by", default=128)
+    multiple *= number("--tensor-model-parallel-size", default=1)
+    positions = flags.text("--position-embedding-type") or "learned_absolute"
+    if has("--use-rotary-position-embeddings"):  # as older command lines say it
+        positions = "rope"
+    return {
+        "num_layers": number("--num-layers", default=1),
+        "hidden": hidden,
+        "heads": heads,
+        "groups": number("--num-query-groups", default=1)
+        if has("--group-query-attention")
+        else heads,
+        "channels": number("--kv-channels", default=hidden // heads),
+        "ffn": _ffn(flags),
+        "is_gated": is_gated,
+        "has_bias": has_bias,
+        "qkv_bias": has_bias or has("--add-qkv-bias"),
+        "norms_heads": has("--qk-layernorm") and not has("--multi-latent-attention"),
+        "is_rms": flags.text("--normalization") == "RMSNorm",
+        "has_positions": positions == "learned_absolute",
+        "has_rope": positions in _ROTARY,
+        "is_tied": not has("--untie-embeddings-and-output-weights"),
+        "vocab": number("--padded-vocab-size", default=-(-vocab // multiple) * multiple),
+        "max_positions": number("--max-position-embeddings", default=1),
+        "seq_len": number("--seq-length", default=1),
+        "key_len": number("--seq-length", default=1),
+        "micro_batch": number("--micro-batch-size", default=1),
+    }
+
+
+def _degrees(flags: Flags, world_size: int) -> dict[str, Any]:
+    number, has = flags.first, flags.has
+    tp = number("--tensor-model-parallel-size", default=1)
+    pp = number("--pipeline-model-parallel-size", default=1)
+    cp = number("--context-parallel-size", default=1)
+    dp = max(1, world_size // (tp * pp * cp))
+    of_embedding = has("--account-for-embedding-in-pipeline-split")
+    of_loss = has("--account-for-loss-in-pipeline-split")
+    layers = number("--num-layers", default=1) + of_embedding + of_loss
+    by_chunk = number("--num-layers-per-virtual-pipeline-stage", default=0)
+    chunks = number("--num-virtual-stages-per-pipeline-rank", default=1)
+    micro = number("--micro-batch-size", default=1)
+    rows = number("--global-batch-size", default=micro * dp)
+    return {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp": dp,
+        "vp": max(1, -(-layers // pp // by_chunk)) if by_chunk else chunks,
+        "num_micro": max(1, rows // (micro * dp)),
+        "group": number("--microbatch-group-size-per-virtual-pipeline-stage", default=pp),
+        "first_layers": number("--decoder-first-pipeline-num-layers", default=0),
+        "last_layers": number("--decoder-last-pipeline-num-layers", default=0),
+        "counts_embedding": of_embedding,
+        "counts_loss": of_loss,
+        "sequence_parallel": has("--sequence-parallel") and tp > 1,
+        "distributed_optimizer": has("--use-distributed-optimizer"),
+        "optimizer_instances": number("--num-distributed-optimizer-instances", default=1),
+    }
+
+
+def _experts(flags: Flags) -> Experts:
+    number, has = flags.first, flags.has
+    layers = number("--num-layers", default=1)
+    tp = number("--tensor-model-parallel-size", default=1)
+    num = number("--num-experts", default=0)
+    return Experts(
+        num=num,
+        topk=number("--moe-router-topk", default=2),
+        ffn=number("--moe-ffn-hidden-size", default=_ffn(flags)),
+        shared_ffn=number("--moe-shared-expert-intermediate-size", default=0),
+        ep=number("--expert-model-parallel-size", default=1),
+        etp=number("--expert-tensor-parallel-size", default=tp),
+        dispatcher=flags.text("--moe-token-dispatcher-type") or "allgather",
+        is_grouped=has("--moe-grouped-gemm"),
+        is_wide=flags.text("--moe-router-dtype") in _WIDE,
+        layers=_mixtures(flags.text("--moe-layer-freq") or "1", layers, is_any=num > 0),
+    )
+
+
+def _latent(flags: Flags) -> Latent:
+    number = flags.first
+    return Latent(
+        is_used=flags.has("--multi-latent-attention"),
+        query_rank=number("--q-lora-rank", default=0),
+        key_rank=number("--kv-lora-rank", default=32),
+        width=number("--qk-head-dim", default=128),
+        positions=number("--qk-pos-emb-head-dim", default=64),
+        value_width=number("--v-head-dim", default=128),
+        is_normed=flags.has("--qk-layernorm"),
+    )
+
+
+def _mixtures(text: str, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
+    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if not is_any:
+        return (False,) * num_layers
+    plain = text.replace(" ", "").strip("()")
+    if plain.isdecimal() and int(plain):
+        return tuple(layer % int(plain) == 0 for layer in range(num_layers))
+    found: list[bool] = []
+    for part in plain.split("+"):
+        matched = _LIST.fullmatch(part)
+        if matched is None:
+            raise InputError(
+                f"--moe-layer-freq {text} is no number and no list of 0 and 1; give one"
+            )
+        found += [each == "1" for each in matched[1].split(",")] * int(matched[2] or 1)
+    if len(found) != num_layers:
+        raise InputError(
+            f"--moe-layer-freq {text} is of {len(found)} layers and --num-layers is {num_layers}; "
+            f"give one for each"
+        )
+    return tuple(found)
+
+
+def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
+    has = flags.has
+    is_te = flags.text("--transformer-impl") != "local"
+    # Gradients of bf16 are added up in fp32 unless it is said, those of fp16 only where it is.
+    is_wide = not has("--fp16") or has("--accumulate-allreduce-grads-in-fp32")
+    kind = flags.text("--cross-entropy-fusion-impl") or "native"
+    return {
+        "attention": _attention(flags, capability, is_te=is_te),
+        "hidden_dropout": _drops(flags, "--hidden-dropout"),
+        "attention_dropout": _drops(flags, "--attention-dropout"),
+        "transformer_engine": is_te,
+        "fuses_wgrad": not has("--no-gradient-accumulation-fusion"),
+        "is_half": has("--bf16") or has("--fp16"),
+        "grads_bytes": FLOAT_BYTES if is_wide and not has("--grad-reduce-in-bf16") else HALF_BYTES,
+        "loss": kind if has("--cross-entropy-loss-fusion") else "none",
+        "mask": not has("--no-create-attention-mask-in-dataloader"),
+        "counts_zeros": has("--log-num-zeros-in-grad"),
+        "fused_softmax": is_te or not has("--no-masked-softmax-fusion"),
+    }
+
+
+def _recomputed(flags: Flags) -> dict[str, Any]:
+    given = flags.text("--recompute-granularity")
+    if not given and flags.has("--recompute-activations"):
+        given = "selective"
+    return {
+        "recompute": given,
+        "recompute_modules": tuple(flags.text("--recompute-modules").split()) or ("core_attn",),
+        "recompute_layers": flags.first("--recompute-num-layers", default=1),
+        "recompute_method": flags.text("--recompute-method") or "uniform",
+    }
+
+
+def _drops(flags: Flags, name: str) -> bool:
+    return flags.share(name, default=0.1) > 0  # unless it is said
+
+
+def _attention(flags: Flags, capability: Version, *, is_te: bool) -> str:
+    """Return the kernel: cuDNN's on Hopper and later, flash-attn's before, unless it is said."""
+    asked = flags.text("--attention-backend")
+    if not is_te or asked == "local":
+        return "local"
+    if asked in _KERNELS:
+        return asked
+    return "flash" if flags.has("--use-flash-attn") or capability < HOPPER else "fused"
