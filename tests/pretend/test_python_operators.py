@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from brimful import pretend
+from brimful.errors import OutOfTimeError
 
 pytestmark = pytest.mark.torch
 _ROWS = 1024
@@ -21,7 +22,12 @@ def _absent(x: torch.Tensor) -> torch.Tensor:
     raise ImportError(f"the kernel of {x.shape} is not installed")
 
 
-for each in (_wide, _absent):
+@torch.library.custom_op("brimful_test::late", mutates_args=())
+def _late(x: torch.Tensor) -> torch.Tensor:
+    raise OutOfTimeError(f"no time is left for {x.shape}")
+
+
+for each in (_wide, _absent, _late):
     each.register_fake(torch.empty_like)
 
 
@@ -41,3 +47,8 @@ def test_what_cannot_run_is_taken_from_its_fake_and_said_to_be_unknown():
     report = _report(_absent)
     assert report.simulated_peak_block_bytes == 2 * _BYTES
     assert [each.op for each in report.unknown_ops] == ["brimful_test.absent.default"]
+
+
+def test_a_budget_that_ends_inside_of_one_is_not_taken_for_a_missing_kernel():
+    with pytest.raises(OutOfTimeError):
+        _report(_late)

@@ -14,6 +14,7 @@ import torch
 from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 
+from brimful.errors import OutOfTimeError
 from brimful.pretend import kernels
 
 ENGINE_AND_PYTHON = 2
@@ -118,6 +119,8 @@ def _written_in_python(func: Any) -> Any:
         kernel = by_device.get(kernels.current(), by_device.get(None))
         try:
             return as_program(kernel)(*args, **kwargs) if kernel else NotImplemented
+        except OutOfTimeError:
+            raise
         except Exception:  # noqa: BLE001 - whatever it needs that is not here
             return NotImplemented
 
