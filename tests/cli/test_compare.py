@@ -94,3 +94,30 @@ def test_bad_input_is_one_sentence(brimful, folder, flags, reason):
     assert said.code == 2
     assert reason in said.err
     assert said.err.count("\n") == 1 + said.err.startswith("comparing ...")
+
+
+def test_ctrl_c_within_a_mode_of_pytorchs_is_an_interrupt(brimful, folder, monkeypatch):
+    """What an interrupt ends may fail itself: torch.device's mode did, seldom."""
+    del folder
+
+    def interrupted(_arguments):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("trying to pop from empty mode stack")
+
+    monkeypatch.setattr("brimful.cli.main._dispatch", interrupted)
+    said = brimful("precision", *SHORT)
+    assert said.code == 130
+    assert "interrupted" in said.err
+
+
+def test_no_other_error_is_taken_for_an_interrupt(brimful, folder, monkeypatch):
+    del folder
+
+    def failing(_arguments):
+        raise RuntimeError("of a program")
+
+    monkeypatch.setattr("brimful.cli.main._dispatch", failing)
+    with pytest.raises(RuntimeError, match="of a program"):
+        brimful("precision", *SHORT)

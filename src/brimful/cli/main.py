@@ -101,10 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _complain(_without(error, arguments), BAD_INPUT)
     except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
+        code = _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
         _silence_stdout()
-        return 0
+        code = 0
     except OSError as error:
         # What no layer foresaw: mostly the output itself on a full disk.
         _silence_stdout()
@@ -114,7 +114,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"the path",
             BAD_INPUT,
         )
+    except Exception as error:
+        if not _is_of_interrupt(error):
+            raise
+        code = _complain("interrupted", INTERRUPTED)
     return code
+
+
+def _is_of_interrupt(error: BaseException | None) -> bool:
+    """Whether an error came of a Ctrl-C: what that ends, as a mode of PyTorch's, may fail too."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
 
 
 def _without(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
