@@ -234,10 +234,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
             if storage is not None:
                 bare.set_(storage, offset, shape, stride)
         fields = self._fields.get(device)
-        if fields is None:
-            found = FakeTensor(self, bare, device, requires_grad=requires_grad)
-            self._fields[device] = dict(vars(found))
-            return found
+        if fields is None:  # its signature is another in each version; what it keeps is not
+            fields = self._fields[device] = dict(vars(FakeTensor(self, bare, device)))
         found = torch.Tensor._make_subclass(  # noqa: SLF001
             FakeTensor, bare, requires_grad, dispatch_device=True, device_for_backend_keys=device
         )

@@ -65,6 +65,8 @@ _COLLECTIVES = "c10d"
 """Namespace of what processes ask of each other."""
 _MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
 """What tells of operations whose parts a tape is to see."""
+COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes")
+"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for."""
 STANDS_FOR = "stands_for"
 """Attribute of an autograd node of ours: the name of the program's node that is in its place."""
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
@@ -234,8 +236,9 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Return counters of a device under the names of ``torch.cuda.memory_stats``."""
         builder = self._builder(torch.device(NAME, index))
         return {
-            "allocated_bytes.all.current": builder.live_bytes,
-            "allocated_bytes.all.peak": builder.peak_bytes,
+            f"{counter}.all.{when}": num_bytes
+            for counter in COUNTERS_OF_LIVE_BYTES
+            for when, num_bytes in (("current", builder.live_bytes), ("peak", builder.peak_bytes))
         }
 
     def reset_peak(self, index: int) -> None:

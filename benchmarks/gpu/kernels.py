@@ -1,0 +1,615 @@
+"""What single operations allocate beside their results, on a real GPU or on the pretend one.
+
+``python benchmarks/gpu/kernels.py`` on a GPU, ``brimful pretend benchmarks/gpu/kernels.py`` without
+one: the same calls, a JSON object a line. Where both are there,
+``kernels.py --compare MEASURED SIMULATED`` says what differs.
+
+Bytes are the allocator's requested bytes: the most that a call takes beyond what was there before
+it, what it leaves, and on a real GPU every allocation (+) and release (-) in order. Each call is
+made twice: libraries make workspaces of their own the first time.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody writes it
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+CUDA = "cuda"
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+KINDS = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
+MANY_EVENTS = 60
+"""Of one call; a call with more is not followed event by event."""
+Call = Callable[[], Any]
+Named = tuple[str, Callable[[], Call]]
+"""A call's name, and what makes its inputs and returns it."""
+
+
+def randn(*shape: int, dtype: torch.dtype = FP32, grad: bool = False) -> torch.Tensor:
+    """Make random values on the GPU."""
+    return torch.randn(*shape, device=CUDA, dtype=dtype, requires_grad=grad)
+
+
+def backward_of(out: torch.Tensor, *inputs: torch.Tensor) -> Call:
+    """Return a call of the backward pass of a result, for inputs that want gradients."""
+    grad = torch.ones_like(out)
+    return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
+
+
+# -- attention --
+
+
+def attention(  # noqa: PLR0913 - a call's sizes
+    kernel: SDPBackend, *, batch: int, heads: int, groups: int, tokens: int, dim: int,
+    dtype: torch.dtype, causal: bool, back: bool, keys: int = 0, masked: bool = False,
+    dropout: float = 0.0, transposed: bool = False,
+) -> Callable[[], Call]:  # fmt: skip
+    """Return what makes a call of one attention kernel; ``groups`` are key heads."""
+
+    def made() -> Call:
+        def heads_of(num: int, length: int) -> torch.Tensor:
+            if transposed:  # as projections leave them: tokens before heads
+                return randn(batch, length, num, dim, dtype=dtype).transpose(1, 2).requires_grad_()
+            return randn(batch, num, length, dim, dtype=dtype, grad=True)
+
+        query = heads_of(heads, tokens)
+        key, value = (heads_of(groups, keys or tokens) for _ in range(2))
+        mask = randn(batch, 1, tokens, keys or tokens, dtype=dtype) if masked else None
+
+        def forward() -> torch.Tensor:
+            with sdpa_kernel(kernel):
+                return F.scaled_dot_product_attention(
+                    query, key, value, attn_mask=mask, is_causal=causal, dropout_p=dropout,
+                    enable_gqa=groups != heads,
+                )  # fmt: skip
+
+        return backward_of(forward(), query, key, value) if back else forward
+
+    return made
+
+
+def _attention_shapes() -> Iterator[dict[str, Any]]:
+    plain = {"batch": 2, "heads": 16, "groups": 16, "tokens": 1024, "dim": 64, "dtype": BF16,
+             "causal": True}  # fmt: skip
+    for dim in (64, 80, 96, 128, 192, 256):
+        yield plain | {"dim": dim}
+    for tokens in (128, 300, 512, 1000, 2048, 4096, 8192):
+        yield plain | {"tokens": tokens}
+        yield plain | {"tokens": tokens, "dim": 128, "heads": 32, "groups": 8, "transposed": True}
+    for batch in (1, 3, 4, 8):
+        yield plain | {"batch": batch}
+    for groups in (1, 2, 4, 8):
+        yield plain | {"groups": groups}
+        yield plain | {"groups": groups, "dim": 128, "tokens": 2048, "batch": 1}
+    for heads in (8, 12, 25, 32):
+        yield plain | {"heads": heads, "groups": heads}
+    yield plain | {"causal": False}
+    yield plain | {"causal": False, "masked": True}
+    yield plain | {"causal": False, "keys": 777}
+    yield plain | {"dropout": 0.1}
+    yield plain | {"dtype": FP16}
+    yield plain | {"transposed": True}
+    yield plain | {"heads": 32, "groups": 8, "dim": 128, "tokens": 4096, "batch": 1}
+
+
+def _spelled(sizes: dict[str, Any]) -> str:
+    return ",".join(
+        f"{name}={KINDS.get(value, value) if name == 'dtype' else value}"
+        for name, value in sizes.items()
+    )
+
+
+def attentions() -> Iterator[Named]:
+    """Every kernel on every shape; most of all cuDNN's, whose workspaces no source tells."""
+    kernels = (
+        ("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION),
+        ("efficient", SDPBackend.EFFICIENT_ATTENTION), ("math", SDPBackend.MATH),
+    )  # fmt: skip
+    for name, kernel in kernels:
+        for sizes in _attention_shapes():
+            if name == "math" and sizes["tokens"] > 2048:  # noqa: PLR2004 - squares of it
+                continue
+            for back in (False, True):
+                pass_name = "backward" if back else "forward"
+                yield (
+                    f"attention/{name}/{pass_name}/{_spelled(sizes)}",
+                    attention(kernel, back=back, **sizes),
+                )
+
+
+# -- products and convolutions --
+
+
+def products() -> Iterator[Named]:
+    """Matrix products, plain, grouped and in 8 bits."""
+    for dtype in (FP32, BF16, FP16):
+        kind = KINDS[dtype]
+        for rows, inner, columns in ((512, 1024, 768), (4096, 4096, 4096), (8192, 1024, 32000)):
+            sizes = f"{kind},{rows}x{inner}x{columns}"
+
+            def mm(rows=rows, inner=inner, columns=columns, dtype=dtype):
+                left, right = randn(rows, inner, dtype=dtype), randn(inner, columns, dtype=dtype)
+                return lambda: left @ right
+
+            def linear(rows=rows, inner=inner, columns=columns, dtype=dtype):
+                left, right = randn(rows, inner, dtype=dtype), randn(columns, inner, dtype=dtype)
+                bias = randn(columns, dtype=dtype)
+                return lambda: F.linear(left, right, bias)
+
+            def linear_back(rows=rows, inner=inner, columns=columns, dtype=dtype):
+                left = randn(rows, inner, dtype=dtype, grad=True)
+                right = randn(columns, inner, dtype=dtype, grad=True)
+                bias = randn(columns, dtype=dtype, grad=True)
+                return backward_of(F.linear(left, right, bias), left, right, bias)
+
+            yield f"mm/{sizes}", mm
+            yield f"linear/{sizes}", linear
+            yield f"linear backward/{sizes}", linear_back
+
+        def bmm(dtype=dtype):
+            left, right = randn(64, 256, 512, dtype=dtype), randn(64, 512, 128, dtype=dtype)
+            return lambda: torch.bmm(left, right)
+
+        def baddbmm(dtype=dtype):
+            left, right = randn(64, 256, 512, dtype=dtype), randn(64, 512, 128, dtype=dtype)
+            other = randn(64, 256, 128, dtype=dtype)
+            return lambda: torch.baddbmm(other, left, right)
+
+        def addbmm(dtype=dtype):
+            left, right = randn(64, 256, 512, dtype=dtype), randn(64, 512, 128, dtype=dtype)
+            other = randn(256, 128, dtype=dtype)
+            return lambda: torch.addbmm(other, left, right)
+
+        def mv(dtype=dtype):
+            left, right = randn(4096, 2048, dtype=dtype), randn(2048, dtype=dtype)
+            return lambda: left @ right
+
+        yield f"bmm/{kind}", bmm
+        yield f"baddbmm/{kind}", baddbmm
+        yield f"addbmm/{kind}", addbmm
+        yield f"mv/{kind}", mv
+    for groups in (4, 8, 64):
+        for rows, inner, columns in ((4096, 1024, 512), (8192, 2048, 768)):
+            sizes = f"{groups}groups,{rows}x{inner}x{columns}"
+
+            def grouped(groups=groups, rows=rows, inner=inner, columns=columns):
+                left = randn(rows, inner, dtype=BF16)
+                right = randn(groups, inner, columns, dtype=BF16)
+                ends = torch.arange(1, groups + 1, device=CUDA, dtype=torch.int32) * (
+                    rows // groups
+                )
+                return lambda: torch._grouped_mm(left, right, offs=ends)  # noqa: SLF001
+
+            def grouped_back(groups=groups, rows=rows, inner=inner, columns=columns):
+                left = randn(rows, inner, dtype=BF16, grad=True)
+                right = randn(groups, inner, columns, dtype=BF16, grad=True)
+                ends = torch.arange(1, groups + 1, device=CUDA, dtype=torch.int32) * (
+                    rows // groups
+                )
+                return backward_of(torch._grouped_mm(left, right, offs=ends), left, right)  # noqa: SLF001
+
+            yield f"grouped mm/{sizes}", grouped
+            yield f"grouped mm backward/{sizes}", grouped_back
+    for rows, inner, columns in ((1024, 2048, 4096), (8192, 4096, 4096)):
+        sizes = f"{rows}x{inner}x{columns}"
+
+        def scaled(rows=rows, inner=inner, columns=columns):
+            left = randn(rows, inner).to(torch.float8_e4m3fn)
+            right = randn(columns, inner).to(torch.float8_e4m3fn).t()
+            one = torch.ones((), device=CUDA)
+            return lambda: torch._scaled_mm(left, right, one, one, out_dtype=BF16)  # noqa: SLF001
+
+        def scaled_rows(rows=rows, inner=inner, columns=columns):
+            left = randn(rows, inner).to(torch.float8_e4m3fn)
+            right = randn(columns, inner).to(torch.float8_e4m3fn).t()
+            by_row, by_column = (
+                torch.ones(rows, 1, device=CUDA), torch.ones(1, columns, device=CUDA),
+            )  # fmt: skip
+            return lambda: torch._scaled_mm(left, right, by_row, by_column, out_dtype=BF16)  # noqa: SLF001
+
+        def int8(rows=rows, inner=inner, columns=columns):
+            left, right = randn(rows, inner).to(torch.int8), randn(inner, columns).to(torch.int8)
+            return lambda: torch._int_mm(left, right)  # noqa: SLF001
+
+        yield f"scaled mm/tensorwise,{sizes}", scaled
+        yield f"scaled mm/rowwise,{sizes}", scaled_rows
+        yield f"int mm/{sizes}", int8
+
+
+def convolutions() -> Iterator[Named]:
+    """Convolutions as vision models, diffusion and speech have them."""
+    shapes = (
+        (32, 3, 64, 224, 7, 2, 3, 1), (32, 64, 64, 56, 3, 1, 1, 1), (32, 256, 512, 28, 1, 2, 0, 1),
+        (32, 512, 512, 7, 3, 1, 1, 1), (8, 320, 320, 64, 3, 1, 1, 1), (64, 3, 768, 224, 16, 16, 0, 1),
+        (16, 128, 128, 56, 3, 1, 1, 128),
+    )  # fmt: skip
+    for batch, ins, outs, size, kernel, stride, padding, groups in shapes:
+        for dtype in (FP32, BF16):
+            for last in (False, True):
+                layout = torch.channels_last if last else torch.contiguous_format
+                name = (
+                    f"{KINDS[dtype]},{'last' if last else 'first'},{batch}x{ins}->{outs}@{size},"
+                    f"k{kernel},s{stride},g{groups}"
+                )
+
+                def inputs(  # noqa: PLR0913, PLR0917 - bound now
+                    batch=batch, ins=ins, outs=outs, size=size, kernel=kernel, groups=groups,
+                    dtype=dtype, layout=layout,
+                ):  # fmt: skip
+                    image = randn(batch, ins, size, size, dtype=dtype).to(memory_format=layout)
+                    weight = randn(outs, ins // groups, kernel, kernel, dtype=dtype)
+                    return image.requires_grad_(), weight.to(memory_format=layout).requires_grad_()
+
+                def conv(inputs=inputs, stride=stride, padding=padding, groups=groups):
+                    image, weight = inputs()
+                    return lambda: F.conv2d(image, weight, None, stride, padding, 1, groups)
+
+                def conv_back(inputs=inputs, stride=stride, padding=padding, groups=groups):
+                    image, weight = inputs()
+                    out = F.conv2d(image, weight, None, stride, padding, 1, groups)
+                    return backward_of(out, image, weight)
+
+                yield f"conv2d/{name}", conv
+                yield f"conv2d backward/{name}", conv_back
+    for dtype in (FP32, BF16):
+
+        def conv1d(dtype=dtype):
+            sound = randn(8, 80, 3000, dtype=dtype, grad=True)
+            weight = randn(512, 80, 3, dtype=dtype, grad=True)
+            return lambda: F.conv1d(sound, weight, None, 1, 1)
+
+        def conv1d_back(dtype=dtype):
+            sound = randn(8, 80, 3000, dtype=dtype, grad=True)
+            weight = randn(512, 80, 3, dtype=dtype, grad=True)
+            return backward_of(F.conv1d(sound, weight, None, 1, 1), sound, weight)
+
+        yield f"conv1d/{KINDS[dtype]}", conv1d
+        yield f"conv1d backward/{KINDS[dtype]}", conv1d_back
+
+
+# -- norms, losses, recurrent networks --
+
+
+def norms() -> Iterator[Named]:
+    """Normalisations and losses, there and back."""
+    for dtype in (FP32, BF16):
+        kind = KINDS[dtype]
+
+        def layer(dtype=dtype):
+            x = randn(8192, 4096, dtype=dtype, grad=True)
+            weight, bias = (randn(4096, dtype=dtype, grad=True) for _ in range(2))
+            return backward_of(F.layer_norm(x, (4096,), weight, bias), x, weight, bias)
+
+        def rms(dtype=dtype):
+            x, weight = (
+                randn(8192, 4096, dtype=dtype, grad=True),
+                randn(4096, dtype=dtype, grad=True),
+            )
+            return backward_of(F.rms_norm(x, (4096,), weight), x, weight)
+
+        def group(dtype=dtype):
+            x = randn(8, 320, 64, 64, dtype=dtype, grad=True)
+            weight, bias = (randn(320, dtype=dtype, grad=True) for _ in range(2))
+            return backward_of(F.group_norm(x, 32, weight, bias), x, weight, bias)
+
+        def group_forward(dtype=dtype):
+            x = randn(8, 320, 64, 64, dtype=dtype, grad=True)
+            weight, bias = (randn(320, dtype=dtype, grad=True) for _ in range(2))
+            return lambda: F.group_norm(x, 32, weight, bias)
+
+        yield f"layer norm backward/{kind}", layer
+        yield f"rms norm backward/{kind}", rms
+        yield f"group norm/{kind}", group_forward
+        yield f"group norm backward/{kind}", group
+        for last in (False, True):
+            layout = torch.channels_last if last else torch.contiguous_format
+
+            def batch(*, back, dtype=dtype, layout=layout):
+                x = randn(32, 256, 56, 56, dtype=dtype).to(memory_format=layout).requires_grad_()
+                weight, bias = (randn(256, grad=True) for _ in range(2))
+                mean, var = torch.zeros(256, device=CUDA), torch.ones(256, device=CUDA)
+
+                def forward():
+                    return F.batch_norm(x, mean, var, weight, bias, training=True)
+
+                return backward_of(forward(), x, weight, bias) if back else forward
+
+            where = "last" if last else "first"
+            yield f"batch norm/{kind},{where}", lambda batch=batch: batch(back=False)
+            yield f"batch norm backward/{kind},{where}", lambda batch=batch: batch(back=True)
+
+        def loss(dtype=dtype):
+            logits = randn(4096, 32000, dtype=dtype, grad=True)
+            wanted = torch.randint(32000, (4096,), device=CUDA)
+            return lambda: F.cross_entropy(logits, wanted)
+
+        def loss_back(dtype=dtype):
+            logits = randn(4096, 32000, dtype=dtype, grad=True)
+            wanted = torch.randint(32000, (4096,), device=CUDA)
+            return backward_of(F.cross_entropy(logits, wanted), logits)
+
+        yield f"cross entropy/{kind}", loss
+        yield f"cross entropy backward/{kind}", loss_back
+
+
+def recurrents() -> Iterator[Named]:
+    """cuDNN's recurrent networks: reserve space and workspaces."""
+    for kind in ("LSTM", "GRU", "RNN"):
+        for dtype in (FP32, BF16):
+            for layers, dropout, both in ((1, 0.0, False), (2, 0.2, False), (2, 0.0, True)):
+                name = f"{kind.lower()}/{KINDS[dtype]},{layers}layers,dropout{dropout},{both}"
+
+                def network(kind=kind, dtype=dtype, layers=layers, dropout=dropout, both=both):
+                    return getattr(torch.nn, kind)(
+                        512, 1024, layers, dropout=dropout, bidirectional=both, batch_first=True,
+                        device=CUDA, dtype=dtype,
+                    )  # fmt: skip
+
+                def forward(network=network, dtype=dtype):
+                    module, x = network(), randn(16, 256, 512, dtype=dtype, grad=True)
+                    return lambda: module(x)
+
+                def back(network=network, dtype=dtype):
+                    module, x = network(), randn(16, 256, 512, dtype=dtype, grad=True)
+                    return backward_of(module(x)[0], x, *module.parameters())
+
+                yield f"{name}", forward
+                yield f"{name} backward", back
+
+
+# -- sorting, indexing, reducing --
+
+
+def others() -> Iterator[Named]:
+    """What sorts, counts, gathers and adds up."""
+
+    def of(make: Callable[[], Any], use: Callable[..., Any]) -> Callable[[], Call]:
+        def made() -> Call:
+            found = make()
+            values = found if isinstance(found, tuple) else (found,)
+            return lambda: use(*values)
+
+        return made
+
+    def wide() -> torch.Tensor:
+        return randn(1024, 4096)
+
+    def flat() -> torch.Tensor:
+        return randn(4_000_000)
+
+    def ints() -> torch.Tensor:
+        return torch.randint(1000, (1_000_000,), device=CUDA)
+
+    def square() -> torch.Tensor:
+        return randn(4, 256, 256)
+
+    for name, make, use in (
+        ("sort rows", wide, lambda x: x.sort(-1)),
+        ("sort flat", flat, lambda x: x.sort()),
+        ("stable sort of ints", ints, lambda x: x.sort(stable=True)),
+        ("argsort ints", ints, lambda x: x.argsort()),
+        ("topk 8 of 128", lambda: randn(8192, 128), lambda x: x.topk(8)),
+        ("topk 64", wide, lambda x: x.topk(64)),
+        ("topk flat", flat, lambda x: x.topk(100)),
+        ("kthvalue", wide, lambda x: x.kthvalue(7)),
+        ("median", wide, lambda x: x.median()),
+        ("median rows", wide, lambda x: x.median(-1)),
+        ("mode", wide, lambda x: x.mode(-1)),
+        ("quantile", lambda: randn(100_000), lambda x: x.quantile(0.9)),
+        ("cumsum rows", wide, lambda x: x.cumsum(-1)),
+        ("cumsum flat", flat, lambda x: x.cumsum(0)),
+        ("cumsum of columns", wide, lambda x: x.cumsum(0)),
+        ("cumprod flat", flat, lambda x: x.cumprod(0)),
+        ("logcumsumexp", flat, lambda x: x.logcumsumexp(0)),
+        ("cummax", wide, lambda x: x.cummax(-1)),
+        ("unique", ints, lambda x: x.unique()),
+        ("unique with counts", ints, lambda x: x.unique(return_counts=True)),
+        ("nonzero", flat, lambda x: (x > 0).nonzero()),
+        ("masked select", flat, lambda x: x[x > 0]),
+        ("masked scatter", flat, lambda x: x.masked_scatter(x > 0, x)),
+        ("bincount", ints, lambda x: x.bincount()),
+        ("histc", flat, lambda x: x.histc(100)),
+        ("multinomial", lambda: torch.rand(8, 32000, device=CUDA), lambda x: x.multinomial(1)),
+        ("multinomial many", lambda: torch.rand(8, 32000, device=CUDA),
+         lambda x: x.multinomial(64)),
+        ("randperm", lambda: (), lambda: torch.randperm(1_000_000, device=CUDA)),
+        ("aminmax", flat, lambda x: x.aminmax()),
+        ("max", flat, lambda x: x.max()),
+        ("argmax rows", wide, lambda x: x.argmax(-1)),
+        ("sum flat", flat, lambda x: x.sum()),
+        ("mean of columns", wide, lambda x: x.mean(0)),
+        ("norm", flat, lambda x: x.norm()),
+        ("std", flat, lambda x: x.std()),
+        ("var of columns", wide, lambda x: x.var(0)),
+        ("all", flat, lambda x: (x > 0).all()),
+        ("isnan any", flat, lambda x: x.isnan().any()),
+        ("softmax", wide, lambda x: x.softmax(-1)),
+        ("index add", wide, lambda x: x.index_add(
+            0, torch.randint(1024, (1024,), device=CUDA), x)),
+        ("index put accumulate", wide, lambda x: x.index_put(
+            (torch.randint(1024, (1024,), device=CUDA),), x, accumulate=True)),
+        ("scatter add", wide, lambda x: x.scatter_add(
+            1, torch.randint(4096, (1024, 4096), device=CUDA), x)),
+        ("gather", wide, lambda x: x.gather(1, torch.randint(4096, (1024, 64), device=CUDA))),
+        ("index select", wide, lambda x: x.index_select(
+            0, torch.randint(1024, (500,), device=CUDA))),
+        ("take along dim", wide, lambda x: x.take_along_dim(x.argsort(-1), -1)),
+        ("searchsorted", flat, lambda x: torch.searchsorted(x.sort().values, x)),
+        ("cat", wide, lambda x: torch.cat([x] * 8)),
+        ("repeat interleave", wide, lambda x: x.repeat_interleave(2, 0)),
+        ("roll", wide, lambda x: x.roll(3, 1)),
+        ("cdist", lambda: randn(2048, 256), lambda x: torch.cdist(x, x)),
+        ("einsum", square, lambda x: torch.einsum("bij,bjk->bik", x, x)),
+        ("cholesky", square, lambda x: torch.linalg.cholesky(x @ x.mT + 300 * torch.eye(
+            256, device=CUDA))),
+        ("inverse", square, lambda x: torch.linalg.inv(x + 30 * torch.eye(256, device=CUDA))),
+        ("svd", square, torch.linalg.svd),
+        ("qr", square, torch.linalg.qr),
+        ("eigh", square, lambda x: torch.linalg.eigh(x + x.mT)),
+        ("solve", square, lambda x: torch.linalg.solve(x + 30 * torch.eye(256, device=CUDA), x)),
+        ("fft", wide, torch.fft.fft),
+        ("rfft", wide, torch.fft.rfft),
+        ("interpolate bilinear", lambda: randn(8, 64, 64, 64), lambda x: F.interpolate(
+            x, scale_factor=2, mode="bilinear")),
+        ("grid sample", lambda: (randn(8, 64, 64, 64), torch.rand(8, 64, 64, 2, device=CUDA)),
+         lambda x, grid: F.grid_sample(x, grid, align_corners=False)),
+        ("max pool", lambda: randn(32, 64, 112, 112), lambda x: F.max_pool2d(x, 3, 2, 1)),
+        ("average pool", lambda: randn(32, 64, 56, 56), lambda x: F.adaptive_avg_pool2d(x, 1)),
+        ("unfold", lambda: randn(8, 64, 56, 56), lambda x: F.unfold(x, 3)),
+        ("dropout", wide, lambda x: F.dropout(x, 0.1)),
+        ("gelu", wide, F.gelu),
+        ("foreach norm", lambda: [wide() for _ in range(20)], torch._foreach_norm),  # noqa: SLF001
+        ("clip", lambda: _with_grads(20), lambda *x: torch.nn.utils.clip_grad_norm_(x, 1.0)),
+        ("chunk cat", lambda: [randn(1024, 1024) for _ in range(20)],
+         lambda x: torch._chunk_cat(x, 0, 2)),  # noqa: SLF001
+    ):  # fmt: skip
+        yield name, of(make, use)
+    for rule in ("AdamW fused", "AdamW foreach", "SGD foreach", "SGD fused", "Adafactor"):
+        yield f"step of {rule}", _stepping(rule)
+
+    def embedded() -> Call:
+        table, rows = randn(32000, 1024, grad=True), torch.randint(32000, (8192,), device=CUDA)
+        return backward_of(F.embedding(rows, table), table)
+
+    def bag() -> Call:
+        table, rows = randn(32000, 256, grad=True), torch.randint(32000, (512, 64), device=CUDA)
+        return backward_of(F.embedding_bag(rows, table), table)
+
+    def heard() -> Call:
+        scores = randn(400, 16, 64).log_softmax(-1).requires_grad_()
+        wanted = torch.randint(1, 64, (16, 50), device=CUDA)
+        long, short = (torch.full((16,), n, device=CUDA) for n in (400, 50))
+        return lambda: F.ctc_loss(scores, wanted, long, short)
+
+    yield "embedding backward", embedded
+    yield "embedding bag backward", bag
+    yield "ctc loss", heard
+
+
+def _with_grads(num: int) -> tuple[torch.Tensor, ...]:
+    made = tuple(randn(1024, 1024, grad=True) for _ in range(num))
+    for one in made:
+        one.grad = torch.ones_like(one)
+    return made
+
+
+def _stepping(rule: str) -> Callable[[], Call]:
+    def made() -> Call:
+        parameters = list(_with_grads(20))
+        name, _, how = rule.partition(" ")
+        chosen = {how: True} if how else {}
+        optimizer = getattr(torch.optim, name)(parameters, lr=1e-3, **chosen)
+        return optimizer.step
+
+    return made
+
+
+# -- asking --
+
+
+def all_calls() -> Iterator[Named]:
+    """Every call, the unknown ones first."""
+    yield from attentions()
+    yield from products()
+    yield from norms()
+    yield from others()
+    yield from recurrents()
+    yield from convolutions()
+
+
+def _is_real() -> bool:
+    return "brimful.pretend" not in sys.modules
+
+
+def _taken(call: Call) -> dict[str, Any]:
+    """Make a call and read what it took."""
+    follow = _is_real()
+    if follow:
+        torch.cuda.memory._record_memory_history(max_entries=10_000, context=None)  # noqa: SLF001
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    result = call()
+    torch.cuda.synchronize()
+    after = torch.cuda.memory_stats()
+    found: dict[str, Any] = {
+        "peak": after["requested_bytes.all.peak"] - before,
+        "left": after["requested_bytes.all.current"] - before,
+    }
+    if follow:
+        found["events"] = _events()
+    del result
+    return found
+
+
+def _events() -> list[int] | None:
+    """Read the allocator's events since it was last told to take note."""
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]  # noqa: SLF001
+    torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
+    signs = {"alloc": 1, "free_requested": -1}
+    events = [signs[one["action"]] * one["size"] for one in trace if one["action"] in signs]
+    return events if len(events) <= MANY_EVENTS else None
+
+
+def ask(name: str, make: Callable[[], Call]) -> dict[str, Any]:
+    """Make a call twice; what fails says why."""
+    row: dict[str, Any] = {"call": name}
+    try:
+        call = make()
+        row["first"], row["second"] = _taken(call), _taken(call)
+    except Exception as error:  # noqa: BLE001 - any reason is the row's
+        row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return row
+
+
+def main() -> None:
+    """Ask all, or those that contain a word; a JSON object a line."""
+    if sys.argv[1:2] == ["--compare"]:
+        print("\n".join(compared(*map(Path, sys.argv[2:4]))))
+        return
+    wanted, out = sys.argv[1:2], os.environ.get("KERNELS_OUT")
+    limit_s = float(os.environ.get("KERNELS_LIMIT_S", "3600"))
+    start_s, lines = time.perf_counter(), []
+    for name, make in all_calls():
+        if wanted and wanted[0] not in name:
+            continue
+        if time.perf_counter() - start_s > limit_s:
+            print(f"stopped before {name}: {limit_s:.0f} s are over", file=sys.stderr)
+            break
+        lines.append(json.dumps(ask(name, make)))
+    text = "\n".join(lines) + "\n"
+    if out:
+        Path(out).write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    print(f"{len(lines)} calls in {time.perf_counter() - start_s:.0f} s", file=sys.stderr)
+
+
+def compared(measured: Path, simulated: Path) -> Iterator[str]:
+    """Say of which calls the two do not agree, second calls first; yields lines."""
+    there, here = (
+        {row["call"]: row for row in map(json.loads, path.read_text().splitlines())}
+        for path in (measured, simulated)
+    )
+    same = 0
+    for name, row in there.items():
+        said = here.get(name, {"failed": "not asked"})
+        if "failed" in row or "failed" in said:
+            yield f"{name}: {row.get('failed', 'measured')} | {said.get('failed', 'simulated')}"
+            continue
+        found, guessed = (one["second"]["peak"] for one in (row, said))
+        if found == guessed:
+            same += 1
+            continue
+        yield f"{name}: measured {found:,}, simulated {guessed:,}, {row['second']['events']}"
+    yield f"{same} of {len(there)} calls agree to the byte"
+
+
+if __name__ == "__main__":
+    main()
