@@ -205,6 +205,24 @@ _OTHER_TASKS = (
           "--global-batch 16 --micro-batch 8"),
 )  # fmt: skip
 
+_FUSED = tuple(
+    _case("fused kernels", f"{name}-liger", model, f"{flags} --fused-kernels liger --precision "
+          f"{precision} --seq-len {seq_len} --global-batch {batch} --micro-batch {batch}")
+    for name, model, precision, seq_len, batch, flags in (
+        ("1b", "llama-3.2-1b", "bf16", 2048, 4, ""),
+        ("qwen3-17b", "qwen3-1.7b", "bf16-mixed", 4096, 2, "--ac full"),
+        ("8b-lora", "llama-3.1-8b", "bf16", 4096, 2, "--method lora"),
+    )
+)  # fmt: skip
+_COMPILED = tuple(
+    _case("compiled", f"{name}-compiled", model, f"--compile blocks --precision {precision} "
+          f"--seq-len {seq_len} --global-batch {batch} --micro-batch {batch} {flags}")
+    for name, model, precision, seq_len, batch, flags in (
+        ("1b", "llama-3.2-1b", "bf16", 2048, 2, "--loss-chunks 8"),
+        ("gpt2", "gpt2", "bf16-mixed", 1024, 8, ""),
+    )
+)  # fmt: skip
+
 
 def _in_turn(*groups: tuple[Case, ...]) -> tuple[Case, ...]:
     """Deal cases out of groups, one of each in turn, so that every slice has some of all."""
@@ -215,6 +233,7 @@ def _in_turn(*groups: tuple[Case, ...]) -> tuple[Case, ...]:
 GPU_CASES = _FIRST + _in_turn(
     _ADAPTERS, _CHECKPOINTS, _RECIPES, _MIXTURES, _OPTIMIZERS, _EARLY, _OFFLOAD, _ATTENTION, _LONG,
     _LOSS, _SIZES, _SHORT, _ALONE, _ROWS, _PAIRS, _OTHER_TASKS,
+    _FUSED, _COMPILED,
 ) + (
     _case("moonshot", "moonshot-127b", str(_MODELS / "moonshot-127b.json"), "--precision bf16 "
           f"--optimizer adafactor --seq-len 4096 --global-batch 1 --micro-batch 1 --ac full "

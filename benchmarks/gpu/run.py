@@ -7,10 +7,9 @@ with this machine's CPU in the GPU's place; ``--plan GPU`` simulates without any
 
 import argparse
 import datetime as dt
+import multiprocessing
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -44,16 +43,19 @@ from rows import (
     read_rows,
     write_rows,
 )
-from worker import Request
+from worker import Request, alone, do_and_log
 
 from brimful.cost.estimate import allocatable_bytes, estimate
-from brimful.errors import BrimfulError, InputError, RunError
-from brimful.hardware.cluster import Cluster, Device
+from brimful.errors import BrimfulError, InputError
+from brimful.files import write_bytes
+from brimful.hardware.cluster import Device
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.probe import probe_local
 from brimful.units import format_bytes
 
-WORKER = Path(__file__).with_name("worker.py")
+FORKS = multiprocessing.get_context("forkserver")
+"""Every piece of work has a process of its own; all of them begin as forks of one that has imported
+what takes long and has not touched a GPU."""
 TOTAL_S = 480.0
 OUT = machine.ROOT / "validation" / "gpu"
 CHILD_S = 100.0
@@ -73,11 +75,13 @@ class Place(NamedTuple):
         scratch: Folder for requests, results and this run's calibration.
         deadline_s: On ``time.monotonic``'s clock.
         child_s: The longest that one process may take.
+        simulations: Folder of simulations, where they were made ahead; None: nowhere.
     """
 
     scratch: Path
     deadline_s: float
     child_s: float
+    simulations: Path | None
 
 
 def main() -> int:
@@ -87,11 +91,12 @@ def main() -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         # Tiny tensors: threads would wait for each other, most of all on a busy machine.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    FORKS.set_forkserver_preload(["preloaded"])
     try:
         with tempfile.TemporaryDirectory(prefix="brimful-gpu-") as scratch:
             os.environ["BRIMFUL_CACHE"] = scratch  # the user's own calibration stays as it is
-            place = Place(Path(scratch), time.monotonic() + args.total_s, args.child_s)
-            return _run(args, place)
+            deadline_s = time.monotonic() + args.total_s
+            return _run(args, Place(Path(scratch), deadline_s, args.child_s, args.simulations))
     except BrimfulError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 2
@@ -103,6 +108,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rehearse", action="store_true", help="tiny cases on the CPU")
     parser.add_argument("--list", action="store_true", help="say which cases there are; no more")
     parser.add_argument("--plan", default="", metavar="GPU", help="simulate for it; needs none")
+    parser.add_argument(
+        "--simulations", type=Path, metavar="FOLDER",
+        help="with --plan, write them there; else, take those of this PyTorch from there",
+    )  # fmt: skip
     parser.add_argument("--again", action="store_true", help="also cases that have a row")
     parser.add_argument("--cases", default="", help="only these, by name, with commas")
     parser.add_argument("--total-s", type=float, default=TOTAL_S, help="stop starting cases then")
@@ -167,6 +176,8 @@ def _plan(cases: Sequence[Case], place: Place, args: argparse.Namespace) -> int:
     for case, simulated in _simulated_ahead(place, pending, device):
         if time.monotonic() >= place.deadline_s:
             break
+        if place.simulations and not isinstance(simulated, str):
+            write_bytes(_kept(place.simulations, case), msgspec.json.encode(simulated))
         known[case.name] = planned_of(case, device, simulated)
         write_planned(known)
         print(f"{case.name}: {simulated if isinstance(simulated, str) else 'done'}", flush=True)
@@ -205,6 +216,8 @@ def _simulated_ahead(
     """Yield cases with their simulations, of which the next few are on their way meanwhile."""
 
     def one(case: Case) -> Simulated | str:
+        if (known := _known(place, case)) is not None:
+            return known
         request = Request(case=case, device=device, used_before_bytes=0)
         return _ask(place, "simulate", request, Simulated)
 
@@ -222,6 +235,19 @@ def _simulated_ahead(
         finally:
             for _, simulation in coming:
                 simulation.cancel()
+
+
+def _kept(folder: Path, case: Case) -> Path:
+    return folder / f"{machine.slug(case.name)}.json"
+
+
+def _known(place: Place, case: Case) -> Simulated | None:
+    """Return a simulation that was made ahead with the same PyTorch and transformers."""
+    if place.simulations is None or not (path := _kept(place.simulations, case)).exists():
+        return None
+    simulated = msgspec.json.decode(path.read_bytes(), type=Simulated)
+    same = set(machine.versions_of("torch", "transformers")) <= set(simulated.versions)
+    return simulated if same else None
 
 
 def _row(
@@ -282,7 +308,7 @@ def _too_large(simulated: Simulated | str, device: Device) -> str:
 def _predict(case: Case, datasheet: Device, device: Device) -> Predicted | str:
     job, strategy = job_of(case), strategy_of(case)
     try:
-        said, by_datasheet = (estimate(job, _alone(d), strategy) for d in (device, datasheet))
+        said, by_datasheet = (estimate(job, alone(d), strategy) for d in (device, datasheet))
     except BrimfulError as error:
         return str(error)
     return Predicted(
@@ -299,10 +325,6 @@ def _predict(case: Case, datasheet: Device, device: Device) -> Predicted | str:
     )
 
 
-def _alone(device: Device) -> Cluster:
-    return Cluster(name=device.name, device=device, num_devices=1, host_ram_bytes=0)
-
-
 def _ask(place: Place, verb: str, request: Request, kind: type[Result]) -> Result | str:
     """Have a process do one piece of work; returns its result, or why there is none."""
     name = machine.slug(request.case.name) if request.case else "machine"
@@ -312,38 +334,25 @@ def _ask(place: Place, verb: str, request: Request, kind: type[Result]) -> Resul
     asked, answered = (place.scratch / f"{name}.{verb}.{end}" for end in ("request", "result"))
     asked.write_bytes(msgspec.json.encode(request))
     limit_s = min(place.child_s, left_s)
-    try:
-        _start([verb, str(asked), str(answered)], limit_s)
-    except subprocess.TimeoutExpired:
-        return f"stopped after {limit_s:.0f} s, its limit"
-    except RunError as error:
-        return str(error)
+    if why := _failure(verb, (asked, answered), limit_s):
+        return why
     return msgspec.json.decode(answered.read_bytes(), type=kind)
 
 
-def _start(arguments: list[str], limit_s: float) -> None:
-    nice = ["nice", "-n", "10"] if arguments[0] == "simulate" and shutil.which("nice") else []
-    command = [*nice, sys.executable, str(WORKER), *arguments]
-    done = subprocess.run(  # noqa: S603 - this Python, our own file
-        command,
-        env=_environment(arguments[0]),
-        timeout=limit_s,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise RunError(f"exit code {done.returncode}: {said[-1] if said else 'no word'}"[:400])
-
-
-def _environment(verb: str) -> dict[str, str]:
-    paths = [str(machine.ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    if verb == "simulate":
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    return environment
+def _failure(verb: str, files: tuple[Path, Path], limit_s: float) -> str:
+    """Have a process do the work of ``files``; returns why it did not, empty where it did."""
+    log = files[1].with_suffix(".log")
+    process = FORKS.Process(target=do_and_log, args=(verb, *map(str, files), str(log)))
+    process.start()
+    process.join(limit_s)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return f"stopped after {limit_s:.0f} s, its limit"
+    if not process.exitcode:
+        return ""
+    said = [line.strip() for line in log.read_text("utf-8").splitlines() if line.strip()]
+    return f"exit code {process.exitcode}: {said[-1] if said else 'no word'}"[:400]
 
 
 if __name__ == "__main__":

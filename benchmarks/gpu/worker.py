@@ -1,8 +1,7 @@
 """One process's work: calibrate this machine, simulate a case, or measure it.
 
-``python worker.py WORK REQUEST RESULT``, where the work is one of ``WORK`` and both files are JSON.
-A process of its own, so that running out of memory ends one rung of one case, and so that no rung
-sees another.
+The work is one of ``WORK``; request and result are JSON files. A process of its own, so that
+running out of memory ends one rung of one case, and so that no rung sees another.
 """
 
 import math
@@ -22,7 +21,7 @@ from rows import Case, Environment, Measured, PeerRun, PhaseCounters, Simulated
 
 from brimful.errors import RunError
 from brimful.files import write_bytes
-from brimful.hardware.cluster import Device
+from brimful.hardware.cluster import Cluster, Device
 from brimful.plan import PhasePeak
 from brimful.quiet import quiet_libraries
 
@@ -51,12 +50,23 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     used_before_bytes: int
 
 
-def main() -> None:
-    """Do one piece of work and write its result; a failure ends in a traceback."""
-    verb, request_path, result_path = sys.argv[1:]
+def do_and_log(verb: str, request_path: str, result_path: str, log_path: str) -> None:
+    """Do one piece of work and write its result; a failure ends in a traceback, in the log."""
+    with Path(log_path).open("wb") as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    if verb == "simulate":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        os.nice(10)
     quiet_libraries()
     request = msgspec.json.decode(Path(request_path).read_bytes(), type=Request)
     write_bytes(Path(result_path), msgspec.json.encode(WORK[verb](request)))
+
+
+def alone(device: Device) -> Cluster:
+    """Return the cluster of one device."""
+    return Cluster(name=device.name, device=device, num_devices=1, host_ram_bytes=0)
 
 
 def calibrate(request: Request) -> Device:
@@ -105,8 +115,7 @@ def simulate(request: Request) -> Simulated:
     """
     import torch
 
-    from brimful.cost.estimate import allocatable_bytes
-    from brimful.simulate.capacity import reserve
+    from brimful.simulate.capacity import reserve_for
     from brimful.simulate.items import read_simulation
     from brimful.simulate.run import trace
     from brimful.simulate.unrolled import record_whole
@@ -123,10 +132,7 @@ def simulate(request: Request) -> Simulated:
     if torch.cuda.is_initialized():
         raise RunError("the simulation touched CUDA; it must not")
     allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")  # that of the measuring process
-    capacity_bytes = allocatable_bytes(request.device)
-    reserved = None
-    if kernels == "cuda":
-        reserved = reserve(recording, allocator=allocator, capacity_bytes=capacity_bytes)
+    reserved = reserve_for(recording, alone(request.device), allocator=allocator)
     simulation = read_simulation(
         recording,
         kernels=kernels,
@@ -296,6 +302,3 @@ WORK: dict[str, Callable[[Request], Any]] = {
     "measure": measure,
     **{name: _peer(name) for name in PACKAGES},
 }
-
-if __name__ == "__main__":
-    main()

@@ -106,9 +106,9 @@ def _replacements(is_running: Callable[[], bool]) -> Iterator[tuple[Any, str, An
 
 def _devices() -> Iterator[tuple[Any, str, Any]]:
     """Yield what translates devices between a graph and the tensors it was captured from."""
-    # Every device that a fake tensor is given goes through it.
-    given = FakeTensor._normalize_fake_device  # noqa: SLF001
-    yield FakeTensor, "_normalize_fake_device", staticmethod(_translated(given, inward))
+    # Every device that a fake tensor is given goes through it; before PyTorch 2.12 it is made so.
+    given = "_normalize_fake_device" if hasattr(FakeTensor, "_normalize_fake_device") else "__new__"
+    yield FakeTensor, given, staticmethod(_translated(getattr(FakeTensor, given), inward))
     yield FakeTensor, "device", _seen_device(FakeTensor.device)
     yield FunctionalTensor, "device", _seen_device(property(_device_of))
     yield FakeTensorMode, "avoid_device_init", _no_device(FakeTensorMode.avoid_device_init)
@@ -232,9 +232,9 @@ def _backward_is_compiled(original: Any) -> Any:
 
 
 def _without_our_function_modes(original: Any) -> Any:
-    def init(state: Any, stack: Any, skip_next: bool) -> None:  # noqa: FBT001 - PyTorch's
+    def init(state: Any, stack: Any, *more: Any) -> None:
         theirs = [mode for mode in stack if not type(mode).__module__.startswith(_PACKAGE)]
-        original(state, theirs, skip_next)
+        original(state, theirs, *more)
 
     return init
 
