@@ -20,6 +20,8 @@ ROW_SCHEMA = "brimful.gpu-row/2"
 FILE_SCHEMA = "brimful.gpu/1"
 DOES_NOT_FIT = "is simulated not to fit"
 """In the reason for what is not measured."""
+LATER = "not yet; --complete simulates it"
+"""The reason for what was only measured."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -371,22 +373,42 @@ def _orders(measured: Measured) -> Iterable[str]:
         yield f"a step of {min(measured.measured_steps_s)} s"
 
 
+def with_simulation(row: Row, simulated: Simulated | str) -> Row:
+    """Return a row that was only measured with its second rung, or with why that is missing."""
+    failures = [why for why in row.failures if not why.startswith("simulated:")]
+    if isinstance(simulated, str):
+        return msgspec.structs.replace(row, failures=(*failures, f"simulated: {simulated}"))
+    errors = compare(row.predicted, simulated, row.measured)
+    return check_row(
+        msgspec.structs.replace(row, simulated=simulated, errors=errors, failures=tuple(failures))
+    )
+
+
+def read_document(path: Path) -> Document:
+    """Read and check a file of rows.
+
+    Raises:
+        FileFormatError: It is not such a file, or a row contradicts itself.
+    """
+    try:
+        document = msgspec.json.decode(path.read_bytes(), type=Document)
+    except (OSError, msgspec.DecodeError) as error:
+        raise FileFormatError(f"{path} holds no rows ({error}); move it away") from error
+    if document.schema != FILE_SCHEMA:
+        told = f"{path} has schema {document.schema!r} where {FILE_SCHEMA!r} is read; move it away"
+        raise FileFormatError(told)
+    for row in document.rows:
+        check_row(row)
+    return document
+
+
 def read_rows(path: Path) -> list[Row]:
     """Read and check a file of rows; one that does not exist has none.
 
     Raises:
         FileFormatError: It is not such a file, or a row contradicts itself.
     """
-    if not path.exists():
-        return []
-    try:
-        document = msgspec.json.decode(path.read_bytes(), type=Document)
-    except msgspec.DecodeError as error:
-        raise FileFormatError(f"{path} holds no rows ({error}); move it away") from error
-    if document.schema != FILE_SCHEMA:
-        told = f"{path} has schema {document.schema!r} where {FILE_SCHEMA!r} is read; move it away"
-        raise FileFormatError(told)
-    return [check_row(row) for row in document.rows]
+    return list(read_document(path).rows) if path.exists() else []
 
 
 def write_rows(path: Path, rows: Iterable[Row], environment: Environment | None = None) -> None:

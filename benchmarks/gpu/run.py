@@ -29,6 +29,7 @@ from planned import lines as planned_lines
 from planned import planned_of, read_planned, write_planned
 from rows import (
     DOES_NOT_FIT,
+    LATER,
     ROW_SCHEMA,
     Case,
     Environment,
@@ -40,7 +41,9 @@ from rows import (
     check_row,
     compare,
     is_whole,
+    read_document,
     read_rows,
+    with_simulation,
     write_rows,
 )
 from worker import Request, alone, do_and_log
@@ -76,12 +79,14 @@ class Place(NamedTuple):
         deadline_s: On ``time.monotonic``'s clock.
         child_s: The longest that one process may take.
         simulations: Folder of simulations, where they were made ahead; None: nowhere.
+        only_measures: Whether simulations and other trainers are left for another call.
     """
 
     scratch: Path
     deadline_s: float
     child_s: float
     simulations: Path | None
+    only_measures: bool
 
 
 def main() -> int:
@@ -91,12 +96,16 @@ def main() -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         # Tiny tensors: threads would wait for each other, most of all on a busy machine.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # which does not touch it
     FORKS.set_forkserver_preload(["preloaded"])
     try:
         with tempfile.TemporaryDirectory(prefix="brimful-gpu-") as scratch:
             os.environ["BRIMFUL_CACHE"] = scratch  # the user's own calibration stays as it is
             deadline_s = time.monotonic() + args.total_s
-            return _run(args, Place(Path(scratch), deadline_s, args.child_s, args.simulations))
+            place = Place(
+                Path(scratch), deadline_s, args.child_s, args.simulations, args.only_measure
+            )
+            return _run(args, place)
     except BrimfulError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 2
@@ -112,6 +121,13 @@ def _arguments() -> argparse.Namespace:
         "--simulations", type=Path, metavar="FOLDER",
         help="with --plan, write them there; else, take those of this PyTorch from there",
     )  # fmt: skip
+    parser.add_argument(
+        "--only-measure", action="store_true",
+        help="no simulations and no other trainers: for a GPU whose minutes are counted",
+    )  # fmt: skip
+    parser.add_argument(
+        "--complete", type=Path, metavar="FILE", help="simulate for its rows; needs no GPU"
+    )
     parser.add_argument("--again", action="store_true", help="also cases that have a row")
     parser.add_argument("--cases", default="", help="only these, by name, with commas")
     parser.add_argument("--total-s", type=float, default=TOTAL_S, help="stop starting cases then")
@@ -126,6 +142,8 @@ def _run(args: argparse.Namespace, place: Place) -> int:
         return 0
     if args.plan:
         return _plan(cases, place, args)
+    if args.complete:
+        return _complete(args.complete, place)
     datasheet = probe_local()
     if (datasheet.kernels == "cuda") == args.rehearse:
         raise InputError(
@@ -186,6 +204,28 @@ def _plan(cases: Sequence[Case], place: Place, args: argparse.Namespace) -> int:
     return 1 if left else 0
 
 
+def _complete(path: Path, place: Place) -> int:
+    """Simulate the cases of rows that were only measured, with the PyTorch that measured them."""
+    document = read_document(path)
+    kept = {row.case.name: row for row in document.rows}
+    pending = [row.case for row in document.rows if row.simulated is None and row.measured]
+    for row in document.rows:
+        said = set(machine.versions_of("torch", "transformers"))
+        if row.measured and not said <= set(row.measured.versions):
+            raise InputError(
+                f"{row.case.name} was measured with {', '.join(row.measured.versions)}; here are "
+                f"{', '.join(sorted(said))}"
+            )
+    for case, simulated in _simulated_ahead(place, pending, document.rows[0].device):
+        if time.monotonic() >= place.deadline_s:
+            break
+        kept[case.name] = with_simulation(kept[case.name], simulated)
+        write_rows(path, kept.values(), document.environment)
+        print(f"{case.name}: {'; '.join(kept[case.name].failures) or 'done'}", flush=True)
+    print("\n".join(["", *summary.lines(list(kept.values()))]))
+    return 1 if any(row.simulated is None and row.measured for row in kept.values()) else 0
+
+
 def _chosen(cases: tuple[Case, ...], names: str) -> tuple[Case, ...]:
     wanted = [name for name in names.split(",") if name]
     known = {case.name: case for case in cases}
@@ -216,6 +256,8 @@ def _simulated_ahead(
     """Yield cases with their simulations, of which the next few are on their way meanwhile."""
 
     def one(case: Case) -> Simulated | str:
+        if place.only_measures:
+            return LATER
         if (known := _known(place, case)) is not None:
             return known
         request = Request(case=case, device=device, used_before_bytes=0)
@@ -258,7 +300,7 @@ def _row(
     predicted = _predict(case, datasheet, device)
     used = machine.gpu_used_bytes() if device.kernels == "cuda" else 0
     request = Request(case=case, device=device, used_before_bytes=used)
-    too_large = _too_large(simulated, device)
+    too_large = _too_large(case, simulated, device)
     measured = too_large or _ask(place, "measure", request, Measured)
     others = _others(place, case, request) if not too_large else {}
     rungs = {"predicted": predicted, "simulated": simulated, "measured": measured}
@@ -290,16 +332,21 @@ def _row(
 
 def _others(place: Place, case: Case, request: Request) -> dict[str, PeerRun | str]:
     """Have other trainers do the same, where the case is one for them."""
-    if case.name not in PEER_CASES:
+    if case.name not in PEER_CASES or place.only_measures:
         return {}
     return {name: _ask(place, name, request, PeerRun) for name in PACKAGES}
 
 
-def _too_large(simulated: Simulated | str, device: Device) -> str:
+def _too_large(case: Case, simulated: Simulated | str, device: Device) -> str:
     """Say why a case is not even tried; empty where it is."""
-    if device.kernels != "cuda" or isinstance(simulated, str):
+    if device.kernels != "cuda":
         return ""
-    peak, capacity = simulated.simulated_peak_allocated_bytes, allocatable_bytes(device)
+    if isinstance(simulated, str):
+        planned = read_planned().get(case.name)
+        peak = planned.simulated_peak_allocated_bytes or 0 if planned else 0
+    else:
+        peak = simulated.simulated_peak_allocated_bytes
+    capacity = allocatable_bytes(device)
     if peak <= CLEARLY * capacity:
         return ""
     return f"{DOES_NOT_FIT}: {format_bytes(peak)} of {format_bytes(capacity)}"
@@ -351,7 +398,8 @@ def _failure(verb: str, files: tuple[Path, Path], limit_s: float) -> str:
         return f"stopped after {limit_s:.0f} s, its limit"
     if not process.exitcode:
         return ""
-    said = [line.strip() for line in log.read_text("utf-8").splitlines() if line.strip()]
+    text = log.read_text("utf-8") if log.exists() else ""
+    said = [line.strip() for line in text.splitlines() if line.strip()]
     return f"exit code {process.exitcode}: {said[-1] if said else 'no word'}"[:400]
 
 
