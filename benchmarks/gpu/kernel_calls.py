@@ -1,8 +1,8 @@
 """What single operations allocate beside their results, on a real GPU or on the pretend one.
 
-``python benchmarks/gpu/kernels.py`` on a GPU, ``brimful pretend benchmarks/gpu/kernels.py`` without
+``python benchmarks/gpu/kernel_calls.py`` on a GPU, ``brimful pretend benchmarks/gpu/kernel_calls.py`` without
 one: the same calls, a JSON object a line. Where both are there,
-``kernels.py --compare MEASURED SIMULATED`` says what differs.
+``kernel_calls.py --compare MEASURED SIMULATED`` says what differs.
 
 Bytes are the allocator's requested bytes: the most that a call takes beyond what was there before
 it, what it leaves, and on a real GPU every allocation (+) and release (-) in order. Each call is
