@@ -30,7 +30,6 @@ from brimful.units import GIB
 FOLDER = Path(__file__).with_name("programs")
 SIMULATED = Path(__file__).with_name("programs_simulated.json")
 MEASURED = Path(__file__).with_name("programs_measured.json")
-SHIM = FOLDER / "torch_2_11"
 SIMULATED_SCHEMA = "brimful.programs-simulated/1"
 MEASURED_SCHEMA = "brimful.programs-measured/1"
 PACKAGES = (
@@ -128,7 +127,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     commit: str
     date: str
     command: str
-    shim: bool
 
 
 class SimulatedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -187,7 +185,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--simulated", type=Path, default=SIMULATED, help="the simulations' file")
     parser.add_argument("--measured", type=Path, default=MEASURED, help="the measurements' file")
     parser.add_argument("--gpu", default="h200", help="what is pretended")
-    parser.add_argument("--shim", action="store_true", help="with programs/torch_2_11 on the path")
     parser.add_argument("--again", action="store_true", help="also scripts that have a figure")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="scripts measured together")
     parser.add_argument("--total-s", type=float, default=TOTAL_S, help="stop measuring then")
@@ -210,7 +207,7 @@ def _chosen(wanted: Sequence[str]) -> list[str]:
 def _simulate(names: Sequence[str], args: argparse.Namespace) -> int:
     out = args.out or SIMULATED
     kept = {row.name: row for row in _rows(out, SimulatedFile)}
-    environment = _environment(args.gpu, "", shim=args.shim)
+    environment = _environment(args.gpu, "")
     for name in names:
         if args.again or name not in kept or kept[name].failure:
             row = kept[name] = _simulated(name, args)
@@ -224,8 +221,7 @@ def _simulate(names: Sequence[str], args: argparse.Namespace) -> int:
 
 def _simulated(name: str, args: argparse.Namespace) -> Simulated:
     limit_s = args.child_s or SIMULATE_S
-    paths = [str(SHIM)] if args.shim else []
-    paths += [str(machine.ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(machine.ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
@@ -303,7 +299,7 @@ def _measure(names: Sequence[str], args: argparse.Namespace) -> int:
     expected = {
         row.name: row.simulated_peak_reserved_bytes for row in _rows(args.simulated, SimulatedFile)
     }
-    environment = _environment(machine.gpu_query("name"), machine.driver(), shim=False)
+    environment = _environment(machine.gpu_query("name"), machine.driver())
     waiting = deque(name for name in names if args.again or name not in kept or kept[name].failure)
     room = SHARE * int(machine.gpu_query("memory.total") or 0) * 2**20
     deadline = time.monotonic() + args.total_s
@@ -483,7 +479,7 @@ def _gib(num_bytes: int | None) -> str:
     return f"{'-':>8s}" if num_bytes is None else f"{num_bytes / GIB:8.3f}"
 
 
-def _environment(gpu: str, driver: str, *, shim: bool) -> Environment:
+def _environment(gpu: str, driver: str) -> Environment:
     return Environment(
         gpu=gpu,
         driver=driver,
@@ -493,7 +489,6 @@ def _environment(gpu: str, driver: str, *, shim: bool) -> Environment:
         commit=machine.commit(),
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         command=shlex.join(["python", *sys.argv]),
-        shim=shim,
     )
 
 

@@ -12,7 +12,8 @@ config = LlamaConfig(
     num_attention_heads=32, num_key_value_heads=4,
 )  # fmt: skip
 folder = tempfile.mkdtemp()
-LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+with torch.device("cuda"):
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
 
 quantization = BitsAndBytesConfig(
     load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,

@@ -1,4 +1,4 @@
-"""A sentence encoder learns by in-batch negatives: sentence-transformers' modules, a loop of one's own."""
+"""A sentence encoder learns by in-batch negatives: modules of sentence-transformers, own loop."""
 
 import tempfile
 

@@ -25,7 +25,8 @@ config = LlamaConfig(
     vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22,
     num_attention_heads=32, num_key_value_heads=4,
 )  # fmt: skip
-model = LlamaForCausalLM(config).to(torch.bfloat16)
+with torch.device("cuda"):
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
 lora = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.05, target_modules="all-linear")
 model = get_peft_model(model, lora)
 model.print_trainable_parameters()
