@@ -446,7 +446,8 @@ def _compare(names: Sequence[str], args: argparse.Namespace) -> int:
     said = {row.name: row for row in _rows(args.simulated, SimulatedFile)}
     found = {row.name: row for row in _rows(args.measured, MeasuredFile)}
     pair = f"{'simulated':>10s}{'measured':>10s}{'error':>9s}"
-    print(f"{'GiB':24s} {'requested':>9s}  | allocated{pair[9:]} | reserved{pair[8:]}")
+    print(f"{'GiB':25s}{'requested':>9s} | {'allocated':29s} | {'reserved':29s}")
+    print(f"{'':25s}{'error':>9s} | {pair} | {pair}")
     for name in names:
         one, other = said.get(name, Simulated(name=name)), found.get(name, Measured(name=name))
         reason = "; ".join(
