@@ -48,6 +48,8 @@ CONTEXT_BYTES = 2 * GIB
 """Added to each for context, kernels' code, and what is simulated too low."""
 UNKNOWN_BYTES = 40 * GIB
 """What a script is taken to reserve that could not be simulated."""
+FLAGS = {"fsdp2_one": ("--world-size", "1")}
+"""Of ``brimful pretend``: a process group that nobody launched is not pretended without them."""
 WORDS = 400
 POLL_S = 0.05
 _COUNTERS = {name: f"{name}_bytes.all.peak" for name in ("requested", "allocated", "reserved")}
@@ -58,6 +60,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         name: Of the script.
+        flags: Of ``brimful pretend``, beside the card's.
         simulated_peak_requested_bytes: Of tensors as they were asked for.
         simulated_peak_allocated_bytes: In whole blocks: what ``max_memory_allocated`` counts.
         simulated_peak_reserved_bytes: Held from the driver.
@@ -73,6 +76,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     name: str
+    flags: tuple[str, ...] = ()
     simulated_peak_requested_bytes: int | None = None
     simulated_peak_allocated_bytes: int | None = None
     simulated_peak_reserved_bytes: int | None = None
@@ -210,7 +214,8 @@ def _simulate(names: Sequence[str], args: argparse.Namespace) -> int:
     environment = _environment(args.gpu, "")
     for name in names:
         if args.again or name not in kept or kept[name].failure:
-            row = kept[name] = _simulated(name, args)
+            said = _simulated(name, args)
+            row = kept[name] = msgspec.structs.replace(said, flags=FLAGS.get(name, ()))
             print(_simulated_line(row), flush=True)
             file = SimulatedFile(
                 schema=SIMULATED_SCHEMA, environment=environment, rows=tuple(kept.values())
@@ -226,16 +231,8 @@ def _simulated(name: str, args: argparse.Namespace) -> Simulated:
         "PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
-    words = [
-        "-m",
-        "brimful",
-        "pretend",
-        "--gpu",
-        args.gpu,
-        "--json",
-        "--",
-        str(FOLDER / f"{name}.py"),
-    ]
+    words = ["-m", "brimful", "pretend", "--gpu", args.gpu, *FLAGS.get(name, ()), "--json", "--"]
+    words.append(str(FOLDER / f"{name}.py"))
     began = time.monotonic()
     try:
         done = subprocess.run(  # noqa: S603 - this Python, our own file
