@@ -36,7 +36,6 @@ args = GRPOConfig(
     per_device_train_batch_size=32,
     num_generations=8,
     max_completion_length=64,
-    beta=0.04,
     bf16=True,
     max_steps=4,
     logging_steps=1,
