@@ -72,6 +72,11 @@ def commit() -> str:
     return f"{head}-dirty" if _answer(["git", "status", "--porcelain"]) else head
 
 
+def commit_of(folder: str) -> str:
+    """Return the last commit that changed a folder of this checkout; ``unknown`` without git."""
+    return _answer(["git", "log", "-1", "--format=%H", "--", folder]) or "unknown"
+
+
 def versions_of(*packages: str) -> tuple[str, ...]:
     """Return ``name version`` of those that are installed."""
     found = []

@@ -48,8 +48,9 @@ CONTEXT_BYTES = 2 * GIB
 """Added to each for context, kernels' code, and what is simulated too low."""
 UNKNOWN_BYTES = 40 * GIB
 """What a script is taken to reserve that could not be simulated."""
-FLAGS = {"fsdp2_one": ("--world-size", "1")}
-"""Of ``brimful pretend``: a process group that nobody launched is not pretended without them."""
+FLAGS = {"fsdp2_one": ("--world-size", "1"), "trl_grpo": ("--assume-all-selected",)}
+"""Of ``brimful pretend``, which refuses these without: a process group that nobody launched; sizes
+that hang on values."""
 WORDS = 400
 POLL_S = 0.05
 _COUNTERS = {name: f"{name}_bytes.all.peak" for name in ("requested", "allocated", "reserved")}
@@ -73,6 +74,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         assumptions: As told.
         failure: The last line of what went wrong; empty.
         seconds: Wall time, imports included.
+        commit: Of the ``src`` that said it: the last that changed it.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     assumptions: tuple[str, ...] = ()
     failure: str = ""
     seconds: float = 0.0
+    commit: str = ""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -215,7 +218,9 @@ def _simulate(names: Sequence[str], args: argparse.Namespace) -> int:
     for name in names:
         if args.again or name not in kept or kept[name].failure:
             said = _simulated(name, args)
-            row = kept[name] = msgspec.structs.replace(said, flags=FLAGS.get(name, ()))
+            row = kept[name] = msgspec.structs.replace(
+                said, flags=FLAGS.get(name, ()), commit=machine.commit_of("src")
+            )
             print(_simulated_line(row), flush=True)
             file = SimulatedFile(
                 schema=SIMULATED_SCHEMA, environment=environment, rows=tuple(kept.values())
