@@ -20,7 +20,7 @@ ROW_SCHEMA = "brimful.gpu-row/2"
 FILE_SCHEMA = "brimful.gpu/1"
 DOES_NOT_FIT = "is simulated not to fit"
 """In the reason for what is not measured."""
-LATER = "not yet; --complete simulates it"
+LATER = "left to --complete"
 """The reason for what was only measured."""
 
 

@@ -178,11 +178,13 @@ def _climb(
     for case, simulated in _simulated_ahead(place, pending, device):
         if time.monotonic() >= place.deadline_s:
             break
+        start_s = time.monotonic()
         row = kept[case.name] = _row(place, case, (datasheet, device), simulated)
         # After every case, so that a run that is killed keeps what it has.
         write_rows(path, kept.values(), environment)
         num_done += 1
-        print(f"{case.name}: {'; '.join(row.failures) or 'done'}", flush=True)
+        took_s = time.monotonic() - start_s
+        print(f"{case.name}: {'; '.join(row.failures) or 'done'} ({took_s:.0f} s)", flush=True)
     return len(pending) - num_done
 
 

@@ -68,7 +68,7 @@ MEASURED = Efficiency(
     memory_share=1.0,
     source="measured on this machine",
 )
-"""Of a calibrated device: its rates are those that small blocks reached."""
+"""Of a calibrated device: its rates are those that blocks of a model reached."""
 _PLAIN = msgspec.structs.replace(
     MEASURED,
     matrix_shares={"fp32": 0.6, "tf32": 0.6, "fp16": 0.6, "bf16": 0.6},

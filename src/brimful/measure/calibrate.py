@@ -1,6 +1,6 @@
 """Measures the rates of this machine that a step's time is predicted from.
 
-The rates are fair averages over what a small training step does, not the best that the machine can
+The rates are fair averages over what a training step does, not the best that the machine can
 do: see ``kernels.py``. The model they serve is
 ``step_s = matrix_flops / rate + moved_bytes / bandwidth + num_ops * overhead``.
 """

@@ -1,6 +1,6 @@
 """The kernels that stand for a training step when a machine's rates are measured.
 
-A step of a small decoder spends its time in matrix products, in fused attention, and in operations
+A step of a decoder spends its time in matrix products, in fused attention, and in operations
 that move memory (norms, rotary embedding, gates, residuals, the loss). Each kernel here is one of
 those at the sizes of such a step, with fresh outputs as in training: on a CPU a tensor over 32 MiB
 is mapped anew, page fault by page fault, each time, and that is part of the rate.
@@ -29,7 +29,7 @@ _MODEL_BLOCKS = 8
 
 
 class Block(NamedTuple):
-    """The sizes of a small decoder and its micro-batch."""
+    """The sizes of a decoder and its micro-batch."""
 
     num_sequences: int
     seq_len: int
@@ -44,6 +44,11 @@ BLOCKS = (
     Block(4, 512, 512, 1344, 8, 8192),
 )
 """Two ends of what is trained on a small machine; a rate is the average over both."""
+BLOCKS_OF_CARDS = (
+    Block(4, 2048, 2048, 8192, 32, 32768),
+    Block(2, 4096, 4096, 14336, 32, 32768),
+)
+"""Two ends of what is trained on a card, 1B and 8B: the blocks above keep none busy."""
 
 
 class Kernel(NamedTuple):
@@ -72,7 +77,7 @@ def kernels(device: torch.device, *, bf16: bool) -> list[Kernel]:
     dtypes = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if bf16 else {})}
     found = [_launch(device), _copies(device)]
     share = {rate: token_share(device, dtype) for rate, dtype in dtypes.items()}
-    for block in BLOCKS:
+    for block in BLOCKS_OF_CARDS if device.type == "cuda" else BLOCKS:
         for rate, dtype in dtypes.items():
             found += _products(block, rate, dtype, device, share[rate])
             found.append(_attention(block, rate, dtype, device))
