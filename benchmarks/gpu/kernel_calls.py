@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,8 +226,20 @@ def products() -> Iterator[Named]:
 def convolutions() -> Iterator[Named]:
     """Convolutions as vision models, diffusion and speech have them."""
     shapes = (
-        (32, 3, 64, 224, 7, 2, 3, 1), (32, 64, 64, 56, 3, 1, 1, 1), (32, 256, 512, 28, 1, 2, 0, 1),
-        (32, 512, 512, 7, 3, 1, 1, 1), (8, 320, 320, 64, 3, 1, 1, 1), (64, 3, 768, 224, 16, 16, 0, 1),
+        # ResNet-50's
+        (32, 3, 64, 224, 7, 2, 3, 1), (32, 64, 64, 56, 1, 1, 0, 1), (32, 64, 64, 56, 3, 1, 1, 1),
+        (32, 64, 256, 56, 1, 1, 0, 1), (32, 256, 64, 56, 1, 1, 0, 1), (32, 256, 128, 56, 1, 1, 0, 1),
+        (32, 128, 128, 56, 3, 2, 1, 1), (32, 128, 512, 28, 1, 1, 0, 1),
+        (32, 256, 512, 56, 1, 2, 0, 1), (32, 512, 256, 28, 1, 1, 0, 1),
+        (32, 256, 256, 28, 3, 2, 1, 1), (32, 256, 1024, 14, 1, 1, 0, 1),
+        (32, 512, 512, 14, 3, 2, 1, 1), (32, 512, 512, 7, 3, 1, 1, 1),
+        (32, 512, 2048, 7, 1, 1, 0, 1), (32, 256, 512, 28, 1, 2, 0, 1),
+        # a U-Net's and its autoencoder's
+        (4, 4, 320, 64, 3, 1, 1, 1), (8, 320, 320, 64, 3, 1, 1, 1), (4, 320, 320, 64, 3, 2, 1, 1),
+        (4, 640, 640, 32, 3, 1, 1, 1), (4, 1280, 1280, 16, 3, 1, 1, 1),
+        (4, 960, 640, 32, 1, 1, 0, 1), (4, 320, 4, 64, 3, 1, 1, 1), (2, 128, 128, 256, 3, 1, 1, 1),
+        # patches, and one filter a channel
+        (64, 3, 768, 224, 16, 16, 0, 1), (16, 3, 1024, 224, 14, 14, 0, 1),
         (16, 128, 128, 56, 3, 1, 1, 128),
     )  # fmt: skip
     for batch, ins, outs, size, kernel, stride, padding, groups in shapes:
@@ -340,27 +353,33 @@ def norms() -> Iterator[Named]:
 
 def recurrents() -> Iterator[Named]:
     """cuDNN's recurrent networks: reserve space and workspaces."""
+    shapes = (
+        (16, 256, 512, 1024, 1, 0.0, False), (16, 256, 512, 1024, 2, 0.2, False),
+        (16, 256, 512, 1024, 2, 0.0, True), (32, 128, 256, 256, 1, 0.0, False),
+        (64, 35, 650, 650, 2, 0.5, False), (8, 512, 768, 512, 3, 0.0, False),
+        (20, 70, 400, 1150, 1, 0.0, False), (64, 100, 128, 128, 1, 0.0, True),
+    )  # fmt: skip
     for kind in ("LSTM", "GRU", "RNN"):
         for dtype in (FP32, BF16):
-            for layers, dropout, both in ((1, 0.0, False), (2, 0.2, False), (2, 0.0, True)):
-                name = f"{kind.lower()}/{KINDS[dtype]},{layers}layers,dropout{dropout},{both}"
+            for batch, tokens, wide, hidden, layers, dropout, both in shapes:
+                sizes = (
+                    f"{KINDS[dtype]},{batch}x{tokens}x{wide}->{hidden},{layers}layers,"
+                    f"dropout{dropout},{'both' if both else 'one'}"
+                )
+                module = partial(
+                    getattr(torch.nn, kind), wide, hidden, layers, dropout=dropout,
+                    bidirectional=both, batch_first=True, device=CUDA, dtype=dtype,
+                )  # fmt: skip
+                for back in (False, True):
+                    name = f"{kind.lower()}{' backward' if back else ''}/{sizes}"
+                    yield name, partial(_recurrent, module, (batch, tokens, wide), dtype, back=back)
 
-                def network(kind=kind, dtype=dtype, layers=layers, dropout=dropout, both=both):
-                    return getattr(torch.nn, kind)(
-                        512, 1024, layers, dropout=dropout, bidirectional=both, batch_first=True,
-                        device=CUDA, dtype=dtype,
-                    )  # fmt: skip
 
-                def forward(network=network, dtype=dtype):
-                    module, x = network(), randn(16, 256, 512, dtype=dtype, grad=True)
-                    return lambda: module(x)
-
-                def back(network=network, dtype=dtype):
-                    module, x = network(), randn(16, 256, 512, dtype=dtype, grad=True)
-                    return backward_of(module(x)[0], x, *module.parameters())
-
-                yield f"{name}", forward
-                yield f"{name} backward", back
+def _recurrent(
+    network: Callable[[], Any], shape: tuple[int, ...], dtype: torch.dtype, *, back: bool
+) -> Call:
+    module, x = network(), randn(*shape, dtype=dtype, grad=True)
+    return backward_of(module(x)[0], x, *module.parameters()) if back else partial(module, x)
 
 
 # -- sorting, indexing, reducing --
@@ -392,6 +411,32 @@ def others() -> Iterator[Named]:
     for name, make, use in (
         ("sort rows", wide, lambda x: x.sort(-1)),
         ("sort flat", flat, lambda x: x.sort()),
+        ("sort 100k", lambda: randn(100_000), lambda x: x.sort()),
+        ("sort 1M", lambda: randn(1_000_000), lambda x: x.sort()),
+        ("sort 2M", lambda: randn(2_000_000), lambda x: x.sort()),
+        ("sort 10M", lambda: randn(10_000_000), lambda x: x.sort()),
+        ("sort 1M bf16", lambda: randn(1_000_000, dtype=BF16), lambda x: x.sort()),
+        ("sort rows of 16k", lambda: randn(256, 16384), lambda x: x.sort(-1)),
+        ("sort rows of 32k", lambda: randn(8, 32000), lambda x: x.sort(-1)),
+        ("cumsum 1M", lambda: randn(1_000_000), lambda x: x.cumsum(0)),
+        ("cumsum 10M", lambda: randn(10_000_000), lambda x: x.cumsum(0)),
+        ("cumsum of ints", lambda: torch.ones(65536, dtype=torch.int64, device=CUDA),
+         lambda x: x.cumsum(0)),
+        ("argsort 16k ints", lambda: torch.randint(8, (16384,), device=CUDA),
+         lambda x: x.argsort()),
+        ("sort 64k ints", lambda: torch.randint(8, (65536,), device=CUDA), lambda x: x.sort()),
+        ("randperm 10k", lambda: (), lambda: torch.randperm(10_000, device=CUDA)),
+        ("topk 50 of 32k", lambda: randn(8, 32000), lambda x: x.topk(50)),
+        ("topk 8 of 64 in bf16", lambda: randn(8192, 64, dtype=BF16), lambda x: x.topk(8)),
+        ("histc of experts", lambda: torch.randint(128, (65536,), device=CUDA).float(),
+         lambda x: x.histc(128, 0, 127)),
+        ("bincount of experts", lambda: torch.randint(128, (65536,), device=CUDA),
+         lambda x: x.bincount(minlength=128)),
+        ("one hot", lambda: torch.randint(128, (8192,), device=CUDA), lambda x: F.one_hot(x, 128)),
+        ("nonzero of 1M", lambda: torch.arange(1_000_000, device=CUDA) % 3,
+         lambda x: x.nonzero()),
+        ("masked select 1M", lambda: torch.arange(1_000_000, device=CUDA),
+         lambda x: x[x % 2 == 0]),
         ("stable sort of ints", ints, lambda x: x.sort(stable=True)),
         ("argsort ints", ints, lambda x: x.argsort()),
         ("topk 8 of 128", lambda: randn(8192, 128), lambda x: x.topk(8)),
@@ -569,15 +614,15 @@ def ask(name: str, make: Callable[[], Call]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Ask all, or those that contain a word; a JSON object a line."""
+    """Ask all, or those whose names begin so; a JSON object a line."""
     if sys.argv[1:2] == ["--compare"]:
         print("\n".join(compared(*map(Path, sys.argv[2:4]))))
         return
-    wanted, out = sys.argv[1:2], os.environ.get("KERNELS_OUT")
+    wanted, out = tuple(sys.argv[1:]), os.environ.get("KERNELS_OUT")
     limit_s = float(os.environ.get("KERNELS_LIMIT_S", "3600"))
     start_s, lines = time.perf_counter(), []
     for name, make in all_calls():
-        if wanted and wanted[0] not in name:
+        if wanted and not name.startswith(wanted):
             continue
         if time.perf_counter() - start_s > limit_s:
             print(f"stopped before {name}: {limit_s:.0f} s are over", file=sys.stderr)

@@ -194,6 +194,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gpu", default="h200", help="what is pretended")
     parser.add_argument("--again", action="store_true", help="also scripts that have a figure")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="scripts measured together")
+    parser.add_argument("--room", type=float, default=SHARE, help="share of the card for them")
     parser.add_argument("--total-s", type=float, default=TOTAL_S, help="stop measuring then")
     parser.add_argument("--child-s", type=float, help="most of one script")
     return parser.parse_args()
@@ -303,7 +304,7 @@ def _measure(names: Sequence[str], args: argparse.Namespace) -> int:
     }
     environment = _environment(machine.gpu_query("name"), machine.driver())
     waiting = deque(name for name in names if args.again or name not in kept or kept[name].failure)
-    room = SHARE * int(machine.gpu_query("memory.total") or 0) * 2**20
+    room = args.room * int(machine.gpu_query("memory.total") or 0) * 2**20
     deadline = time.monotonic() + args.total_s
     running: list[Running] = []
     with tempfile.TemporaryDirectory(prefix="brimful-programs-") as scratch:

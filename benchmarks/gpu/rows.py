@@ -16,7 +16,7 @@ from brimful.files import write_bytes
 from brimful.hardware.cluster import Device
 from brimful.plan import Band, MemoryItem, PhasePeak
 
-ROW_SCHEMA = "brimful.gpu-row/2"
+ROW_SCHEMA = "brimful.gpu-row/3"
 FILE_SCHEMA = "brimful.gpu/1"
 DOES_NOT_FIT = "is simulated not to fit"
 """In the reason for what is not measured."""
@@ -120,8 +120,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         measured_process_bytes: Memory of the process outside and inside the allocator.
         process_method: Where that was read.
         measured_steps_s: Seconds of every step, the two metered ones first.
-        measured_step_s: Median of the others.
-        attention_ops: Names of the fused attention operators that ran.
+        measured_step_s: Median of the others; None where other cases ran on the same GPU.
+        attention_ops: Names of the fused attention operators that ran; none where that was not
+            looked at.
         num_alloc_retries: Times the allocator flushed its cache to go on.
     """
 
@@ -139,7 +140,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     measured_process_bytes: int
     process_method: str
     measured_steps_s: tuple[float, ...]
-    measured_step_s: float
+    measured_step_s: float | None
     attention_ops: tuple[str, ...]
     num_alloc_retries: int
 

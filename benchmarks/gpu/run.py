@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -68,6 +68,12 @@ MAX_SIMULATIONS = 4
 that launches kernels is not waited for."""
 CLEARLY = 1.05
 """A case is not tried where it is simulated to take this many times what the GPU has."""
+ROOM = 0.85
+"""Of the GPU: what cases that are measured at the same time may be planned to take."""
+CONTEXT_BYTES = 2**30
+"""Of each of them: what its process takes beside tensors, and what is planned too low."""
+UNKNOWN_BYTES = 40 * 2**30
+"""What a case is taken to hold that was never simulated."""
 Result = TypeVar("Result")
 
 
@@ -80,6 +86,8 @@ class Place(NamedTuple):
         child_s: The longest that one process may take.
         simulations: Folder of simulations, where they were made ahead; None: nowhere.
         only_measures: Whether simulations and other trainers are left for another call.
+        at_once: Cases that are measured at the same time; of several, memory alone.
+        room: Share of the GPU that these may take.
     """
 
     scratch: Path
@@ -87,6 +95,8 @@ class Place(NamedTuple):
     child_s: float
     simulations: Path | None
     only_measures: bool
+    at_once: int
+    room: float
 
 
 def main() -> int:
@@ -103,8 +113,9 @@ def main() -> int:
             os.environ["BRIMFUL_CACHE"] = scratch  # the user's own calibration stays as it is
             deadline_s = time.monotonic() + args.total_s
             place = Place(
-                Path(scratch), deadline_s, args.child_s, args.simulations, args.only_measure
-            )
+                Path(scratch), deadline_s, args.child_s, args.simulations, args.only_measure,
+                args.at_once, args.room,
+            )  # fmt: skip
             return _run(args, place)
     except BrimfulError as error:
         print(f"run.py: {error}", file=sys.stderr)
@@ -125,6 +136,12 @@ def _arguments() -> argparse.Namespace:
         "--only-measure", action="store_true",
         help="no simulations and no other trainers: for a GPU whose minutes are counted",
     )  # fmt: skip
+    parser.add_argument(
+        "--at-once", type=int, default=1, metavar="N",
+        help="with --only-measure, this many cases share the GPU, as far as planned.json says that "
+        "they fit: the memory of each, and no times",
+    )  # fmt: skip
+    parser.add_argument("--room", type=float, default=ROOM, help="share of the GPU for them")
     parser.add_argument(
         "--complete", type=Path, metavar="FILE", help="simulate for its rows; needs no GPU"
     )
@@ -174,6 +191,8 @@ def _climb(
     request = Request(case=None, device=device, used_before_bytes=0)
     found = _ask(place, "environment", request, Environment)
     environment = None if isinstance(found, str) else found
+    if place.at_once > 1:
+        return _share(pending, (datasheet, device), place, file, environment)
     num_done = 0
     for case, simulated in _simulated_ahead(place, pending, device):
         if time.monotonic() >= place.deadline_s:
@@ -186,6 +205,44 @@ def _climb(
         took_s = time.monotonic() - start_s
         print(f"{case.name}: {'; '.join(row.failures) or 'done'} ({took_s:.0f} s)", flush=True)
     return len(pending) - num_done
+
+
+def _share(
+    pending: Sequence[Case],
+    devices: tuple[Device, Device],
+    place: Place,
+    file: tuple[Path, dict[str, Row]],
+    environment: Environment | None,
+) -> int:
+    """Measure several cases at a time, as many as fit; returns how many are left."""
+    path, kept = file
+    waiting, running = deque(pending), dict[Future[Row], tuple[Case, int]]()
+    room_bytes = int(place.room * devices[0].usable_bytes)
+    with ThreadPoolExecutor(place.at_once) as pool:
+        while waiting or running:
+            if time.monotonic() >= place.deadline_s:
+                waiting.clear()
+            used = sum(num_bytes for _, num_bytes in running.values())
+            for case in list(waiting):
+                needed = _reserved_bytes(case)
+                if running and (len(running) >= place.at_once or used + needed > room_bytes):
+                    continue
+                waiting.remove(case)
+                used += needed
+                running[pool.submit(_row, place, case, devices, LATER)] = case, needed
+            for done in wait(running, timeout=1, return_when=FIRST_COMPLETED).done:
+                case, _ = running.pop(done)
+                row = kept[case.name] = done.result()
+                write_rows(path, kept.values(), environment)
+                print(f"{case.name}: {'; '.join(row.failures)}", flush=True)
+    return sum(case.name not in kept for case in pending)
+
+
+def _reserved_bytes(case: Case) -> int:
+    """Return what a case is taken to hold of the GPU, the process's own included."""
+    planned = read_planned().get(case.name)
+    reserved = planned.simulated_peak_reserved_bytes if planned else None
+    return (reserved or UNKNOWN_BYTES) + CONTEXT_BYTES
 
 
 def _plan(cases: Sequence[Case], place: Place, args: argparse.Namespace) -> int:
@@ -307,7 +364,7 @@ def _row(
     datasheet, device = devices
     predicted = _predict(case, datasheet, device)
     used = machine.gpu_used_bytes() if device.kernels == "cuda" else 0
-    request = Request(case=case, device=device, used_before_bytes=used)
+    request = Request(case=case, device=device, used_before_bytes=used, is_alone=place.at_once == 1)
     too_large = _too_large(case, simulated, device)
     measured = too_large or _ask(place, "measure", request, Measured)
     others = _others(place, case, request) if not too_large else {}

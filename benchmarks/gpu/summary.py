@@ -45,6 +45,7 @@ def _peers(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         for peer in row.peers if row.measured else ():
             assert row.measured is not None
+            assert row.measured.measured_step_s is not None  # others run only where we are timed
             memory = peer.measured_peak_allocated_bytes / row.measured.measured_peak_allocated_bytes
             seconds = peer.measured_step_s / row.measured.measured_step_s
             told.append(f"{row.case.name:19s}{peer.trainer:10s}{memory:>8.3f} x{seconds:>8.2f} x")
@@ -97,6 +98,7 @@ def _why(row: Row) -> str:
 
 def _line(row: Row) -> str:
     predicted, simulated, measured = row.predicted, row.simulated, row.measured
+    step_s = measured.measured_step_s if measured else None
     sizes = (
         predicted.predicted_peak_allocated_bytes if predicted else None,
         simulated.simulated_peak_allocated_bytes if simulated else None,
@@ -108,7 +110,7 @@ def _line(row: Row) -> str:
         f"{row.case.name:19s}{''.join(f'{_size(size):>11s}' for size in sizes)}"
         f"{_percent(row.errors.simulated_to_requested):>9s}"
         f"{_percent(row.errors.predicted_to_simulated):>9s}"
-        f"{format_seconds(measured.measured_step_s) if measured else '-':>8s}"
+        f"{format_seconds(step_s) if step_s else '-':>8s}"
     )
 
 

@@ -43,11 +43,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         case: Which case; None where calibrating.
         device: The machine's device as the GPU's owner sees it.
         used_before_bytes: Of the GPU's memory, before this process began.
+        is_alone: Whether nobody else uses the GPU meanwhile; else no step is timed.
     """
 
     case: Case | None
     device: Device
     used_before_bytes: int
+    is_alone: bool = True
 
 
 def do_and_log(verb: str, request_path: str, result_path: str, log_path: str) -> None:
@@ -172,7 +174,10 @@ def _fine_phases(recording: "Recording") -> tuple[PhasePeak, ...]:
 
 
 def measure(request: Request) -> Measured:
-    """Run the case for real: metered steps, timed steps, and one that only names its kernels."""
+    """Run the case for real: metered steps, timed steps, and one that only names its kernels.
+
+    The latter two only where the GPU is nobody else's.
+    """
     import torch
     from batches import random_batches
 
@@ -188,7 +193,8 @@ def measure(request: Request) -> Measured:
     batches = random_batches(job, strategy)
     steps_s = [_timed_step(program, batches) for _ in range(NUM_METERED_STEPS)]
     meter.stop(program)
-    steps_s += [_timed_step(program, batches) for _ in range(NUM_TIMED_STEPS)]
+    if request.is_alone:
+        steps_s += [_timed_step(program, batches) for _ in range(NUM_TIMED_STEPS)]
     process_bytes, process_method = _process_bytes(device, request.used_before_bytes)
     return Measured(
         versions=versions(),
@@ -196,8 +202,10 @@ def measure(request: Request) -> Measured:
         measured_process_bytes=process_bytes,
         process_method=process_method,
         measured_steps_s=tuple(steps_s),
-        measured_step_s=statistics.median(steps_s[NUM_METERED_STEPS:]),
-        attention_ops=_attention_ops(program, batches),
+        measured_step_s=statistics.median(timed)
+        if (timed := steps_s[NUM_METERED_STEPS:])
+        else None,
+        attention_ops=_attention_ops(program, batches) if request.is_alone else (),
     )
 
 
