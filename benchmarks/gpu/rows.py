@@ -374,14 +374,29 @@ def _orders(measured: Measured) -> Iterable[str]:
         yield f"a step of {min(measured.measured_steps_s)} s"
 
 
-def with_simulation(row: Row, simulated: Simulated | str) -> Row:
-    """Return a row that was only measured with its second rung, or with why that is missing."""
-    failures = [why for why in row.failures if not why.startswith("simulated:")]
-    if isinstance(simulated, str):
-        return msgspec.structs.replace(row, failures=(*failures, f"simulated: {simulated}"))
-    errors = compare(row.predicted, simulated, row.measured)
+def said_anew(row: Row, predicted: Predicted | str, simulated: Simulated | str, commit: str) -> Row:
+    """Return a measured row with its first two rungs, or why they are missing, by another commit.
+
+    Args:
+        row: What was measured stays.
+        predicted: The first rung.
+        simulated: The second.
+        commit: Of the package that said so.
+    """
+    rungs = {"predicted": predicted, "simulated": simulated}
+    first = None if isinstance(predicted, str) else predicted
+    second = None if isinstance(simulated, str) else simulated
+    failures = tuple(f"{name}: {rung}" for name, rung in rungs.items() if isinstance(rung, str))
+    kept = tuple(why for why in row.failures if why.startswith("measured:"))
     return check_row(
-        msgspec.structs.replace(row, simulated=simulated, errors=errors, failures=tuple(failures))
+        msgspec.structs.replace(
+            row,
+            predicted=first,
+            simulated=second,
+            errors=compare(first, second, row.measured),
+            failures=(*failures, *kept),
+            commit=commit,
+        )
     )
 
 

@@ -43,7 +43,7 @@ from rows import (
     is_whole,
     read_document,
     read_rows,
-    with_simulation,
+    said_anew,
     write_rows,
 )
 from worker import Request, alone, do_and_log
@@ -160,7 +160,7 @@ def _run(args: argparse.Namespace, place: Place) -> int:
     if args.plan:
         return _plan(cases, place, args)
     if args.complete:
-        return _complete(args.complete, place)
+        return _complete(args.complete, place, again=args.again)
     datasheet = probe_local()
     if (datasheet.kernels == "cuda") == args.rehearse:
         raise InputError(
@@ -263,26 +263,43 @@ def _plan(cases: Sequence[Case], place: Place, args: argparse.Namespace) -> int:
     return 1 if left else 0
 
 
-def _complete(path: Path, place: Place) -> int:
-    """Simulate the cases of rows that were only measured, with the PyTorch that measured them."""
+def _complete(path: Path, place: Place, *, again: bool) -> int:
+    """Say anew what rows were only measured for, with the PyTorch that measured them."""
     document = read_document(path)
     kept = {row.case.name: row for row in document.rows}
-    pending = [row.case for row in document.rows if row.simulated is None and row.measured]
-    for row in document.rows:
-        said = set(machine.versions_of("torch", "transformers"))
+    measured = [row for row in document.rows if row.measured]
+    said = set(machine.versions_of("torch", "transformers"))
+    for row in measured:
         if row.measured and not said <= set(row.measured.versions):
             raise InputError(
                 f"{row.case.name} was measured with {', '.join(row.measured.versions)}; here are "
                 f"{', '.join(sorted(said))}"
             )
+    pending = [row.case for row in measured if again or row.simulated is None]
     for case, simulated in _simulated_ahead(place, pending, document.rows[0].device):
         if time.monotonic() >= place.deadline_s:
             break
-        kept[case.name] = with_simulation(kept[case.name], simulated)
+        old = kept[case.name]
+        predicted = _predict(case, _datasheet(old.device), old.device)
+        row = kept[case.name] = said_anew(old, predicted, simulated, machine.commit())
         write_rows(path, kept.values(), document.environment)
-        print(f"{case.name}: {'; '.join(kept[case.name].failures) or 'done'}", flush=True)
+        print(f"{case.name}: {'; '.join(row.failures) or 'done'}", flush=True)
     print("\n".join(["", *summary.lines(list(kept.values()))]))
     return 1 if any(row.simulated is None and row.measured for row in kept.values()) else 0
+
+
+def _datasheet(device: Device) -> Device:
+    """Return what was known of a calibrated device before it was measured."""
+    known = load_cluster(machine.slug(device.description).removeprefix("nvidia-")).device
+    return msgspec.structs.replace(
+        device,
+        matrix_flops_per_s=known.matrix_flops_per_s,
+        memory_bytes_per_s=known.memory_bytes_per_s,
+        copy_bytes_per_s=known.copy_bytes_per_s,
+        op_overhead_s=known.op_overhead_s,
+        calibrated=False,
+        source=known.source,
+    )
 
 
 def _chosen(cases: tuple[Case, ...], names: str) -> tuple[Case, ...]:

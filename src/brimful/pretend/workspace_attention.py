@@ -233,5 +233,43 @@ def _workspace_bytes(
         if is_deterministic():
             splits = 1
         widths = (round_up(dim, tile.queries) for dim in (head_dim, value.shape[-1]))
-        elements += splits * round_up(num_keys, tile.keys) * sum(widths)
+        elements += splits * tile.keys * sum(widths)
     return int(batch * heads) * round_up(elements, 4) * FLOAT_BYTES
+
+
+CUDNN_SCRATCH_BYTES = 256
+"""Of every plan of cuDNN's attention, measured on an H200 (cuDNN 9.19)."""
+_CUDNN_MEASURED = 9
+"""Major compute capability on which cuDNN's plans were measured."""
+
+
+def cudnn_forward(call: Call) -> Workspaces | None:
+    """``_scaled_dot_product_cudnn_attention``: a constant."""
+    if call.capability[0] != _CUDNN_MEASURED:
+        return None
+    return size(CUDNN_SCRATCH_BYTES, "scratch of cuDNN's plan")
+
+
+def cudnn_backward(call: Call) -> Workspaces | None:
+    """``_scaled_dot_product_cudnn_attention_backward``: sums of rows, dq, and dk and dv unreduced.
+
+    ``softmax_sum`` and ``dQ_accum`` in fp32; with grouped heads ``dK_fullhead`` and ``dV_fullhead``
+    of every query head. To the byte on an H200 for 45 shapes. A deterministic plan keeps scores
+    too, which nobody measured.
+    """
+    if call.capability[0] != _CUDNN_MEASURED or is_deterministic():
+        return None
+    grad, query, key, value = (call.arg(name) for name in ("grad_out", "query", "key", "value"))
+    batch, heads, queries, head_dim = query.shape
+    num_rows = batch * heads * queries
+    full = sum(
+        batch * heads * x.shape[2] * x.shape[3] * x.element_size()
+        for x in (key, value)
+        if x.shape[1] != heads
+    )
+    copies = grad.numel() * grad.element_size() if grad.stride(-1) != 1 else 0
+    plan = num_rows * (1 + head_dim) * FLOAT_BYTES + full + CUDNN_SCRATCH_BYTES
+    return (
+        *size(copies, "contiguous copy of the gradient of the output"),
+        *size(plan, "row sums, dq in fp32, dk and dv of every query head"),
+    )

@@ -1,18 +1,39 @@
-"""What indexing, counting and sorting allocate, in the cases in which that needs no cub.
+"""What indexing, counting, sorting and scanning allocate.
 
-Of all others nobody knows here: cub says at run time what it takes.
+cub says at run time what it takes; of its radix sort and its scan that was read in its source, and
+the sizes of their tiles were measured on an H200. Of all else of cub's nobody knows here.
 """
 
 import torch
 
-from brimful.pretend.workspace_call import Call, Workspaces, copied, is_deterministic, size
+from brimful.pretend.workspace_call import (
+    Call,
+    Workspaces,
+    ceil_div,
+    copied,
+    is_deterministic,
+    round_up,
+    size,
+)
 from brimful.pretend.workspace_reductions import partial_sums, reduced_dims
 
 _MASKS = (torch.bool, torch.uint8)
 _INDEX_BYTES = 8
-SMALL_SORT = 1024
-"""Elements along the dimension up to which every version sorts in place (``should_use_small_sort``:
-4,096 today)."""
+SMALL_SORT = 4096
+"""Elements along the dimension that are sorted in place (``should_use_small_sort``)."""
+FEW_ROWS = 128
+LONG_ROW = 1_000_000
+"""Fewer rows than this are sorted as one, with the row in front of each place; longer ones alone
+(``launch_stable_sort_kernel`` of SortStable.cu)."""
+ALIGNMENT = 256
+"""Of each part of cub's temporary storage, and once more of the whole."""
+RADIX_DIGITS, COUNT_BYTES, OFFSET_BYTES = 256, 4, 8
+SORT_TILES = {2: 5632, 4: 5376, 8: 4608}
+"""Elements that a block of threads sorts at once, by bytes of a key, with places of 8 bytes."""
+SCAN_TILES = {4: (1920, 8), 8: (896, 16)}
+"""Elements that a block scans at once, and bytes of what it leaves, by bytes of an element."""
+SCAN_PADDING = 32
+"""States beside those of the tiles (``TILE_STATUS_PADDING``)."""
 ONE_BLOCK = 400
 """Elements below which one block of threads finds the largest of a row, however many rows there are
 (``should_use_multiblock``)."""
@@ -48,11 +69,86 @@ def counted(call: Call) -> Workspaces:
     return (*mask, *widened, *partial_sums(x, reduced_dims(call), _INDEX_BYTES, 4))
 
 
-def small_sort(call: Call) -> Workspaces | None:
-    """``sort``, ``argsort``: short rows are sorted where the results lie; their places are made."""
+def sorted_rows(call: Call) -> Workspaces | None:
+    """``sort``, ``argsort``: short rows are sorted where the results lie; long ones by cub."""
     x = call.arg("self")
-    length = x.shape[call.arg("dim")] if x.dim() else 1
-    return size(length * _INDEX_BYTES, "places of a row") if length <= SMALL_SORT else None
+    dim = call.arg("dim") % max(x.dim(), 1)
+    length = x.shape[dim] if x.dim() else 1
+    if length <= SMALL_SORT:
+        return size(length * _INDEX_BYTES, "places of a row")
+    key_bytes = x.element_size()
+    if dim != x.dim() - 1 or not x.is_contiguous() or key_bytes not in SORT_TILES:
+        return None
+    num, rows = x.numel(), x.numel() // length
+    places = size(num * _INDEX_BYTES, "places of all")
+    if rows == 1 or length >= LONG_ROW:
+        return (*places, *size(radix_sort_bytes(length, key_bytes), "cub's radix sort"))
+    if rows >= FEW_ROWS:
+        second = round_up(num * key_bytes, ALIGNMENT) + round_up(num * _INDEX_BYTES, ALIGNMENT)
+        return (*places, *size(second + ALIGNMENT - 1, "cub's segmented sort"))
+    return (
+        *places,
+        *size(num * (key_bytes + _INDEX_BYTES), "sorted keys, and their rows beside their places"),
+        *size(radix_sort_bytes(num, key_bytes), "cub's radix sort"),
+    )
+
+
+def radix_sort_bytes(num: int, key_bytes: int) -> int:
+    """Return what cub's radix sort takes for keys with places of 8 bytes, in bytes.
+
+    A second copy of both, a count of every digit for each tile, and of all tiles for every digit of
+    a key.
+
+    Args:
+        num: Keys.
+        key_bytes: Of each.
+    """
+    tiles = ceil_div(num, SORT_TILES[key_bytes])
+    parts = (
+        num * key_bytes,
+        num * _INDEX_BYTES,
+        tiles * RADIX_DIGITS * COUNT_BYTES,
+        key_bytes * RADIX_DIGITS * OFFSET_BYTES,
+        key_bytes * COUNT_BYTES,
+    )
+    return sum(round_up(part, ALIGNMENT) for part in parts) + ALIGNMENT - 1
+
+
+def scan(call: Call) -> Workspaces | None:
+    """``cumsum`` and its like: rows side by side take nothing, one row alone is scanned by cub."""
+    x = call.arg("self")
+    if not x.dim() or x.numel() != x.shape[call.arg("dim")]:
+        return ()
+    element = call.out.element_size()
+    if element not in SCAN_TILES:
+        return None
+    return size(scan_bytes(x.numel(), element), "states of the tiles of a scan")
+
+
+def scan_bytes(num: int, element: int) -> int:
+    """Return what cub's scan takes: a state for each tile, and one for the first value.
+
+    Args:
+        num: Values.
+        element: Bytes of each.
+    """
+    tile, state = SCAN_TILES[element]
+    states = (ceil_div(num, tile) + SCAN_PADDING) * state
+    return round_up(states, ALIGNMENT) + 2 * ALIGNMENT - 1
+
+
+def masked_scatter(call: Call) -> Workspaces:
+    """``masked_scatter``: for every element the number of masked ones before it, in int64."""
+    num = call.arg("self").numel()
+    return (
+        *size(num * _INDEX_BYTES, "prefix sums of the mask, int64"),
+        *size(scan_bytes(num, _INDEX_BYTES), "states of the tiles of a scan"),
+    )
+
+
+def histogram(call: Call) -> Workspaces | None:
+    """``histc``: nothing where the range is given."""
+    return None if call.arg("min") == call.arg("max") else ()
 
 
 def small_topk(call: Call) -> Workspaces | None:

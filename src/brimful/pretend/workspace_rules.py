@@ -4,6 +4,8 @@ import torch
 
 from brimful.pretend import kernels
 from brimful.pretend.workspace_attention import (
+    cudnn_backward,
+    cudnn_forward,
     efficient_backward,
     efficient_forward,
     flash_backward,
@@ -17,10 +19,19 @@ from brimful.pretend.workspace_call import (
     Workspaces,
     ceil_div,
     copied,
+    round_up,
     size,
 )
 from brimful.pretend.workspace_copies import chunk_cat, split_copy
-from brimful.pretend.workspace_indexing import counted, index_put, small_sort, small_topk
+from brimful.pretend.workspace_indexing import (
+    counted,
+    histogram,
+    index_put,
+    masked_scatter,
+    scan,
+    small_topk,
+    sorted_rows,
+)
 from brimful.pretend.workspace_reductions import (
     extremes,
     indexed_extremes,
@@ -87,6 +98,46 @@ def _batch_copy(x: torch.Tensor) -> Workspaces:
     return size(x.numel() * x.element_size(), "contiguous copy of matrices for cuBLAS")
 
 
+GROUP_BYTES = 60
+"""Pointers, problem size and strides of a group, on the card."""
+CUTLASS_BYTES = 512
+"""Of CUTLASS's workspace for each multiprocessor of capability 9.0."""
+
+
+def grouped_product(call: Call) -> Workspaces | None:
+    """``_grouped_mm``: what tells CUTLASS's kernel of its groups, and its workspace."""
+    left = call.arg("self")
+    if call.capability != (9, 0) or left.dtype != torch.bfloat16:
+        return None
+    ends = call.arg("offs")
+    groups = left.shape[0] if ends is None else ends.numel()
+    return (
+        *size(GROUP_BYTES * groups, "pointers, sizes and strides of the groups"),
+        *size(CUTLASS_BYTES * kernels.imitated().chip.num_multiprocessors, "CUTLASS's workspace"),
+    )
+
+
+CHANNELS = 8
+"""cuDNN's kernels take multiples of it."""
+COPIES = 3
+"""Of inputs, weights and results that a convolution is taken to need at most."""
+_MEASURED = (9, 0)
+
+
+def convolution(call: Call) -> Workspaces | None:
+    """``convolution`` and its backward: the most that cuDNN's algorithm may take."""
+    if call.capability != _MEASURED or torch.backends.cudnn.benchmark:
+        return None
+    given = call.arg("grad_output") if "grad_output" in _names(call) else call.out
+    num_bytes = sum(_padded_bytes(x) for x in (call.arg("input"), call.arg("weight"), given))
+    return size(COPIES * num_bytes, "copies in another layout, at most")
+
+
+def _padded_bytes(x: torch.Tensor) -> int:
+    """Bytes of a tensor whose second dimension is rounded up to whole groups of channels."""
+    return x.numel() // max(x.shape[1], 1) * round_up(x.shape[1], CHANNELS) * x.element_size()
+
+
 # -- softmax and losses --
 
 
@@ -114,11 +165,13 @@ def softmax_backward(call: Call) -> Workspaces:
 
 
 def safe_softmax(call: Call) -> Workspaces:
-    """``_safe_softmax``: a softmax, the mask of what was minus infinity, and its rows."""
+    """``_safe_softmax``: the mask of what was minus infinity, its rows, and a zero."""
     x, dim = call.arg("self"), call.arg("dim")
-    plain = size(x.numel() * call.out.element_size(), "softmax before masked rows are zeroed")
-    masked = size(x.numel(), "mask of minus infinity")
-    return (*plain, *masked, *size(x.numel() // max(x.shape[dim], 1), "fully masked rows"))
+    return (
+        *size(x.numel(), "mask of minus infinity"),
+        *size(x.numel() // max(x.shape[dim], 1), "fully masked rows"),
+        *size(call.out.element_size(), "zero"),
+    )
 
 
 def loss(call: Call) -> Workspaces:
@@ -127,6 +180,36 @@ def loss(call: Call) -> Workspaces:
 
 
 # -- norms --
+
+
+def group_norm_forward(call: Call) -> Workspaces:
+    """``native_group_norm``: scale and shift of every channel of every row, in fp32."""
+    x = call.arg("input")
+    affine = call.arg("weight") is not None or call.arg("bias") is not None
+    per_channel = x.shape[0] * x.shape[1] * accumulated_bytes(x.dtype)
+    return (
+        *copied(x, "contiguous copy of the input"),
+        *size(2 * per_channel if affine else 0, "scale and shift of every channel"),
+    )
+
+
+def group_norm_backward(call: Call) -> Workspaces:
+    """``native_group_norm_backward``: sums of every channel, and of every group."""
+    grad, x = call.arg("grad_out"), call.arg("input")
+    element, rows, channels = accumulated_bytes(x.dtype), x.shape[0], x.shape[1]
+    sums = 3 if call.arg("weight") is not None else 2
+    return (
+        *copied(grad, "contiguous copy of the gradient"),
+        *copied(x, "contiguous copy of the input"),
+        *size(sums * rows * channels * element, "ds, db and c1 of every channel"),
+        *size(2 * rows * call.arg("group") * element, "c2 and c3 of every group"),
+    )
+
+
+def batch_norm(call: Call) -> Workspaces | None:
+    """``native_batch_norm`` and its backward: channels first, nothing."""
+    x = call.arg("input")
+    return () if x.is_contiguous() else None
 
 
 def norm_forward(call: Call) -> Workspaces:
@@ -189,29 +272,6 @@ def embedding_backward(call: Call) -> Workspaces:
     )
 
 
-def masked_scatter(call: Call) -> Workspaces:
-    """``masked_scatter``: for every element the number of masked ones before it, in int64."""
-    return size(call.arg("self").numel() * 8, "prefix sums of the mask, int64")
-
-
-_TILE_STATES = 32
-"""Beside those of the tiles (``TILE_STATUS_PADDING``)."""
-_TILE_STATE_BYTES = 16
-_LEAST_TILE = 512
-"""No more elements than cub's smallest tile has for types of up to 8 bytes, so that this is no less
-than it takes: 896 (``DeviceScanPolicy`` in ``cub/device/dispatch/tuning/tuning_scan.cuh``: 128
-threads of 15 elements of 4 bytes, of which ``MemBoundScaling`` leaves 7 of 8 bytes)."""
-
-
-def scan(call: Call) -> Workspaces:
-    """``cumsum``: rows side by side take nothing, one row alone is scanned by cub in tiles."""
-    x = call.arg("self")
-    if not x.dim() or x.numel() != x.shape[call.arg("dim")]:
-        return ()
-    states = ceil_div(x.numel(), _LEAST_TILE) + _TILE_STATES
-    return size(states * _TILE_STATE_BYTES, "states of the tiles of a scan, at most")
-
-
 # -- many tensors at once --
 
 
@@ -253,11 +313,12 @@ def copy(call: Call) -> Workspaces:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        batched_product, chunk_cat, copy, counted, efficient_backward, efficient_forward,
-        embedding_backward, extremes, flash_backward, foreach_max, foreach_norm, index_put,
-        indexed_extremes, maxima,
-        log_softmax_backward, loss, masked_scatter, moments, norm_backward, norm_forward, product,
-        safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward, softmax, softmax_backward,
-        small_sort, small_topk, split_copy, sums,
+        batch_norm, batched_product, chunk_cat, convolution, copy, counted, cudnn_backward,
+        cudnn_forward, efficient_backward, efficient_forward, embedding_backward, extremes,
+        flash_backward, foreach_max, foreach_norm, group_norm_backward, group_norm_forward,
+        grouped_product, histogram, index_put, indexed_extremes, log_softmax_backward, loss,
+        masked_scatter, maxima, moments, norm_backward, norm_forward, product, safe_softmax, scan,
+        sdpa_flash_backward, sdpa_flash_forward, small_topk, softmax, softmax_backward, sorted_rows,
+        split_copy, sums,
     )
 }  # fmt: skip
