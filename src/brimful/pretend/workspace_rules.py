@@ -135,7 +135,8 @@ def convolution(call: Call) -> Workspaces | None:
 
 def _padded_bytes(x: torch.Tensor) -> int:
     """Bytes of a tensor whose second dimension is rounded up to whole groups of channels."""
-    return x.numel() // max(x.shape[1], 1) * round_up(x.shape[1], CHANNELS) * x.element_size()
+    channels = int(x.shape[1])
+    return int(x.numel()) // max(channels, 1) * round_up(channels, CHANNELS) * int(x.element_size())
 
 
 # -- softmax and losses --
