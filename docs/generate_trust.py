@@ -38,7 +38,9 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         first: What has to be known before anything else; lines.
         published_head: First column of the table of published runs.
-        between: Between both tables; lines.
+        card_before: Before the table of our own runs on a GPU; lines.
+        card_head: First column of that table.
+        between: Before the table of our own runs on CPUs; lines.
         own_head: First column of the table of our own runs.
         figures: A column.
         missing: A column.
@@ -53,6 +55,8 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     first: tuple[str, ...]
     published_head: str
+    card_before: tuple[str, ...]
+    card_head: str
     between: tuple[str, ...]
     own_head: str
     figures: str
@@ -80,6 +84,7 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 TEXTS = msgspec.json.decode((HERE / "trust_words.json").read_bytes(), type=Texts)
 PAGE = "docs/trust.md"
+CALLS = VALIDATION / "gpu" / "kernels-nvidia-h200-2026-11.jsonl"
 CARRIED = ROOT / "src" / "brimful" / "web" / "accuracy.json"
 """The same figures, beside the numbers of ``brimful web``."""
 
@@ -114,7 +119,7 @@ def main() -> None:
 
 def carried() -> str:
     """Return the tables as JSON, errors as the page prints them."""
-    tables = {"published": published(), "own": own()}
+    tables = {"card": card(), "published": published(), "own": own()}
     told = {name: [_told(kind) for kind in kinds] for name, kinds in tables.items()}
     return json_text(told, indent=1) + "\n"
 
@@ -149,6 +154,8 @@ def page(words: Words, counts: dict[str, Any]) -> str:
     """
     parts = [
         _filled(words.first, counts),
+        _table(words.card_head, card(), words, has_missing=True),
+        _filled(words.card_before, counts),
         _table(words.published_head, published(), words, has_missing=True),
         _filled(words.between, counts),
         _table(words.own_head, own(), words, has_missing=False),
@@ -212,6 +219,59 @@ def published() -> list[Kind]:
         *timed,
         Kind("simulated", len(simulated), peaks),
     ]
+
+
+def card() -> list[Kind]:
+    """Compare our own runs on a GPU with what is said, kind by kind, all that came to an end."""
+    rows = [row for row in _card_files("rows", "nvidia-") if row["measured"]]
+    names = {
+        "card live": "simulated_to_requested",
+        "card reserved": "simulated_to_reserved",
+        "card predicted": "predicted_to_allocated",
+    }
+    timed = [row for row in rows if row["measured"]["measured_step_s"]]
+    steps = {"card step": "predicted_to_step_s", "card datasheet": "datasheet_to_step_s"}
+    programs = card_programs()
+    return [
+        *(_told_of(key, rows, field) for key, field in names.items()),
+        *(_told_of(key, timed, field) for key, field in steps.items()),
+        *(
+            Kind(f"card programs {name}", len(programs), tuple(
+                here / there - 1 for here, there in (pair[name] for pair in programs) if here
+            ))
+            for name in ("live", "reserved")
+        ),
+    ]  # fmt: skip
+
+
+def _told_of(key: str, rows: Sequence[Document], field: str) -> Kind:
+    errors = (row["errors"][field] for row in rows)
+    return Kind(key, len(rows), tuple(error for error in errors if error is not None))
+
+
+def _card_files(field: str, prefix: str) -> list[Document]:
+    found: list[Document] = []
+    for path in sorted((VALIDATION / "gpu").glob(f"{prefix}*.json")):
+        found += msgspec.json.decode(path.read_bytes())[field]
+    return found
+
+
+def card_programs() -> list[dict[str, tuple[Any, ...]]]:
+    """Return, of each program of others that was measured, what was said and what it took."""
+    said = {row["name"]: row for row in _card_files("rows", "programs-simulated")}
+    pairs = []
+    for row in _card_files("rows", "programs-nvidia-"):
+        if row["failure"]:
+            continue
+        own = said.get(row["name"], {})
+        pairs.append({
+            name: tuple(
+                rung.get(f"{kind}_peak_{counter}_bytes")
+                for kind, rung in (("simulated", own), ("measured", row))
+            )
+            for name, counter in (("live", "requested"), ("reserved", "reserved"))
+        })  # fmt: skip
+    return pairs
 
 
 def allocated(row: Document) -> tuple[float | None, float | None]:
@@ -278,13 +338,20 @@ def figures() -> dict[str, Any]:
     laws, fuzz, soak = rows_of("laws"), rows_of("fuzz"), rows_of("soak")
     trainer = [row for row in rows_of("hf_trainer") if row["settings"] == "same"]
     traced = [row for row in runs if row["has_bar"]]
-    kinds = {kind.key: kind for kind in (*published(), *own())}
+    kinds = {kind.key: kind for kind in (*card(), *published(), *own())}
     return {
         **_of_kind("allocated", kinds["allocated"]),
         **_of_kind("fitted", kinds["allocated fitted"]),
         **_of_kind("unseen", kinds["allocated unseen"]),
         **_of_kind("speed", kinds["speed"]),
         **_of_kind("peak", kinds["peak"]),
+        **_of_kind("card", kinds["card live"]),
+        **_of_kind("card_step", kinds["card step"]),
+        **_of_kind("card_reserved", kinds["card reserved"]),
+        **_of_kind("card_predicted", kinds["card predicted"]),
+        **_of_kind("programs", kinds["card programs live"]),
+        **_of_kind("programs_reserved", kinds["card programs reserved"]),
+        "kernels": sum(1 for _ in CALLS.open("rb")),
         "runs": len(runs),
         "sources": len({row["source"] for row in runs}),
         "answered": sum(not row.get("reason") for row in runs),

@@ -28,8 +28,9 @@ from brimful.files import write_bytes
 from brimful.units import GIB
 
 FOLDER = Path(__file__).with_name("programs")
-SIMULATED = Path(__file__).with_name("programs_simulated.json")
-MEASURED = Path(__file__).with_name("programs_measured.json")
+EVIDENCE = machine.ROOT / "validation" / "gpu"
+SIMULATED = EVIDENCE / "programs-simulated.json"
+MEASURED = EVIDENCE / "programs-nvidia-h200-2026-11.json"
 SIMULATED_SCHEMA = "brimful.programs-simulated/1"
 MEASURED_SCHEMA = "brimful.programs-measured/1"
 PACKAGES = (

@@ -290,7 +290,8 @@ def _complete(path: Path, place: Place, *, again: bool) -> int:
 
 def _datasheet(device: Device) -> Device:
     """Return what was known of a calibrated device before it was measured."""
-    known = load_cluster(machine.slug(device.description).removeprefix("nvidia-")).device
+    name = machine.slug(device.description).removeprefix("nvidia-")
+    known = load_cluster(name, memory_limit_bytes=None).device
     return msgspec.structs.replace(
         device,
         matrix_flops_per_s=known.matrix_flops_per_s,

@@ -200,12 +200,12 @@ def _writes_scores(spec: ModelSpec, sizes: Sizes) -> bool:
 def _scores(spec: ModelSpec, sizes: Sizes, *, length: int, beside: int) -> Moment:
     """Return what attention holds that writes out all scores of a prompt.
 
-    Keys and values stand there for every query head, the scores three times and as a mask.
+    Keys and values stand there for every query head, the scores twice and as a mask.
 
     Source: ``_scaled_dot_product_attention_math`` in ``aten/src/ATen/native/transformers``.
     """
     width = _base(spec) + _before_scores(spec) + 4 * spec.num_heads * spec.head_dim
-    scores = (3 * FP32_BYTES + 1) * spec.num_heads * sizes.num_sequences + FP32_BYTES
+    scores = (2 * FP32_BYTES + 1) * spec.num_heads * sizes.num_sequences + FP32_BYTES
     held = width * sizes.num_sequences * length * sizes.element_bytes
     return Moment(f"{_ATTENTION}: scores written out", held + scores * length**2 + beside)
 

@@ -232,9 +232,9 @@ def _backward_is_compiled(original: Any) -> Any:
 
 
 def _without_our_function_modes(original: Any) -> Any:
-    def init(state: Any, stack: Any, *more: Any) -> None:
+    def init(state: Any, stack: Any, *more: Any, **named: Any) -> None:
         theirs = [mode for mode in stack if not type(mode).__module__.startswith(_PACKAGE)]
-        original(state, theirs, *more)
+        original(state, theirs, *more, **named)
 
     return init
 

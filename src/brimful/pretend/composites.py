@@ -32,8 +32,32 @@ def register() -> None:
         shapes.impl(name, _in_place)
     shapes.impl("_thnn_fused_gru_cell", _gru_cell)
     shapes.impl("_thnn_fused_gru_cell_backward", _gru_cell_backward)
+    _know_wide_addmm(shapes)
     shapes_known.device_hint = _device_hint(shapes_known.device_hint)
     shapes_known._meta_grouped_mm_common = _grouped_mm(shapes_known._meta_grouped_mm_common)  # noqa: SLF001
+
+
+def _know_wide_addmm(shapes: torch.library.Library) -> None:
+    """Give ``addmm`` with a wider result shapes, where PyTorch takes its type for a factor.
+
+    Before 2.13 the decomposition of ``addmm`` stands for those overloads too.
+    """
+    table = torch._decomp.decomposition_table  # noqa: SLF001
+    for overload, made in ((_aten.addmm.dtype, _wide_addmm), (_aten.addmm.dtype_out, _into)):
+        if getattr(table.get(overload), "__name__", "") == "addmm":
+            del table[overload]
+            name = f"addmm.{overload._overloadname}"  # noqa: SLF001
+            shapes.impl(name, made, allow_override=True)
+
+
+def _wide_addmm(
+    _x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, dtype: torch.dtype, **_: object
+) -> torch.Tensor:
+    return rows.new_empty((rows.shape[0], columns.shape[1]), dtype=dtype)
+
+
+def _into(*_args: object, out: torch.Tensor, **_: object) -> torch.Tensor:
+    return out
 
 
 def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: FBT001 - PyTorch's
