@@ -47,9 +47,9 @@ docs/generate_accuracy.py` from the evidence in `validation/`; a test keeps it u
 [Evidence](../validation/README.md) says how each file is made and which bar it has to meet; `make
 prove` makes them anew.
 
-**No run on a GPU of our own is among them.** *Measured* is a real run on a CPU, by an instrument
-that does not know the simulator. What is known of GPUs was measured and published by others, and
-stands in rows of its own.
+*Measured* is a real run on a CPU, by an instrument that does not know the simulator. What was
+measured on a GPU of our own stands in [How far to trust it](trust.md) and in
+[validation/gpu](../validation/gpu); what others published, in rows of its own.
 
 Errors are relative to the second of the two that are compared. *Median* and *worst* are of absolute
 errors, *bias* is the mean of signed ones.

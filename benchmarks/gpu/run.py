@@ -289,7 +289,9 @@ def _complete(path: Path, place: Place, *, again: bool) -> int:
 
 
 def _datasheet(device: Device) -> Device:
-    """Return what was known of a calibrated device before it was measured."""
+    """Return what was known of a calibrated GPU before it was measured; of a CPU nothing was."""
+    if device.kernels != "cuda":
+        return msgspec.structs.replace(device, calibrated=False)
     name = machine.slug(device.description).removeprefix("nvidia-")
     known = load_cluster(name, memory_limit_bytes=None).device
     return msgspec.structs.replace(

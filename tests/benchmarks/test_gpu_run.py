@@ -101,3 +101,21 @@ def test_without_a_gpu_the_rehearsal_is_offered(root, tmp_path):
     done = harness(root, tmp_path)
     assert done.returncode == 2
     assert "--rehearse" in done.stderr
+
+
+def test_cases_that_share_a_device_are_measured_first_and_simulated_later(root, gpu_rows, tmp_path):
+    names = "tiny-llama-fp32,tiny-8bit"
+    done = harness(
+        root, tmp_path, "--rehearse", "--cases", names, "--only-measure", "--at-once", "2"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.glob("*.json")
+    for row in gpu_rows.read_rows(path):
+        assert row.simulated is None
+        assert row.measured.measured_step_s is None
+        assert gpu_rows.LATER in row.failures[-1]
+    done = harness(root, tmp_path, "--complete", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for row in gpu_rows.read_rows(path):
+        assert not row.failures
+        assert abs(row.errors.simulated_to_requested) <= BAR

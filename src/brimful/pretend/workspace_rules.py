@@ -37,6 +37,7 @@ from brimful.pretend.workspace_reductions import (
     indexed_extremes,
     maxima,
     moments,
+    partial_sums,
     sums,
 )
 
@@ -180,6 +181,16 @@ def loss(call: Call) -> Workspaces:
     return copied(call.arg("target"), "contiguous copy of the targets")
 
 
+def reduced_loss(call: Call) -> Workspaces:
+    """``mse_loss`` and its like: the loss of every element, which is then reduced."""
+    x = call.arg("self")
+    if not call.arg("reduction"):
+        return ()
+    element = call.out.element_size()
+    parts = partial_sums(x, tuple(range(x.dim())), accumulated_bytes(x.dtype), 4)
+    return (*size(x.numel() * element, "loss of every element"), *parts)
+
+
 # -- norms --
 
 
@@ -318,8 +329,8 @@ RULES: dict[str, Rule] = {
         cudnn_forward, efficient_backward, efficient_forward, embedding_backward, extremes,
         flash_backward, foreach_max, foreach_norm, group_norm_backward, group_norm_forward,
         grouped_product, histogram, index_put, indexed_extremes, log_softmax_backward, loss,
-        masked_scatter, maxima, moments, norm_backward, norm_forward, product, safe_softmax, scan,
-        sdpa_flash_backward, sdpa_flash_forward, small_topk, softmax, softmax_backward, sorted_rows,
-        split_copy, sums,
+        masked_scatter, maxima, moments, norm_backward, norm_forward, product, reduced_loss,
+        safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward, small_topk, softmax,
+        softmax_backward, sorted_rows, split_copy, sums,
     )
 }  # fmt: skip
