@@ -473,13 +473,20 @@ def test_one_mask_and_one_value_are_a_masked_fill():
     assert parts(ATEN.index_put_.default, x, [empty(64, 8, dtype=torch.bool)], one) == {}
 
 
-@pytest.mark.parametrize("case", ["mask and values", "accumulated", "deterministic"])
+def test_what_is_added_up_in_its_places_is_sorted_first():
+    x, places, rows = empty(64, 8), empty(5, dtype=torch.int64), empty(5, 8)
+    (sort, tile) = asked(ATEN.index_put_.default, x, [places], rows, accumulate=True)
+    assert (sort.num_bytes, tile.num_bytes) == (4 * 5 * 8, 1)
+    one = empty(8)
+    assert asked(ATEN.index_put_.default, x, [places], one, True)[0].num_bytes == 5 * 8 * 2
+    assert asked(ATEN.index_put_.default, x, [None, places], empty(64, 5), True) is None
+
+
+@pytest.mark.parametrize("case", ["mask and values", "deterministic"])
 def test_what_is_sorted_or_searched_before_it_is_put_is_unknown(case):
     x, places, rows = empty(64, 8), empty(5, dtype=torch.int64), empty(5, 8)
     if case == "mask and values":
         taken = asked(ATEN.index_put_.default, x, [empty(64, dtype=torch.bool)], rows)
-    elif case == "accumulated":
-        taken = asked(ATEN.index_put_.default, x, [places], rows, accumulate=True)
     else:
         torch.use_deterministic_algorithms(mode=True)
         try:

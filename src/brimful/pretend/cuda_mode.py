@@ -206,15 +206,23 @@ def compiling(top: type, assumptions: set[str]) -> Iterator[None]:
         top: The kind of the mode that sees an operation first.
         assumptions: Where it is noted what a run rests on.
     """
-    compiler = Compiler(KnownValues(), assumptions, top)
+    known = KnownValues()
+    compiler = Compiler(known, assumptions, top)
     names = [*cuda_names.replacements(), *cuda_calls.replacements()]
     compiler.originals = _originals(names)
+    # Where Triton is installed, Inductor asks its driver of the card.
+    changes = triton_kernels.changes(OtherKernels(), known) if _has_triton() else {}
     with (
         device.pretending(_imitated_card()),
         replaced((*names, *compiler.replacements())),
         compiler.open(),
+        when_imported(changes),
     ):
         yield
+
+
+def _has_triton() -> bool:
+    return importlib.util.find_spec(triton_decorators.PACKAGE) is not None
 
 
 def _imitated_card() -> device.Card:
@@ -246,7 +254,7 @@ def launching(
     known, noted = KnownValues(), OtherKernels(on_launch)
     mode = _SaysCuda(known)
     translated = dict.fromkeys(libraries, functools.partial(_translated_functions, mode))
-    is_there = importlib.util.find_spec(triton_decorators.PACKAGE) is not None
+    is_there = _has_triton()
     absent = () if is_there else (triton_decorators.PACKAGE,)
     changes = triton_kernels.changes(noted, known) if is_there else {}
     hooks = autograd.graph.saved_tensors_hooks

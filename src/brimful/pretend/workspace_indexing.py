@@ -30,6 +30,8 @@ ALIGNMENT = 256
 RADIX_DIGITS, COUNT_BYTES, OFFSET_BYTES = 256, 4, 8
 SORT_TILES = {2: 5632, 4: 5376, 8: 4608}
 """Elements that a block of threads sorts at once, by bytes of a key, with places of 8 bytes."""
+ONE_TILE = 2304
+"""Elements that one block sorts alone, with places of 8 bytes (``SingleTilePolicy``)."""
 SCAN_TILES = {4: (1920, 8), 8: (896, 16)}
 """Elements that a block scans at once, and bytes of what it leaves, by bytes of an element."""
 SCAN_PADDING = 32
@@ -42,16 +44,31 @@ ONE_BLOCK = 400
 def index_put(call: Call) -> Workspaces | None:
     """``index_put``: one mask and one value are a ``masked_fill``; places are written as they are.
 
-    With accumulation, and where algorithms are to be deterministic, places are sorted; masks with
+    With accumulation places are sorted, and so where algorithms are to be deterministic; masks with
     more than one value become places first.
     """
     indices = [index for index in call.arg("indices") if index is not None]
     are_masks = [index.dtype in _MASKS for index in indices]
     if call.arg("accumulate"):
-        return None
+        is_first = len(indices) == 1 and call.arg("indices")[0] is indices[0]
+        is_plain = is_first and indices[0].dtype == torch.int64
+        return _added_up(call, indices[0]) if is_plain else None
     if any(are_masks):
         return () if len(indices) == 1 and call.arg("values").numel() == 1 else None
     return None if is_deterministic() else _alike(indices)
+
+
+def _added_up(call: Call, index: torch.Tensor) -> Workspaces:
+    """``index_put_with_sort_kernel``: places, their order and both sorted, and whole values."""
+    x, values, num = call.arg("self"), call.arg("values"), index.numel()
+    whole = num * (x.numel() // max(x.shape[0], 1))
+    is_whole = values.numel() == whole and values.is_contiguous()
+    bits = max(1, (x.shape[0] - 1).bit_length())
+    return (
+        *size(0 if is_whole else whole * values.element_size(), "whole and contiguous values"),
+        *size(4 * num * _INDEX_BYTES, "places, their order, and both sorted"),
+        *size(radix_sort_bytes(num, _INDEX_BYTES, bits=bits), "cub's radix sort"),
+    )
 
 
 def _alike(indices: list[torch.Tensor]) -> Workspaces:
@@ -93,23 +110,26 @@ def sorted_rows(call: Call) -> Workspaces | None:
     )
 
 
-def radix_sort_bytes(num: int, key_bytes: int) -> int:
+def radix_sort_bytes(num: int, key_bytes: int, *, bits: int | None = None) -> int:
     """Return what cub's radix sort takes for keys with places of 8 bytes, in bytes.
 
     A second copy of both, a count of every digit for each tile, and of all tiles for every digit of
-    a key.
+    a key; nothing of keys that one block of threads sorts, for which a byte is asked.
 
     Args:
         num: Keys.
         key_bytes: Of each.
+        bits: Of a key that are looked at; None: all.
     """
-    tiles = ceil_div(num, SORT_TILES[key_bytes])
+    if num <= ONE_TILE:
+        return 1
+    tiles, digits = ceil_div(num, SORT_TILES[key_bytes]), ceil_div(bits or 8 * key_bytes, 8)
     parts = (
         num * key_bytes,
         num * _INDEX_BYTES,
         tiles * RADIX_DIGITS * COUNT_BYTES,
-        key_bytes * RADIX_DIGITS * OFFSET_BYTES,
-        key_bytes * COUNT_BYTES,
+        digits * RADIX_DIGITS * OFFSET_BYTES,
+        digits * COUNT_BYTES,
     )
     return sum(round_up(part, ALIGNMENT) for part in parts) + ALIGNMENT - 1
 
