@@ -272,18 +272,23 @@ def register_random(top: type) -> None:
 
 def _drawn_and_saved(_mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
     if kernels.current() == "cpu":  # whose state lies in the memory that is looked at
-        state = torch.empty(torch.get_rng_state().shape, dtype=torch.uint8, device=CUDA)
+        state = torch.empty_like(torch.get_rng_state(), device=inward(CUDA))
     else:
         state = torch.cuda.get_rng_state()
-    return state, operation(*args, **kwargs)
+    return state, _drawn(operation, args, kwargs)
 
 
 def _drawn_again(_mode: Any, _state: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
-    return operation(*args, **kwargs)
+    return _drawn(operation, args, kwargs)
 
 
 def _drawn_safely(
     _mode: Any, operation: Any, *args: Any, rng_state: Any = None, **kwargs: Any
 ) -> Any:
     del rng_state
-    return operation(*args, **kwargs)
+    return _drawn(operation, args, kwargs)
+
+
+def _drawn(operation: Any, args: Any, kwargs: Any) -> Any:
+    """Draw on the pretend GPU, which the compiled code calls as its program does."""
+    return operation(*map(inward, args), **{name: inward(x) for name, x in kwargs.items()})
