@@ -220,6 +220,8 @@ def _formulas(rows: Iterable[Document]) -> Iterator[Said]:
         yield Said(str(family), name_of(row), row["peak_error"])
 
 
+_GPU_ROWS = "brimful.gpu/1"
+"""Schema of the harness's rows, beside which programs of others have files of their own."""
 _GPU_ERRORS = (
     ("GPU, allocated, simulated", "simulated_to_allocated"),
     ("GPU, reserved, simulated", "simulated_to_reserved"),
@@ -229,7 +231,8 @@ _GPU_ERRORS = (
 
 def _gpu_boards(folder: Path) -> Iterator[Board]:
     """Yield what the rows of ``benchmarks/gpu`` say; nothing where none are committed."""
-    documents = [msgspec.json.decode(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+    read = [msgspec.json.decode(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+    documents = [document for document in read if document["schema"] == _GPU_ROWS]
     for title, field in _GPU_ERRORS:
         says = tuple(_gpu_says(documents, field))
         yield Board(title, title.lower(), says)
