@@ -84,6 +84,7 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 TEXTS = msgspec.json.decode((HERE / "trust_words.json").read_bytes(), type=Texts)
 PAGE = "docs/trust.md"
+LEARNT = "decisions/0098-measured-on-a-gpu.md"
 CALLS = VALIDATION / "gpu" / "kernels-nvidia-h200-2026-11.jsonl"
 CARRIED = ROOT / "src" / "brimful" / "web" / "accuracy.json"
 """The same figures, beside the numbers of ``brimful web``."""
@@ -233,15 +234,25 @@ def card() -> list[Kind]:
     steps = {"card step": "predicted_to_step_s", "card datasheet": "datasheet_to_step_s"}
     programs = card_programs()
     return [
-        *(_told_of(key, rows, field) for key, field in names.items()),
+        *(kind for key, field in names.items() for kind in (
+            _told_of(key, rows, field), _first_said(key, "case"),
+        )),
         *(_told_of(key, timed, field) for key, field in steps.items()),
-        *(
+        *(kind for name in ("live", "reserved") for kind in (
             Kind(f"card programs {name}", len(programs), tuple(
                 here / there - 1 for here, there in (pair[name] for pair in programs) if here
-            ))
-            for name in ("live", "reserved")
-        ),
+            )),
+            _first_said(f"card programs {name}", "program"),
+        )),
     ]  # fmt: skip
+
+
+def _first_said(key: str, kind: str) -> Kind:
+    """Return how far off what had been said was, before anything was learnt from it."""
+    rows = [row for row in _card_files("rows", "first-said-") if row["kind"] == kind]
+    field = f"{key.rsplit(maxsplit=1)[-1]}_error"
+    errors = (row[field] for row in rows)
+    return Kind(f"{key} first", len(rows), tuple(e for e in errors if e is not None))
 
 
 def _told_of(key: str, rows: Sequence[Document], field: str) -> Kind:
@@ -345,13 +356,11 @@ def figures() -> dict[str, Any]:
         **_of_kind("unseen", kinds["allocated unseen"]),
         **_of_kind("speed", kinds["speed"]),
         **_of_kind("peak", kinds["peak"]),
-        **_of_kind("card", kinds["card live"]),
+        **_of_kind("card", kinds["card live first"]),
         **_of_kind("card_step", kinds["card step"]),
-        **_of_kind("card_reserved", kinds["card reserved"]),
-        **_of_kind("card_predicted", kinds["card predicted"]),
-        **_of_kind("programs", kinds["card programs live"]),
-        **_of_kind("programs_reserved", kinds["card programs reserved"]),
-        "kernels": sum(1 for _ in CALLS.open("rb")),
+        **_of_kind("programs", kinds["card programs live first"]),
+        "learnt": LEARNT,
+        "kernels": CALLS.read_bytes().count(b"\n"),
         "runs": len(runs),
         "sources": len({row["source"] for row in runs}),
         "answered": sum(not row.get("reason") for row in runs),

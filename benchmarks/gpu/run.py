@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -143,7 +144,7 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--room", type=float, default=ROOM, help="share of the GPU for them")
     parser.add_argument(
-        "--complete", type=Path, metavar="FILE", help="simulate for its rows; needs no GPU"
+        "--complete", type=Path, metavar="FILE", help="predict and simulate its rows; needs no GPU"
     )
     parser.add_argument("--again", action="store_true", help="also cases that have a row")
     parser.add_argument("--cases", default="", help="only these, by name, with commas")
@@ -264,7 +265,7 @@ def _plan(cases: Sequence[Case], place: Place, args: argparse.Namespace) -> int:
 
 
 def _complete(path: Path, place: Place, *, again: bool) -> int:
-    """Say anew what rows were only measured for, with the PyTorch that measured them."""
+    """Predict rows anew, and simulate what was only measured, with the PyTorch that measured."""
     document = read_document(path)
     kept = {row.case.name: row for row in document.rows}
     measured = [row for row in document.rows if row.measured]
@@ -276,11 +277,13 @@ def _complete(path: Path, place: Place, *, again: bool) -> int:
                 f"{', '.join(sorted(said))}"
             )
     pending = [row.case for row in measured if again or row.simulated is None]
-    for case, simulated in _simulated_ahead(place, pending, document.rows[0].device):
+    known = [(row.case, row.simulated) for row in measured if row.simulated and not again]
+    simulated_now = _simulated_ahead(place, pending, document.rows[0].device)
+    for case, simulated in chain(simulated_now, known):
         if time.monotonic() >= place.deadline_s:
             break
         old = kept[case.name]
-        predicted = _predict(case, _datasheet(old.device), old.device)
+        predicted = _predict(place, case, (_datasheet(old.device), old.device))
         row = kept[case.name] = said_anew(old, predicted, simulated, machine.commit())
         write_rows(path, kept.values(), document.environment)
         print(f"{case.name}: {'; '.join(row.failures) or 'done'}", flush=True)
@@ -381,8 +384,8 @@ def _row(
     place: Place, case: Case, devices: tuple[Device, Device], simulated: Simulated | str
 ) -> Row:
     """Measure a case and put its rungs together; what failed is its reason, not a rung."""
-    datasheet, device = devices
-    predicted = _predict(case, datasheet, device)
+    device = devices[1]
+    predicted = _predict(place, case, devices)
     used = machine.gpu_used_bytes() if device.kernels == "cuda" else 0
     request = Request(case=case, device=device, used_before_bytes=used, is_alone=place.at_once == 1)
     too_large = _too_large(case, simulated, device)
@@ -437,8 +440,13 @@ def _too_large(case: Case, simulated: Simulated | str, device: Device) -> str:
     return f"{DOES_NOT_FIT}: {format_bytes(peak)} of {format_bytes(capacity)}"
 
 
-def _predict(case: Case, datasheet: Device, device: Device) -> Predicted | str:
+def _predict(place: Place, case: Case, devices: tuple[Device, Device]) -> Predicted | str:
+    """Predict a case; what its formula lacks is traced first, but on a GPU's minutes."""
+    datasheet, device = devices
     job, strategy = job_of(case), strategy_of(case)
+    if not place.only_measures:
+        request = Request(case=case, device=device, used_before_bytes=0)
+        _ask(place, "trace", request, bool)  # where it fails, estimate says what lacks
     try:
         said, by_datasheet = (estimate(job, alone(d), strategy) for d in (device, datasheet))
     except BrimfulError as error:

@@ -58,7 +58,7 @@ def do_and_log(verb: str, request_path: str, result_path: str, log_path: str) ->
         os.dup2(log.fileno(), sys.stderr.fileno())
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    if verb == "simulate":
+    if verb in {"trace", "simulate"}:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         os.nice(10)
     quiet_libraries()
@@ -107,6 +107,25 @@ def environment(request: Request) -> Environment:
         ram_bytes=psutil.virtual_memory().total,
         system=machine.system(),
     )
+
+
+def trace(request: Request) -> bool:
+    """Trace what the case's formula lacks into the cache; returns whether anything did."""
+    from brimful.cost.formula import is_traceable, untraced
+    from brimful.cost.needed import needed, traced_job
+    from brimful.cost.programs import kernels_of
+    from brimful.simulate.on_demand import trace_needs
+
+    (job, strategy), device = _asked(request), request.device
+    if not is_traceable(job, strategy, device):
+        return False
+    missing = untraced(job, strategy, device, needed(job, strategy))
+    if missing:
+        trace_needs(
+            traced_job(job, strategy), strategy.attention,
+            kernels_of(device, strategy.fused_kernels), missing, watch=lambda _state: None,
+        )  # fmt: skip
+    return bool(missing)
 
 
 def simulate(request: Request) -> Simulated:
@@ -306,6 +325,7 @@ def _peer(name: str) -> "Callable[[Request], PeerRun]":
 WORK: dict[str, Callable[[Request], Any]] = {
     "calibrate": calibrate,
     "environment": environment,
+    "trace": trace,
     "simulate": simulate,
     "measure": measure,
     **{name: _peer(name) for name in PACKAGES},
