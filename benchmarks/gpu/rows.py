@@ -43,7 +43,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first rung; step times with this machine's calibrated rates and with the datasheet's."""
+    """The first rung; step times with this machine's calibrated rates and with the datasheet's.
+
+    ``predicted_replayed_bytes`` are reserved ones, by replaying the formula's requests.
+    """
 
     predicted_peak_allocated_bytes: int
     predicted_phases: tuple[PhasePeak, ...]
@@ -55,6 +58,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     predicted_datasheet_step_s: float | None
     usable_bytes: int
     fits: bool
+    predicted_replayed_bytes: int | None = None
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,6 +179,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         simulated_to_reserved: The replay's segments against the allocator's.
         predicted_to_simulated: The first rung against the second.
         predicted_to_allocated: The first against the third.
+        predicted_to_reserved: The first's replay against the third.
         predicted_to_step_s: Step time, calibrated rates.
         datasheet_to_step_s: Step time, datasheet rates.
         reserved_in_band: Whether the predicted band holds the measured reserved bytes.
@@ -191,6 +196,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     datasheet_to_step_s: float | None
     reserved_in_band: bool | None
     process_in_band: bool | None
+    predicted_to_reserved: float | None = None
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -286,6 +292,7 @@ def compare(
     reserved = measured.measured_peak_reserved_bytes if measured else None
     blocks = simulated.simulated_peak_block_bytes if simulated else None
     segments = simulated.simulated_peak_reserved_bytes if simulated else None
+    replayed = predicted.predicted_replayed_bytes if predicted else None
     known = live is not None and leftover is not None
     return Errors(
         simulated_to_requested=_error(live, requested),
@@ -296,6 +303,7 @@ def compare(
         simulated_to_reserved=_error(segments, reserved),
         predicted_to_simulated=_error(said, live),
         predicted_to_allocated=_error(said, allocated),
+        predicted_to_reserved=_error(replayed, reserved),
         predicted_to_step_s=_error(predicted.predicted_step_s if predicted else None, step_s),
         datasheet_to_step_s=_error(
             predicted.predicted_datasheet_step_s if predicted else None, step_s

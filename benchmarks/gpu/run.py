@@ -50,6 +50,7 @@ from rows import (
 from worker import Request, alone, do_and_log
 
 from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.cost.reserved import predicted_reserved
 from brimful.errors import BrimfulError, InputError
 from brimful.files import write_bytes
 from brimful.hardware.cluster import Device
@@ -449,6 +450,7 @@ def _predict(place: Place, case: Case, devices: tuple[Device, Device]) -> Predic
         _ask(place, "trace", request, bool)  # where it fails, estimate says what lacks
     try:
         said, by_datasheet = (estimate(job, alone(d), strategy) for d in (device, datasheet))
+        replayed = predicted_reserved(job, alone(device), strategy)
     except BrimfulError as error:
         return str(error)
     return Predicted(
@@ -462,6 +464,7 @@ def _predict(place: Place, case: Case, devices: tuple[Device, Device]) -> Predic
         predicted_datasheet_step_s=by_datasheet.predicted_step_s,
         usable_bytes=said.usable_bytes,
         fits=said.fits,
+        predicted_replayed_bytes=replayed.predicted_peak_reserved_bytes if replayed else None,
     )
 
 

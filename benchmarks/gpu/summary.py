@@ -16,6 +16,7 @@ _ERRORS = (
     ("simulated_to_reserved", "simulated to reserved"),
     ("predicted_to_simulated", "predicted to simulated"),
     ("predicted_to_allocated", "predicted to allocated"),
+    ("predicted_to_reserved", "predicted to reserved"),
     ("predicted_to_step_s", "step time, calibrated"),
     ("datasheet_to_step_s", "step time, datasheet"),
 )

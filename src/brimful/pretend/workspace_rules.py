@@ -209,11 +209,11 @@ def group_norm_backward(call: Call) -> Workspaces:
     """``native_group_norm_backward``: sums of every channel, and of every group."""
     grad, x = call.arg("grad_out"), call.arg("input")
     element, rows, channels = accumulated_bytes(x.dtype), x.shape[0], x.shape[1]
-    sums = 3 if call.arg("weight") is not None else 2
+    num_sums = 3 if call.arg("weight") is not None else 2
     return (
         *copied(grad, "contiguous copy of the gradient"),
         *copied(x, "contiguous copy of the input"),
-        *size(sums * rows * channels * element, "ds, db and c1 of every channel"),
+        *size(num_sums * rows * channels * element, "ds, db and c1 of every channel"),
         *size(2 * rows * call.arg("group") * element, "c2 and c3 of every group"),
     )
 
