@@ -66,6 +66,13 @@ def test_a_script_runs_as_it_is_and_is_reported(script, brimful):
     assert getattr(sys.modules["__main__"], "__file__", "") != str(script)
 
 
+def test_a_gpu_that_is_named_behind_the_script_is_the_scripts_and_said_to_be(script, brimful):
+    done = brimful("pretend", script, "1", "--gpu", "h200")
+    assert "--gpu stands behind" in done.err
+    assert "H100" in done.out
+    assert "stands behind" not in brimful("pretend", "--gpu", "h200", "--", script, "1").err
+
+
 def test_what_a_fused_optimizer_spares_is_said_where_the_update_is_the_peak(script, brimful):
     foreach = SCRIPT.replace("8, 1024", "1, 1024")
     said = []

@@ -29,6 +29,9 @@ HELP = "run any script on a pretend GPU and read its memory"
 _ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Where PyTorch looks for settings of the allocator, the newer name first."""
 
+_GPU_FLAGS = ("--gpu", "--gpus")
+"""How a GPU is named here and by other verbs."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
@@ -83,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         args.world_size = num
         note(f"torchrun starts {num} processes; this is the one of --rank {args.rank}")
     check_program(program)
+    _note_behind(program)
     quiet_libraries()
     from brimful.allocator.config import parse_settings
     from brimful.report.sparkline import sparkline
@@ -106,6 +110,16 @@ def run(args: argparse.Namespace) -> int:
     found = None if argument is None or args.json else _largest(args, program, argument, report)
     tell(args, lambda: _answer(args, report, program, found), above=over_time)
     return FITS if report.fits else DOES_NOT_FIT
+
+
+def _note_behind(program: Sequence[str]) -> None:
+    """Say so where a flag of ours may have been meant, and is the program's where it stands."""
+    behind = (word for word in program[1:] if word.partition("=")[0] in _GPU_FLAGS)
+    if found := next(behind, ""):
+        note(
+            f"{found} stands behind {program[0]}, which is given it; what is meant for brimful "
+            f"stands before: brimful pretend --gpu NAME -- {program[0]}"
+        )
 
 
 def _pretended(args: argparse.Namespace) -> "Run":
