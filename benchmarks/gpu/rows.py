@@ -217,7 +217,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         driver: Version of the GPU driver; empty on a CPU.
         system: Operating system and its kernel.
         command: What was typed.
-        commit: Of the harness and the package; ends in ``-dirty`` where files had changed.
+        commit: Of the harness and the package that measured; ends in ``-dirty`` where files had
+            changed.
+        said_commit: Of the package that said the first two rungs, where that was another.
         date: Day, ISO 8601.
     """
 
@@ -237,6 +239,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     command: str
     commit: str
     date: str
+    said_commit: str = ""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -403,7 +406,7 @@ def said_anew(row: Row, predicted: Predicted | str, simulated: Simulated | str, 
             simulated=second,
             errors=compare(first, second, row.measured),
             failures=(*failures, *kept),
-            commit=commit,
+            said_commit=commit,
         )
     )
 

@@ -254,7 +254,7 @@ def cudnn_backward(call: Call) -> Workspaces | None:
     """``_scaled_dot_product_cudnn_attention_backward``: sums of rows, dq, and dk and dv unreduced.
 
     ``softmax_sum`` and ``dQ_accum`` in fp32; with grouped heads ``dK_fullhead`` and ``dV_fullhead``
-    of every query head. To the byte on an H200 for 45 shapes. A deterministic plan keeps scores
+    of every query head. To the byte on an H200 for 43 shapes. A deterministic plan keeps scores
     too, which nobody measured.
     """
     if call.capability[0] != _CUDNN_MEASURED or is_deterministic():

@@ -36,6 +36,12 @@ SCAN_TILES = {4: (1920, 8), 8: (896, 16)}
 """Elements that a block scans at once, and bytes of what it leaves, by bytes of an element."""
 SCAN_PADDING = 32
 """States beside those of the tiles (``TILE_STATUS_PADDING``)."""
+MEASURED = (9, 0)
+"""Capability whose tiles these are; others have tiles of their own, and no count of digits at all
+for narrow keys."""
+_LEAST_TILE, _STATE_BYTES = 512, 16
+"""Elsewhere no scan has smaller tiles (``DeviceScanPolicy`` of cub's ``tuning_scan.cuh``) or more
+bytes a state."""
 ONE_BLOCK = 400
 """Elements below which one block of threads finds the largest of a row, however many rows there are
 (``should_use_multiblock``)."""
@@ -51,7 +57,7 @@ def index_put(call: Call) -> Workspaces | None:
     are_masks = [index.dtype in _MASKS for index in indices]
     if call.arg("accumulate"):
         is_first = len(indices) == 1 and call.arg("indices")[0] is indices[0]
-        is_plain = is_first and indices[0].dtype == torch.int64
+        is_plain = is_first and indices[0].dtype == torch.int64 and call.capability == MEASURED
         return _added_up(call, indices[0]) if is_plain else None
     if any(are_masks):
         return () if len(indices) == 1 and call.arg("values").numel() == 1 else None
@@ -94,7 +100,8 @@ def sorted_rows(call: Call) -> Workspaces | None:
     if length <= SMALL_SORT:
         return size(length * _INDEX_BYTES, "places of a row")
     key_bytes = x.element_size()
-    if dim != x.dim() - 1 or not x.is_contiguous() or key_bytes not in SORT_TILES:
+    is_plain = dim == x.dim() - 1 and x.is_contiguous() and key_bytes in SORT_TILES
+    if not is_plain or call.capability != MEASURED:
         return None
     num, rows = x.numel(), x.numel() // length
     places = size(num * _INDEX_BYTES, "places of all")
@@ -140,6 +147,9 @@ def scan(call: Call) -> Workspaces | None:
     if not x.dim() or x.numel() != x.shape[call.arg("dim")]:
         return ()
     element = call.out.element_size()
+    if call.capability != MEASURED:
+        states = ceil_div(x.numel(), _LEAST_TILE) + SCAN_PADDING
+        return size(states * _STATE_BYTES, "states of the tiles of a scan, at most")
     if element not in SCAN_TILES:
         return None
     return size(scan_bytes(x.numel(), element), "states of the tiles of a scan")
@@ -160,9 +170,10 @@ def scan_bytes(num: int, element: int) -> int:
 def masked_scatter(call: Call) -> Workspaces:
     """``masked_scatter``: for every element the number of masked ones before it, in int64."""
     num = call.arg("self").numel()
+    scanned = scan_bytes(num, _INDEX_BYTES) if call.capability == MEASURED else 0
     return (
         *size(num * _INDEX_BYTES, "prefix sums of the mask, int64"),
-        *size(scan_bytes(num, _INDEX_BYTES), "states of the tiles of a scan"),
+        *size(scanned, "states of the tiles of a scan"),
     )
 
 

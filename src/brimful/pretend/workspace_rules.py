@@ -19,6 +19,7 @@ from brimful.pretend.workspace_call import (
     Workspaces,
     ceil_div,
     copied,
+    is_deterministic,
     round_up,
     size,
 )
@@ -101,36 +102,48 @@ def _batch_copy(x: torch.Tensor) -> Workspaces:
 
 GROUP_BYTES = 60
 """Pointers, problem size and strides of a group, on the card."""
-CUTLASS_BYTES = 512
-"""Of CUTLASS's workspace for each multiprocessor of capability 9.0."""
+CUTLASS_BYTES, _MULTIPROCESSORS = 67584, 132
+"""Of CUTLASS's workspace on a card of capability 9.0 with so many multiprocessors."""
+_MEASURED = (9, 0)
+"""Capability of the card on which these were measured, an H200; of others they are unknown."""
 
 
 def grouped_product(call: Call) -> Workspaces | None:
     """``_grouped_mm``: what tells CUTLASS's kernel of its groups, and its workspace."""
     left = call.arg("self")
-    if call.capability != (9, 0) or left.dtype != torch.bfloat16:
+    is_measured = kernels.imitated().chip.num_multiprocessors == _MULTIPROCESSORS
+    if call.capability != _MEASURED or not is_measured or left.dtype != torch.bfloat16:
         return None
     ends = call.arg("offs")
     groups = left.shape[0] if ends is None else ends.numel()
     return (
         *size(GROUP_BYTES * groups, "pointers, sizes and strides of the groups"),
-        *size(CUTLASS_BYTES * kernels.imitated().chip.num_multiprocessors, "CUTLASS's workspace"),
+        *size(CUTLASS_BYTES, "CUTLASS's workspace"),
     )
+
+
+def eight_bit_product(call: Call) -> Workspaces | None:
+    """``_scaled_mm``, ``_int_mm``: nothing, where that was measured."""
+    return () if call.capability == _MEASURED else None
 
 
 CHANNELS = 8
 """cuDNN's kernels take multiples of it."""
 COPIES = 3
 """Of inputs, weights and results that a convolution is taken to need at most."""
-_MEASURED = (9, 0)
+_MEASURED_TYPES = (torch.float32, torch.bfloat16)
 
 
 def convolution(call: Call) -> Workspaces | None:
     """``convolution`` and its backward: the most that cuDNN's algorithm may take."""
-    if call.capability != _MEASURED or torch.backends.cudnn.benchmark:
+    x = call.arg("input")
+    is_plain = x.dim() in {3, 4} and x.dtype in _MEASURED_TYPES and not call.arg("transposed")
+    is_dilated = any(step != 1 for step in call.arg("dilation"))
+    searches = torch.backends.cudnn.benchmark or is_deterministic()
+    if call.capability != _MEASURED or not is_plain or is_dilated or searches:
         return None
     given = call.arg("grad_output") if "grad_output" in _names(call) else call.out
-    num_bytes = sum(_padded_bytes(x) for x in (call.arg("input"), call.arg("weight"), given))
+    num_bytes = sum(map(_padded_bytes, (x, call.arg("weight"), given)))
     return size(COPIES * num_bytes, "copies in another layout, at most")
 
 
@@ -181,13 +194,15 @@ def loss(call: Call) -> Workspaces:
     return copied(call.arg("target"), "contiguous copy of the targets")
 
 
-def reduced_loss(call: Call) -> Workspaces:
+def reduced_loss(call: Call) -> Workspaces | None:
     """``mse_loss`` and its like: the loss of every element, which is then reduced."""
     x = call.arg("self")
     if not call.arg("reduction"):
         return ()
-    element = call.out.element_size()
-    parts = partial_sums(x, tuple(range(x.dim())), accumulated_bytes(x.dtype), 4)
+    if x.shape != call.arg("target").shape:
+        return None
+    element, vector = call.out.element_size(), 8 if x.dtype in _LOW else 4
+    parts = partial_sums(x, tuple(range(x.dim())), accumulated_bytes(x.dtype), vector)
     return (*size(x.numel() * element, "loss of every element"), *parts)
 
 
@@ -197,6 +212,8 @@ def reduced_loss(call: Call) -> Workspaces:
 def group_norm_forward(call: Call) -> Workspaces:
     """``native_group_norm``: scale and shift of every channel of every row, in fp32."""
     x = call.arg("input")
+    if call.arg("HxW") == 1:  # another kernel, without them
+        return copied(x, "contiguous copy of the input")
     affine = call.arg("weight") is not None or call.arg("bias") is not None
     per_channel = x.shape[0] * x.shape[1] * accumulated_bytes(x.dtype)
     return (
@@ -205,8 +222,10 @@ def group_norm_forward(call: Call) -> Workspaces:
     )
 
 
-def group_norm_backward(call: Call) -> Workspaces:
+def group_norm_backward(call: Call) -> Workspaces | None:
     """``native_group_norm_backward``: sums of every channel, and of every group."""
+    if call.arg("HxW") == 1:
+        return None
     grad, x = call.arg("grad_out"), call.arg("input")
     element, rows, channels = accumulated_bytes(x.dtype), x.shape[0], x.shape[1]
     num_sums = 3 if call.arg("weight") is not None else 2
@@ -219,9 +238,15 @@ def group_norm_backward(call: Call) -> Workspaces:
 
 
 def batch_norm(call: Call) -> Workspaces | None:
-    """``native_batch_norm`` and its backward: channels first, nothing."""
+    """``native_batch_norm`` and its backward: channels first, nothing but contiguous copies."""
     x = call.arg("input")
-    return () if x.is_contiguous() else None
+    is_measured = call.capability == _MEASURED and x.dtype in _MEASURED_TYPES
+    if not is_measured or not x.is_contiguous():
+        return None
+    grad = next(
+        (call.arg(name) for name in ("grad_out", "grad_output") if name in _names(call)), None
+    )
+    return copied(grad, "contiguous copy of the gradient")
 
 
 def norm_forward(call: Call) -> Workspaces:
@@ -326,11 +351,11 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         batch_norm, batched_product, chunk_cat, convolution, copy, counted, cudnn_backward,
-        cudnn_forward, efficient_backward, efficient_forward, embedding_backward, extremes,
-        flash_backward, foreach_max, foreach_norm, group_norm_backward, group_norm_forward,
-        grouped_product, histogram, index_put, indexed_extremes, log_softmax_backward, loss,
-        masked_scatter, maxima, moments, norm_backward, norm_forward, product, reduced_loss,
-        safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward, small_topk, softmax,
-        softmax_backward, sorted_rows, split_copy, sums,
+        cudnn_forward, efficient_backward, efficient_forward, eight_bit_product, embedding_backward,
+        extremes, flash_backward, foreach_max, foreach_norm, group_norm_backward,
+        group_norm_forward, grouped_product, histogram, index_put, indexed_extremes,
+        log_softmax_backward, loss, masked_scatter, maxima, moments, norm_backward, norm_forward,
+        product, reduced_loss, safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward,
+        small_topk, softmax, softmax_backward, sorted_rows, split_copy, sums,
     )
 }  # fmt: skip
