@@ -237,6 +237,7 @@ def card() -> list[Kind]:
         *(kind for key, field in names.items() for kind in (
             _told_of(key, rows, field), _first_said(key, "case"),
         )),
+        _told_of("card replayed", rows, "predicted_to_reserved"),
         *(_told_of(key, timed, field) for key, field in steps.items()),
         *(kind for name in ("live", "reserved") for kind in (
             Kind(f"card programs {name}", len(programs), tuple(
@@ -256,7 +257,7 @@ def _first_said(key: str, kind: str) -> Kind:
 
 
 def _told_of(key: str, rows: Sequence[Document], field: str) -> Kind:
-    errors = (row["errors"][field] for row in rows)
+    errors = (row["errors"].get(field) for row in rows)
     return Kind(key, len(rows), tuple(error for error in errors if error is not None))
 
 

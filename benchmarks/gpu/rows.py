@@ -219,7 +219,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         command: What was typed.
         commit: Of the harness and the package that measured; ends in ``-dirty`` where files had
             changed.
-        said_commit: Of the package that said the first two rungs, where that was another.
+        said_commit: Of the package that predicted last, where that was another; a simulation may be
+            of one between both.
         date: Day, ISO 8601.
     """
 
