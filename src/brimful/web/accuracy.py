@@ -34,13 +34,15 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Both tables.
+    """The tables.
 
     Attributes:
+        card: Runs of ours, on a GPU.
         published: Runs of others, on GPUs.
         own: Runs of ours, on CPUs.
     """
 
+    card: tuple[Kind, ...]
     published: tuple[Kind, ...]
     own: tuple[Kind, ...]
 
@@ -64,9 +66,10 @@ def sentence(key: str, words: Words) -> str:
 
 
 def accuracy_tables(words: Words) -> Html:
-    """Set both tables."""
+    """Set the tables."""
     return markup.join(
         [
+            _table(words["accuracy.card"], accuracy().card, words),
             _table(words["accuracy.published"], accuracy().published, words),
             _table(words["accuracy.own"], accuracy().own, words),
         ]
