@@ -66,7 +66,9 @@ def test_rows_of_a_gpu_are_boards_of_their_own(tmp_path):
     (tmp_path / "gpu").mkdir()
     errors = {"simulated_to_allocated": 0.001, "simulated_to_reserved": -0.02}
     rows = [{"case": {"name": "8b", "family": "full"}, "errors": errors}]
-    (tmp_path / "gpu" / "h200-2026-12.json").write_bytes(msgspec.json.encode({"rows": rows}))
+    for name, schema in (("nvidia-h200", "brimful.gpu/1"), ("programs", "of others")):
+        document = {"schema": schema, "rows": rows if name == "nvidia-h200" else [{"name": "x"}]}
+        (tmp_path / "gpu" / f"{name}-2026-12.json").write_bytes(msgspec.json.encode(document))
     allocated, reserved = boards(tmp_path)
     assert allocated.says == (Said("full", "8b", 0.001),)
     assert reserved.says == (Said("full", "8b", -0.02),)
