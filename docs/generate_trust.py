@@ -85,7 +85,6 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 TEXTS = msgspec.json.decode((HERE / "trust_words.json").read_bytes(), type=Texts)
 PAGE = "docs/trust.md"
 LEARNT = "decisions/0098-measured-on-a-gpu.md"
-CALLS = VALIDATION / "gpu" / "kernels-nvidia-h200-2026-11.jsonl"
 CARRIED = ROOT / "src" / "brimful" / "web" / "accuracy.json"
 """The same figures, beside the numbers of ``brimful web``."""
 
@@ -363,7 +362,7 @@ def figures() -> dict[str, Any]:
         **_of_kind("card_step", kinds["card step"]),
         **_of_kind("programs", kinds["card programs live first"]),
         "learnt": LEARNT,
-        "kernels": sum(b'"failed"' not in line for line in CALLS.read_bytes().splitlines()),
+        "kernels": _num_calls(),
         "runs": len(runs),
         "sources": len({row["source"] for row in runs}),
         "answered": sum(not row.get("reason") for row in runs),
@@ -390,6 +389,13 @@ def figures() -> dict[str, Any]:
         "trainer_least": f"{min((row['speed_ratio'] for row in trainer), default=0):.3f}",
         "trainer_most": f"{max((row['speed_ratio'] for row in trainer), default=0):.3f}",
     }
+
+
+def _num_calls() -> int:
+    """Count the calls of single operations that ran on a GPU."""
+    files = (VALIDATION / "gpu").glob("kernels-*.jsonl")
+    lines = (line for path in files for line in path.read_bytes().splitlines())
+    return sum("failed" not in msgspec.json.decode(line) for line in lines)
 
 
 def _of_kind(name: str, kind: Kind) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SimulatedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``programs_simulated.json``."""
+    """What the pretend GPU said of every script."""
 
     schema: str
     environment: Environment
@@ -146,7 +146,7 @@ class SimulatedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class MeasuredFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``programs_measured.json``."""
+    """What every script took on a GPU."""
 
     schema: str
     environment: Environment
@@ -189,7 +189,9 @@ def _arguments() -> argparse.Namespace:
     what.add_argument("--compare", action="store_true", help="print both, and errors")
     what.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help="only these scripts")
-    parser.add_argument("--out", type=Path, help="where rows are written; default beside this file")
+    parser.add_argument(
+        "--out", type=Path, help="where rows are written; default in validation/gpu"
+    )
     parser.add_argument("--simulated", type=Path, default=SIMULATED, help="the simulations' file")
     parser.add_argument("--measured", type=Path, default=MEASURED, help="the measurements' file")
     parser.add_argument("--gpu", default="h200", help="what is pretended")
@@ -414,24 +416,10 @@ def _child(script: Path, result: Path) -> int:
         said |= {
             "num_retries": stats.get("num_alloc_retries"),
             "card_used_bytes": total - free,
-            "process_bytes": _process_bytes(),
+            "process_bytes": machine.gpu_process_bytes(os.getpid()),
         }
     write_bytes(result, json.dumps(said).encode())
     return int(bool(failure))
-
-
-def _process_bytes() -> int | None:
-    """Ask the driver for this process's bytes; None where it does not know it by its number."""
-    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    try:
-        said = subprocess.run(query, capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return None
-    for line in said.splitlines():
-        pid, _, used = (part.strip() for part in line.partition(","))
-        if pid == str(os.getpid()) and used.isdecimal():
-            return int(used) * 2**20
-    return None
 
 
 def _measured_line(row: Measured) -> str:

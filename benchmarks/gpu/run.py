@@ -52,7 +52,6 @@ from worker import Request, alone, do_and_log
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import BrimfulError, InputError
-from brimful.files import write_bytes
 from brimful.hardware.cluster import Device
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.probe import probe_local
@@ -86,7 +85,6 @@ class Place(NamedTuple):
         scratch: Folder for requests, results and this run's calibration.
         deadline_s: On ``time.monotonic``'s clock.
         child_s: The longest that one process may take.
-        simulations: Folder of simulations, where they were made ahead; None: nowhere.
         only_measures: Whether simulations and other trainers are left for another call.
         at_once: Cases that are measured at the same time; of several, memory alone.
         room: Share of the GPU that these may take.
@@ -95,7 +93,6 @@ class Place(NamedTuple):
     scratch: Path
     deadline_s: float
     child_s: float
-    simulations: Path | None
     only_measures: bool
     at_once: int
     room: float
@@ -115,8 +112,7 @@ def main() -> int:
             os.environ["BRIMFUL_CACHE"] = scratch  # the user's own calibration stays as it is
             deadline_s = time.monotonic() + args.total_s
             place = Place(
-                Path(scratch), deadline_s, args.child_s, args.simulations, args.only_measure,
-                args.at_once, args.room,
+                Path(scratch), deadline_s, args.child_s, args.only_measure, args.at_once, args.room,
             )  # fmt: skip
             return _run(args, place)
     except BrimfulError as error:
@@ -130,10 +126,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rehearse", action="store_true", help="tiny cases on the CPU")
     parser.add_argument("--list", action="store_true", help="say which cases there are; no more")
     parser.add_argument("--plan", default="", metavar="GPU", help="simulate for it; needs none")
-    parser.add_argument(
-        "--simulations", type=Path, metavar="FOLDER",
-        help="with --plan, write them there; else, take those of this PyTorch from there",
-    )  # fmt: skip
     parser.add_argument(
         "--only-measure", action="store_true",
         help="no simulations and no other trainers: for a GPU whose minutes are counted",
@@ -163,6 +155,8 @@ def _run(args: argparse.Namespace, place: Place) -> int:
         return _plan(cases, place, args)
     if args.complete:
         return _complete(args.complete, place, again=args.again)
+    if args.at_once > 1 and not args.only_measure:
+        raise InputError(f"--at-once {args.at_once} measures memory alone; add --only-measure")
     datasheet = probe_local()
     if (datasheet.kernels == "cuda") == args.rehearse:
         raise InputError(
@@ -255,8 +249,6 @@ def _plan(cases: Sequence[Case], place: Place, args: argparse.Namespace) -> int:
     for case, simulated in _simulated_ahead(place, pending, device):
         if time.monotonic() >= place.deadline_s:
             break
-        if place.simulations and not isinstance(simulated, str):
-            write_bytes(_kept(place.simulations, case), msgspec.json.encode(simulated))
         known[case.name] = planned_of(case, device, simulated)
         write_planned(known)
         print(f"{case.name}: {simulated if isinstance(simulated, str) else 'done'}", flush=True)
@@ -270,6 +262,8 @@ def _complete(path: Path, place: Place, *, again: bool) -> int:
     document = read_document(path)
     kept = {row.case.name: row for row in document.rows}
     measured = [row for row in document.rows if row.measured]
+    if not measured:
+        raise InputError(f"{path} has no row that was measured; measure first")
     said = set(machine.versions_of("torch", "transformers"))
     for row in measured:
         if row.measured and not said <= set(row.measured.versions):
@@ -347,8 +341,6 @@ def _simulated_ahead(
     def one(case: Case) -> Simulated | str:
         if place.only_measures:
             return LATER
-        if (known := _known(place, case)) is not None:
-            return known
         request = Request(case=case, device=device, used_before_bytes=0)
         return _ask(place, "simulate", request, Simulated)
 
@@ -366,19 +358,6 @@ def _simulated_ahead(
         finally:
             for _, simulation in coming:
                 simulation.cancel()
-
-
-def _kept(folder: Path, case: Case) -> Path:
-    return folder / f"{machine.slug(case.name)}.json"
-
-
-def _known(place: Place, case: Case) -> Simulated | None:
-    """Return a simulation that was made ahead with the same PyTorch and transformers."""
-    if place.simulations is None or not (path := _kept(place.simulations, case)).exists():
-        return None
-    simulated = msgspec.json.decode(path.read_bytes(), type=Simulated)
-    same = set(machine.versions_of("torch", "transformers")) <= set(simulated.versions)
-    return simulated if same else None
 
 
 def _row(

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from brimful import pretend
 from brimful.hardware.probe import probe_local
 from brimful.measure.calibrate import calibrate, load_calibration
 from brimful.measure.kernels import BLOCKS, Block, kernels
@@ -58,3 +59,12 @@ def test_moved_bytes_grow_with_the_tokens(monkeypatch):
             sum(kernel.amount for kernel in kernels(CPU, bf16=False) if kernel.rate == "memory")
         )
     assert 1.5 * amounts[0] < amounts[1] <= 2 * amounts[0]
+
+
+@pytest.mark.parametrize("gpu", ["rtx-3070", "t4", "h200"])
+def test_what_is_timed_fits_the_card(gpu):
+    with pretend.gpu(gpu) as run:
+        for kernel in kernels(torch.device("cuda"), bf16=gpu != "t4"):
+            kernel.run()
+    report = run.report()
+    assert report.fits, report.statement

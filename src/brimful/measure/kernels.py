@@ -49,6 +49,9 @@ BLOCKS_OF_CARDS = (
     Block(2, 4096, 4096, 14336, 32, 32768),
 )
 """Two ends of what is trained on a card, 1B and 8B: the blocks above keep none busy."""
+BLOCKS_OF_SMALL_CARDS = (Block(1, 2048, 2048, 8192, 32, 32768),)
+SMALL_CARD_BYTES = 24 * 10**9
+"""Cards with less take the smaller ones: the two above are simulated to take 16.4 GB."""
 
 
 class Kernel(NamedTuple):
@@ -77,12 +80,29 @@ def kernels(device: torch.device, *, bf16: bool) -> list[Kernel]:
     dtypes = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if bf16 else {})}
     found = [_launch(device), _copies(device)]
     share = {rate: token_share(device, dtype) for rate, dtype in dtypes.items()}
-    for block in BLOCKS_OF_CARDS if device.type == "cuda" else BLOCKS:
+    for block in blocks_for(_memory_bytes(device)):
         for rate, dtype in dtypes.items():
             found += _products(block, rate, dtype, device, share[rate])
             found.append(_attention(block, rate, dtype, device))
         found += _memory(block, device)
     return found
+
+
+def _memory_bytes(device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def blocks_for(memory_bytes: int | None) -> tuple[Block, ...]:
+    """Return the blocks whose kernels keep a device busy and fit it.
+
+    Args:
+        memory_bytes: Of a GPU; None: a CPU.
+    """
+    if memory_bytes is None:
+        return BLOCKS
+    return BLOCKS_OF_SMALL_CARDS if memory_bytes < SMALL_CARD_BYTES else BLOCKS_OF_CARDS
 
 
 def token_share(device: torch.device, dtype: torch.dtype) -> float:

@@ -12,6 +12,7 @@ import torch
 from brimful.pretend import kernels
 from brimful.pretend.workspace_call import (
     FLOAT_BYTES,
+    MEASURED,
     Call,
     Workspaces,
     ceil_div,
@@ -239,13 +240,11 @@ def _workspace_bytes(
 
 CUDNN_SCRATCH_BYTES = 256
 """Of every plan of cuDNN's attention, measured on an H200 (cuDNN 9.19)."""
-_CUDNN_MEASURED = 9
-"""Major compute capability on which cuDNN's plans were measured."""
 
 
 def cudnn_forward(call: Call) -> Workspaces | None:
     """``_scaled_dot_product_cudnn_attention``: a constant."""
-    if call.capability[0] != _CUDNN_MEASURED:
+    if call.capability != MEASURED:
         return None
     return size(CUDNN_SCRATCH_BYTES, "scratch of cuDNN's plan")
 
@@ -257,7 +256,7 @@ def cudnn_backward(call: Call) -> Workspaces | None:
     of every query head. To the byte on an H200 for 43 shapes. A deterministic plan keeps scores
     too, which nobody measured.
     """
-    if call.capability[0] != _CUDNN_MEASURED or is_deterministic():
+    if call.capability != MEASURED or is_deterministic():
         return None
     grad, query, key, value = (call.arg(name) for name in ("grad_out", "query", "key", "value"))
     batch, heads, queries, head_dim = query.shape

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 
 FLOAT_BYTES = 4
+MEASURED = (9, 0)
+"""Capability of the card on which some rules were measured, an H200; they say nothing of others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ the sizes of their tiles were measured on an H200. Of all else of cub's nobody k
 import torch
 
 from brimful.pretend.workspace_call import (
+    MEASURED,
     Call,
     Workspaces,
     ceil_div,
@@ -29,16 +30,14 @@ ALIGNMENT = 256
 """Of each part of cub's temporary storage, and once more of the whole."""
 RADIX_DIGITS, COUNT_BYTES, OFFSET_BYTES = 256, 4, 8
 SORT_TILES = {2: 5632, 4: 5376, 8: 4608}
-"""Elements that a block of threads sorts at once, by bytes of a key, with places of 8 bytes."""
+"""Elements that a block of threads sorts at once, by bytes of a key, with places of 8 bytes; other
+cards than the measured one have other tiles, and count no digits of narrow keys."""
 ONE_TILE = 2304
 """Elements that one block sorts alone, with places of 8 bytes (``SingleTilePolicy``)."""
 SCAN_TILES = {4: (1920, 8), 8: (896, 16)}
 """Elements that a block scans at once, and bytes of what it leaves, by bytes of an element."""
 SCAN_PADDING = 32
 """States beside those of the tiles (``TILE_STATUS_PADDING``)."""
-MEASURED = (9, 0)
-"""Capability whose tiles these are; others have tiles of their own, and no count of digits at all
-for narrow keys."""
 _LEAST_TILE, _STATE_BYTES = 512, 16
 """Elsewhere no scan has smaller tiles (``DeviceScanPolicy`` of cub's ``tuning_scan.cuh``) or more
 bytes a state."""
@@ -141,17 +140,15 @@ def radix_sort_bytes(num: int, key_bytes: int, *, bits: int | None = None) -> in
     return sum(round_up(part, ALIGNMENT) for part in parts) + ALIGNMENT - 1
 
 
-def scan(call: Call) -> Workspaces | None:
+def scan(call: Call) -> Workspaces:
     """``cumsum`` and its like: rows side by side take nothing, one row alone is scanned by cub."""
     x = call.arg("self")
     if not x.dim() or x.numel() != x.shape[call.arg("dim")]:
         return ()
     element = call.out.element_size()
-    if call.capability != MEASURED:
+    if call.capability != MEASURED or element not in SCAN_TILES:
         states = ceil_div(x.numel(), _LEAST_TILE) + SCAN_PADDING
         return size(states * _STATE_BYTES, "states of the tiles of a scan, at most")
-    if element not in SCAN_TILES:
-        return None
     return size(scan_bytes(x.numel(), element), "states of the tiles of a scan")
 
 

@@ -14,6 +14,7 @@ from brimful.pretend.workspace_attention import (
 )
 from brimful.pretend.workspace_call import (
     FLOAT_BYTES,
+    MEASURED,
     Call,
     Rule,
     Workspaces,
@@ -104,15 +105,13 @@ GROUP_BYTES = 60
 """Pointers, problem size and strides of a group, on the card."""
 CUTLASS_BYTES, _MULTIPROCESSORS = 67584, 132
 """Of CUTLASS's workspace on a card of capability 9.0 with so many multiprocessors."""
-_MEASURED = (9, 0)
-"""Capability of the card on which these were measured, an H200; of others they are unknown."""
 
 
 def grouped_product(call: Call) -> Workspaces | None:
     """``_grouped_mm``: what tells CUTLASS's kernel of its groups, and its workspace."""
     left = call.arg("self")
     is_measured = kernels.imitated().chip.num_multiprocessors == _MULTIPROCESSORS
-    if call.capability != _MEASURED or not is_measured or left.dtype != torch.bfloat16:
+    if call.capability != MEASURED or not is_measured or left.dtype != torch.bfloat16:
         return None
     ends = call.arg("offs")
     groups = left.shape[0] if ends is None else ends.numel()
@@ -124,7 +123,7 @@ def grouped_product(call: Call) -> Workspaces | None:
 
 def eight_bit_product(call: Call) -> Workspaces | None:
     """``_scaled_mm``, ``_int_mm``: nothing, where that was measured."""
-    return () if call.capability == _MEASURED else None
+    return () if call.capability == MEASURED else None
 
 
 CHANNELS = 8
@@ -140,7 +139,7 @@ def convolution(call: Call) -> Workspaces | None:
     is_plain = x.dim() in {3, 4} and x.dtype in _MEASURED_TYPES and not call.arg("transposed")
     is_dilated = any(step != 1 for step in call.arg("dilation"))
     searches = torch.backends.cudnn.benchmark or is_deterministic()
-    if call.capability != _MEASURED or not is_plain or is_dilated or searches:
+    if call.capability != MEASURED or not is_plain or is_dilated or searches:
         return None
     given = call.arg("grad_output") if "grad_output" in _names(call) else call.out
     num_bytes = sum(map(_padded_bytes, (x, call.arg("weight"), given)))
@@ -240,7 +239,7 @@ def group_norm_backward(call: Call) -> Workspaces | None:
 def batch_norm(call: Call) -> Workspaces | None:
     """``native_batch_norm`` and its backward: channels first, nothing but contiguous copies."""
     x = call.arg("input")
-    is_measured = call.capability == _MEASURED and x.dtype in _MEASURED_TYPES
+    is_measured = call.capability == MEASURED and x.dtype in _MEASURED_TYPES
     if not is_measured or not x.is_contiguous():
         return None
     grad = next(
