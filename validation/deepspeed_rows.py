@@ -1,7 +1,8 @@
-"""A row of the part that runs cases by DeepSpeed."""
+"""Rows of the parts that run cases by DeepSpeed."""
 
 import msgspec
 from cases import Case
+from deepspeed_cases import SimulatedCase
 
 
 class DeepSpeedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,3 +40,21 @@ class DeepSpeedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     peer_peak_bytes: tuple[int, ...] | None
     items: dict[str, int]
     peer_items: dict[str, int] | None
+
+
+class DeepSpeedPeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A script that trains by DeepSpeed, on the pretend GPU and for real.
+
+    Attributes:
+        case: What was run.
+        deepspeed_version: Of DeepSpeed.
+        simulated_peak_allocated_bytes: Of the first process, with the kernels of a CPU.
+        measured_peak_allocated_bytes: Of the same process for real, the lowest of some tries.
+        peak_error: Signed, relative to measured.
+    """
+
+    case: SimulatedCase
+    deepspeed_version: str
+    simulated_peak_allocated_bytes: int
+    measured_peak_allocated_bytes: int
+    peak_error: float

@@ -75,23 +75,38 @@ def run_group(ask: Ask, site: str, *, num_processes: int) -> list[list[Told]]:
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder, "ask.json")
         request.write_bytes(msgspec.json.encode(ask))
-        port = _free_port()
-        started = [
+        run_processes([str(_WORKER), str(request), folder], site, num_processes=num_processes)
+        answers = [Path(folder, f"{rank}.json").read_bytes() for rank in range(num_processes)]
+    return [msgspec.json.decode(answer, type=list[Told]) for answer in answers]
+
+
+def run_processes(command: Sequence[str], site: str, *, num_processes: int) -> None:
+    """Run a script in processes with the variables of ``torchrun``, and wait for all.
+
+    Args:
+        command: The script and its arguments.
+        site: Of ``deepspeed_site``.
+        num_processes: One is told of no group.
+
+    Raises:
+        RunError: One failed; what it said is on stderr.
+    """
+    port = _free_port()
+    _wait_for(
+        [
             subprocess.Popen(  # noqa: S603 - our own file
-                [sys.executable, str(_WORKER), str(request), folder],
+                [sys.executable, *command],
                 env={**_environment(site), **_place(rank, num_processes, port)},
             )
             for rank in range(num_processes)
         ]
-        _wait_for(started)
-        answers = [Path(folder, f"{rank}.json").read_bytes() for rank in range(num_processes)]
-    return [msgspec.json.decode(answer, type=list[Told]) for answer in answers]
+    )
 
 
 def _environment(site: str) -> dict[str, str]:
     paths = [site, os.environ.get("PYTHONPATH", "")]
     path = os.pathsep.join(filter(None, paths))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 
 
 def _place(rank: int, num_processes: int, port: int) -> dict[str, str]:

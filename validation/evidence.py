@@ -11,7 +11,7 @@ from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from compiled_rows import CompiledRow
-from deepspeed_rows import DeepSpeedRow
+from deepspeed_rows import DeepSpeedPeak, DeepSpeedRow
 from dpo_rows import DpoRow
 from exporters_rows import ExporterRow
 from fuzz_rows import FuzzRow
@@ -54,6 +54,7 @@ Part = Literal[
     "quality",
     "hf_trainer",
     "deepspeed",
+    "deepspeed_simulated",
     "parallel_parity",
     "ranks",
     "reshard",
@@ -367,6 +368,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "quality": QualityRow,
     "hf_trainer": PeerRow,
     "deepspeed": DeepSpeedRow,
+    "deepspeed_simulated": DeepSpeedPeak,
     "parallel_parity": ParityRow,
     "ranks": RankRow,
     "reshard": ReshardRow,

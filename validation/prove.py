@@ -36,6 +36,7 @@ _MODULES: dict[Part, str] = {
     "quality": "quality_part",
     "hf_trainer": "peers_part",
     "deepspeed": "deepspeed_part",
+    "deepspeed_simulated": "deepspeed_simulated_part",
     "parallel_parity": "parallel_part",
     "ranks": "ranks_part",
     "reshard": "reshard_part",

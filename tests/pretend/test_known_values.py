@@ -54,6 +54,17 @@ def test_floats_that_are_all_alike_are_known_until_they_are_written(known):
     assert of(known, torch.ones(MOST_ELEMENTS + 1).int()) is None
 
 
+def test_numbers_that_nobody_knows_are_finite(known):
+    x = torch.rand((2, 3), device="gpu:0")
+    assert of(known, torch.isfinite(x)) == [[1, 1, 1]] * 2
+    assert not of(known, torch.isnan(x.amax()).logical_or(torch.isinf(x.amin())))
+    assert not of(known, torch.isinf(torch.empty(MOST_ELEMENTS + 1)).any())
+    assert of(known, torch.eq(x, x).all())
+    assert of(known, x == 0.5) is None
+    inf = torch.full((2,), float("inf"))
+    assert of(known, inf.isinf()) == [True, True]
+
+
 def test_places_that_are_written_into_floats_that_are_alike_are_those_alone(known):
     """One number stands for such floats; writing into it would write all."""
     x = torch.zeros((3, 4), device="gpu:0")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from brimful.simulate.proof import Simulates
 
 OWN = "brimful"
+DEEPSPEED = "deepspeed"
 MEGATRON = "megatron"
 """Of which layouts are searched by formulas of its own (``programs.run_plan``)."""
 PROGRAMS = (
@@ -23,7 +24,7 @@ PROGRAMS = (
     "llama-factory",
     "accelerate",
     "torchtitan",
-    "deepspeed",
+    DEEPSPEED,
     MEGATRON,
 )
 """This one, and the targets of ``export`` that are programs of others."""
@@ -66,6 +67,16 @@ def _program(text: str) -> str:
 def is_other(args: argparse.Namespace) -> bool:
     """Whether another program than this one is to run the plan."""
     return getattr(args, "program", None) not in {None, OWN}
+
+
+def settle_engine(args: argparse.Namespace) -> None:
+    """Let DeepSpeed shard what a program hands over to it, where nobody typed who does.
+
+    Our own loop has no adapters on that engine; the program's script has.
+    """
+    hands_over = args.program == DEEPSPEED or args.zero == 1
+    if is_other(args) and hands_over and args.engine is None and args.method in {None, "full"}:
+        args.engine = DEEPSPEED
 
 
 def narrow(args: argparse.Namespace) -> None:

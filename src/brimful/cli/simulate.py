@@ -105,7 +105,10 @@ def run(args: argparse.Namespace) -> int:
             "simulate --for megatron needs a layout: brimful plan MODEL --for megatron -o FILE "
             "writes one, and simulate --from FILE runs it"
         )
+    for_program.settle_engine(args)
     asked = flags.asked(args)
+    if for_program.is_other(args):
+        return _run_program(args, asked)
     routed = _checked(args, asked)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
     from brimful.files import write_text
@@ -123,12 +126,6 @@ def run(args: argparse.Namespace) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    if for_program.is_other(args):
-        if args.output is not None:
-            raise InputError(f"-o {args.output} does not go with --for; write --json into a file")
-        from brimful.export.programs import program_of
-
-        return programs.show_run(args, program_of(args.program, plan), asked.cluster.device.name)
     simulated = _simulated(args, asked, routed)
     simulation = simulated.simulation
     if args.output is not None:
@@ -155,6 +152,22 @@ def run(args: argparse.Namespace) -> int:
         )
     tell(args, lambda: _answer(args, plan, simulation, word))
     return word_code(args, word)
+
+
+def _run_program(args: argparse.Namespace, asked: flags.Asked) -> int:
+    """Simulate what flags say as another program runs it."""
+    if args.output is not None:
+        raise InputError(f"-o {args.output} does not go with --for; write --json into a file")
+    from brimful.export.programs import program_of
+    from brimful.models.config import check_buildable
+    from brimful.plan import PLAN_SCHEMA, Plan
+    from brimful.quiet import quiet_libraries
+
+    quiet_libraries()
+    check_buildable(asked.job.model)
+    job, cluster, strategy = asked
+    plan = Plan(schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=strategy, estimate=None)
+    return programs.show_run(args, program_of(args.program, plan), cluster.device.name)
 
 
 def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":

@@ -4,23 +4,24 @@ What is exported is what is run: the same content, of the same function, with mo
 steps.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brimful.child_process import run_in_child
 from brimful.cost.outside import num_groups
 from brimful.errors import RunError, UnsupportedError
-from brimful.export import TARGETS, hf_trainer, llama_factory, trl
+from brimful.export import TARGETS, deepspeed, hf_trainer, llama_factory, trl
 from brimful.export.adapters import attention_name, half_type, model_name, targets
 from brimful.export.given import Given
 from brimful.export.lost import Lost
 from brimful.job import Adapter, Job
 from brimful.plan import Plan
+from brimful.programs import deepspeed as deepspeed_program
 from brimful.programs import hf_trainer as trainer_program
 from brimful.programs import llama_factory as factory_program
 from brimful.programs import trl as trl_program
 from brimful.programs.base import Program
-from brimful.strategy import Strategy
+from brimful.strategy import Strategy, is_selective, num_checkpointed
 
 if TYPE_CHECKING:
     from brimful.search.budget import Budget
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 _GIVEN = Given(plan="plan.yaml", data="rows", out="out")
 _LAUNCHED = frozenset({"dp_shard", "dp_replicate", "allocator"})
 """What a launcher decides, which is none here."""
+_BESIDE: Mapping[str, frozenset[str]] = {
+    deepspeed.TO: frozenset({"accumulate", "activation_checkpointing"}),
+}
+"""What a target is not told and is run all the same: the script around it checkpoints blocks, and
+between micro-batches it does with gradients what it always does."""
 _TASKS = frozenset({"causal-lm", "chat"})
 """For which the Trainer's script makes rows."""
 
@@ -47,15 +53,16 @@ def program_of(to: str, plan: Plan) -> Program:
     if to not in _RUN:
         known = ", ".join(_RUN)
         raise UnsupportedError(f"{to} itself is not run by this version (those that are: {known})")
-    lost = next((each for each in TARGETS[to](plan, _GIVEN).lost if _is_untold(each)), None)
+    beside = _LAUNCHED | _BESIDE.get(to, frozenset())
+    lost = next((each for each in TARGETS[to](plan, _GIVEN).lost if _is_untold(each, beside)), None)
     if lost is not None:
         raise UnsupportedError(f"{to} cannot be told {lost.field}={lost.value}: {lost.why}")
     return _RUN[to](plan)
 
 
-def _is_untold(lost: Lost) -> bool:
+def _is_untold(lost: Lost, beside: Collection[str]) -> bool:
     """Whether another strategy would be run than the plan's, which has as many processes here."""
-    is_of_strategy = lost.field in Strategy.__struct_fields__ and lost.field not in _LAUNCHED
+    is_of_strategy = lost.field in Strategy.__struct_fields__ and lost.field not in beside
     return lost.changes == "memory" and is_of_strategy
 
 
@@ -95,18 +102,12 @@ def _tried(asked: _Asked) -> "Trial":
     return tried_with(plan, [reserved], [recording])
 
 
-def _checked(content: Mapping[str, Any], to: str) -> Mapping[str, Any]:
-    if "deepspeed" in content:
-        raise UnsupportedError(f"{to} shards this by DeepSpeed, which this version does not run")
-    return content
-
-
 def _trainer(plan: Plan) -> Program:
     job = plan.job
     if job.task not in _TASKS:
         raise UnsupportedError(f"the Trainer is not run for task={job.task} by this version")
     return trainer_program.program_of(
-        _checked(hf_trainer.config(plan, _GIVEN), hf_trainer.TO),
+        hf_trainer.config(plan, _GIVEN),
         model=model_name(job),
         dtype=half_type(job),
         attention=attention_name(plan.strategy),
@@ -128,16 +129,36 @@ def _lora(job: Job, adapter: Adapter) -> dict[str, Any]:
 
 
 def _trl(plan: Plan) -> Program:
-    content = _checked(trl.config(plan, _GIVEN), trl.TO)
-    return trl_program.program_of("sft", content, plan.cluster.num_devices)
+    return trl_program.program_of("sft", trl.config(plan, _GIVEN), plan.cluster.num_devices)
 
 
 def _llama_factory(plan: Plan) -> Program:
-    content = _checked(llama_factory.config(plan, _GIVEN), llama_factory.TO)
-    return factory_program.program_of(content, plan.cluster.num_devices)
+    return factory_program.program_of(llama_factory.config(plan, _GIVEN), plan.cluster.num_devices)
+
+
+def _deepspeed(plan: Plan) -> Program:
+    job, strategy = plan.job, plan.strategy
+    blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    if blocks not in {0, job.model.num_layers} or is_selective(strategy):
+        raise UnsupportedError(
+            f"activation_checkpointing={strategy.activation_checkpointing}: models of transformers "
+            f"recompute all of their blocks or none"
+        )
+    if job.task not in _TASKS:
+        raise UnsupportedError(f"DeepSpeed is not run for task={job.task} by this version")
+    return deepspeed_program.program_of(
+        deepspeed.config(plan),
+        model=model_name(job),
+        attention=attention_name(strategy),
+        lora=None if job.adapter is None else _lora(job, job.adapter),
+        seq_len=job.seq_len,
+        checkpoints=blocks > 0,
+        world_size=plan.cluster.num_devices,
+    )
 
 
 _RUN: dict[str, Callable[[Plan], Program]] = {
+    deepspeed.TO: _deepspeed,
     hf_trainer.TO: _trainer,
     trl.TO: _trl,
     llama_factory.TO: _llama_factory,

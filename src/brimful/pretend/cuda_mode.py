@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brimful.pretend import (
     cuda_calls,
     cuda_names,
+    deepspeed_ops,
     device,
     eight_bit,
     host_memory,
@@ -179,6 +180,7 @@ def saying_cuda(
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
         "bitsandbytes.functional": eight_bit.state_is_paged,
         **host_memory.changes(assumptions),
+        **deepspeed_ops.changes(kernels, known),
         **triton_kernels.changes(kernels, known),
         **{name: change for each in standing.values() for name, change in each.changes.items()},
     }

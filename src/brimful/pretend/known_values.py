@@ -4,7 +4,8 @@ Which rows a sampler picks, whether a padding mask masks anything, how many toke
 decide by such integers what to allocate. So tensors of integers and booleans that are made from
 known ones keep a real twin on the host, up to a size, and so do single floats: the gradient that a
 backward pass begins with is 1, and kernels of others look whether it is. What is computed from
-unknown values has none. Draws are drawn for real, from PyTorch's own generator.
+unknown values has none, but that numbers are finite: a program that looks for infinities in its
+gradients finds none. Draws are drawn for real, from PyTorch's own generator.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.pretend import known_collectives, real_values
+from brimful.pretend.finite_values import of_finite
 
 MOST_ELEMENTS = 2**20
 """Of a tensor that keeps a twin: token numbers of a batch, not a mask of every pair of them."""
@@ -62,6 +64,12 @@ _DECIDED = {
 """Operations of two of which one may decide the result, with what it then is, and the result."""
 
 
+_OF_ALL = frozenset({
+    _aten.any.default, _aten.all.default, _aten.max.default, _aten.min.default,
+})  # fmt: skip
+"""Operations that find of many numbers that are alike what they find of one of them."""
+
+
 class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Computes integers beside the fake tensors that stand for them."""
 
@@ -91,6 +99,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         else:
             if func in _CONSTANTS:
                 self._fill(func, args, out)
+            elif (number := of_finite(func, args)) is not None:
+                self._know_alike(out, number)
             self._follow(func, args, kwargs, out)
         return out
 
@@ -149,9 +159,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         outputs = out if isinstance(out, (tuple, list)) else (out,)
         if not changes and not _is_kept(func, outputs):
             return
-        if func in _FILLS:
-            # What they are made like gives them a shape and no value.
-            args = (_host_like(out), *args[1:])
+        args = self._that_matter(func, args, out)
         if func in _AT_PLACES:
             self._write_apart(args[0])
         twins = self._twins(args, kwargs)
@@ -171,6 +179,27 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         for fake, twin in zip(outputs, results, strict=True):
             if isinstance(fake, FakeTensor):
                 setattr(fake, TWIN, twin)
+
+    def _that_matter(self, func: Any, args: Any, out: Any) -> Any:
+        """Return the arguments whose values an operation takes."""
+        if func in _FILLS:  # what they are made like gives them a shape and no value
+            return (_host_like(out), *args[1:])
+        return (self._one_of(args[0]),) if func in _OF_ALL else args
+
+    def _know_alike(self, out: Any, number: int) -> None:
+        """Know of a result that all of it is one number."""
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            one = torch.tensor(number, dtype=out.dtype, device=_HOST).expand(out.shape)
+            is_small = out.numel() <= MOST_ELEMENTS
+            setattr(out, TWIN if is_small else _ALIKE, one.clone() if is_small else one)
+
+    def _one_of(self, x: Any) -> Any:
+        """Return one of numbers that are all alike, else the tensor."""
+        alike = getattr(x, _ALIKE, None)
+        if alike is None or alike.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
+            return x
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            return alike.as_strided((), ())
 
     def _decide(self, func: Any, args: Any, out: Any) -> None:
         """Know what one of two decides: that a text is finished at its longest, whatever its end.

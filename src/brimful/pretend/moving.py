@@ -1,8 +1,9 @@
 """Modules and tensors that are moved in place.
 
 ``module.to("gpu")`` of a model that was built on the host: PyTorch moves a fake parameter by
-swapping two tensors, and refuses where anything refers to one of them weakly; the fake mode's own
-memory of what it converted, and of the values that it knows, does.
+swapping two tensors, and refuses where anything refers to one of them weakly: the fake mode's own
+memory of what it converted, and of the values that it knows, or a program that watches parameters
+(DeepSpeed does). A real parameter gets other data, and whoever refers to it still does.
 ``tensor.data = tensor.to("gpu")``: PyTorch finds the device's tensors of another kind than the
 host's, as CUDA's are not.
 """
@@ -62,7 +63,8 @@ def modules_move(mode: FakeTensorMode) -> Iterator[None]:
         # A real parameter stays the same tensor as its module moves, with a program's attributes.
         own = {name: x for name, x in vars(one).items() if name not in vars(other)}
         own.pop(TWIN, None)
-        original(one, other)
+        with _weakly_referred():
+            original(one, other)
         vars(one).update(own)
 
     torch.utils.swap_tensors = swap_tensors
@@ -70,6 +72,24 @@ def modules_move(mode: FakeTensorMode) -> Iterator[None]:
         yield
     finally:
         torch.utils.swap_tensors = original
+
+
+class _NoReferences:
+    """Answers for the module ``weakref`` where PyTorch asks who refers to what it swaps."""
+
+    @staticmethod
+    def getweakrefs(_: Any) -> list[Any]:
+        return []
+
+
+@contextlib.contextmanager
+def _weakly_referred() -> Iterator[None]:
+    """Let tensors be swapped that are referred to weakly."""
+    torch.utils.weakref = _NoReferences
+    try:
+        yield
+    finally:
+        torch.utils.weakref = weakref
 
 
 def _forget(memo: Any, tensor: Any) -> None:

@@ -170,6 +170,10 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Return how many allocations and frees of the host were recorded."""
         return self._builder(torch.device(HOST)).spot().event
 
+    def count_host(self) -> None:
+        """Count what lies on the host as on the device: those of a CPU are one memory."""
+        self._builders[torch.device(HOST)] = self._first
+
     def let_be(self, tensor: Any, row: int, frees: Callable[[], bool] | None = None) -> None:
         """Let a tensor lie in an allocation of the first device that was recorded without it.
 

@@ -55,7 +55,7 @@ def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
     changed = {
         "output_dir": f"{FOLDER}/out",
         "max_steps": _STEPS,
-        "gradient_accumulation_steps": min(num, _MOST_MICRO_BATCHES),
+        "gradient_accumulation_steps": at_most(num),
         "save_strategy": "no",
         "eval_strategy": "no",
         "report_to": "none",
@@ -64,6 +64,11 @@ def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "disable_tqdm": True,
     }
     return {**arguments, **changed}
+
+
+def at_most(num_micro_batches: int) -> int:
+    """Return how many micro-batches of a step are run: those of one kind are alike."""
+    return min(num_micro_batches, _MOST_MICRO_BATCHES)
 
 
 def few_words(seq_len: int) -> str:

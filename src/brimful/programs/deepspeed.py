@@ -1,0 +1,71 @@
+"""DeepSpeed's engine around a model of transformers, by a script of ours.
+
+What is exported for DeepSpeed is its JSON; model, rows and loop are the program's, and here as its
+documentation has them.
+"""
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+from brimful.errors import InputError
+from brimful.programs.base import FOLDER, STEPS, Program, Rank
+from brimful.programs.mock_rows import at_most, few_words
+
+_STEP, _GIVEN, _PACKAGE = "deepspeed_step.py", "given.json", "deepspeed"
+_BATCH, _MICRO_BATCH = "train_batch_size", "train_micro_batch_size_per_gpu"
+_ACCUMULATED = "gradient_accumulation_steps"
+
+
+def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
+    config: Mapping[str, Any],
+    *,
+    model: str,
+    attention: str,
+    lora: Mapping[str, Any] | None,
+    seq_len: int,
+    checkpoints: bool,
+    world_size: int,
+) -> Program:
+    """Return what is run for DeepSpeed's JSON.
+
+    Args:
+        config: The JSON's content, with all three batch sizes.
+        model: As ``from_pretrained`` takes it.
+        attention: As ``attn_implementation`` takes it.
+        lora: Of PEFT's ``LoraConfig``; None: all is trained.
+        seq_len: Tokens of a row.
+        checkpoints: Whether the model recomputes its blocks.
+        world_size: Processes.
+
+    Raises:
+        InputError: A package is not installed.
+    """
+    missing = [name for name in (_PACKAGE, "transformers") if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"DeepSpeed runs here as it is, and {missing[0]} is not installed; "
+            f"DS_BUILD_OPS=0 pip install {missing[0]}"
+        )
+    accumulated = at_most(config[_ACCUMULATED])
+    batch = config[_MICRO_BATCH] * accumulated * world_size
+    given = {
+        "config": {**config, _BATCH: batch, _ACCUMULATED: accumulated},
+        "model": model,
+        "attention": attention,
+        "lora": lora,
+        "checkpoints": checkpoints,
+        "shape": [config[_MICRO_BATCH], seq_len],
+    }
+    return Program(
+        name=f"DeepSpeed {version(_PACKAGE)}",
+        argv=(str(STEPS / _STEP), f"{FOLDER}/{_GIVEN}"),
+        world_size=world_size,
+        ranks=(Rank(0, "every GPU does the same"),),
+        assume=("triton",),
+        environment={"HF_HUB_OFFLINE": "1", "DS_BUILD_OPS": "0"},
+        notes=(few_words(seq_len),),
+        files=((_GIVEN, json.dumps(given)),),
+    )

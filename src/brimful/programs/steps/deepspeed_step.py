@@ -1,0 +1,46 @@
+"""Steps of DeepSpeed's engine by the JSON that is exported for it.
+
+Whoever exports to DeepSpeed writes such a script: model, adapters and rows are the program's. Its
+one argument is a JSON file of ``config`` (DeepSpeed's own), ``model``, ``attention``, ``lora`` (of
+LoraConfig, or null), ``checkpoints`` and ``shape``, the rows and tokens of a micro-batch.
+"""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+_STEPS = 2
+
+
+def main() -> None:
+    """Load, adapt and train."""
+    deepspeed = import_module("deepspeed")
+    given = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        given["model"], dtype=torch.float32, attn_implementation=given["attention"]
+    )
+    model.config.use_cache = False
+    if given["checkpoints"]:
+        model.gradient_checkpointing_enable()
+    if given["lora"] is not None:
+        from peft import LoraConfig, get_peft_model
+
+        model.enable_input_require_grads()
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **given["lora"]))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    config = given["config"]
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
+    for _ in range(_STEPS * config["gradient_accumulation_steps"]):
+        tokens = torch.zeros(given["shape"], dtype=torch.int64, device=engine.device)
+        loss = engine(input_ids=tokens, labels=tokens).loss
+        engine.backward(loss)
+        engine.step()
+
+
+if __name__ == "__main__":
+    main()
