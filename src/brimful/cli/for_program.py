@@ -37,6 +37,8 @@ MOST = "at most"
 """The label of what could be done with other settings."""
 _RECIPES = ("bf16-master", "bf16")
 """What programs of others train in beside ours, the exacter first."""
+_OWN_RECIPE = {DEEPSPEED: "bf16-master"}
+"""What a program's own switch for 16 bits means, where that is not the usual recipe here."""
 
 
 def add_for(parser: argparse.ArgumentParser, words: str) -> None:
@@ -69,13 +71,16 @@ def is_other(args: argparse.Namespace) -> bool:
     return getattr(args, "program", None) not in {None, OWN}
 
 
-def settle_engine(args: argparse.Namespace) -> None:
-    """Let DeepSpeed shard what a program hands over to it, where nobody typed who does.
+def settle(args: argparse.Namespace) -> None:
+    """Take what the program does where nobody typed it: its recipe, and DeepSpeed where it shards.
 
     Our own loop has no adapters on that engine; the program's script has.
     """
+    if not is_other(args) or flags.is_plan(args.model):
+        return
+    _settle_precision(args)
     hands_over = args.program == DEEPSPEED or args.zero == 1
-    if is_other(args) and hands_over and args.engine is None and args.method in {None, "full"}:
+    if hands_over and args.engine is None and args.method in {None, "full"}:
         args.engine = DEEPSPEED
 
 
@@ -112,7 +117,7 @@ def _settle_precision(args: argparse.Namespace) -> None:
     """Take a recipe that the program trains in, where none was typed and ours is none of its."""
     if args.precision is not None:
         return
-    for recipe in (None, *_RECIPES):
+    for recipe in (_OWN_RECIPE.get(args.program), *_RECIPES):
         tried = argparse.Namespace(**{**vars(args), "precision": recipe})
         if not _refusal(tried).startswith("precision="):
             args.precision = recipe

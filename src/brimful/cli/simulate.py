@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             "simulate --for megatron needs a layout: brimful plan MODEL --for megatron -o FILE "
             "writes one, and simulate --from FILE runs it"
         )
-    for_program.settle_engine(args)
+    for_program.settle(args)
     asked = flags.asked(args)
     if for_program.is_other(args):
         return _run_program(args, asked)

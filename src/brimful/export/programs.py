@@ -4,7 +4,7 @@ What is exported is what is run: the same content, of the same function, with mo
 steps.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brimful.child_process import run_in_child
@@ -14,6 +14,7 @@ from brimful.export import TARGETS, deepspeed, hf_trainer, llama_factory, trl
 from brimful.export.adapters import attention_name, half_type, model_name, targets
 from brimful.export.given import Given
 from brimful.export.lost import Lost
+from brimful.export.told import BESIDE
 from brimful.job import Adapter, Job
 from brimful.plan import Plan
 from brimful.programs import deepspeed as deepspeed_program
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 _GIVEN = Given(plan="plan.yaml", data="rows", out="out")
 _LAUNCHED = frozenset({"dp_shard", "dp_replicate", "allocator"})
 """What a launcher decides, which is none here."""
-_BESIDE: Mapping[str, frozenset[str]] = {
-    deepspeed.TO: frozenset({"accumulate", "activation_checkpointing"}),
-}
-"""What a target is not told and is run all the same: the script around it checkpoints blocks, and
-between micro-batches it does with gradients what it always does."""
 _TASKS = frozenset({"causal-lm", "chat"})
 """For which the Trainer's script makes rows."""
 
@@ -53,7 +49,7 @@ def program_of(to: str, plan: Plan) -> Program:
     if to not in _RUN:
         known = ", ".join(_RUN)
         raise UnsupportedError(f"{to} itself is not run by this version (those that are: {known})")
-    beside = _LAUNCHED | _BESIDE.get(to, frozenset())
+    beside = _LAUNCHED | BESIDE.get(to, {}).keys()
     lost = next((each for each in TARGETS[to](plan, _GIVEN).lost if _is_untold(each, beside)), None)
     if lost is not None:
         raise UnsupportedError(f"{to} cannot be told {lost.field}={lost.value}: {lost.why}")

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from brimful.errors import UnsupportedError
-from brimful.export import TARGETS, accelerate, axolotl, hf_trainer, llama_factory, trl
+from brimful.export import (
+    TARGETS,
+    accelerate,
+    axolotl,
+    deepspeed,
+    hf_trainer,
+    llama_factory,
+    trl,
+)
 from brimful.export.given import Given
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
@@ -38,6 +46,11 @@ _OF_MANY: Mapping[str, tuple[Any, ...]] = {
 _BY_DEEPSPEED = frozenset({accelerate.TO, axolotl.TO, hf_trainer.TO, llama_factory.TO, trl.TO})
 """Targets that hand the first stage of ZeRO to DeepSpeed, which is a program of its own."""
 _PART_OF_BLOCKS = "full:1"
+BESIDE: Mapping[str, Mapping[str, frozenset[Any] | None]] = {
+    deepspeed.TO: {"activation_checkpointing": frozenset({"none", "full"}), "accumulate": None},
+}
+"""What a target is not told and is done all the same: by the model that the program brings, which
+recomputes all of its blocks or none, or in DeepSpeed's own way whatever a plan says (None)."""
 
 
 class Asking(NamedTuple):
@@ -81,6 +94,8 @@ def why_untold(asking: Asking, field: str, value: Any) -> str:
         exported = TARGETS[asking.to](_plan(asking, strategy), _GIVEN)
     except UnsupportedError as error:
         return str(error).partition(" cannot be said to ")[0]
+    if value in (BESIDE.get(asking.to, {}).get(field) or ()):
+        return ""
     lost = (each for each in exported.lost if each.field == field and each.changes == "memory")
     return next((f"{each.field}={each.value}: {each.why}" for each in lost), "")
 
