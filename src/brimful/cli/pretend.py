@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SCRIPT [ARGUMENT ...]",
         nargs=argparse.REMAINDER,
         help="what would be run for real: a script, a notebook or -m MODULE, and its arguments; "
-        "python before it, or torchrun with its flags, may stay",
+        "python before it, or torchrun, accelerate launch or deepspeed with its flags, may stay",
     )
     gpu = f"a name (brimful gpus); default {defaults.PRETEND_GPU}"
     add("--gpu", metavar="GPU", default=defaults.PRETEND_GPU, help=gpu)
@@ -81,10 +81,12 @@ def run(args: argparse.Namespace) -> int:
     from brimful.pretend.scripts import check_program, launched
     from brimful.quiet import quiet_libraries
 
-    program, num = launched(args.program[1:] if args.program[:1] == ["--"] else args.program)
+    typed = args.program[1:] if args.program[:1] == ["--"] else args.program
+    program, num, launcher, environment = launched(typed, rank=args.rank)
     if num is not None and args.world_size is None:
         args.world_size = num
-        note(f"torchrun starts {num} processes; this is the one of --rank {args.rank}")
+        note(f"{launcher} starts {num} processes; this is the one of --rank {args.rank}")
+    os.environ.update(environment)
     check_program(program)
     _note_behind(program)
     quiet_libraries()
@@ -224,10 +226,7 @@ def _remedy(error: Exception) -> str:
 
     missing = str(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if _DEEPSPEED in missing:  # the name of a distribution may be a sentence
-        return (
-            "; DeepSpeed does not run on the pretend GPU in this version: shard by FSDP, whose "
-            "peak under ZeRO-3 is near, or predict it by brimful estimate --zero 3"
-        )
+        return "; DeepSpeed runs here as it is: DS_BUILD_OPS=0 pip install deepspeed"
     package = assumable(missing)
     return f"; install {package}, or pass --assume {package}" if package else ""
 

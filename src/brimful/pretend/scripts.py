@@ -6,7 +6,6 @@ in another language, do nothing.
 
 import contextlib
 import importlib.util
-import io
 import json
 import re
 import runpy
@@ -15,14 +14,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from brimful.errors import InputError
+from brimful.pretend.launchers import LAUNCHERS, MODULE_FLAG, MODULES, Launched
 
-MODULE_FLAG = "-m"
 NOTEBOOK = ".ipynb"
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
-_LAUNCHERS = frozenset({"accelerate", "deepspeed", "mpirun", "srun", "uv", "poetry", "bash", "sh"})
+_LAUNCHERS = frozenset({"mpirun", "srun", "uv", "poetry", "bash", "sh"})
 _OF_A_SHELL = ("%", "!")
 """Beginnings of lines of a notebook that are no Python."""
 _ABOUT_PYTHON = frozenset({"%%time", "%%timeit", "%%capture", "%%prun"})
@@ -47,23 +45,12 @@ def foreign_framework(error: BaseException) -> str:
     return package if package in _FOREIGN else ""
 
 
-class Launched(NamedTuple):
-    """What a command line runs.
-
-    Attributes:
-        program: ``script.py`` or ``-m module``, then the program's own arguments.
-        num_processes: That a launcher starts; None: there is none.
-    """
-
-    program: list[str]
-    num_processes: int | None = None
-
-
-def launched(program: Sequence[str]) -> Launched:
-    """Take the interpreter off a command line, and ``torchrun`` with its own flags.
+def launched(program: Sequence[str], *, rank: int = 0) -> Launched:
+    """Take the interpreter off a command line, and a launcher with its own flags.
 
     Args:
         program: As it would be typed to be run for real.
+        rank: Of the process that is asked for.
 
     Raises:
         InputError: The launcher's flags cannot be read, or do not say how many processes it starts.
@@ -73,32 +60,12 @@ def launched(program: Sequence[str]) -> Launched:
         own = own[1:]
         while own and own[0] in {"-u", "-O", "-B"}:
             own = own[1:]
-    is_module = own[:2] == [MODULE_FLAG, "torch.distributed.run"]
-    if not is_module and own[:1] != ["torchrun"]:
+    if own[:1] == [MODULE_FLAG] and len(own) > 1 and own[1] in MODULES:
+        name = MODULES[own[1]]
+        own = [name, *(["launch"] * (name == "accelerate")), *own[2:]]
+    if not own or own[0] not in LAUNCHERS or Path(own[0]).is_file():
         return Launched(own)
-    return _of_torchrun(own[1 + is_module :])
-
-
-def _of_torchrun(flags: list[str]) -> Launched:
-    """Read flags with torchrun's own parser."""
-    from torch.distributed.run import get_args_parser
-
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            args = get_args_parser().parse_args(flags)
-    except SystemExit as error:
-        why = said.getvalue().strip().splitlines()[-1:] or ["it names no script"]
-        raise InputError(f"torchrun would refuse its flags: {why[0]}") from error
-    counts = str(args.nnodes).rpartition(":")[2], str(args.nproc_per_node)
-    if not all(count.isdecimal() and int(count) for count in counts):
-        raise InputError(
-            f"torchrun --nproc_per_node={counts[1]} says of no number of processes; leave torchrun "
-            f"out and give --world-size N before --"
-        )
-    first = [MODULE_FLAG, args.training_script] if args.module else [args.training_script]
-    num = int(counts[0]) * int(counts[1])
-    return Launched([*first, *args.training_script_args], num)
+    return LAUNCHERS[own[0]](own[1:], rank=rank)
 
 
 def check_program(program: Sequence[str]) -> None:

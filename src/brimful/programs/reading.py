@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from brimful.errors import FileFormatError, InputError
 from brimful.escaping import split_words
 from brimful.plan import load_yaml
@@ -51,7 +53,8 @@ def read_program(text: str, world_size: int | None) -> Program:
             f"--from runs {known} or a YAML of its arguments, and was given {command.script}; any "
             f"other script runs by brimful pretend -- {command.script}"
         )
-    return read(command, world_size)
+    found = read(command, world_size)
+    return replace(found, environment={**found.environment, **command.environment})
 
 
 def read_command(text: str) -> Command:
@@ -85,13 +88,15 @@ def _of_line(text: str) -> Command:
         raise InputError("--from names no program; give its command line, or a YAML of arguments")
     from brimful.pretend.scripts import launched
 
-    program, num = launched(words)
+    program, num, _, environment = launched(words)
     if not program:
         raise InputError(f"--from {text!r} names no script; give one")
     if len(program) == 2 and Path(program[1]).suffix in _YAML:  # noqa: PLR2004 - and its arguments
         read = _of_yaml(Path(program[1]))
-        return Command(program[0], read.arguments, {**read.environment, **variables}, num)
-    return Command(program[0], tuple(program[1:]), variables, num)
+        return Command(
+            program[0], read.arguments, {**environment, **read.environment, **variables}, num
+        )
+    return Command(program[0], tuple(program[1:]), {**environment, **variables}, num)
 
 
 def _of_yaml(path: Path) -> Command:
