@@ -364,7 +364,7 @@ def _larger_gpu(plan: Plan) -> _Way:
     clusters = (
         with_gpu(plan.cluster, device)
         for device in cards_for(plan.job)
-        if allocatable_bytes(device) >= least
+        if allocatable_bytes(device) >= least and device.name != plan.cluster.device.name
     )
     options = (
         _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note) for cluster in clusters
