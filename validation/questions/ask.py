@@ -6,6 +6,7 @@
 
 import argparse
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def questions(path: Path) -> Iterator[Question]:
     lines = [line for line in path.read_text("utf-8").splitlines() if line and line[0] != "#"]
     for words, command in zip(lines[::2], lines[1::2], strict=True):
         question = Question(words, command)
-        if not all(each.startswith("brimful ") for each in question.commands):
+        if not all(each.startswith(("brimful ", "python ")) for each in question.commands):
             raise ValueError(f"{path.name}: '{command}' is no command of ours")
         yield question
 
@@ -51,13 +52,21 @@ class Asked(NamedTuple):
         code: Exit code; None: it did not end in time.
         first_s: Seconds until the answer began, or until the end where there was none.
         seconds: Seconds until the end, the proof included.
+        cpu_s: Seconds of CPU that it took, which another's work on the machine does not lengthen.
         said: What was printed.
     """
 
     code: int | None
     first_s: float
     seconds: float
+    cpu_s: float
     said: str
+
+
+def cpu_of_children_s() -> float:
+    """Seconds of CPU of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def ask(question: Question) -> Asked:
@@ -66,12 +75,15 @@ def ask(question: Question) -> Asked:
     The code is that of the first that did not end well.
     """
     begin, first_s, lines = time.perf_counter(), None, list[str]()
+    cpu_before_s = cpu_of_children_s()
     codes: list[int | None] = []
     for command in question.commands:
         started = time.perf_counter()
         lines.append(f"$ {command}\n")
+        words = shlex.split(command)
+        words = words[1:] if words[0] == "python" else ["-m", *words]
         with subprocess.Popen(  # noqa: S603 - our own list
-            ["timeout", str(MOST_S), sys.executable, "-m", *shlex.split(command)],  # noqa: S607
+            ["timeout", str(MOST_S), sys.executable, *words],  # noqa: S607
             cwd=ROOT, env={**os.environ, "COLUMNS": "80", "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         ) as running:  # fmt: skip
@@ -85,7 +97,8 @@ def ask(question: Question) -> Asked:
         codes.append(None if is_late else ended)
     code = next((each for each in codes if each != 0), 0)
     seconds = time.perf_counter() - begin
-    return Asked(code, first_s or seconds, seconds, "".join(lines))
+    cpu_s = cpu_of_children_s() - cpu_before_s
+    return Asked(code, first_s or seconds, seconds, cpu_s, "".join(lines))
 
 
 def main() -> None:
@@ -98,7 +111,10 @@ def main() -> None:
     for number, question in enumerate(questions(args.list), 1):
         asked = ask(question)
         ended = "did not end" if asked.code is None else f"exit code {asked.code}"
-        took = f"answer after {asked.first_s:.1f} s, end after {asked.seconds:.1f} s"
+        took = (
+            f"answer after {asked.first_s:.1f} s, end after {asked.seconds:.1f} s, "
+            f"{asked.cpu_s:.1f} s of CPU"
+        )
         print(f"{number:3} {ended:12} {took}  {question.command}", flush=True)
         parts.append(
             f"## {number}. {question.words}\n\n{ended}, {took}\n\n```\n{asked.said.rstrip()}\n```\n"
