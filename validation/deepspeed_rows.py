@@ -58,3 +58,23 @@ class DeepSpeedPeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     simulated_peak_allocated_bytes: int
     measured_peak_allocated_bytes: int
     peak_error: float
+
+
+class DeepSpeedPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What DeepSpeed's engine takes by formula, and by its own code on the pretend GPU.
+
+    Attributes:
+        flags: Of ``brimful estimate``, with ``--engine deepspeed``.
+        deepspeed_version: Of DeepSpeed.
+        rank: Of the process that was run, which holds most.
+        predicted_peak_allocated_bytes: By formula.
+        simulated_peak_allocated_bytes: By its own code.
+        peak_error: Signed, relative to simulated.
+    """
+
+    flags: str
+    deepspeed_version: str
+    rank: int
+    predicted_peak_allocated_bytes: int
+    simulated_peak_allocated_bytes: int
+    peak_error: float

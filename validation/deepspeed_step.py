@@ -22,7 +22,7 @@ import torch.distributed as dist
 from deepspeed_cases import NUM_TRIES, Shape, SimulatedCase, read_cases
 
 _STEPS = 3
-_LET_GO_S = 0.003
+_LET_GO_S = 0.01
 """What gloo's threads need to let go of the tensors that they have sent."""
 _COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor",

@@ -11,7 +11,7 @@ from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
 from compiled_rows import CompiledRow
-from deepspeed_rows import DeepSpeedPeak, DeepSpeedRow
+from deepspeed_rows import DeepSpeedPeak, DeepSpeedPrediction, DeepSpeedRow
 from dpo_rows import DpoRow
 from exporters_rows import ExporterRow
 from fuzz_rows import FuzzRow
@@ -55,6 +55,7 @@ Part = Literal[
     "hf_trainer",
     "deepspeed",
     "deepspeed_simulated",
+    "deepspeed_predicted",
     "parallel_parity",
     "ranks",
     "reshard",
@@ -369,6 +370,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "hf_trainer": PeerRow,
     "deepspeed": DeepSpeedRow,
     "deepspeed_simulated": DeepSpeedPeak,
+    "deepspeed_predicted": DeepSpeedPrediction,
     "parallel_parity": ParityRow,
     "ranks": RankRow,
     "reshard": ReshardRow,

@@ -37,6 +37,7 @@ _MODULES: dict[Part, str] = {
     "hf_trainer": "peers_part",
     "deepspeed": "deepspeed_part",
     "deepspeed_simulated": "deepspeed_simulated_part",
+    "deepspeed_predicted": "deepspeed_predicted_part",
     "parallel_parity": "parallel_part",
     "ranks": "ranks_part",
     "reshard": "reshard_part",

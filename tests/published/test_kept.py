@@ -1,9 +1,9 @@
 """Events of a run with tensors taken out: what is left takes the same tensors as before."""
 
 from brimful.cost.profiles import EventKind, Run, Term, Work
+from brimful.cost.sections import Event, Section
 from brimful.published.kept import without
 from brimful.published.logit_copies import Copies, with_copies
-from brimful.published.steps import Event, Section
 from brimful.rungs import ITEM_NAMES, LOGITS, TRANSIENTS
 
 TRANSIENT, OF_LOSS = map(ITEM_NAMES.index, (TRANSIENTS, LOGITS))

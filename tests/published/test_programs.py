@@ -7,6 +7,7 @@ import pytest
 from brimful.cost.family import family_dimensions, family_of
 from brimful.cost.memory import family_steps, phase_peaks, profile_for
 from brimful.cost.requests import asked_of
+from brimful.cost.sections import changed
 from brimful.cost.trained import nf4_constants
 from brimful.published.compare import compare
 from brimful.published.express import express
@@ -15,7 +16,6 @@ from brimful.published.kept import at_widths
 from brimful.published.predict import predict
 from brimful.published.programs import changes_of, memory_of, other_program, rules
 from brimful.published.rows import published_runs
-from brimful.published.steps import changed
 
 RUNS = {run.id: run for run in published_runs()}
 CHANGES = msgspec.structs.replace

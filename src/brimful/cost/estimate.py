@@ -6,6 +6,7 @@ import numpy as np
 
 from brimful.cost.assumptions import assumptions_for, describe
 from brimful.cost.copied import copied_seconds
+from brimful.cost.deepspeed_engine import engine_memory
 from brimful.cost.efficiency import size_of
 from brimful.cost.eval_phase import other_phases, resting_phases
 from brimful.cost.exchange import exchange_seconds, sent_of
@@ -96,7 +97,10 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     """Predict devices that are all alike."""
     device, family = cluster.device, family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
-    memory = step_memory(job, strategy, profile, device)
+    if strategy.engine == "torch":
+        memory = step_memory(job, strategy, profile, device)
+    else:
+        memory = engine_memory(job, strategy, device)
     phases = (*phase_peaks(memory), *other_phases(job, strategy, device, memory))
     moved = update_bytes(memory.states, family) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)

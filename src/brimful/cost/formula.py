@@ -6,6 +6,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 
 from collections.abc import Iterable
 
+from brimful.cost.deepspeed_engine import alone_of, missing_engine
 from brimful.cost.family import family_chunks, family_of
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
@@ -54,10 +55,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
         device: On what; only whose kernels it has matters.
     """
     if strategy.engine != "torch":
-        return (
-            f"engine={strategy.engine} has no formula to predict from, and is not simulated; "
-            f"brimful train measures it, and engine=torch is predicted"
-        )
+        return missing_engine(job, strategy) or missing_formula(*alone_of(job, strategy), device)
     if what := _untraced_switch(job, strategy):
         return (
             f"{what} has no formula to predict from in this version; brimful plan and brimful "
@@ -83,10 +81,11 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         strategy: How.
         device: On what.
     """
+    if strategy.engine != "torch":
+        return is_traceable(*alone_of(job, strategy), device)
     kernels, job = kernels_of(device, strategy.fused_kernels), traced_job(job, strategy)
     return (
-        strategy.engine == "torch"
-        and not _untraced_switch(job, strategy)
+        not _untraced_switch(job, strategy)
         and strategy.tp == 1
         and (strategy.ep == 1 or not missing_parted(strategy))
         and (strategy.pp == 1 or not _missing_row(job, strategy))
@@ -127,6 +126,8 @@ def untraced(job: Job, strategy: Strategy, device: Device, needs: Iterable[Need]
     """
     if not is_traceable(job, strategy, device):
         return []
+    if strategy.engine != "torch":
+        job, strategy = alone_of(job, strategy)
     traced = traced_job(job, strategy)
     kernels = kernels_of(device, strategy.fused_kernels)
     return missing_needs(traced, strategy.attention, kernels, needs)

@@ -183,7 +183,7 @@ def candidate_of(
         seen: What was seen of this job on as many devices with the same kernels.
     """
     asks_gathered = runs_reference(strategy.reference) and gathers(strategy)
-    if cluster.device.kernels != "cuda" or asks_gathered:
+    if cluster.device.kernels != "cuda" or asks_gathered or strategy.engine != "torch":
         return None
     if not is_judged(job, strategy.attention, strategy.reference, cluster.device):
         return None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brimful.child_process import run_in_child
+from brimful.cost.deepspeed_engine import fullest_rank
 from brimful.cost.outside import num_groups
 from brimful.errors import RunError, UnsupportedError
 from brimful.export import TARGETS, deepspeed, hf_trainer, llama_factory, trl
@@ -150,6 +151,7 @@ def _deepspeed(plan: Plan) -> Program:
         seq_len=job.seq_len,
         checkpoints=blocks > 0,
         world_size=plan.cluster.num_devices,
+        rank=fullest_rank(job, strategy),
     )
 
 

@@ -28,6 +28,7 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
     seq_len: int,
     checkpoints: bool,
     world_size: int,
+    rank: int,
 ) -> Program:
     """Return what is run for DeepSpeed's JSON.
 
@@ -39,6 +40,7 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
         seq_len: Tokens of a row.
         checkpoints: Whether the model recomputes its blocks.
         world_size: Processes.
+        rank: Which of them is run.
 
     Raises:
         InputError: A package is not installed.
@@ -63,7 +65,7 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
         name=f"DeepSpeed {version(_PACKAGE)}",
         argv=(str(STEPS / _STEP), f"{FOLDER}/{_GIVEN}"),
         world_size=world_size,
-        ranks=(Rank(0, "every GPU does the same"),),
+        ranks=(Rank(rank, "every GPU does the same, and this one holds most"),),
         assume=("triton",),
         environment={"HF_HUB_OFFLINE": "1", "DS_BUILD_OPS": "0"},
         notes=(few_words(seq_len),),

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from brimful.cost.additions import COME, GO, Piece
 from brimful.cost.profiles import EventKind
+from brimful.cost.sections import Event, Section, apart, of_bytes
 from brimful.cost.spread import negated_terms
 from brimful.published.logit_copies import is_whole
-from brimful.published.steps import Event, Section, apart, of_bytes
 from brimful.rungs import GATHERED, GRADIENTS, ITEM_NAMES, PARAMETERS, REDUCED
 
 _GATHERED, _GRADIENT, _WHOLE, _REDUCED = map(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from brimful.cost.profiles import EventKind, Term
-from brimful.published.steps import Event, Section
+from brimful.cost.sections import Event, Section
 from brimful.rungs import ITEM_NAMES, LOGITS
 
 _LOGITS = ITEM_NAMES.index(LOGITS)

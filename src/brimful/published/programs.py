@@ -19,6 +19,7 @@ from brimful.cost.family import Family, family_dimensions, family_of, family_sha
 from brimful.cost.memory import Step, StepMemory, profile_for, profiles_for, step_memory
 from brimful.cost.profiles import is_own
 from brimful.cost.programs import HALF
+from brimful.cost.sections import Change, changed, lettered
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, padded, piece_bytes
 from brimful.cost.trained import trained_recipe
@@ -40,7 +41,6 @@ from brimful.published.rows import (
     PublishedRun,
     Root,
 )
-from brimful.published.steps import Change, changed, lettered
 from brimful.published.updates import (
     with_early_updates,
     with_managed_state,

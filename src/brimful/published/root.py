@@ -6,8 +6,8 @@ logits reaches the head, and the last block's behind them.
 """
 
 from brimful.cost.additions import COME, GO, Piece, Signed
+from brimful.cost.sections import Section, of_piece
 from brimful.published.logit_copies import is_whole
-from brimful.published.steps import Section, of_piece
 
 _GATHERED: tuple[Signed, ...] = (
     (COME, Piece.REST_CAST),

@@ -34,6 +34,7 @@ def main() -> None:
         model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **given["lora"]))
     trained = [p for p in model.parameters() if p.requires_grad]
     config = given["config"]
+    model.train()  # without it no block is recomputed
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
     for _ in range(_STEPS * config["gradient_accumulation_steps"]):
         tokens = torch.zeros(given["shape"], dtype=torch.int64, device=engine.device)

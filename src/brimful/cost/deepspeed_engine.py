@@ -1,0 +1,347 @@
+"""What DeepSpeed's engine holds: flat pieces, a bucket, and a share of the gradients.
+
+Model, loss and optimizer are ours, so that a micro-batch is that of one device but for its
+gradients, which never stay: each goes into a bucket as it comes, or a flat copy of it is reduced.
+
+- Parameters are one flat tensor, in 16 bits or in the recipe's type; of stage 3 a share of it, and
+  whole those that are so small that they are never parted.
+- An fp32 copy of a device's share is what is updated, in an fp32 recipe too.
+- Stages 1 and 2 make the bucket as a backward begins, and a buffer for the gradients of every
+  parameter that a device's share has a part of, as the first is reduced. Stage 1 keeps whole
+  gradients until the last micro-batch of a step; stage 2 its share of them from the first one on.
+- Stage 3 keeps both from the start. It gathers the parameters of a module before it runs, and so
+  many ahead that in the end as many are whole as may be: a billion.
+- What is offloaded leaves a buffer for the largest gradient to stages 1 and 2.
+- At a step's end the share of the gradients is widened, for the norm to 8 bytes.
+
+Source: ``runtime/zero/{stage_1_and_2,stage3,partitioned_param_coordinator}.py`` of DeepSpeed 0.19.8
+as ``build.deepspeed.config`` configures it. Compared with its own code on the pretend GPU by
+``tests/cost/test_deepspeed_engine.py``.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from brimful.build.deepspeed.config import (
+    HELD,
+    MAX_LIVE_ELEMENTS,
+    PERSISTED_PER_WIDTH,
+    SUB_GROUP_ELEMENTS,
+    bucket_elements,
+)
+from brimful.cost.family import family_of
+from brimful.cost.memory import (
+    Step,
+    StepMemory,
+    blas_bytes,
+    describe_run,
+    follow_family,
+    profile_for,
+)
+from brimful.cost.profiles import EventKind, Term
+from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
+from brimful.cost.sections import Event, Section, changed, of_bytes
+from brimful.cost.shapes import parameter_shapes
+from brimful.cost.states import States
+from brimful.cost.update import Update, settings_of, updated_groups, updater_of
+from brimful.hardware.cluster import Device
+from brimful.job import Job
+from brimful.models.config import buffers_of
+from brimful.rungs import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS
+from brimful.strategy import Strategy, num_micro_batches, world_size
+from brimful.techniques.optimizers import OPTIMIZERS, bytes_kept
+
+_GRADIENT, _GATHERED = ITEM_NAMES.index(GRADIENTS), ITEM_NAMES.index(GATHERED)
+_TRANSIENT = ITEM_NAMES.index(TRANSIENTS)
+_NORM_BYTES = 8
+"""Of a number whose square is added up."""
+_ALIGNED = 2
+"""Numbers to which a device's share is aligned (``nccl_start_alignment_factor``)."""
+_PARTED = 3
+"""The stage that parts parameters."""
+
+
+class Pieces(NamedTuple):
+    """Numbers of what a device holds.
+
+    Attributes:
+        element: Bytes of a parameter and of a gradient.
+        sizes: Of every parameter, in order.
+        whole: Of all parameters, aligned.
+        share: Of a device's share.
+        touched: Of all parameters that a share has a part of, at most.
+        widened: Bytes of a share of the gradients, and of its largest part as its norm is found.
+        kept_whole: Of parameters that stage 3 does not part.
+        bucket: Of gradients that are reduced together.
+    """
+
+    element: int
+    sizes: tuple[int, ...]
+    whole: int
+    share: int
+    touched: int
+    widened: int
+    kept_whole: int
+    bucket: int
+
+
+def pieces_of(job: Job, strategy: Strategy) -> Pieces:
+    """Return the sizes of a job's flat pieces.
+
+    Args:
+        job: What is trained.
+        strategy: How, with ``engine=deepspeed``.
+    """
+    sizes = tuple(prod(shape) for shape in parameter_shapes(job.model))
+    num, width = world_size(strategy), job.model.hidden_size
+    share = -(-sum(sizes) // (_ALIGNED * num)) * _ALIGNED
+    small = [size for size in sizes if size <= PERSISTED_PER_WIDTH * width]
+    element = FP32_BYTES if HELD[job.precision] == "fp32" else HALF_BYTES
+    shares = _shares(sizes, share)
+    return Pieces(
+        element=element,
+        sizes=sizes,
+        whole=share * num,
+        share=share,
+        touched=max(each.touched for each in shares),
+        widened=max(
+            element * each.touched * (strategy.zero != _PARTED) + _NORM_BYTES * each.largest
+            for each in shares
+        ),
+        kept_whole=sum(small),
+        bucket=bucket_elements(job),
+    )
+
+
+class _Share(NamedTuple):
+    """What a process has a part of.
+
+    Attributes:
+        touched: Numbers of all parameters that its share has a part of.
+        largest: Of the largest of these parts.
+    """
+
+    touched: int
+    largest: int
+
+
+def _shares(sizes: tuple[int, ...], share: int) -> list[_Share]:
+    """Return what each process has a part of."""
+    spans = [(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    found = list[_Share]()
+    for first in range(0, spans[-1][1], share):
+        last = first + share
+        mine = [(begin, end) for begin, end in spans if begin < last and end > first]
+        largest = max(min(end, last) - max(begin, first) for begin, end in mine)
+        found.append(_Share(sum(end - begin for begin, end in mine), largest))
+    return found
+
+
+def fullest_rank(job: Job, strategy: Strategy) -> int:
+    """Return which process has the largest buffer of gradients, where buffers differ.
+
+    Args:
+        job: What is trained.
+        strategy: How, with ``engine=deepspeed``.
+    """
+    if strategy.zero == _PARTED:
+        return 0
+    pieces = pieces_of(job, strategy)
+    shares = _shares(pieces.sizes, pieces.share)
+    return shares.index(max(shares))
+
+
+def engine_memory(job: Job, strategy: Strategy, device: Device) -> StepMemory:
+    """Return what a step by DeepSpeed's engine takes.
+
+    Args:
+        job: What is trained.
+        strategy: How, with ``engine=deepspeed``.
+        device: On what.
+    """
+    of_one, alone = alone_of(job, strategy)
+    family = family_of(of_one, alone)
+    profile = profile_for(of_one, alone.attention, device, family)
+    pieces = pieces_of(job, strategy)
+
+    def alter(step: Step) -> Step:
+        return changed(step, [lambda sections: as_engine(sections, pieces, job, strategy)])
+
+    peak, runs = follow_family(of_one, profile, device, family, by_item=True, alter=alter)
+    held, update = _held(job, strategy, pieces), _update(job, strategy, device, pieces)
+    return StepMemory(
+        states=held._replace(optimizer_state=update.kept),
+        updates=update._replace(transient=max(0, update.transient - _gone_by_then(strategy, held))),
+        blas=int(blas_bytes(of_one, family, device, profile)[0]),
+        items=np.rint(peak.level[:, 0]).astype(np.int64),
+        run=describe_run(runs, int(peak.run[0])),
+        drawn=0,
+    )
+
+
+def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
+    """Return what is there as the fullest micro-batch of a step begins."""
+    element, is_away = pieces.element, strategy.offload != "none"
+    share, bucket = pieces.share * element, pieces.bucket * element
+    is_later = num_micro_batches(job, strategy) > 1
+    if strategy.zero == _PARTED:
+        parted = 0 if strategy.offload == "parameters" else share
+        trained = parted + pieces.kept_whole * element
+        gradients = bucket + share * (not is_away)
+    else:
+        trained = pieces.whole * element
+        kept = pieces.whole if strategy.zero == 1 else pieces.touched * (not is_away)
+        gradients = kept * element * is_later + max(pieces.sizes) * element * is_away
+    return States(
+        frozen=0,
+        constants=sum(buffers_of(job.model)),
+        trained=trained,
+        buckets=gradients,
+        gradients=0,
+        optimizer_state=0,
+    )
+
+
+def _gone_by_then(strategy: Strategy, held: States) -> int:
+    """Return what of gradients an update has beside it by itself: ``Pieces.widened`` counts it."""
+    return 0 if strategy.zero == _PARTED or strategy.offload != "none" else int(held.buckets)
+
+
+def missing_engine(job: Job, strategy: Strategy) -> str:
+    """Say why a job that one device has a formula for has none by DeepSpeed; empty: it has.
+
+    Args:
+        job: What is trained.
+        strategy: How, with ``engine=deepspeed``.
+    """
+    if strategy.zero == _PARTED and job.precision == "bf16-mixed":
+        return (
+            "precision=bf16-mixed with engine=deepspeed and zero=3 has no formula to predict from; "
+            "brimful simulate --for deepspeed runs it, and precision=bf16-master is predicted"
+        )
+    return ""
+
+
+def alone_of(job: Job, strategy: Strategy) -> tuple[Job, Strategy]:
+    """Return a micro-batch of one device, and how it is run by our own engine.
+
+    Args:
+        job: What is trained.
+        strategy: How, with ``engine=deepspeed``.
+    """
+    alone = replace(
+        strategy, engine="torch", zero=0, dp_shard=1, dp_replicate=1, offload="none",
+        accumulate="reduce-each",
+    )  # fmt: skip
+    return replace(job, global_batch=strategy.micro_batch), alone
+
+
+def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Update:
+    """Return what the share's update keeps and needs."""
+    if strategy.offload != "none":
+        copies = (2 * pieces.element + _NORM_BYTES) * (strategy.zero != _PARTED)
+        return Update(0, max(pieces.sizes) * copies, "updated on the host")
+    rule = OPTIMIZERS[job.optimizer]
+    settings = settings_of(job, updater_of(device, world_size(strategy)))
+    kept, most = pieces.share * FP32_BYTES, 0
+    for bucket in updated_groups(job, [(pieces.share,)]):
+        kept += bytes_kept(rule, bucket, settings)
+        most = max(moment.num_bytes for moment in rule.moments(bucket, settings))
+    share, element = pieces.share, pieces.element
+    at_once = min(share, SUB_GROUP_ELEMENTS) if strategy.zero == _PARTED else share
+    wide = at_once * FP32_BYTES
+    gradients = 0 if strategy.zero == _PARTED else pieces.touched * element
+    transient = max(
+        wide + most * at_once // share,
+        gradients + wide + at_once * element * (element < FP32_BYTES),
+        pieces.widened,
+    )
+    return Update(kept, transient, f"{rule.words}: {rule.keeps}, fp32 copies of a share")
+
+
+def as_engine(
+    sections: list[Section], pieces: Pieces, job: Job, strategy: Strategy
+) -> list[Section]:
+    """Return a micro-batch whose gradients go as they are reduced.
+
+    Args:
+        sections: The runs of one device.
+        pieces: What it holds.
+        job: What is trained.
+        strategy: How.
+    """
+    num_before = sum(section.run.phase == "forward" for section in sections)
+    found = [
+        section if section.run.phase == "forward" else _reduced(section) for section in sections
+    ]
+    if strategy.zero == _PARTED:
+        return list(_gathered(found, pieces))
+    element = pieces.element
+    bucket = Event(of_bytes(pieces.bucket * element, _TRANSIENT))
+    first = found[num_before]
+    is_new = num_micro_batches(job, strategy) == 1 and strategy.offload == "none"
+    share = (Event(of_bytes(pieces.touched * element, _GRADIENT)),) * is_new
+    found[num_before] = first._replace(events=(bucket, *first.events, *share))
+    last = found[-1]
+    gone = [Event(of_bytes(-pieces.bucket * element, _TRANSIENT))]
+    gone += [Event(of_bytes(-pieces.touched * element, _GRADIENT))] * is_new
+    found[-1] = last._replace(events=(*last.events, *gone))
+    return found
+
+
+def _reduced(section: Section) -> Section:
+    """Return a run of backward in which a gradient waits for the next to come, at most."""
+    return section._replace(events=tuple(_waiting(section.events)))
+
+
+def _waiting(events: tuple[Event, ...]) -> Iterator[Event]:
+    waits: Event | None = None
+    for event in events:
+        if event.piece is not None or event.kind.item != _GRADIENT or event.kind.mark:
+            yield event
+            continue
+        if event.kind.terms[0].coefficient < 0:  # nobody else lets go of it
+            continue
+        yield from _gone(waits)
+        yield event
+        waits = event
+    yield from _gone(waits)
+
+
+def _gone(waits: Event | None) -> Iterator[Event]:
+    """Yield how a gradient is reduced: a flat copy comes and goes, and it goes too."""
+    if waits is None:
+        return
+    copy = EventKind(waits.kind.terms, _TRANSIENT, waits.kind.origin)
+    yield Event(copy)
+    yield Event(_ended(copy))
+    yield Event(_ended(waits.kind))
+
+
+def _ended(kind: EventKind) -> EventKind:
+    terms = tuple(Term(term.factors, -term.coefficient) for term in kind.terms)
+    return EventKind(terms, kind.item, kind.origin)
+
+
+def _gathered(sections: list[Section], pieces: Pieces) -> Iterator[Section]:
+    """Yield the runs with what is whole while they run."""
+    whole = _whole_at_once(pieces)
+    for section in sections:
+        is_last = section is sections[-1]  # behind which nothing is fetched
+        num = (pieces.sizes[0] if is_last else whole) * pieces.element
+        come, go = (Event(of_bytes(sign * num, _GATHERED)) for sign in (1, -1))
+        yield section._replace(events=(come, *section.events, go))
+
+
+def _whole_at_once(pieces: Pieces) -> int:
+    """Return how many numbers are whole while the model runs.
+
+    Each module has those behind it fetched, a bucket of them at least, so that what is whole grows
+    to all that may be.
+    """
+    return min(sum(pieces.sizes) - pieces.kept_whole, MAX_LIVE_ELEMENTS)
