@@ -20,46 +20,45 @@ from brimful.cost.estimate import estimate
 
 MEDIAN_BAR, WORST_BAR = 0.001, 0.02
 _QUICK = 2
+_RECIPES = {"fp32": (1, 2, 3), "fp16-master": (2, 3), "bf16-mixed": (1, 2)}
 _SHORT, _LONG = "--seq-len 128 --micro-batch 1", "--seq-len 2048 --micro-batch 2"
-CASES = tuple(
-    f"{model} {rest}"
-    for model, rest in (
-        ("qwen2.5-0.5b", f"--gpus 4xh100-80gb {_SHORT} --global-batch 4 --zero 1"),
-        ("qwen2.5-0.5b", f"--gpus 4xh100-80gb {_SHORT} --global-batch 8 --zero 2"),
-        ("qwen2.5-0.5b", f"--gpus 4xh100-80gb {_SHORT} --global-batch 4 --zero 3"),
-        ("qwen2.5-0.5b", f"--gpus 4xh100-80gb {_LONG} --global-batch 8 --zero 2 --ac full"),
-        ("qwen2.5-0.5b", f"--gpus 4xh100-80gb {_LONG} --global-batch 32 --zero 3 --ac full"),
-        ("tinyllama-1.1b", f"--gpus 8xh100-80gb {_LONG} --global-batch 16 --zero 1"),
-        ("tinyllama-1.1b", f"--gpus 8xh100-80gb {_LONG} --global-batch 32 --zero 1"),
-        ("tinyllama-1.1b", f"--gpus 8xh100-80gb {_LONG} --global-batch 16 --zero 2"),
-        ("tinyllama-1.1b", f"--gpus 8xh100-80gb {_LONG} --global-batch 32 --zero 2 --ac full"),
-        ("tinyllama-1.1b", f"--gpus 8xh100-80gb {_LONG} --global-batch 32 --zero 3"),
-        ("tinyllama-1.1b", f"--gpus 8xh100-80gb {_SHORT} --global-batch 16 --zero 3 --ac full"),
-        ("llama-3.2-1b", f"--gpus 2xh100-80gb {_LONG} --global-batch 8 --zero 2"),
-        ("llama-3.2-1b", f"--gpus 16xh100-80gb {_LONG} --global-batch 64 --zero 3"),
-        ("llama-3.2-1b", f"--gpus 8xh100-80gb {_SHORT} --global-batch 16 --zero 2 --optimizer sgd"),
-        ("smollm2-1.7b", f"--gpus 8xh100-80gb {_LONG} --global-batch 32 --zero 2"),
-        ("smollm2-1.7b", f"--gpus 8xh100-80gb {_LONG} --global-batch 16 --zero 3 --ac full"),
-        ("gpt2-medium", "--gpus 4xh100-80gb --seq-len 1024 --micro-batch 2 --global-batch 16 "
-         "--zero 2"),
-        ("gpt2-medium", "--gpus 4xh100-80gb --seq-len 1024 --micro-batch 2 --global-batch 16 "
-         "--zero 3"),
-        ("llama-3.2-3b", f"--gpus 8xh100-80gb {_LONG} --global-batch 16 --zero 3"),
-        ("tinyllama-1.1b", f"--gpus 4xh100-80gb {_LONG} --global-batch 16 --zero 2 "
-         "--offload optimizer"),
-        ("tinyllama-1.1b", f"--gpus 4xh100-80gb {_LONG} --global-batch 16 --zero 1 "
-         "--offload optimizer"),
-        ("tinyllama-1.1b", f"--gpus 4xh100-80gb {_LONG} --global-batch 16 --zero 3 "
-         "--offload optimizer"),
-        ("tinyllama-1.1b", f"--gpus 4xh100-80gb {_LONG} --global-batch 16 --zero 3 "
-         "--offload parameters"),
-    )
-) + tuple(
-    f"tinyllama-1.1b --gpus 4xh100-80gb --seq-len 1024 --micro-batch 1 --global-batch 8 --zero "
-    f"{zero} --precision {precision}"
-    for precision, stages in (("fp32", (1, 2, 3)), ("fp16-master", (2, 3)), ("bf16-mixed", (1, 2)))
-    for zero in stages
-)  # fmt: skip
+_MIDDLE = "--seq-len 1024 --micro-batch 2 --global-batch 16"
+_ONE, _SMALL, _TINY = (
+    "llama-3.2-1b --gpus",
+    "qwen2.5-0.5b --gpus 4xh100-80gb",
+    "tinyllama-1.1b --gpus",
+)
+_AWAY = f"{_TINY} 4xh100-80gb {_LONG} --global-batch 16"
+CASES = (
+    f"{_SMALL} {_SHORT} --global-batch 4 --zero 1",
+    f"{_SMALL} {_SHORT} --global-batch 8 --zero 2",
+    f"{_SMALL} {_SHORT} --global-batch 4 --zero 3",
+    f"{_SMALL} {_LONG} --global-batch 8 --zero 2 --ac full",
+    f"{_SMALL} {_LONG} --global-batch 32 --zero 3 --ac full",
+    f"{_TINY} 8xh100-80gb {_LONG} --global-batch 16 --zero 1",
+    f"{_TINY} 8xh100-80gb {_LONG} --global-batch 32 --zero 1",
+    f"{_TINY} 8xh100-80gb {_LONG} --global-batch 16 --zero 2",
+    f"{_TINY} 8xh100-80gb {_LONG} --global-batch 32 --zero 2 --ac full",
+    f"{_TINY} 8xh100-80gb {_LONG} --global-batch 32 --zero 3",
+    f"{_TINY} 8xh100-80gb {_SHORT} --global-batch 16 --zero 3 --ac full",
+    f"{_ONE} 2xh100-80gb {_LONG} --global-batch 8 --zero 2",
+    f"{_ONE} 16xh100-80gb {_LONG} --global-batch 64 --zero 3",
+    f"{_ONE} 8xh100-80gb {_SHORT} --global-batch 16 --zero 2 --optimizer sgd",
+    f"smollm2-1.7b --gpus 8xh100-80gb {_LONG} --global-batch 32 --zero 2",
+    f"smollm2-1.7b --gpus 8xh100-80gb {_LONG} --global-batch 16 --zero 3 --ac full",
+    f"gpt2-medium --gpus 4xh100-80gb {_MIDDLE} --zero 2",
+    f"gpt2-medium --gpus 4xh100-80gb {_MIDDLE} --zero 3",
+    f"llama-3.2-3b --gpus 8xh100-80gb {_LONG} --global-batch 16 --zero 3",
+    f"{_AWAY} --zero 2 --offload optimizer",
+    f"{_AWAY} --zero 1 --offload optimizer",
+    f"{_AWAY} --zero 3 --offload optimizer",
+    f"{_AWAY} --zero 3 --offload parameters",
+    *(
+        f"{_TINY} 4xh100-80gb {_MIDDLE} --zero {zero} --precision {precision}"
+        for precision, stages in _RECIPES.items()
+        for zero in stages
+    ),
+)
 """Flags, of ``bf16-master`` where they name no recipe."""
 
 
@@ -118,11 +117,7 @@ def summarize(rows: list[DeepSpeedPrediction]) -> Summary:
         bars=(f"median of all within {MEDIAN_BAR:.1%}, each within {WORST_BAR:.0%}",),
         missed=(
             *far,
-            *(
-                f"{row.peak_error:+.2%}: {row.flags}"
-                for row in rows
-                if abs(row.peak_error) > WORST_BAR
-            ),
+            *(f"{r.peak_error:+.2%}: {r.flags}" for r in rows if abs(r.peak_error) > WORST_BAR),
         ),  # fmt: skip
         findings=(f"by DeepSpeed {', '.join(sorted({row.deepspeed_version for row in rows}))}",),
     )
