@@ -118,6 +118,6 @@ def summarize(rows: list[DeepSpeedPrediction]) -> Summary:
         missed=(
             *far,
             *(f"{r.peak_error:+.2%}: {r.flags}" for r in rows if abs(r.peak_error) > WORST_BAR),
-        ),  # fmt: skip
+        ),
         findings=(f"by DeepSpeed {', '.join(sorted({row.deepspeed_version for row in rows}))}",),
     )

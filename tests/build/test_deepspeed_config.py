@@ -178,14 +178,14 @@ def test_stages_of_masters_that_torch_does_not_run():
         check_strategy(job, make_strategy(zero=1, dp_shard=2))
 
 
-def test_nothing_is_predicted_of_it():
+def test_autocast_over_parted_parameters_is_not_predicted():
     from brimful.cost.estimate import estimate, estimate_or_none
 
     one = make_cluster()
     two = Cluster(name="local", device=one.device, num_devices=2, host_ram_bytes=0)
-    job, strategy = make_job(), strategy_of()
+    job, strategy = make_job(precision="bf16-mixed"), strategy_of(zero=3)
     assert estimate_or_none(job, two, strategy) is None
-    with pytest.raises(UnsupportedError, match="engine=deepspeed"):
+    with pytest.raises(UnsupportedError, match="--for deepspeed"):
         estimate(job, two, strategy)
 
 

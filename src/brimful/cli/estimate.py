@@ -105,7 +105,7 @@ def _answer(
         *traced_facts(asked),
         *assumed_facts(args, asked.job),
         *fused_facts(asked.strategy),
-        *_next(args, summary.verdict, around.fixes),
+        *_next(args, asked.strategy.engine, summary.verdict, around.fixes),
     )
     return Answer(summary, below, (estimate_tables(*asked, predicted, cost=cost),))
 
@@ -133,13 +133,15 @@ def around_of(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate
 
 
 def _next(
-    args: argparse.Namespace, verdict: "Verdict | None", fixes: tuple[Fact, ...]
+    args: argparse.Namespace, engine: str, verdict: "Verdict | None", fixes: tuple[Fact, ...]
 ) -> tuple[Fact, ...]:
     """Say what to do; what does not fit was told what would."""
     from brimful.show.beside import WOULD_FIT
 
     if verdict == "FITS":
-        return (Fact("next", f"brimful simulate {args.model} with the same flags proves it"),)
+        own = "" if engine == "torch" else f" and --for {engine}"
+        words = f"brimful simulate {args.model} with the same flags{own} proves it"
+        return (Fact("next", words),)
     if all(fact.label != WOULD_FIT for fact in fixes):
         return ()
     return (Fact("next", "brimful plan with the same flags finds the fastest that fits"),)
