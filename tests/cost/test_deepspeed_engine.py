@@ -37,7 +37,10 @@ def test_a_share_of_every_parameter_is_updated_in_fp32():
 @pytest.mark.parametrize("zero", [1, 2])
 def test_later_micro_batches_have_gradients_beside_them(zero):
     """Of stage 1 whole ones, of stage 2 those that a share has a part of."""
-    (job, _, strategy), two = asked_of(f"--zero {zero}"), asked_of(f"--zero {zero} --global-batch 16")
+    (job, _, strategy), two = (
+        asked_of(f"--zero {zero}"),
+        asked_of(f"--zero {zero} --global-batch 16"),
+    )
     one_peak, two_peak = (
         estimate(*each).predicted_peak_allocated_bytes for each in ((job, _, strategy), two)
     )

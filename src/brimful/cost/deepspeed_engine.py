@@ -43,9 +43,9 @@ from brimful.cost.memory import (
     follow_family,
     profile_for,
 )
-from brimful.cost.profiles import EventKind, Term
+from brimful.cost.profiles import EventKind
 from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
-from brimful.cost.sections import Event, Section, changed, of_bytes
+from brimful.cost.sections import Event, Section, changed, ended, of_bytes
 from brimful.cost.shapes import parameter_shapes
 from brimful.cost.states import States
 from brimful.cost.update import Update, settings_of, updated_groups, updater_of
@@ -101,7 +101,7 @@ def pieces_of(job: Job, strategy: Strategy) -> Pieces:
     num, width = world_size(strategy), job.model.hidden_size
     share = -(-sum(sizes) // (_ALIGNED * num)) * _ALIGNED
     small = [size for size in sizes if size <= PERSISTED_PER_WIDTH * width]
-    element = FP32_BYTES if HELD[job.precision] == "fp32" else HALF_BYTES
+    element = HALF_BYTES if HELD.get(job.precision) in {"bf16", "fp16"} else FP32_BYTES
     shares = _shares(sizes, share)
     return Pieces(
         element=element,
@@ -149,7 +149,7 @@ def fullest_rank(job: Job, strategy: Strategy) -> int:
         job: What is trained.
         strategy: How, with ``engine=deepspeed``.
     """
-    if strategy.zero == _PARTED:
+    if strategy.zero not in {1, 2}:
         return 0
     pieces = pieces_of(job, strategy)
     shares = _shares(pieces.sizes, pieces.share)
@@ -276,9 +276,9 @@ def as_engine(
         strategy: How.
     """
     num_before = sum(section.run.phase == "forward" for section in sections)
-    found = [
-        section if section.run.phase == "forward" else _reduced(section) for section in sections
-    ]
+    found = [*sections[:num_before], *map(_reduced, sections[num_before:])]
+    if job.model.tied_embeddings:
+        _keep_head(found, num_before)
     if strategy.zero == _PARTED:
         return list(_gathered(found, pieces))
     element = pieces.element
@@ -294,6 +294,28 @@ def as_engine(
     return found
 
 
+def _keep_head(found: list[Section], first: int) -> None:
+    """Let the gradient of a tied head stay until backward has come to the embedding.
+
+    Args:
+        found: Runs, which are changed.
+        first: The run with which backward begins: the head's gradient is the first that comes.
+    """
+    for place in range(first, len(found)):
+        events = list(found[place].events)
+        head = next((event for event in events if _is_gradient(event)), None)
+        if head is not None:
+            gone = Event(ended(head.kind))
+            events.remove(gone)
+            found[place] = found[place]._replace(events=tuple(events))
+            found[-1] = found[-1]._replace(events=(*found[-1].events, gone))
+            return
+
+
+def _is_gradient(event: Event) -> bool:
+    return event.piece is None and event.kind.item == _GRADIENT and not event.kind.mark
+
+
 def _reduced(section: Section) -> Section:
     """Return a run of backward in which a gradient waits for the next to come, at most."""
     return section._replace(events=tuple(_waiting(section.events)))
@@ -302,7 +324,7 @@ def _reduced(section: Section) -> Section:
 def _waiting(events: tuple[Event, ...]) -> Iterator[Event]:
     waits: Event | None = None
     for event in events:
-        if event.piece is not None or event.kind.item != _GRADIENT or event.kind.mark:
+        if not _is_gradient(event):
             yield event
             continue
         if event.kind.terms[0].coefficient < 0:  # nobody else lets go of it
@@ -319,13 +341,8 @@ def _gone(waits: Event | None) -> Iterator[Event]:
         return
     copy = EventKind(waits.kind.terms, _TRANSIENT, waits.kind.origin)
     yield Event(copy)
-    yield Event(_ended(copy))
-    yield Event(_ended(waits.kind))
-
-
-def _ended(kind: EventKind) -> EventKind:
-    terms = tuple(Term(term.factors, -term.coefficient) for term in kind.terms)
-    return EventKind(terms, kind.item, kind.origin)
+    yield Event(ended(copy))
+    yield Event(ended(waits.kind))
 
 
 def _gathered(sections: list[Section], pieces: Pieces) -> Iterator[Section]:

@@ -151,7 +151,7 @@ def _deepspeed(plan: Plan) -> Program:
         seq_len=job.seq_len,
         checkpoints=blocks > 0,
         world_size=plan.cluster.num_devices,
-        rank=fullest_rank(job, strategy),
+        rank=fullest_rank(job, strategy) if job.adapter is None else 0,
     )
 
 
