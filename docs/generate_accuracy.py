@@ -84,7 +84,7 @@ class Family(NamedTuple):
 FAMILIES = (
     Family("Predicted against simulated", "Formulas against the program that trains, run on the "
            "pretend GPU: live tensors, and what the allocator reserves.",
-           ("predicted_vs_simulated", "reserved")),
+           ("predicted_vs_simulated", "reserved", "deepspeed_predicted")),
     Family("Plans that hold", "Plans chosen by formulas and replays alone, simulated at the card's "
            "capacity; small spaces, every strategy of which is simulated.",
            ("plans_hold", "small_spaces")),
@@ -93,7 +93,7 @@ FAMILIES = (
            "scripts that know nothing of Brimful, what torch.compile makes of them, and Trainers "
            "that are watched.",
            ("simulated_vs_measured", "techniques", "ranks", "routing", "offload",
-            "pretend_examples", "compiled", "watched")),
+            "pretend_examples", "compiled", "watched", "deepspeed_simulated")),
     Family("Programs of others", "TRL, Liger and PEFT as they are on the pretend GPU, against "
            "arithmetic over their sources that was committed before they were run.",
            ("programs",)),
