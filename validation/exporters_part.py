@@ -16,6 +16,7 @@ from evidence import Refusal, Summary, describe_case, relative, spread_of
 from exporters_plans import AC, GIVEN, SUFFIXES, Planned, plans, sha256
 from exporters_rows import ExporterRow, ReadBack
 from exporters_site import execute, parse, sites
+from exporters_trainers import meant_axolotl, meant_llama_factory, meant_trl
 from peer_site import Site, make_site
 from peer_worker import Request, ask
 from sampler import cluster_of
@@ -36,6 +37,9 @@ PARSED_BY = {
     "accelerate": "load_config_from_file and accelerate launch's own validation",
     "hf-trainer": "HfArgumentParser(TrainingArguments).parse_yaml_file; bf16 units not asked for",
     "torchtitan": "torchtitan.config.manager.ConfigManager",
+    "trl": "trl.TrlParser; bf16 units not asked for",
+    "axolotl": "axolotl.utils.schemas.config.AxolotlInputConfig",
+    "llama-factory": "llamafactory.hparams.parser._parse_train_args; bf16 units not asked for",
     "torchrun": "torch.distributed.run.get_args_parser",
     "slurm": "bash -n, and its #SBATCH lines; no sbatch",
 }
@@ -236,6 +240,9 @@ MEANT: dict[str, Callable[[Plan], dict[str, Any]]] = {
     "accelerate": _meant_accelerate,
     "hf-trainer": _meant_hf,
     "torchtitan": _meant_torchtitan,
+    "trl": meant_trl,
+    "axolotl": meant_axolotl,
+    "llama-factory": meant_llama_factory,
     "torchrun": _meant_torchrun,
     "slurm": _meant_slurm,
 }

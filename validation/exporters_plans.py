@@ -17,7 +17,7 @@ RECORDED = ("zero3", "moe", "lora", "zero1", "engine")
 GIVEN = Given("plan.yaml", "DATA", "runs/first")
 SUFFIXES = {
     "deepspeed": "json", "accelerate": "yaml", "hf-trainer": "yaml", "torchtitan": "py",
-    "torchrun": "sh", "slurm": "sh",
+    "torchrun": "sh", "slurm": "sh", "trl": "yaml", "axolotl": "yaml", "llama-factory": "yaml",
 }  # fmt: skip
 _LORA = Adapter(
     rank=16, alpha=32.0, targets=("q_proj", "v_proj"), trained_modules=(), dtype="same",

@@ -20,20 +20,31 @@ from brimful.errors import RunError
 
 SITE = "BRIMFUL_EXPORTER_SITES"
 """A variable that may name a folder where environments are kept from one proof to the next."""
-PEERS, TITAN = "peers", "torchtitan"
+PEERS, TITAN, AXOLOTL, FACTORY = "peers", "torchtitan", "axolotl", "llama-factory"
 _PACKAGES = {
-    PEERS: ("deepspeed", "accelerate", "transformers", "setuptools", "pyyaml"),
+    PEERS: ("deepspeed", "accelerate", "transformers", "setuptools", "pyyaml", "trl", "peft"),
     # torchtitan imports triton, which torch has along on machines with a GPU only.
     TITAN: ("torchtitan", "triton"),
-}
-_SITE_OF = {"torchtitan": TITAN}
+    AXOLOTL: (
+        "accelerate==1.13.0", "transformers==5.16.1", "pydantic==2.12.5", "nvidia-ml-py",
+        "zstandard", "pillow", "pyyaml",
+    ),
+    FACTORY: (
+        "transformers==5.6.0", "accelerate==1.11.0", "peft==0.18.1", "trl==0.24.0",
+        "datasets==4.0.0", "deepspeed", "setuptools", "omegaconf", "pyyaml",
+    ),
+}  # fmt: skip
+_ALONE = {AXOLOTL: "axolotl", FACTORY: "llamafactory"}
+"""What is installed without what it asks for, of which its parser needs only the packages above:
+among the rest are packages of CUDA, and pages that are served."""
+_SITE_OF = {"torchtitan": TITAN, "axolotl": AXOLOTL, "llama-factory": FACTORY}
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 900
 
 
 @contextlib.contextmanager
 def sites() -> Iterator[Path]:
-    """Yield the folder of the environments, with both made.
+    """Yield the folder of the environments, with all of them made.
 
     Raises:
         subprocess.CalledProcessError: One cannot be installed; pip says why.
@@ -43,16 +54,17 @@ def sites() -> Iterator[Path]:
         folder = Path(kept or stack.enter_context(tempfile.TemporaryDirectory()))
         for name, packages in _PACKAGES.items():
             if not (folder / name / "bin" / "python").is_file():
-                make_environment(folder / name, packages)
+                make_environment(folder / name, packages, alone=_ALONE.get(name, ""))
         yield folder
 
 
-def make_environment(folder: Path, packages: Sequence[str]) -> None:
+def make_environment(folder: Path, packages: Sequence[str], *, alone: str = "") -> None:
     """Make an environment with this torch.
 
     Args:
         folder: Where.
         packages: As pip takes them.
+        alone: A package that is installed without what it asks for; empty: there is none.
 
     Raises:
         subprocess.CalledProcessError: One cannot be installed; pip says why.
@@ -63,6 +75,9 @@ def make_environment(folder: Path, packages: Sequence[str]) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)  # noqa: S603 - fixed
     command = [*pip, f"torch=={version}", *packages]
     subprocess.run(command, check=True, env=environment)  # noqa: S603 - fixed
+    if alone:
+        command = [*pip, "--no-deps", alone]
+        subprocess.run(command, check=True, env=environment)  # noqa: S603 - fixed
 
 
 def parse(site: Path, target: str, folder: Path, asks: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -118,6 +118,90 @@ def _hf_trainer(path: Path, ask: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _rows(read: Any) -> dict[str, Any]:
+    """Return what a program on top of the Trainer read of the Trainer's own arguments."""
+    return {
+        "max_steps": read.max_steps,
+        "micro_batch": read.per_device_train_batch_size,
+        "steps": read.gradient_accumulation_steps,
+        "lr": read.learning_rate,
+        "betas": [read.adam_beta1, read.adam_beta2],
+        "clip": read.max_grad_norm,
+        "bf16": bool(read.bf16),
+        "fp16": bool(read.fp16),
+        "seed": read.seed,
+        "fsdp": bool(read.fsdp),
+    }
+
+
+def _trl(path: Path, ask: dict[str, Any]) -> dict[str, Any]:
+    del ask
+    from transformers import training_args
+    from trl import ModelConfig, ScriptArguments, SFTConfig, TrlParser
+
+    training_args.is_torch_bf16_gpu_available = lambda: True  # as for the Trainer
+    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))
+    _, trainer, model = parser.parse_args_and_config(["--config", str(path)])
+    fsdp = trainer.fsdp_plugin_args or {}
+    checkpoints = trainer.gradient_checkpointing or fsdp.get("activation_checkpointing")
+    return {
+        **_rows(trainer),
+        "model": model.model_name_or_path,
+        "length": trainer.max_length,
+        "rank": model.lora_r if model.use_peft else 0,
+        "bits": 4 if model.load_in_4bit else 8 if model.load_in_8bit else 16,
+        "checkpointing": bool(checkpoints),
+    }
+
+
+def _axolotl(path: Path, ask: dict[str, Any]) -> dict[str, Any]:
+    del ask
+    import yaml
+    from axolotl.utils.schemas.config import AxolotlInputConfig
+
+    content = yaml.safe_load(path.read_text())
+    unknown = set(content) - set(AxolotlInputConfig.model_fields)
+    if unknown:
+        raise ValueError(f"it drops what it does not know: {sorted(unknown)}")
+    read = AxolotlInputConfig(**content)
+    return {
+        "model": read.base_model,
+        "length": read.sequence_len,
+        "max_steps": read.max_steps,
+        "micro_batch": read.micro_batch_size,
+        "steps": read.gradient_accumulation_steps,
+        "lr": read.learning_rate,
+        "betas": [read.adam_beta1, read.adam_beta2],
+        "clip": read.max_grad_norm,
+        "bf16": bool(read.bf16 or read.bfloat16),
+        "fp16": bool(read.fp16 or read.float16),
+        "seed": read.seed,
+        "fsdp": bool(read.fsdp_config),
+        "rank": read.lora_r if read.adapter else 0,
+        "bits": 4 if read.load_in_4bit else 8 if read.load_in_8bit else 16,
+        "checkpointing": bool(read.gradient_checkpointing),
+    }
+
+
+def _llama_factory(path: Path, ask: dict[str, Any]) -> dict[str, Any]:
+    del ask
+    import yaml
+    from llamafactory.hparams.parser import _parse_train_args
+    from transformers import training_args
+
+    training_args.is_torch_bf16_gpu_available = lambda: True  # as for the Trainer
+    model, data, trainer, tuned, _ = _parse_train_args(yaml.safe_load(path.read_text()))
+    return {
+        **_rows(trainer),
+        "model": model.model_name_or_path,
+        "length": data.cutoff_len + bool(data.packing),  # packed rows are padded to a token more
+        "stage": tuned.stage,
+        "rank": tuned.lora_rank if tuned.finetuning_type == "lora" else 0,
+        "bits": model.quantization_bit or 16,
+        "checkpointing": not model.disable_gradient_checkpointing,
+    }
+
+
 def _torchtitan(path: Path, ask: dict[str, Any]) -> dict[str, Any]:
     del ask
     from torchtitan.config.manager import ConfigManager
@@ -184,6 +268,9 @@ PARSERS = {
     "accelerate": _accelerate,
     "hf-trainer": _hf_trainer,
     "torchtitan": _torchtitan,
+    "trl": _trl,
+    "axolotl": _axolotl,
+    "llama-factory": _llama_factory,
     "torchrun": _torchrun,
     "slurm": _slurm,
 }
@@ -192,6 +279,9 @@ PACKAGES = {
     "accelerate": ("accelerate", "torch"),
     "hf-trainer": ("transformers", "accelerate", "deepspeed", "torch"),
     "torchtitan": ("torchtitan", "torch"),
+    "trl": ("trl", "transformers", "torch"),
+    "axolotl": ("axolotl", "torch"),
+    "llama-factory": ("llamafactory", "transformers", "torch"),
     "torchrun": ("torch",),
     "slurm": (),
 }
@@ -201,6 +291,8 @@ def main() -> None:
     """Parse what is asked for."""
     target, folder = sys.argv[1], Path(sys.argv[2])
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("AXOLOTL_DO_NOT_TRACK", "1")
     told = []
     for ask in json.loads((folder / "ask.json").read_text()):
         importlib.invalidate_caches()

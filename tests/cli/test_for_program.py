@@ -1,6 +1,7 @@
 """``--for``: a plan is searched among what a program can be told, and simulated by it."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -103,10 +104,10 @@ def test_the_trainer_itself_is_simulated(tiny, capsys):
 
 
 def test_json_says_whose_numbers_they_are(capsys):
-    code, out, _ = said(capsys, "plan", *ASKED, "--for", "torchtitan", "--no-proof", "--json")
+    code, out, _ = said(capsys, "plan", *ASKED, "--for", "deepspeed", "--no-proof", "--json")
     assert code == 0
     program = json.loads(out)["program"]
-    assert (program["name"], program["is_simulated"]) == ("torchtitan", False)
+    assert (program["name"], program["is_simulated"]) == ("deepspeed", False)
     assert "not run by this version" in program["why_not"]
 
 
@@ -123,7 +124,7 @@ def test_a_program_that_fails_leaves_a_plan_unproven(tiny, capsys, monkeypatch):
     def fails(*_):
         raise RunError("rank 0 of it ended with ValueError: no")
 
-    monkeypatch.setattr("brimful.export.programs.run_in_child", fails)
+    monkeypatch.setattr("brimful.programs.running.run_in_child", fails)
     code, out, _ = said(capsys, "plan", *tiny, "--for", "hf-trainer", "--micro-batch", "4")
     assert code == 0
     assert "unproven rank 0 of it ended with ValueError: no" in out
@@ -137,8 +138,51 @@ def test_a_plan_is_proven_by_the_trainer(tiny, capsys):
     assert "Trainer itself; predicted: Brimful's own loop" in out
 
 
-def test_a_program_that_is_not_installed_says_how_to_install_it(tiny, capsys, monkeypatch):
-    monkeypatch.setattr("brimful.programs.trl.find_spec", lambda _: None)
-    code, _, err = said(capsys, "simulate", *tiny, "--micro-batch", "4", "--for", "trl")
+@pytest.mark.parametrize("to", ["trl", "axolotl", "torchtitan", "accelerate"])
+def test_a_program_that_is_not_installed_says_how_to_install_it(tiny, capsys, monkeypatch, to):
+    monkeypatch.setattr(f"brimful.programs.{to}.find_spec", lambda _: None)
+    recipe = ("--precision", "bf16", "--packing", "none") if to == "axolotl" else ()
+    asked = (*(ASKED if to == "torchtitan" else tiny), "--micro-batch", "4", *recipe)
+    code, _, err = said(capsys, "simulate", *asked, "--for", to)
     assert code == 2
-    assert "pip install trl" in err
+    assert f"pip install {to}" in err
+
+
+@pytest.mark.torch
+def test_accelerate_itself_is_simulated(tiny, capsys):
+    asked = (*tiny, "--micro-batch", "4", "--json")
+    ours = json.loads(said(capsys, "simulate", *asked)[1])["simulated_peak_allocated_bytes"]
+    code, theirs, _ = said(capsys, "simulate", *asked, "--for", "accelerate")
+    assert code == 0
+    found = json.loads(theirs)
+    assert "Accelerator" in found["program"]["name"]
+    assert found["simulated_peak_allocated_bytes"] == pytest.approx(ours, rel=0.01)
+
+
+def test_blocks_that_accelerate_cannot_be_told_are_refused(tiny, capsys):
+    asked = (*tiny, "--micro-batch", "4", "--activation-checkpointing", "full:2")
+    code, _, err = said(capsys, "simulate", *asked, "--for", "accelerate")
+    assert code == 2
+    assert "every block recomputed in full or none" in err
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("torchtitan") is None, reason="torchtitan is not installed")
+def test_torchtitan_itself_is_simulated(capsys):
+    line = (
+        "torchrun --nproc-per-node 2 -m torchtitan.train --module llama3 "
+        "--config llama3_debugmodel "
+        "--training.disable_cuda_graphs --training.local_batch_size 1 --training.seq_len 256"
+    )
+    code, out, _ = said(capsys, "simulate", "--from", line, "--gpus", "h100-80gb", "--json")
+    assert code == 0
+    assert json.loads(out)["simulated_peak_allocated_bytes"] > 0
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("axolotl") is None, reason="Axolotl is not installed")
+def test_axolotl_itself_is_simulated(capsys):
+    asked = (*ASKED, "--micro-batch", "1", "--method", "lora", "--packing", "none", "--json")
+    code, out, _ = said(capsys, "simulate", *asked, "--for", "axolotl")
+    assert code == 0
+    assert "Axolotl" in json.loads(out)["program"]["name"]

@@ -26,7 +26,7 @@ def exported(target, name):
 KEPT = [
     (target, name) for target in SUFFIXES for name in RECORDED if exported(target, name) is not None
 ]
-"""Of the targets whose parsers the proof runs; TRL's and Axolotl's are run by their own test."""
+"""Of the targets whose parsers the proof runs."""
 
 
 @pytest.mark.parametrize(("target", "name"), KEPT)

@@ -3,9 +3,20 @@
 Each case takes PyTorch's compiler a second; importing it takes three.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from brimful import pretend
 from brimful.errors import UnsupportedError
@@ -187,7 +198,6 @@ def test_kernels_of_a_cpu_are_fused_as_there():
     ("how", "says"),
     [
         ({"mode": "reduce-overhead"}, "CUDA graphs keep memory pools"),
-        ({"mode": "max-autotune-no-cudagraphs"}, "decided by timing"),
         ({"options": {"triton.cudagraphs": True}}, "CUDA graphs keep memory pools"),
         ({"backend": "tensorrt"}, "with the backend tensorrt is not simulated"),
         ({"backend": lambda graph, _: graph}, "with the backend <lambda> is not simulated"),
@@ -202,6 +212,95 @@ def test_what_is_not_simulated_is_refused_and_never_runs_eagerly(run, how, says)
         nn.Linear(2, 2).compile(**how)
     assert matrix().is_cuda
     assert run.tape.num_allocations()
+
+
+def test_a_product_whose_kernel_is_decided_by_timing_is_refused(run):
+    tuned = torch.compile(nn.Linear(SIDE, SIDE, device="cuda"), mode="max-autotune-no-cudagraphs")
+    with pytest.raises(UnsupportedError, match="decided by timing"):
+        tuned(matrix())
+    assert run.tape.num_allocations()
+
+
+TOKENS, WIDTH, HEADS = 256, 64, 4
+HEAD_BYTES = HEADS * TOKENS * WIDTH * 2
+"""Of a tensor in bf16 with every head of every token."""
+TUNED = {"max_autotune": True, "wrap_inductor_compiled_regions": True}
+
+
+def attended(wrapped=lambda attend, *x: attend(*x)):
+    """Run FlexAttention with choices among kernels, and return what was live at each end."""
+    attend = torch.compile(flex_attention, options=TUNED)
+    mask = torch.compile(create_block_mask)(
+        lambda _b, _h, q, k: q >= k, 1, None, TOKENS, TOKENS, device="cuda"
+    )
+    made = [
+        torch.ones(1, HEADS, TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    ]
+    before = torch.cuda.memory_allocated()
+    out = wrapped(lambda *x: attend(*x, block_mask=mask), *made)
+    after = torch.cuda.memory_allocated()
+    out.sum().backward()
+    assert all(x.grad.is_cuda for x in made)
+    return before, after
+
+
+def test_compiled_flex_attention_keeps_its_result_and_a_sum_for_each_token(run):
+    before, after = attended()
+    sums = HEADS * TOKENS * 4  # log-sum-exps in fp32
+    assert after - before == HEAD_BYTES + sums
+    assert any("tuned before" in words for words in run.report().assumptions)
+
+
+def test_a_selective_checkpoint_keeps_compiled_code_as_one_operation(run):
+    del run
+    region = torch._higher_order_ops.inductor_compiled_code
+
+    def policy(_context, func, *_args, **_kwargs):
+        is_kept = func is region
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def kept(attend, *x):
+        contexts = partial(create_selective_checkpoint_contexts, policy)
+        return checkpoint(attend, *x, use_reentrant=False, context_fn=contexts)
+
+    before, after = attended(kept)
+    assert after - before >= HEAD_BYTES  # what the region returned
+
+
+class Doubled(torch.autograd.Function):
+    """Twice a tensor, by a function whose gradient is written out."""
+
+    @staticmethod
+    def forward(_ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return gradient * 2
+
+
+def test_functions_of_autograd_run_in_selective_checkpoints(run):
+    def policy(_context, _func, *_args, **_kwargs):
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    x = matrix(requires_grad=True)
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    out = checkpoint(Doubled.apply, x, use_reentrant=False, context_fn=contexts)
+    out.sum().backward()
+    assert x.grad.is_cuda
+    assert run.peak_allocated_bytes >= 2 * MATRIX
+
+
+def test_a_loss_over_a_vocabulary_that_is_sharded_runs():
+    with pretend.gpu("h100-80gb", world_size=2, rank=0):
+        mesh = init_device_mesh("cuda", (2,))
+        local = torch.ones(8, 64, device="cuda", requires_grad=True)
+        scores = DTensor.from_local(local, mesh, [Shard(1)])
+        targets = torch.zeros(8, dtype=torch.long, device="cuda")
+        with loss_parallel():
+            nn.functional.cross_entropy(scores, targets).backward()
+        assert local.grad.is_cuda
 
 
 def test_settings_of_the_compiler_itself_are_refused_too(run):

@@ -205,7 +205,7 @@ def test_varlen_makes_no_mask_and_saves_a_sum_per_token_and_head():
 
 
 def test_flex_is_refused_with_the_reason():
-    with pytest.raises(UnsupportedError, match="Inductor compiles its kernels for a real card"):
+    with pytest.raises(UnsupportedError, match="that is not compiled is not simulated"):
         allocations(attention="flex", packing="documents", precision="bf16")
 
 

@@ -29,6 +29,7 @@ _SAID = (
     "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
     "epsilon", "clip", "seed", "optimizer", "schedule", "warmup_steps", "zero", "dp_shard",
     "dp_replicate", "activation_checkpointing", "engine", "fused_kernels",
+    "accumulate",
 )  # fmt: skip
 _LIGER = {
     "plugins": ["axolotl.integrations.liger.LigerPlugin"],
@@ -72,6 +73,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
         **_rates(job),
         **({"bfloat16" if kind == "bf16" else "float16": True} if is_half else {}),
         **({kind: True} if kind in {"bf16", "fp16"} and not is_half else {}),
+        **({} if kind == "bf16" else {"bf16": False}),  # left out, it is what the card has
         "tf32": job.precision == "tf32",
         "seed": job.seed,
         **(_LIGER if strategy.fused_kernels == "liger" else {}),
@@ -131,6 +133,9 @@ def _memory(plan: Plan) -> dict[str, Any]:
     content: dict[str, Any] = {"gradient_checkpointing": has_checkpoints}
     if has_checkpoints:
         content["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if world_size(strategy) > 1:
+        each = {"sync_each_batch": strategy.accumulate == "reduce-each"}
+        content["accelerator_config"] = {"gradient_accumulation_kwargs": each}
     if not gathers(strategy):
         return content
     if strategy.dp_replicate > 1:
@@ -174,7 +179,6 @@ def losses(plan: Plan) -> tuple[Lost, ...]:
     """List what the YAML does not say, or says in part."""
     whys = {
         "offload": "FSDP keeps parameters, gradients and state on the host, of all blocks or none",
-        "accumulate": "the Trainer below it decides when gradients are reduced",
     }
     return (*unsaid(plan, _SAID, whys), *_in_part(plan))
 

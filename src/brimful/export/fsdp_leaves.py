@@ -15,6 +15,19 @@ _FSDP = "fsdp_config"
 _SYNCS = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
 
 
+def take_syncs(leaves: Leaves) -> None:
+    """Take when gradients are reduced, where Accelerate is told.
+
+    Args:
+        leaves: Of the file.
+
+    Raises:
+        FileFormatError: A value is of another type.
+    """
+    syncs = leaves.take(_SYNCS, bool)
+    leaves.say("accumulate", None if syncs is None else _reduces(is_each=syncs), _SYNCS)
+
+
 def take_spread(leaves: Leaves, num_devices: int) -> bool:
     """Take how devices share the work: FSDP, or each with a whole model where nothing is said.
 
@@ -31,8 +44,7 @@ def take_spread(leaves: Leaves, num_devices: int) -> bool:
         InputError: FSDP is told of no strategy that there is.
         FileFormatError: A value is of another type.
     """
-    syncs = leaves.take(_SYNCS, bool)
-    leaves.say("accumulate", None if syncs is None else _reduces(is_each=syncs), _SYNCS)
+    take_syncs(leaves)
     options = leaves.rest.pop("fsdp", None)
     if options not in (None, False, "", []):
         return _take_fsdp(leaves, options, num_devices)

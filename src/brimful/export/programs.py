@@ -4,34 +4,51 @@ What is exported is what is run: the same content, of the same function, with mo
 steps.
 """
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from brimful.child_process import run_in_child
 from brimful.cost.deepspeed_engine import fullest_rank
 from brimful.cost.outside import num_groups
 from brimful.errors import RunError, UnsupportedError
-from brimful.export import TARGETS, deepspeed, hf_trainer, llama_factory, trl
+from brimful.export import (
+    TARGETS,
+    accelerate,
+    axolotl,
+    deepspeed,
+    hf_trainer,
+    llama_factory,
+    torchtitan,
+    trl,
+)
 from brimful.export.adapters import attention_name, half_type, model_name, targets
 from brimful.export.given import Given
 from brimful.export.lost import Lost
 from brimful.export.told import BESIDE
 from brimful.job import Adapter, Job
 from brimful.plan import Plan
+from brimful.programs import accelerate as accelerate_program
+from brimful.programs import axolotl as axolotl_program
 from brimful.programs import deepspeed as deepspeed_program
 from brimful.programs import hf_trainer as trainer_program
 from brimful.programs import llama_factory as factory_program
+from brimful.programs import torchtitan as titan_program
 from brimful.programs import trl as trl_program
-from brimful.programs.base import Program
-from brimful.strategy import Strategy, is_selective, num_checkpointed
+from brimful.programs.base import FOLDER, Program
+from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
 if TYPE_CHECKING:
+    from brimful.pretend.recording import Recording
+    from brimful.programs.running import Asked
     from brimful.search.budget import Budget
     from brimful.simulate.proof import Simulates, Trial
 
 _GIVEN = Given(plan="plan.yaml", data="rows", out="out")
 _LAUNCHED = frozenset({"dp_shard", "dp_replicate", "allocator"})
 """What a launcher decides, which is none here."""
+_BY_SCRIPT = frozenset({"micro_batch", "accumulate", "activation_checkpointing"})
+"""What the loop around an Accelerator says, which is a script of ours."""
+_MOST_MICRO_BATCHES = 2
 _TASKS = frozenset({"causal-lm", "chat"})
 """For which the Trainer's script makes rows."""
 
@@ -50,16 +67,30 @@ def program_of(to: str, plan: Plan) -> Program:
     if to not in _RUN:
         known = ", ".join(_RUN)
         raise UnsupportedError(f"{to} itself is not run by this version (those that are: {known})")
-    beside = _LAUNCHED | BESIDE.get(to, {}).keys()
-    lost = next((each for each in TARGETS[to](plan, _GIVEN).lost if _is_untold(each, beside)), None)
+    told = _told_otherwise(to, plan.strategy)
+    untold = (each for each in TARGETS[to](plan, _GIVEN).lost if _is_untold(each))
+    lost = next((each for each in untold if each.field not in told), None)
     if lost is not None:
         raise UnsupportedError(f"{to} cannot be told {lost.field}={lost.value}: {lost.why}")
     return _RUN[to](plan)
 
 
-def _is_untold(lost: Lost, beside: Collection[str]) -> bool:
+def _told_otherwise(to: str, strategy: Strategy) -> frozenset[str]:
+    """Return fields that an export does not say, and that are run as the plan has them."""
+    if to == accelerate.TO:
+        return _BY_SCRIPT
+    if to != torchtitan.TO:
+        return frozenset(BESIDE.get(to, {}))
+    by_its_rule = {
+        "stages_per_device": strategy.stages_per_device == torchtitan.own_stages(strategy),
+        "stage_blocks": not strategy.stage_blocks,
+    }
+    return frozenset(name for name, is_asked in by_its_rule.items() if is_asked)
+
+
+def _is_untold(lost: Lost) -> bool:
     """Whether another strategy would be run than the plan's, which has as many processes here."""
-    is_of_strategy = lost.field in Strategy.__struct_fields__ and lost.field not in beside
+    is_of_strategy = lost.field in Strategy.__struct_fields__ and lost.field not in _LAUNCHED
     return lost.changes == "memory" and is_of_strategy
 
 
@@ -71,32 +102,31 @@ def simulates_as(to: str) -> "Simulates":
     """
 
     def simulate(plan: Plan, _: "Budget") -> "Trial":
-        asked = _Asked(program_of(to, plan), plan)
+        from brimful.programs.running import Asked, run_each
+        from brimful.simulate.capacity import reserve_for
+        from brimful.simulate.proof import tried_with
+
+        program, cluster, allocator = program_of(to, plan), plan.cluster, plan.strategy.allocator
+        asked = [Asked(program, rank, cluster.device.name, allocator) for rank in program.ranks]
         try:
-            return run_in_child(_tried, asked)
+            recordings = run_each(_recorded, asked)
         except RunError as error:  # of the program: our loop's numbers stand
             raise UnsupportedError(str(error)) from error
+        groups = num_groups(plan.strategy)
+        reserved = [
+            reserve_for(each, cluster, allocator=allocator, num_groups=groups)
+            for each in recordings
+        ]
+        return tried_with(plan, reserved, recordings)
 
     return simulate
 
 
-class _Asked(NamedTuple):
-    program: Program
-    plan: Plan
+def _recorded(asked: "Asked") -> "Recording":
+    """Run one process; called in a child."""
+    from brimful.programs.running import ran
 
-
-def _tried(asked: _Asked) -> "Trial":
-    """Run the first process and replay its allocator; called in a child."""
-    from brimful.programs.running import Asked, ran
-    from brimful.simulate.capacity import reserve_for
-    from brimful.simulate.proof import tried_with
-
-    program, plan = asked
-    strategy, groups = plan.strategy, num_groups(plan.strategy)
-    named = Asked(program, program.ranks[0], plan.cluster.device.name, strategy.allocator)
-    recording = ran(named).recording()
-    reserved = reserve_for(recording, plan.cluster, allocator=strategy.allocator, num_groups=groups)
-    return tried_with(plan, [reserved], [recording])
+    return ran(asked).recording()
 
 
 def _trainer(plan: Plan) -> Program:
@@ -122,6 +152,51 @@ def _lora(job: Job, adapter: Adapter) -> dict[str, Any]:
         "target_modules": targets(adapter),
         "use_dora": job.method == "dora",
         "modules_to_save": list(adapter.trained_modules) or None,
+    }
+
+
+def _accelerate(plan: Plan) -> Program:
+    job, strategy, config = plan.job, plan.strategy, accelerate.config(plan)
+    if job.task not in _TASKS:
+        raise UnsupportedError(f"Accelerate is not run for task={job.task} by this version")
+    way = accelerate.way_of(plan)
+    if way == "DEEPSPEED":
+        raise UnsupportedError(
+            "accelerate shards this by DeepSpeed, which this version does not run"
+        )
+    blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    if blocks not in {0, job.model.num_layers} or is_selective(strategy) or strategy.tp > 1:
+        raise UnsupportedError(
+            "Accelerate is run with every block recomputed in full or none, and without tensor "
+            "parallelism; use --activation-checkpointing full or none, and --tp 1"
+        )
+    given = {
+        "model": model_name(job),
+        "dtype": half_type(job),
+        "attention": attention_name(strategy),
+        "lora": None if job.adapter is None else _lora(job, job.adapter),
+        "micro_batch": strategy.micro_batch,
+        "accumulated": min(num_micro_batches(job, strategy), _MOST_MICRO_BATCHES),
+        "sync_each_batch": strategy.accumulate == "reduce-each",
+        "checkpointing": blocks > 0 and way != "FSDP",  # which has a switch of its own
+        "clip": job.clip,
+        "optimizer": _optimizer(plan),
+    }
+    world = plan.cluster.num_devices
+    return accelerate_program.program_of(config, given, seq_len=job.seq_len, world_size=world)
+
+
+def _optimizer(plan: Plan) -> dict[str, Any]:
+    job = plan.job
+    if (spelled := OPTIMIZERS[job.optimizer].transformers) is None:
+        raise UnsupportedError(f"optimizer={job.optimizer} is none of transformers'; use {DEFAULT}")
+    return {
+        "output_dir": FOLDER,
+        "optim": spelled.name,
+        "learning_rate": job.learning_rate,
+        "adam_beta1": job.beta1,
+        "adam_beta2": job.beta2,
+        "adam_epsilon": job.epsilon,
     }
 
 
@@ -155,10 +230,28 @@ def _deepspeed(plan: Plan) -> Program:
     )
 
 
+def _axolotl(plan: Plan) -> Program:
+    content = axolotl.config(plan, _GIVEN)
+    return axolotl_program.program_of(content, plan.cluster.num_devices)
+
+
+def _torchtitan(plan: Plan) -> Program:
+    name = torchtitan.FILE
+    return titan_program.program_of(
+        ("--module", name, "--config", torchtitan.FUNCTION),
+        world_size=plan.cluster.num_devices,
+        num_stages=plan.strategy.pp,
+        module=(f"{name}.py", torchtitan.text(plan, _GIVEN).text),
+    )
+
+
 _RUN: dict[str, Callable[[Plan], Program]] = {
     deepspeed.TO: _deepspeed,
     hf_trainer.TO: _trainer,
     trl.TO: _trl,
     llama_factory.TO: _llama_factory,
+    torchtitan.TO: _torchtitan,
+    accelerate.TO: _accelerate,
+    axolotl.TO: _axolotl,
 }
 """Targets whose own programs are run."""

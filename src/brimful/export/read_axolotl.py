@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.export.fsdp_leaves import take_syncs
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
     Batches,
@@ -131,6 +132,7 @@ def _method(leaves: Leaves, num_devices: int) -> bool:
 
 
 def _memory(leaves: Leaves, num_devices: int) -> None:
+    take_syncs(leaves)
     again = leaves.rest.pop("gradient_checkpointing", None)
     if isinstance(again, str):
         leaves.notes.append(

@@ -23,6 +23,8 @@ from brimful.strategy import Strategy, gathers, is_selective, num_checkpointed, 
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
 TO = "torchtitan"
+FILE, FUNCTION = "plan_titan", "planned"
+"""The module's name, and the function in it: as torchtitan is told them."""
 MODELS = {
     "llama-3.2-1b": ("llama3", "1B"),
     "llama-3.2-3b": ("llama3", "3B"),
@@ -102,14 +104,15 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _start(plan: Plan) -> list[str]:
     each = " ".join(workers(plan))
+    what = f"-m torchtitan.train --module {FILE} --config {FUNCTION}"
     return [
-        "# named plan_titan.py and in a folder of PYTHONPATH, it is started on each machine by",
-        f"#   torchrun --standalone {each} -m torchtitan.train --module plan_titan --config planned"
+        f"# named {FILE}.py and in a folder of PYTHONPATH, it is started on each machine by",
+        f"#   torchrun --standalone {each} {what}"
         if plan.cluster.num_nodes == 1
         else f"#   torchrun --nnodes {plan.cluster.num_nodes} {each} --rdzv-backend c10d "
         "--rdzv-endpoint node0:29500",
         *([] if plan.cluster.num_nodes == 1 else [
-            "#     -m torchtitan.train --module plan_titan --config planned",
+            f"#     {what}",
         ]),
         "",
     ]  # fmt: skip
@@ -152,7 +155,7 @@ def _module(plan: Plan) -> list[str]:
     ]
     return [
         *sorted(imports[5:]), *imports[:5], "", "",
-        "def planned() -> Trainer.Config:",
+        f"def {FUNCTION}() -> Trainer.Config:",
         '    """Return what brimful planned."""',
         "    return Trainer.Config(", *body, "    )",
     ]  # fmt: skip
@@ -241,6 +244,11 @@ def _parts(plan: Plan) -> _Parts:
         imports.append(f"from torchtitan.distributed.activation_checkpoint import {kind}")
         checkpointing = f"{kind}.Config()"
     return _Parts(tuple(imports), loss, checkpointing)
+
+
+def own_stages(strategy: Strategy) -> int:
+    """Return the stages of a device by torchtitan's rule: one, or two where a schedule has more."""
+    return 1 if strategy.pp_schedule in {"gpipe", "1f1b"} else 2
 
 
 def losses(plan: Plan) -> tuple[Lost, ...]:

@@ -25,6 +25,7 @@ __all__ = ["Attention", "Choice", "choose", "on_choice", "register", "scaled_dot
 
 MASK_MULTIPLE = 8
 """Elements that rows of a mask must be a multiple of for the memory-efficient kernel."""
+_validates_flex = flex_attention._validate_device  # noqa: SLF001
 on_choice: list[Callable[[Choice], None]] = []
 """Called with every choice, so that a report can show it."""
 
@@ -33,15 +34,19 @@ def register() -> None:
     """Install this as the pretend GPU's ``scaled_dot_product_attention``."""
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library(key).impl("scaled_dot_product_attention", scaled_dot_product_attention)
-    flex_attention._validate_device = _without_flex(flex_attention._validate_device)  # noqa: SLF001
+    flex_attention._validate_device = _without_flex(_validates_flex)  # noqa: SLF001
+
+
+def compiled_flex() -> tuple[object, str, object]:
+    """Return what PyTorch checks of FlexAttention, for compiled functions: these may call it."""
+    return flex_attention, "_validate_device", _validates_flex
 
 
 def _without_flex(validate: Callable[..., None]) -> Callable[..., None]:
-    """Refuse FlexAttention on the pretend GPU, where PyTorch's own check would call it unknown.
+    """Refuse uncompiled FlexAttention on the pretend GPU, which PyTorch's own check calls unknown.
 
-    What compiled FlexAttention allocates is decided by the code that Inductor generates for the
-    card, and what it does uncompiled is not what anybody trains with. Block masks are plain
-    tensors: making one on the pretend GPU shows its bytes.
+    What it does uncompiled is not what anybody trains with; compiled, it allocates what Inductor's
+    code does. Block masks are plain tensors: making one on the pretend GPU shows its bytes.
     """
 
     def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -49,8 +54,10 @@ def _without_flex(validate: Callable[..., None]) -> Callable[..., None]:
         keys = torch._C._dispatch_keys(query)  # noqa: SLF001
         if keys.has(torch._C.DispatchKey.PrivateUse1):  # noqa: SLF001
             raise UnsupportedError(
-                "FlexAttention cannot be simulated: Inductor compiles its kernels for a real card; "
-                "use scaled_dot_product_attention (transformers: attn_implementation='sdpa')"
+                "FlexAttention that is not compiled is not simulated: it holds the scores of all "
+                "pairs of tokens, as no training does; use scaled_dot_product_attention "
+                "(transformers: attn_implementation='sdpa'), or run a program that compiles it by "
+                "brimful pretend"
             )
         validate(query, key, value)
 

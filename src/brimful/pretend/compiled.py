@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from brimful.errors import BrimfulError, UnsupportedError
 from brimful.pretend.absent import nothing_stood_in
+from brimful.pretend.attention import compiled_flex
 from brimful.pretend.known_values import REALLY_FAKE, KnownValues
 from brimful.pretend.replacing import replaced
 
@@ -35,13 +36,8 @@ _COMPILES_NOT = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 _INDUCTOR = "inductor"
 _WITHOUT_KERNELS = frozenset({"eager", "aot_eager", "aot_eager_decomp_partition"})
 """Backends of PyTorch's that run a captured graph operation by operation."""
-_REFUSED = {
-    "triton.cudagraphs": "CUDA graphs keep memory pools of their own",
-    "max_autotune": "which matrix product wins is decided by timing",
-    "max_autotune_gemm": "which matrix product wins is decided by timing",
-}
-_MODES = {"reduce-overhead": "triton.cudagraphs", "max-autotune": "triton.cudagraphs",
-          "max-autotune-no-cudagraphs": "max_autotune"}  # fmt: skip
+_REFUSED = {"triton.cudagraphs": "CUDA graphs keep memory pools of their own"}
+_MODES = {"reduce-overhead": "triton.cudagraphs", "max-autotune": "triton.cudagraphs"}
 _HOOKS = (
     (hooks, "_global_forward_pre_hooks"), (hooks, "_global_forward_hooks"),
     (optimizers, "_global_optimizer_pre_hooks"), (optimizers, "_global_optimizer_post_hooks"),
@@ -137,7 +133,7 @@ class Compiler:
         with replaced(self.originals):
             code, traced, contexts = _compilers()
         enter = self._stack.enter_context
-        code.register_random(self._top)
+        code.register_higher_order(self._top)
         enter(code.generating(self.known, self.assumptions))
         enter(traced.tracing_programs(stands_for, lambda: self._is_running))
         ours = [
@@ -182,7 +178,7 @@ class Compiler:
         enters()
         self._is_running = True
         try:
-            with _errors_told(function), _unhooked(told), replaced([REALLY_FAKE]):
+            with _errors_told(function), _unhooked(told), replaced([REALLY_FAKE, compiled_flex()]):
                 yield
         finally:
             self._is_running = False

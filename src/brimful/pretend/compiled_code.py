@@ -15,12 +15,14 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 import torch._dynamo.device_interface
+import torch._dynamo.utils
 import torch._inductor.async_compile
+import torch._inductor.choices
 import torch._inductor.codecache
 import torch._inductor.compile_fx
 import torch._inductor.config
@@ -28,12 +30,15 @@ import torch._inductor.cpu_vec_isa
 import torch._inductor.fx_passes.joint_graph
 import torch._inductor.fx_passes.pad_mm
 import torch._inductor.runtime.hints
+import torch._inductor.runtime.triton_compat
 import torch._inductor.scheduler
+import torch._inductor.select_algorithm
 import torch._inductor.utils
 import torch._prims.rng_prims
 import torch.utils._triton
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from brimful.errors import UnsupportedError
 from brimful.pretend import kernels, streams
 from brimful.pretend.cuda_calls import CUDA, inward
 from brimful.pretend.known_values import KnownValues
@@ -110,8 +115,9 @@ def _card() -> Iterator[tuple[Any, str, Any]]:
     yield cuda, "raise_if_triton_unavailable", staticmethod(lambda _device=None: None)
     for where in (_inductor.scheduler, _inductor.compile_fx, _inductor.fx_passes.pad_mm):
         yield where, "has_triton", lambda: True
-    if importlib.util.find_spec(_TRITON[0]) is None:
+    if not _inductor.runtime.triton_compat.HAS_TRITON:  # but, maybe, something in its place
         yield _triton, "triton_hash_with_backend", lambda: ""
+        yield torch._dynamo.utils, "has_triton", lambda: False  # noqa: SLF001 - of whose version?
     # What a CPU can do is known; whether a compiler can build for it is asked for kernels alone.
     yield _inductor.cpu_vec_isa.VecISA, "check_build", lambda _isa, _code: True
     # Of a key for results on disk, which are not kept.
@@ -160,6 +166,53 @@ def _timings(assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
         return False
 
     yield padding, "get_cached_should_pad", not_padded
+    selects = _inductor.select_algorithm.AlgorithmSelectorCache
+    yield selects, "__call__", _first_of_a_kind(selects.__call__, assumptions)
+    # A choice is loaded to be timed; what is taken is written into its graph's own code.
+    yield _inductor.select_algorithm, "PyCodeCache", _Choices
+    configs = _inductor.choices.InductorChoices
+    yield configs, "get_template_configs", _of_libraries(configs.get_template_configs)
+
+
+class _Choices:
+    """Stands for where the code of choices is loaded."""
+
+    @staticmethod
+    def load(*_: Any, **__: Any) -> SimpleNamespace:
+        return SimpleNamespace(__file__="", key="")
+
+
+def _of_libraries(original: Any) -> Any:
+    """Return what offers kernels of a matrix product, where only a library's are."""
+    template = _inductor.select_algorithm.TritonTemplate
+
+    def offer(choices: Any, inputs: Any, templates: Any, name: str, *args: Any, **how: Any) -> Any:
+        if any(isinstance(each, template) for each in templates):
+            raise _by_timing(name)
+        return original(choices, inputs, templates, name, *args, **how)
+
+    return offer
+
+
+def _first_of_a_kind(original: Any, assumptions: set[str]) -> Any:
+    """Return what chooses a kernel: of one template's all allocate alike, whichever is fastest."""
+    template = _inductor.select_algorithm.TritonTemplateCaller
+
+    def select(cache: Any, name: str, choices: Any, *args: Any, **how: Any) -> Any:
+        if len(choices) > 1:
+            if not all(isinstance(x, template) and x.workspace_arg is None for x in choices):
+                raise _by_timing(name)
+            assumptions.add(_TUNING)
+        return original(cache, name, choices[:1], *args, **how)
+
+    return select
+
+
+def _by_timing(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"torch.compile with max_autotune of {name} is not simulated: whether a library's kernel "
+        f"or a generated one wins is decided by timing; compile it in the default mode"
+    )
 
 
 # -- kernels --
@@ -254,20 +307,32 @@ def _copy_if_misaligned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-# -- random numbers --
+# -- operations of higher order --
 
 
 @cache
-def register_random(top: type) -> None:
-    """Let operations that draw be run with a kept state, as checkpoints are; once per process.
+def register_higher_order(top: type) -> None:
+    """Let compiled code be called as one operation, and what draws with a kept state; once.
+
+    A selective checkpoint sees such code as one operation, and keeps what it returns; what draws is
+    run anew with the state that it was run with.
 
     Args:
         top: The kind of the mode that sees an operation of the program's first.
     """
+    regions = torch._higher_order_ops.inductor_compiled_code  # noqa: SLF001
+    regions.py_impl(top)(_region_run)
+    regions.fallthrough(torch._C.DispatchKey.AutogradPrivateUse1)  # noqa: SLF001
     draws = torch._prims.rng_prims  # noqa: SLF001
     draws.run_and_save_rng_state.py_impl(top)(_drawn_and_saved)
     draws.run_with_rng_state.py_impl(top)(_drawn_again)
     draws.graphsafe_run_with_rng_state.py_impl(top)(_drawn_safely)
+
+
+def _region_run(mode: Any, code: Any, inputs: Any, *, name: str | None = None) -> Any:
+    del name  # under which a graph of its own knows it
+    with mode:  # of which it is no operation: it calls others
+        return code(inputs)
 
 
 def _drawn_and_saved(_mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:

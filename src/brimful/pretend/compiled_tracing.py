@@ -97,6 +97,8 @@ def _replacements(is_running: Callable[[], bool]) -> Iterator[tuple[Any, str, An
     yield compiler, "compile_fx_backward", _backward_is_compiled(compiler.compile_fx_backward)
     state = _function_modes.SymbolicTorchFunctionState
     yield state, "__init__", _without_our_function_modes(state.__init__)
+    sets = _dynamo.utils.set_torch_function_mode_stack
+    yield _dynamo.utils, "set_torch_function_mode_stack", _with_our_function_modes(sets)
     optimizers = _dynamo.variables.optimizer.OptimizerVariable
     yield optimizers, "call_method", _state_is_made(optimizers.call_method)
     for where in (_dynamo.utils, _dynamo.guards):
@@ -233,10 +235,25 @@ def _backward_is_compiled(original: Any) -> Any:
 
 def _without_our_function_modes(original: Any) -> Any:
     def init(state: Any, stack: Any, *more: Any, **named: Any) -> None:
-        theirs = [mode for mode in stack if not type(mode).__module__.startswith(_PACKAGE)]
+        theirs = [mode for mode in stack if not _is_ours(mode)]
         original(state, theirs, *more, **named)
 
     return init
+
+
+def _with_our_function_modes(original: Any) -> Any:
+    """Return what puts modes in place that a compiled function has entered or left."""
+
+    def set_stack(stack: Any) -> None:
+        now = torch.overrides._get_current_function_mode_stack()  # noqa: SLF001
+        ours = [mode for mode in now if _is_ours(mode)]
+        original(stack if any(map(_is_ours, stack)) else [*ours, *stack])
+
+    return set_stack
+
+
+def _is_ours(mode: Any) -> bool:
+    return str(type(mode).__module__).startswith(_PACKAGE)
 
 
 # -- devices --

@@ -51,6 +51,10 @@ _LOAD_IN_ORDER = "HF_DEACTIVATE_ASYNC_LOAD"
 """With it transformers reads weights one after another, not in threads, which no mode reaches."""
 
 
+_DEVICE_BELOW = torch.ops.prim.device.default
+"""What PyTorch asks a tensor's device by, from C++: through a program's own dispatch modes too."""
+
+
 class _State:
     """Whether PyTorch itself is running, which calls the device by its own name."""
 
@@ -66,7 +70,7 @@ class _SaysCuda(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped to
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _State.inside:
+        if _State.inside or func is _DEVICE_BELOW:
             return func(*args, **kwargs)
         answer = ANSWERS.get(func)
         _State.inside = True

@@ -30,6 +30,7 @@ from brimful.pretend import (
     recurrent,
     streams,
 )
+from brimful.pretend.cuda_calls import inward
 from brimful.pretend.device import NAME
 from brimful.pretend.fake_mode import Call
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
@@ -55,6 +56,7 @@ _MAIN = f"{NAME}:0"
 """The device that ``finish`` returns when none is named."""
 _TORCH = torch.__path__[0]
 _OWN = (__file__.rpartition("tape.py")[0], loop_phases.__file__)
+_KEY = "device"
 _DEVICE = torch.ops.prim.device.default
 _RECORD_STREAM = torch.ops.aten.record_stream.default
 _EMPTY_LIKE = torch.ops.aten.empty_like.default
@@ -310,7 +312,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if engine.any_desugars(types):
             return NotImplemented
         self._go_on()
-        kwargs = kwargs or {}
+        kwargs = _on_ours(kwargs) if kwargs else {}
         if (out := self._in_parts(func, args, kwargs)) is not NotImplemented:
             return out
         if func in engine.IN_PLACE:
@@ -334,7 +336,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             return NotImplemented
         super().__enter__()  # the mode alone, again: the rest of ``__enter__`` stands
         try:
-            return parts(*args, **kwargs)
+            return parts(*map(inward, args), **kwargs)
         finally:
             super().__exit__(None, None, None)
 
@@ -563,3 +565,11 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _weight_cast(self, low: torch.Tensor) -> None:
         self.tag((low,), AUTOCAST_CACHE)
+
+
+def _on_ours(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments whose device is the pretend GPU's where PyTorch says it as a program does.
+
+    A mesh keeps the name that the program gave it, and DTensor makes tensors on that.
+    """
+    return {**kwargs, _KEY: inward(kwargs[_KEY])} if _KEY in kwargs else kwargs

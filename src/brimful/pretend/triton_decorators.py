@@ -60,7 +60,7 @@ def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
         f"{PACKAGE}.runtime.jit": {"JITFunction": Kernel},
         f"{PACKAGE}.runtime.autotuner": {"Autotuner": _Autotuner, "Config": _Config},
         f"{PACKAGE}.testing": {"do_bench": benchmark},
-        f"{PACKAGE}.language": {"constexpr": _Constant},
+        f"{PACKAGE}.language": {"constexpr": _Constant, "dtype": _ElementType},
     }
 
     def fill(module: ModuleType) -> None:
@@ -97,6 +97,10 @@ class _Driver:
     @staticmethod
     def get_current_device() -> int:
         return streams.current_device()
+
+
+class _ElementType:
+    """The kind of Triton's own types of numbers, of which there are none here."""
 
 
 class _Name:

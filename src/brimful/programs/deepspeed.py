@@ -12,7 +12,7 @@ from typing import Any
 
 from brimful.errors import InputError
 from brimful.programs.base import FOLDER, STEPS, Program, Rank
-from brimful.programs.mock_rows import at_most, few_words
+from brimful.programs.mock_rows import few_words, num_few
 
 _STEP, _GIVEN, _PACKAGE = "deepspeed_step.py", "given.json", "deepspeed"
 _BATCH, _MICRO_BATCH = "train_batch_size", "train_micro_batch_size_per_gpu"
@@ -51,7 +51,7 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
             f"DeepSpeed runs here as it is, and {missing[0]} is not installed; "
             f"DS_BUILD_OPS=0 pip install {missing[0]}"
         )
-    accumulated = at_most(config[_ACCUMULATED])
+    accumulated = num_few(config)
     batch = config[_MICRO_BATCH] * accumulated * world_size
     given = {
         "config": {**config, _BATCH: batch, _ACCUMULATED: accumulated},

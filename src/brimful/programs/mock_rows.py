@@ -21,12 +21,13 @@ def rows_file(kind: str, *, num_rows: int, num_tokens: int) -> tuple[str, str]:
     """Return a file of equal rows for a program, as its name and its text.
 
     Args:
-        kind: ``text``, ``messages`` or ``preference``.
+        kind: ``text``, ``messages``, ``preference``, or ``tokens`` of as many as a row may have.
         num_rows: How many a step needs on all processes.
         num_tokens: As many as a row may have; it is cut there.
     """
     least = max(1, min(num_rows, _MOST_TOKENS // num_tokens))
-    line = json.dumps(_row(kind, _WORD * num_tokens))
+    row = _tokens(num_tokens) if kind == "tokens" else _row(kind, _WORD * num_tokens)
+    line = json.dumps(row)
     return _FILE, f"{line}\n" * least
 
 
@@ -40,6 +41,23 @@ def _row(kind: str, text: str) -> Mapping[str, Any]:
     return {"text": text}
 
 
+def _tokens(num: int) -> Mapping[str, Any]:
+    ones = [1] * num
+    return dict.fromkeys(("input_ids", "attention_mask", "labels"), ones)
+
+
+def num_few(arguments: Mapping[str, Any]) -> int:
+    """Return how many micro-batches of a step are run.
+
+    Args:
+        arguments: As they were given.
+
+    Raises:
+        InputError: They say no number.
+    """
+    return min(whole(arguments, "gradient_accumulation_steps", 1), _MOST_MICRO_BATCHES)
+
+
 def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of a Trainer with as few steps as show what all take, and no files.
 
@@ -51,11 +69,10 @@ def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: One of them is no number.
     """
-    num = whole(arguments, "gradient_accumulation_steps", 1)
     changed = {
         "output_dir": f"{FOLDER}/out",
         "max_steps": _STEPS,
-        "gradient_accumulation_steps": at_most(num),
+        "gradient_accumulation_steps": num_few(arguments),
         "save_strategy": "no",
         "eval_strategy": "no",
         "report_to": "none",
@@ -64,11 +81,6 @@ def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "disable_tqdm": True,
     }
     return {**arguments, **changed}
-
-
-def at_most(num_micro_batches: int) -> int:
-    """Return how many micro-batches of a step are run: those of one kind are alike."""
-    return min(num_micro_batches, _MOST_MICRO_BATCHES)
 
 
 def few_words(seq_len: int) -> str:

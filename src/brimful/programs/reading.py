@@ -10,13 +10,15 @@ from msgspec.structs import replace
 from brimful.errors import FileFormatError, InputError
 from brimful.escaping import split_words
 from brimful.plan import load_yaml
-from brimful.programs import llama_factory, megatron, trl
+from brimful.programs import axolotl, llama_factory, megatron, torchtitan, trl
 from brimful.programs.base import Command, Program
 
 PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
     **dict.fromkeys(megatron.SCRIPTS, megatron.program),
     trl.COMMAND: trl.program,
     llama_factory.COMMAND: llama_factory.program,
+    axolotl.COMMAND: axolotl.program,
+    **dict.fromkeys((torchtitan.MODULE, torchtitan.SCRIPT), torchtitan.program),
 }
 """By the name of the script or the command."""
 _ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"
@@ -86,9 +88,12 @@ def _of_line(text: str) -> Command:
         name, _, variables[name] = words.pop(0).partition("=")
     if not words:
         raise InputError("--from names no program; give its command line, or a YAML of arguments")
+    from brimful.pretend.launchers import MODULE_FLAG
     from brimful.pretend.scripts import launched
 
     program, num, _, environment = launched(words)
+    if program[:1] == [MODULE_FLAG]:
+        program = program[1:]
     if not program:
         raise InputError(f"--from {text!r} names no script; give one")
     if len(program) == 2 and Path(program[1]).suffix in _YAML:  # noqa: PLR2004 - and its arguments

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from brimful.child_process import run_in_child
 from brimful.errors import BrimfulError, RunError
@@ -16,6 +16,7 @@ from brimful.programs.base import FOLDER, Program, Rank, RankPeak
 if TYPE_CHECKING:
     from brimful.pretend.session import Run
 
+T = TypeVar("T")
 _LINES = 3
 """Of what a program said last, that are shown where it failed."""
 
@@ -55,11 +56,29 @@ def run_program(
         RunError: The program ended with an error.
     """
     asked = [Asked(program, rank, gpu, allocator) for rank in program.ranks]
+    return run_each(_run_rank, asked, done)
 
-    def run(one: Asked) -> RankPeak:
-        peak = run_in_child(_run_rank, one)
-        done(peak)
-        return peak
+
+def run_each(
+    run_one: Callable[[Asked], T],
+    asked: Sequence[Asked],
+    done: Callable[[T], None] = lambda _: None,
+) -> tuple[T, ...]:
+    """Run processes of one program, each in a child, as many at once as there are cores.
+
+    Args:
+        run_one: What is done in a child, importable by name.
+        asked: What each is to run.
+        done: Is told of each that has ended.
+
+    Raises:
+        RunError: The program ended with an error.
+    """
+
+    def run(one: Asked) -> T:
+        found = run_in_child(run_one, one)
+        done(found)
+        return found
 
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
         begun = [threads.submit(run, one) for one in asked]
