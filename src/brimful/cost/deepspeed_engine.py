@@ -7,8 +7,8 @@ gradients, which never stay: each goes into a bucket as it comes, or a flat copy
   whole those that are so small that they are never parted.
 - An fp32 copy of a device's share is what is updated, in an fp32 recipe too.
 - Stages 1 and 2 make the bucket as a backward begins, and a buffer for the gradients of every
-  parameter that a device's share has a part of, as the first is reduced. Stage 1 keeps whole
-  gradients until the last micro-batch of a step; stage 2 its share of them from the first one on.
+  parameter that a device's share has a part of as the first is reduced: stage 1 when all gradients
+  of a step's last micro-batch are there, stage 2 in each micro-batch, beside those of the first.
 - Stage 3 keeps both from the start. It gathers the parameters of a module before it runs, and so
   many ahead that in the end as many are whole as may be: a billion.
 - What is offloaded leaves a buffer for the largest gradient to stages 1 and 2.
@@ -19,10 +19,10 @@ as ``build.deepspeed.config`` configures it. Compared with its own code on the p
 ``tests/cost/test_deepspeed_engine.py``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from brimful.cost.memory import (
     blas_bytes,
     describe_run,
     follow_family,
+    phase_peaks,
     profile_for,
 )
 from brimful.cost.profiles import EventKind
@@ -51,7 +52,7 @@ from brimful.cost.states import States
 from brimful.cost.update import Update, settings_of, updated_groups, updater_of
 from brimful.hardware.cluster import Device
 from brimful.job import Job
-from brimful.models.config import buffers_of
+from brimful.models.config import buffers_of, layout_of
 from brimful.rungs import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS
 from brimful.strategy import Strategy, num_micro_batches, world_size
 from brimful.techniques.optimizers import OPTIMIZERS, bytes_kept
@@ -67,15 +68,16 @@ _PARTED = 3
 
 
 class Pieces(NamedTuple):
-    """Numbers of what a device holds.
+    """Numbers of what a process holds.
 
     Attributes:
         element: Bytes of a parameter and of a gradient.
         sizes: Of every parameter, in order.
         whole: Of all parameters, aligned.
-        share: Of a device's share.
-        touched: Of all parameters that a share has a part of, at most.
-        widened: Bytes of a share of the gradients, and of its largest part as its norm is found.
+        share: Of the process's share.
+        touched: Of all parameters that its share has a part of.
+        largest: Of the largest of these parts.
+        reached: When a backward comes to its share: with its first run, with the next, or its last.
         kept_whole: Of parameters that stage 3 does not part.
         bucket: Of gradients that are reduced together.
     """
@@ -85,89 +87,89 @@ class Pieces(NamedTuple):
     whole: int
     share: int
     touched: int
-    widened: int
+    largest: int
+    reached: Literal[0, 1, -1]
     kept_whole: int
     bucket: int
 
 
-def pieces_of(job: Job, strategy: Strategy) -> Pieces:
-    """Return the sizes of a job's flat pieces.
+def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
+    """Return the sizes of a process's flat pieces.
 
     Args:
         job: What is trained.
         strategy: How, with ``engine=deepspeed``.
+        rank: Which process.
     """
     sizes = tuple(prod(shape) for shape in parameter_shapes(job.model))
     num, width = world_size(strategy), job.model.hidden_size
     share = -(-sum(sizes) // (_ALIGNED * num)) * _ALIGNED
+    first, last = rank * share, (rank + 1) * share
+    spans = zip(sizes, accumulate(sizes), strict=True)
+    mine = [(end - n, end) for n, end in spans if end - n < last and end > first]
     small = [size for size in sizes if size <= PERSISTED_PER_WIDTH * width]
-    element = HALF_BYTES if HELD.get(job.precision) in {"bf16", "fp16"} else FP32_BYTES
-    shares = _shares(sizes, share)
     return Pieces(
-        element=element,
+        element=HALF_BYTES if HELD.get(job.precision) in {"bf16", "fp16"} else FP32_BYTES,
         sizes=sizes,
         whole=share * num,
         share=share,
-        touched=max(each.touched for each in shares),
-        widened=max(
-            element * each.touched * (strategy.zero != _PARTED) + _NORM_BYTES * each.largest
-            for each in shares
-        ),
+        touched=sum(end - begin for begin, end in mine),
+        largest=max((min(end, last) - max(begin, first) for begin, end in mine), default=0),
+        reached=_reached(job, last),
         kept_whole=sum(small),
         bucket=bucket_elements(job),
     )
 
 
-class _Share(NamedTuple):
-    """What a process has a part of.
-
-    Attributes:
-        touched: Numbers of all parameters that its share has a part of.
-        largest: Of the largest of these parts.
-    """
-
-    touched: int
-    largest: int
-
-
-def _shares(sizes: tuple[int, ...], share: int) -> list[_Share]:
-    """Return what each process has a part of."""
-    spans = [(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    found = list[_Share]()
-    for first in range(0, spans[-1][1], share):
-        last = first + share
-        mine = [(begin, end) for begin, end in spans if begin < last and end > first]
-        largest = max(min(end, last) - max(begin, first) for begin, end in mine)
-        found.append(_Share(sum(end - begin for begin, end in mine), largest))
-    return found
-
-
-def fullest_rank(job: Job, strategy: Strategy) -> int:
-    """Return which process has the largest buffer of gradients, where buffers differ.
-
-    Args:
-        job: What is trained.
-        strategy: How, with ``engine=deepspeed``.
-    """
-    if strategy.zero not in {1, 2}:
+def _reached(job: Job, last: int) -> Literal[0, 1, -1]:
+    """Say when a backward comes to the parameters before a place."""
+    layout = layout_of(job.model)
+    of_block = [each.num_elements for each in layout.blocks[-1].parameters]
+    before = [each.num_elements for each in layout.embedding]
+    behind = [each.num_elements for each in (*layout.final, *layout.head)]
+    num = sum(prod(shape) for shape in parameter_shapes(job.model))
+    if last > num - sum(behind) - sum(of_block):
         return 0
-    pieces = pieces_of(job, strategy)
-    shares = _shares(pieces.sizes, pieces.share)
-    return shares.index(max(shares))
+    return -1 if last <= sum(before) + sum(of_block) else 1
 
 
 def engine_memory(job: Job, strategy: Strategy, device: Device) -> StepMemory:
-    """Return what a step by DeepSpeed's engine takes.
+    """Return what a step by DeepSpeed's engine takes of the process that holds most.
 
     Args:
         job: What is trained.
         strategy: How, with ``engine=deepspeed``.
         device: On what.
     """
+    return _fullest(job, strategy, device)[1]
+
+
+def fullest_rank(job: Job, strategy: Strategy, device: Device) -> int:
+    """Return which process that is; of those that hold as much one.
+
+    Args:
+        job: What is trained; it has a formula.
+        strategy: How, with ``engine=deepspeed``.
+        device: On what.
+    """
+    return _fullest(job, strategy, device)[0]
+
+
+def _fullest(job: Job, strategy: Strategy, device: Device) -> tuple[int, StepMemory]:
+    """Follow the process whose share has part of the most, and that whose share is the last."""
+    ranks = {0}
+    if strategy.zero != _PARTED and strategy.offload == "none":
+        every = range(world_size(strategy))
+        ranks = {max(every, key=lambda rank: pieces_of(job, strategy, rank).touched), every[-1]}
+    found = ((rank, _of_rank(job, strategy, device, rank)) for rank in sorted(ranks))
+    return max(found, key=lambda each: max(p.num_bytes for p in phase_peaks(each[1])))
+
+
+def _of_rank(job: Job, strategy: Strategy, device: Device, rank: int) -> StepMemory:
     of_one, alone = alone_of(job, strategy)
     family = family_of(of_one, alone)
     profile = profile_for(of_one, alone.attention, device, family)
-    pieces = pieces_of(job, strategy)
+    pieces = pieces_of(job, strategy, rank)
 
     def alter(step: Step) -> Step:
         return changed(step, [lambda sections: as_engine(sections, pieces, job, strategy)])
@@ -208,7 +210,7 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
 
 
 def _gone_by_then(strategy: Strategy, held: States) -> int:
-    """Return what of gradients an update has beside it by itself: ``Pieces.widened`` counts it."""
+    """Return what of gradients is gone by the update, which counts what it has beside it itself."""
     return 0 if strategy.zero == _PARTED or strategy.offload != "none" else int(held.buckets)
 
 
@@ -259,7 +261,7 @@ def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Upd
     transient = max(
         wide + most * at_once // share,
         gradients + wide + at_once * element * (element < FP32_BYTES),
-        pieces.widened,
+        gradients + pieces.largest * _NORM_BYTES,
     )
     return Update(kept, transient, f"{rule.words}: {rule.keeps}, fp32 copies of a share")
 
@@ -276,22 +278,34 @@ def as_engine(
         strategy: How.
     """
     num_before = sum(section.run.phase == "forward" for section in sections)
-    found = [*sections[:num_before], *map(_reduced, sections[num_before:])]
-    if job.model.tied_embeddings:
+    stays = strategy.zero == 1 and num_micro_batches(job, strategy) == 1
+    reduced = sections[num_before:] if stays else map(_reduced, sections[num_before:])
+    found = [*sections[:num_before], *reduced]
+    if job.model.tied_embeddings and not stays:
         _keep_head(found, num_before)
     if strategy.zero == _PARTED:
         return list(_gathered(found, pieces))
     element = pieces.element
-    bucket = Event(of_bytes(pieces.bucket * element, _TRANSIENT))
-    first = found[num_before]
-    is_new = num_micro_batches(job, strategy) == 1 and strategy.offload == "none"
-    share = (Event(of_bytes(pieces.touched * element, _GRADIENT)),) * is_new
-    found[num_before] = first._replace(events=(bucket, *first.events, *share))
-    last = found[-1]
-    gone = [Event(of_bytes(-pieces.bucket * element, _TRANSIENT))]
-    gone += [Event(of_bytes(-pieces.touched * element, _GRADIENT))] * is_new
-    found[-1] = last._replace(events=(*last.events, *gone))
+    bucket = of_bytes(pieces.bucket * element, _TRANSIENT)
+    share = of_bytes(pieces.touched * element, _GRADIENT)
+    shares = [Event(share)] * (strategy.offload == "none")
+    found[num_before] = _with(found[num_before], before=[Event(bucket)])
+    if strategy.zero == 1:  # which reduces when all gradients are there
+        found[-1] = _with(found[-1], behind=shares)
+    elif pieces.reached < 0:
+        found[-1] = _with(found[-1], before=shares)
+    else:
+        place = num_before + pieces.reached
+        found[place] = _with(found[place], behind=shares)
+    gone = [Event(ended(each.kind)) for each in (Event(bucket), *shares)]
+    found[-1] = _with(found[-1], behind=gone)
     return found
+
+
+def _with(
+    section: Section, *, before: Sequence[Event] = (), behind: Sequence[Event] = ()
+) -> Section:
+    return section._replace(events=(*before, *section.events, *behind))
 
 
 def _keep_head(found: list[Section], first: int) -> None:
@@ -308,7 +322,7 @@ def _keep_head(found: list[Section], first: int) -> None:
             gone = Event(ended(head.kind))
             events.remove(gone)
             found[place] = found[place]._replace(events=tuple(events))
-            found[-1] = found[-1]._replace(events=(*found[-1].events, gone))
+            found[-1] = _with(found[-1], behind=[gone])
             return
 
 

@@ -99,9 +99,10 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     profile = profile_for(job, strategy.attention, device, family)
     if strategy.engine == "torch":
         memory = step_memory(job, strategy, profile, device)
+        others = other_phases(job, strategy, device, memory)
     else:
-        memory = engine_memory(job, strategy, device)
-    phases = (*phase_peaks(memory), *other_phases(job, strategy, device, memory))
+        memory, others = engine_memory(job, strategy, device), ()
+    phases = (*phase_peaks(memory), *others)
     moved = update_bytes(memory.states, family) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)

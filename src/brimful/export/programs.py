@@ -7,7 +7,10 @@ steps.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from brimful.cost.deepspeed_engine import fullest_rank
+from brimful.cost.formula import missing_formula
 from brimful.cost.outside import num_groups
 from brimful.errors import RunError, UnsupportedError
 from brimful.export import (
@@ -208,6 +211,15 @@ def _llama_factory(plan: Plan) -> Program:
     return factory_program.program_of(llama_factory.config(plan, _GIVEN), plan.cluster.num_devices)
 
 
+def _rank(plan: Plan) -> int:
+    """Return which process of DeepSpeed's holds most, where formulas say so; else the first."""
+    job, device = plan.job, plan.cluster.device
+    strategy = replace(plan.strategy, engine=deepspeed.TO)
+    if job.adapter is not None or strategy.zero == 0 or missing_formula(job, strategy, device):
+        return 0
+    return fullest_rank(job, strategy, device)
+
+
 def _deepspeed(plan: Plan) -> Program:
     job, strategy = plan.job, plan.strategy
     blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
@@ -226,7 +238,7 @@ def _deepspeed(plan: Plan) -> Program:
         seq_len=job.seq_len,
         checkpoints=blocks > 0,
         world_size=plan.cluster.num_devices,
-        rank=fullest_rank(job, strategy) if job.adapter is None else 0,
+        rank=_rank(plan),
     )
 
 
