@@ -16,7 +16,7 @@ gradients, which never stay: each goes into a bucket as it comes, or a flat copy
 
 Source: ``runtime/zero/{stage_1_and_2,stage3,partitioned_param_coordinator}.py`` of DeepSpeed 0.19.8
 as ``build.deepspeed.config`` configures it. Compared with its own code on the pretend GPU by
-``tests/cost/test_deepspeed_engine.py``.
+``tests/validation/test_deepspeed_engine.py``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,6 +34,7 @@ from brimful.build.deepspeed.config import (
     SUB_GROUP_ELEMENTS,
     bucket_elements,
 )
+from brimful.cost.additions import is_block
 from brimful.cost.family import family_of
 from brimful.cost.memory import (
     Step,
@@ -67,6 +68,10 @@ _PARTED = 3
 """The stage that parts parameters."""
 
 
+Reached = Literal["first", "behind the first", "before the last", "last"]
+"""At which block's backward, or beside which, a process's share is reached."""
+
+
 class Pieces(NamedTuple):
     """Numbers of what a process holds.
 
@@ -77,7 +82,7 @@ class Pieces(NamedTuple):
         share: Of the process's share.
         touched: Of all parameters that its share has a part of.
         largest: Of the largest of these parts.
-        reached: When a backward comes to its share: with its first run, with the next, or its last.
+        reached: When a backward comes to its share.
         kept_whole: Of parameters that stage 3 does not part.
         bucket: Of gradients that are reduced together.
     """
@@ -88,7 +93,7 @@ class Pieces(NamedTuple):
     share: int
     touched: int
     largest: int
-    reached: Literal[0, 1, -1]
+    reached: Reached
     kept_whole: int
     bucket: int
 
@@ -121,16 +126,22 @@ def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
     )
 
 
-def _reached(job: Job, last: int) -> Literal[0, 1, -1]:
-    """Say when a backward comes to the parameters before a place."""
+def _reached(job: Job, last: int) -> Reached:
+    """Say when a backward comes to the parameters before a place.
+
+    Blocks between the first and the last are one run: those behind the middle stand for its begin,
+    those before it for its end.
+    """
     layout = layout_of(job.model)
     of_block = [each.num_elements for each in layout.blocks[-1].parameters]
     before = [each.num_elements for each in layout.embedding]
     behind = [each.num_elements for each in (*layout.final, *layout.head)]
     num = sum(prod(shape) for shape in parameter_shapes(job.model))
     if last > num - sum(behind) - sum(of_block):
-        return 0
-    return -1 if last <= sum(before) + sum(of_block) else 1
+        return "first"
+    if last <= sum(before) + sum(of_block):
+        return "last"
+    return "behind the first" if 2 * last > num else "before the last"
 
 
 def engine_memory(job: Job, strategy: Strategy, device: Device) -> StepMemory:
@@ -292,19 +303,18 @@ def as_engine(
     found[num_before] = _with(found[num_before], before=[Event(bucket)])
     if strategy.zero == 1:  # which reduces when all gradients are there
         found[-1] = _with(found[-1], behind=shares)
-    elif pieces.reached < 0:
-        found[-1] = _with(found[-1], before=shares)
     else:
-        place = num_before + pieces.reached
-        found[place] = _with(found[place], behind=shares)
+        blocks = [n for n, s in enumerate(found) if n >= num_before and is_block(s.run)]
+        place = blocks[0] if "first" in pieces.reached else blocks[-1]
+        is_before = pieces.reached in {"first", "before the last"}
+        around = (shares, []) if is_before else ([], shares)
+        found[place] = _with(found[place], *around)
     gone = [Event(ended(each.kind)) for each in (Event(bucket), *shares)]
     found[-1] = _with(found[-1], behind=gone)
     return found
 
 
-def _with(
-    section: Section, *, before: Sequence[Event] = (), behind: Sequence[Event] = ()
-) -> Section:
+def _with(section: Section, before: Sequence[Event] = (), behind: Sequence[Event] = ()) -> Section:
     return section._replace(events=(*before, *section.events, *behind))
 
 
