@@ -663,15 +663,15 @@ def _refused_updates(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
 
 
 def check_simulated(strategy: Strategy) -> None:
-    """Refuse an engine whose own code does not run on the pretend GPU.
+    """Refuse an engine that is simulated by its own program and not within ours.
 
     Raises:
         UnsupportedError: It is DeepSpeed.
     """
     if strategy.engine != "torch":
         raise UnknownMemoryError(
-            f"engine={strategy.engine} is not simulated by this version, because its own code does "
-            f"not run on the pretend GPU; brimful train measures it, and engine=torch is simulated",
+            f"engine={strategy.engine} is not simulated within our own loop; brimful simulate "
+            f"--for deepspeed runs DeepSpeed's own code, and engine=torch is simulated",
             nearest={"engine": "torch"},
         )
 
