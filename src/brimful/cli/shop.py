@@ -222,8 +222,13 @@ def shop(args: argparse.Namespace) -> "Shopped":
     kinds = kinds_from(args.kinds, prices)
     job = job_from(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
-    _trace(args, job, kinds)
-    found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
+    untold = _trace(args, job, kinds)
+    try:
+        found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
+    except UnknownMemoryError as error:
+        if not untold:
+            raise
+        raise UnknownMemoryError(f"{error}, and none can be traced here") from error
     choice = choose(found, limits)
     if args.max_gpus is None and limits.deadline_s and choice and choice.over_days:
         found = _market(args, job, kinds, prices, defaults.MOST_GPUS)
@@ -233,8 +238,12 @@ def shop(args: argparse.Namespace) -> "Shopped":
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
 
 
-def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> None:
-    """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run."""
+def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> str:
+    """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run.
+
+    Returns:
+        Why no formula covers it still; empty where one does.
+    """
     from brimful.cli.on_demand import traced_or_untold
     from brimful.cost.programs import kernels_of
     from brimful.hardware.gpus import load_cluster
@@ -246,7 +255,7 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> None:
     attention = usual.attention_from(args, job, None)
     asked = flags.Asked(job, one, pinned_strategy(Pins(), attention))
     several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
-    traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
+    return traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
 
 
 def job_from(
