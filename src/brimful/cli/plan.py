@@ -317,8 +317,10 @@ def _take_source(args: argparse.Namespace) -> dict[str, Any]:
     named = model_of(args.source)
     if named not in {"", args.model}:
         replaced.insert(0, f"{args.model} stands in for {named}")
+    micro_batch = getattr(args, "micro_batch", None)
     for taken in kept:
-        setattr(args, taken.flag, taken.value)
+        times = micro_batch if taken.is_each and isinstance(micro_batch, int) else 1
+        setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
     return {
         "taken": kept,
         "replaced": replaced,

@@ -28,11 +28,13 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         flag: As argparse calls it.
         value: As argparse would have read it.
         key: Where in the file it stands.
+        is_each: Whether the value is that of one text in a micro-batch, and grows with them.
     """
 
     flag: str
     value: Any
     key: str
+    is_each: bool = False
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,23 @@ class Leaves:
         """Take a flag, where there is a value."""
         if value is not None:
             self.taken.append(Taken(flag=flag, value=value, key=key))
+
+    def accumulate(self, steps: int, num_devices: int, key: str) -> None:
+        """Take how many micro-batches a step adds up, where nothing says how large one is.
+
+        Args:
+            steps: How many.
+            num_devices: That share a batch.
+            key: Where that stands.
+        """
+        if steps < 2:  # noqa: PLR2004 - which adds nothing up
+            return
+        batch = steps * num_devices
+        self.taken.append(Taken(flag="global_batch", value=batch, key=key, is_each=True))
+        self.notes.append(
+            f"{key}={steps} says no batch: planned for {steps} times a text on each GPU, or "
+            f"--micro-batch, {batch} of one text; --global-batch says another"
+        )
 
     def read(self) -> Read:
         """Return what was made of the file."""

@@ -139,5 +139,7 @@ def _deepspeed(leaves: Leaves, num_devices: int) -> None:
     if kept:
         what = {"param": "parameters", "optimizer": "optimizer"}[kept[0]]
         leaves.say("offload", what, away[kept[0]])
+    added = f"{_DEEPSPEED}.gradient_accumulation_steps"
+    leaves.accumulate(leaves.take(added, int, 1), num_devices, added)
     clip = f"{_DEEPSPEED}.gradient_clipping"
     leaves.say("clip", leaves.take(clip, float), clip)

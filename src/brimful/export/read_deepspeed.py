@@ -97,8 +97,8 @@ def _batches(leaves: Leaves, num_devices: int) -> None:
                 f"{leaves.path}: train_batch_size={whole} is not a multiple of {steps} steps x "
                 f"{num_devices} devices; correct it, or give --gpus"
             )
-    elif steps is not None:
-        leaves.notes.append(f"gradient_accumulation_steps={steps} alone says no batch; not taken")
+    elif steps is not None and whole is None:
+        leaves.accumulate(steps, num_devices, names[2])
     leaves.say("global_batch", whole, names[0])
     leaves.say("micro_batch", each, names[1])
 
