@@ -87,7 +87,7 @@ def test_deepspeeds_plugin_that_says_nothing_has_its_defaults(tmp_path):
         ({**FSDP, "num_processes": "four"}, FileFormatError),
         ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 9}}, InputError),
         (
-            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"offload_param_device": "nvme"}},
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"offload_param_device": "tape"}},
             UnsupportedError,
         ),
         ({**FSDP, "fsdp_config": {"fsdp_reshard_after_forward": ["FULL_SHARD"]}}, InputError),

@@ -27,9 +27,10 @@ from brimful.cli.searching import no_at_once, pins_from, search
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
 from brimful.terminal import say
+from brimful.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from brimful.plan import Plan, Word
     from brimful.search.gains import Search
@@ -55,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=programs.file_or_refusal("plan"),
         default=None,
-        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, TRL or transformers' "
-        "Trainer: what no flag says",
+        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, torchtitan, TRL or "
+        "transformers' Trainer: what no flag says",
     )
     parser.add_argument(
         "-o",
@@ -326,8 +327,28 @@ def _take_source(args: argparse.Namespace) -> dict[str, Any]:
         "replaced": replaced,
         "left": read.left,
         "unread": read.unread,
-        "notes": read.notes,
+        "notes": (*read.notes, *_disk_notes(args, read.on_disk)),
     }
+
+
+def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> "Iterator[str]":
+    """Say how many bytes a file keeps on NVMe, which are planned in the host's memory."""
+    from brimful.cli.least import least_of
+
+    if not on_disk:
+        return
+    keys = " and ".join(key for key, _ in on_disk)
+    least, kinds = least_of(flags.job_from(args)), {what for _, what in on_disk}
+    words = (
+        f"{keys}: nvme is planned as cpu, and nothing of a disk is known, least of all its speed"
+    )
+    if least is not None:
+        sizes = [f"{format_bytes(least.optimizer_state)} of optimizer state"]
+        sizes = sizes if "optimizer" in kinds else []
+        if "param" in kinds:
+            sizes.append(f"{format_bytes(least.parameters)} of parameters")
+        words += f"; {' and '.join(sizes)} would be on NVMe, of all GPUs together"
+    yield words
 
 
 def _show_source(path: Path | None, source: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.files import read_whole
 
 AUTO = "auto"
+NVME = "nvme"
 _FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _DEPENDENT = {
     "precision": _FLAGS_OF_SCALE,
@@ -45,12 +46,14 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         left: Keys whose value is ``auto``.
         unread: Keys that are no part of a plan, each as ``key=value``.
         notes: What was read as something else than it says, in sentences.
+        on_disk: Keys of what it keeps on NVMe, each with ``optimizer`` or ``param``.
     """
 
     taken: tuple[Taken, ...]
     left: tuple[str, ...]
     unread: tuple[str, ...]
     notes: tuple[str, ...]
+    on_disk: tuple[tuple[str, str], ...] = ()
 
 
 class Leaves:
@@ -69,6 +72,7 @@ class Leaves:
         self.left: list[str] = []
         self.taken: list[Taken] = []
         self.notes: list[str] = []
+        self.on_disk: list[tuple[str, str]] = []
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -102,13 +106,22 @@ class Leaves:
             )
         return value
 
-    def place(self, key: str) -> str:
+    def place(self, key: str, what: str) -> str:
         """Take where something is kept: ``cpu``, or ``none`` where the device keeps it.
+
+        What is kept on NVMe passes through the host's memory, and is planned as if it stayed there.
+
+        Args:
+            key: Where that stands.
+            what: Is kept: ``optimizer`` or ``param``.
 
         Raises:
             UnsupportedError: It is anywhere else.
         """
         device = self.take(key, str, "none")
+        if device == NVME:
+            self.on_disk.append((key, what))
+            return "cpu"
         if device not in {"none", "cpu"}:
             raise UnsupportedError(
                 f"{self.path}: {key}={device} is not planned by this version, which keeps things "
@@ -144,7 +157,11 @@ class Leaves:
             f"{key}={json.dumps(value, default=str)}" for key, value in self.rest.items()
         )
         return Read(
-            taken=tuple(self.taken), left=tuple(self.left), unread=unread, notes=tuple(self.notes)
+            taken=tuple(self.taken),
+            left=tuple(self.left),
+            unread=unread,
+            notes=tuple(self.notes),
+            on_disk=tuple(self.on_disk),
         )
 
 

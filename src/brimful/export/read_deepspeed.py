@@ -109,7 +109,8 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
     stage = leaves.take(key, int, 0)
     if stage not in {0, 1, 2, 3}:
         raise InputError(f"{leaves.path}: {key} is {stage}; give 0, 1, 2 or 3")
-    away = [leaves.place(f"{_ZERO}.offload_{what}.device") for what in ("optimizer", "param")]
+    kept = ("optimizer", "param")
+    away = [leaves.place(f"{_ZERO}.offload_{what}.device", what) for what in kept]
     if away[1] == "cpu":
         leaves.say("offload", "parameters", f"{_ZERO}.offload_param.device")
     elif away[0] == "cpu":
