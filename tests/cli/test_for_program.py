@@ -77,6 +77,23 @@ def test_what_a_program_does_not_do_is_not_what_makes_its_settings_fit(
     assert len({row["strategy"]["loss_chunks"] for row in rows}) > 1
 
 
+def test_what_does_not_fit_says_so_when_it_is_exported_and_what_works_is_named(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    asked = ("llama-3.2-1b", "--gpus", "rtx-3060", "--seq-len", "512", "--global-batch", "4")
+    fixed = ("--ac", "full", "--micro-batch", "1")
+    code, out, _ = said(
+        capsys, "plan", *asked, *fixed, "--for", "torchtitan", "--no-proof", "-o", path
+    )
+    assert code == 1
+    assert "instead --for brimful --offload optimizer would fit here" in out
+    code, out, err = said(capsys, "export", path, "--to", "torchtitan")
+    assert code == 1
+    assert "Trainer.Config" in out
+    assert f"{path} does not fit: " in err
+    assert "GiB of " in err
+    assert said(capsys, "export", path, "--to", "torchtitan", "--json")[0] == 1
+
+
 def test_a_program_that_trains_in_another_recipe_is_planned_in_it(capsys):
     code, out, _ = said(capsys, "plan", *ASKED, "--for", "axolotl", "--no-proof", "--json")
     assert code == 0

@@ -111,7 +111,7 @@ def narrow(args: argparse.Namespace) -> None:
                 )
     for field, told in narrowed(asking).items():
         if getattr(args, field) is None:
-            setattr(args, field, told)
+            _fix(args, field, told)
 
 
 def _narrow_to_source(args: argparse.Namespace) -> None:
@@ -130,7 +130,41 @@ def _narrow_to_source(args: argparse.Namespace) -> None:
     told = {"loss_chunks": 1} if _refusal(theirs) else narrowed(_asking(theirs))
     for field, value in told.items():
         if getattr(args, field) is None and not isinstance(value, list):
-            setattr(args, field, value)
+            _fix(args, field, value)
+
+
+def _fix(args: argparse.Namespace, field: str, value: object) -> None:
+    """Fix a flag that nobody typed, and note that it was."""
+    setattr(args, field, value)
+    args.narrowed = (*fixed_fields(args), field)
+
+
+def fixed_fields(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the flags that are fixed because a program is told nothing else."""
+    return tuple(getattr(args, "narrowed", ()))
+
+
+def whose(args: argparse.Namespace) -> str:
+    """Return the program that a search is for; empty: this one."""
+    if is_other(args):
+        return str(args.program)
+    if not fixed_fields(args):
+        return ""
+    from brimful.export.read_source import program_of as whose_file
+
+    return whose_file(args.source)
+
+
+def why_not_offloaded(args: argparse.Namespace) -> str:
+    """Say why the program that a search is for keeps nothing on the host; empty: nobody said so."""
+    if "offload" not in fixed_fields(args):
+        return ""
+    from brimful.export.told import why_untold
+    from brimful.offload import OPTIMIZER
+
+    theirs = argparse.Namespace(**{**vars(args), "program": whose(args), "offload": None})
+    what, _, why = why_untold(_asking(theirs), "offload", OPTIMIZER).partition(": ")
+    return why or f"not {what}"
 
 
 def _settle_precision(args: argparse.Namespace) -> None:

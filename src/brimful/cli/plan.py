@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Proof, ProofWord
 
+_OF_A_PLAN = frozenset({"tight", "settings", "host", "speed", "run", "offload"})
+"""Labels of what another plan has others of."""
 HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
 
@@ -216,8 +218,22 @@ def _show_proof(
         from brimful.show.proof import replaced_facts
 
         show_facts(*replaced_facts(proof))
-        _show(args, found, proof)
+        _show_instead(args, searched, found, proof)
     show_facts(*_proven(found, proof))
+
+
+def _show_instead(
+    args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof"
+) -> None:
+    """Print what holds in place of what was told: where the verdict stays, what is another."""
+    from brimful.show.terminal import metered_fact
+
+    first, last = _summary(args, searched), _summary(args, found, proof)
+    if first.verdict != last.verdict:
+        show_summary(last)
+        return
+    told = [fact for fact in last.facts if fact not in first.facts and fact.label in _OF_A_PLAN]
+    show_facts(*map(metered_fact, last.meters), *told)
 
 
 def _is_other(searched: "Solution", found: "Solution") -> bool:
