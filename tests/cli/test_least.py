@@ -48,6 +48,8 @@ def test_a_larger_gpu_and_what_packed_experts_would_take_are_named(brimful):
     ask = ("plan", "gpt-oss-20b", "--gpus", "rtx-3090", "--method", "qlora", "--attention", "eager")
     said = " ".join(brimful(*ask).out.split())
     assert "35.61 GiB of all together (9.20 GiB if packed too)" in said
+    assert "if packed" in said
+    assert "in all, by a loader that packs experts" in said
     # 24 blocks x 32 experts x 3 x 2880 x 2880 numbers of half a byte, and their scales
     assert 24 * 32 * 3 * 2880**2 / 2 / 2**30 < 9.20
     assert "--gpus l40 leaves 4.35 GiB for activations" in said

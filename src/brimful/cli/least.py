@@ -125,7 +125,7 @@ def no_by_states(
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
     ways = (*state_ways(args, least, limit, spread), *roomier(job, least, spread))
-    show_facts(*expert_facts(job), *more, *ways)
+    show_facts(*expert_facts(job, least), *more, *ways)
     return DOES_NOT_FIT
 
 
