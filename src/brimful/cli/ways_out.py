@@ -62,7 +62,7 @@ def tell_ways_out(
         ()
         if is_tight
         else chain(
-            _freed(args, searched, search),
+            _freed(searched, search, for_program.fixed_fields(args)),
             _without_program(args, searched, search),
             _leaving(args, searched, search, budget),
             _sending(args, searched, budget),
@@ -143,10 +143,15 @@ def _without_program(
     yield WayOut(words, 0, math.inf, is_exact=True)
 
 
-def _freed(args: argparse.Namespace, searched: "Solution", search: "Search") -> "Iterator[WayOut]":
+def _freed(
+    searched: "Solution", search: "Search", told: tuple[str, ...] = ()
+) -> "Iterator[WayOut]":
     """Yield what fits on the same devices if what was fixed is free, and the same is learnt.
 
-    What another program cannot be told stays fixed.
+    Args:
+        searched: What was found.
+        search: How.
+        told: Fields that stay fixed, as another program is told nothing else of them.
     """
     from brimful.offload import NONE
     from brimful.search.offloading import solve_offloading
@@ -159,7 +164,7 @@ def _freed(args: argparse.Namespace, searched: "Solution", search: "Search") -> 
     free = Pins(
         reference=pins.reference, allocator=pins.allocator, compile=pins.compile, offload=stays
     )
-    fixed = {*for_program.fixed_fields(args)} & {*pins._fields}
+    fixed = {*told} & {*pins._fields}
     free = free._replace(**{field: getattr(pins, field) for field in fixed})
     if plan.estimate is None or search.also or pins == free:
         return
