@@ -1,7 +1,7 @@
 """``brimful precision``: a plan's first steps under the precision doctor's eyes."""
 
 import argparse
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING
 
 from brimful.cli import compare, data_flags, flags, output_paths
@@ -80,11 +80,9 @@ def run(args: argparse.Namespace) -> int:
 
     place = place_here()
     _check_group(asked, place)
-    is_first = place is None or not place.rank
-    if is_first and not args.json and (words := _weights_words(asked)):
-        show(*fact_lines([Fact("weights", words)]))
-    with _joined(place, asked), Progress("looking", quiet=args.json or not is_first) as progress:
-        examined = _examined(args, asked, settings, progress.note_stage)
+    is_quiet = args.json or (place is not None and place.rank > 0)
+    with _joined(place, asked), ExitStack() as shown:
+        examined = _examined(args, asked, settings, _watch(asked, shown, is_quiet=is_quiet))
     if place is not None and place.rank:
         return FITS
     _keep(args, examined)
@@ -98,6 +96,20 @@ def run(args: argparse.Namespace) -> int:
 
         show(precision_tables(examined), "", inputs_table(asked.job, asked.cluster, asked.strategy))
     return DOES_NOT_FIT if examined.findings else FITS
+
+
+def _watch(asked: "Asked", shown: ExitStack, *, is_quiet: bool) -> "Callable[[str, float], None]":
+    """Return what shows how far it is, and whose weights these are; a refusal comes before both."""
+    progress: list[Progress] = []
+
+    def watch(stage: str, share: float) -> None:
+        if not progress:
+            if not is_quiet and (words := _weights_words(asked)):
+                show(*fact_lines([Fact("weights", words)]))
+            progress.append(shown.enter_context(Progress("looking", quiet=is_quiet)))
+        progress[0].note_stage(stage, share)
+
+    return watch
 
 
 def _weights_words(asked: "Asked") -> str:
