@@ -50,14 +50,14 @@ brimful rules llama-3.1-8b --gpus h100-80gb --seq-len 4096
   the number of tokens, and *checkpointing* keeps fewer and computes the rest again.
 - The *peak* is the largest number of bytes alive at once. A GPU has to hold the peak, not the
   average.
-- GB is 1e9 bytes here, on both sides of every comparison.
+- What is counted here is in GiB, 2^30 bytes; where rules say GB they mean 1e9 bytes, 0.93 GiB.
 - *Predicted* means arithmetic on formulas traced from the real code: nothing here was measured on a
   GPU. Times rest on data sheets and assumed efficiencies, so that ratios of times are rougher than
   ratios of bytes.
-- A rule **holds** where its figure is within 10 % of ours (or its range is); it is **wrong by** the
-  share that its figure is above (+) or below (-) ours; it **holds only when** the sentence below it
-  is true. What arithmetic cannot tell is **not checkable here**, and what no formula of ours covers
-  is **unknown**.
+- A rule **holds** where its figure is within 10 % of ours (or its range is); it is **wrong** by
+  the share that its figure is too high or too low against ours; it **holds only when** the sentence
+  below it is true. What arithmetic cannot tell is **not checkable here**, and what no formula of
+  ours covers is **unknown**.
 """
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from brimful import tensor_split
 from brimful.errors import InputError, UnsupportedError
+from brimful.models.config import load_model
 from brimful.strategy import check_strategy
 from brimful.tensor_split import CUT_DECODERS, check_tensor
 from brimful.train.data.rows import PAD_MULTIPLE
@@ -109,3 +110,14 @@ def test_asking_needs_no_torch():
 def test_every_architecture_that_is_cut_can_be_checked():
     for kind in CUT_DECODERS - {"llama"}:
         check_tensor(make_decoder_job(kind), 2)
+
+
+def test_heads_that_do_not_divide_are_the_reason_whatever_is_trained():
+    """Full training would be refused for them too, so that it is no way out."""
+    job = make_job(model=load_model("llama-2-13b"), method="lora", adapter=make_adapter())
+    with pytest.raises(UnsupportedError, match=r"tp=3 does not divide num_heads=40") as caught:
+        check_tensor(job, 3)
+    assert "method=full" not in str(caught.value)
+    assert caught.value.nearest == {"tp": 1}
+    with pytest.raises(UnsupportedError, match="use tp=1, or method=full"):
+        check_tensor(job, 4)

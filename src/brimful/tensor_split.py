@@ -87,11 +87,13 @@ def _check_kind(job: Job, tp: int, ep: int) -> None:
             nearest={"tp": 1},
         )
     if job.method != "full":
-        raise UnsupportedError(
-            f"tp={tp} with method={job.method} is not run by this version; use tp=1, or "
-            f"method=full",
-            nearest={"tp": 1},
-        )
+        method = f"tp={tp} with method={job.method} is not run by this version"
+        if uneven := next((name for name, size in _sizes(job).items() if size % tp), ""):
+            raise UnsupportedError(
+                f"tp={tp} does not divide {uneven}, whatever is trained; and {method}; use tp=1",
+                nearest={"tp": 1},
+            )
+        raise UnsupportedError(f"{method}; use tp=1, or method=full", nearest={"tp": 1})
 
 
 def _divisors(number: int) -> str:

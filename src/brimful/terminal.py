@@ -4,7 +4,9 @@ What people gave stands in both, and none of it is an escape sequence, a line of
 Rich's markup.
 """
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
@@ -13,6 +15,11 @@ from brimful.escaping import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_OURS = "brimful: "
+"""What a refusal or a note begins with."""
+_INDENT = " " * len(_OURS)
 
 
 def say(
@@ -28,7 +35,34 @@ def say(
     """
     if file is None or file is sys.stdout:
         _say_notes()
-    print(visible(text), end=end, file=file, flush=flush)
+    shown = visible(text)
+    if file is not None and file is sys.stderr and file.isatty():
+        shown = folded(shown, shutil.get_terminal_size().columns)
+    print(shown, end=end, file=file, flush=flush)
+
+
+def folded(text: str, columns: int) -> str:
+    """Fold lines that are wider than a terminal between words; where nothing reads them.
+
+    Args:
+        text: Lines for people, as refusals, notes and progress are.
+        columns: Of the terminal.
+    """
+    return "\n".join(line for each in text.split("\n") for line in _fold(each, columns))
+
+
+def _fold(line: str, columns: int) -> list[str]:
+    if len(line) <= columns:
+        return [line]
+    indent = _INDENT if line.startswith(_OURS) else ""
+    return textwrap.wrap(
+        line,
+        columns,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
 
 
 _notes: list[str] = []

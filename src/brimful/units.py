@@ -6,6 +6,9 @@ GiB and ms exist only where text is read or printed: here.
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from brimful.errors import InputError
@@ -229,9 +232,29 @@ def format_days(days: float) -> str:
     return f"{hours * 60:.3g} min" if hours * 60 >= 2 else f"{hours * 3600:.3g} s"  # noqa: PLR2004
 
 
+_shown: ContextVar[Money | None] = ContextVar("shown", default=None)
+
+
+@contextmanager
+def shown_in(rate: Money | None) -> Iterator[None]:
+    """Print amounts in another currency than dollars, as long as this lasts.
+
+    Args:
+        rate: What one of it costs in dollars; None: in dollars.
+    """
+    token = _shown.set(rate)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
 def format_money(usd: float) -> str:
-    """Print dollars: cents below a hundred."""
-    return f"{usd:,.2f} USD" if usd < 100 else f"{usd:,.0f} USD"  # noqa: PLR2004
+    """Print dollars, or what they are in the currency that was asked for: cents below a hundred."""
+    rate = _shown.get()
+    amount, name = (usd, DOLLARS) if rate is None else (usd / rate.amount, rate.currency)
+    digits = f"{amount:,.2f}" if amount < 100 else f"{amount:,.0f}"  # noqa: PLR2004
+    return f"{digits} {name.upper()}"
 
 
 def _three_digits(value: float) -> str:

@@ -47,9 +47,52 @@ def test_settings_of_another_program_s_file_are_not_its_numbers(
     path = tmp_path / name
     path.write_text(text, "utf-8")
     _, out, _ = said(capsys, "plan", *ASKED, "--from", path, "--no-proof")
-    assert f"program numbers are of Brimful's own loop; --for {program} plans for it" in out
+    words = f"settings that {program} takes; numbers are of Brimful's own loop"
+    assert f"program {words}; --for {program} plans for it" in out
     _, out, _ = said(capsys, "plan", *ASKED, "--no-proof")
     assert "program " not in out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "chunks"),
+    [
+        ("zero.json", '{"zero_optimization": {"stage": 3}}', 1),
+        (
+            "lf.yaml",
+            "model_name_or_path: llama-3.2-1b\nstage: sft\nfinetuning_type: full\nbf16: true\n",
+            1,
+        ),
+    ],
+)
+def test_what_a_program_does_not_do_is_not_what_makes_its_settings_fit(
+    tmp_path, capsys, name, text, chunks
+):
+    path = tmp_path / name
+    path.write_text(text, "utf-8")
+    asked = ("plan", *ASKED, "--from", path, "--no-proof", "--json")
+    found = json.loads(said(capsys, *asked)[1])
+    rows = [found["best"], *found["runners_up"], *found["rejected"]]
+    assert {row["strategy"]["loss_chunks"] for row in rows} == {chunks}
+    ours = json.loads(said(capsys, *asked, "--for", "brimful")[1])
+    rows = [ours["best"], *ours["runners_up"], *ours["rejected"]]
+    assert len({row["strategy"]["loss_chunks"] for row in rows}) > 1
+
+
+def test_what_does_not_fit_says_so_when_it_is_exported_and_what_works_is_named(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    asked = ("llama-3.2-1b", "--gpus", "rtx-3060", "--seq-len", "512", "--global-batch", "4")
+    fixed = ("--ac", "full", "--micro-batch", "1")
+    code, out, _ = said(
+        capsys, "plan", *asked, *fixed, "--for", "torchtitan", "--no-proof", "-o", path
+    )
+    assert code == 1
+    assert "instead --for brimful --offload optimizer would fit here" in out
+    code, out, err = said(capsys, "export", path, "--to", "torchtitan")
+    assert code == 1
+    assert "Trainer.Config" in out
+    assert f"{path} does not fit: " in err
+    assert "GiB of " in err
+    assert said(capsys, "export", path, "--to", "torchtitan", "--json")[0] == 1
 
 
 def test_a_program_that_trains_in_another_recipe_is_planned_in_it(capsys):

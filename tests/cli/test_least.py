@@ -5,6 +5,8 @@ import json
 import pytest
 
 from brimful.cli import on_demand
+from brimful.cli.least import least_words
+from brimful.cost.least import Least, Spread
 from brimful.models.config import find_unread
 from samples import TRACED_PHI
 
@@ -46,6 +48,8 @@ def test_a_larger_gpu_and_what_packed_experts_would_take_are_named(brimful):
     ask = ("plan", "gpt-oss-20b", "--gpus", "rtx-3090", "--method", "qlora", "--attention", "eager")
     said = " ".join(brimful(*ask).out.split())
     assert "35.61 GiB of all together (9.20 GiB if packed too)" in said
+    assert "if packed" in said
+    assert "in all, by a loader that packs experts" in said
     # 24 blocks x 32 experts x 3 x 2880 x 2880 numbers of half a byte, and their scales
     assert 24 * 32 * 3 * 2880**2 / 2 / 2**30 < 9.20
     assert "--gpus l40 leaves 4.35 GiB for activations" in said
@@ -135,3 +139,14 @@ def test_bodies_that_were_traced_stay_when_it_is_interrupted(brimful, folder, mo
     monkeypatch.setattr(simulated, "with_variants", again)
     assert brimful("plan", "phi.json", *flags).code == 0
     assert not set(made) & set(later), (made, later)
+
+
+def test_what_the_host_may_take_is_not_said_to_be_nothing():
+    """All three are counted; what stays where the host takes the rest is said beside."""
+    least = Least(4 * 2**30, 4 * 2**30, 8 * 2**30)
+    spread = Spread(2, parameters=2, gradients=2, optimizer_state=2, is_offloaded=True)
+    told = least_words(least, spread, 7 * 2**30)
+    assert "optimizer state take 8.00 GiB of 7.00 GiB on each GPU at least" in told
+    assert "2.00 GiB with only the parameters there and the rest on the host" in told
+    assert "on the host" not in least_words(least, spread, 9 * 2**30)
+    assert "on the host" not in least_words(least, spread._replace(is_offloaded=False), 7 * 2**30)

@@ -47,6 +47,21 @@ def test_room_is_left_for_rollouts(brimful):
     assert "--memory-limit" not in limit.out, "who gave a limit has left room already"
 
 
+def test_room_is_left_for_images_of_a_family_that_is_called_for_it(brimful, folder):
+    """By its name, and by a configuration whose language part is a known model's."""
+    flags = ("--gpus", "l4", "--method", "qlora", "--seq-len", 512)
+    said = brimful("estimate", "llava-hf/llava-1.5-7b-hf", *flags)
+    assert "model llama-2-7b --memory-limit" in said.out
+    assert "left for the encoder and its images" in " ".join(said.out.split())
+    part = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+            "intermediate_size": 11008, "num_attention_heads": 32}  # fmt: skip
+    config = {"model_type": "llava", "text_config": part, "vision_config": {"hidden_size": 1024}}
+    (folder / "config.json").write_text(json.dumps(config))
+    said = brimful("estimate", "config.json", *flags)
+    assert "its language part has the sizes of llama-2-7b" in said.err
+    assert "left for the encoder and its images" in " ".join(said.out.split())
+
+
 def test_room_is_left_for_images(brimful):
     said = brimful("estimate", "Qwen/Qwen2.5-VL-3B-Instruct", "--gpus", "l4", "--method", "lora")
     assert "model qwen2.5-3b --memory-limit" in said.out

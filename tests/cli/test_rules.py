@@ -44,6 +44,19 @@ def test_the_rules_of_the_method_come_first_and_full_training_is_no_lora(brimful
     assert brimful(*RULE, "--about", "nothing of the kind").code == 2
 
 
+def test_what_was_asked_about_is_told_alone_and_that_nothing_fits_is_said(brimful):
+    asked = ("rules", "qwen3-8b", "--gpus", "a100-80gb", "--seq-len", 4096, "--about")
+    told = " ".join(brimful(*asked, "checkpoint").out.split())
+    assert "of 2 rules on 'checkpoint' 1 is wrong, 1 holds" in told
+    assert "Here: 93 % predicted. wrong: 14 % too low" in told
+    assert "(ckpt-costs)" in told
+    assert "GPT-3" not in told
+    assert "fits NO: " in told
+    assert "short by " in told
+    assert " GB" not in told.replace("80GB", "")
+    assert "fits NO" not in brimful(*asked[:2], "--gpus", "b300", *asked[-1:], "checkpoint").out
+
+
 @pytest.fixture(scope="module")
 def told():
     """What all rules come to, asked once."""

@@ -13,6 +13,8 @@ from brimful.cli.shop import in_dollars
 from brimful.cost.money import read_prices, shipped_prices
 from brimful.errors import InputError
 from brimful.report.shop_plot import axis
+from brimful.search.shop.own import Ownership
+from brimful.show.shop import _paid_back
 from brimful.units import parse_duration, parse_electricity, parse_money, parse_rate
 
 ASKED = ["shop", "tinyllama-1.1b", "--tokens", "10M", "--global-batch", "8", "--seq-len", "1024",
@@ -49,10 +51,48 @@ def test_what_cannot_be_met_says_by_how_much_and_ends_with_1(capsys):
 
 
 def test_what_it_costs_is_said_in_ones_own_currency(capsys):
-    told = run(capsys, "--money-budget", "10gbp", "--currency", "gbp=1.25")[1]
-    found = re.search(r"money +([\d.]+) USD are ([\d.]+) GBP; 12.50 USD are 10.00 GBP", told)
-    assert float(found[2]) == pytest.approx(float(found[1]) / 1.25, abs=0.01)
-    assert " GBP" not in run(capsys)[1]
+    budget = ("--money-budget", "10gbp", "--currency", "gbp=1.25")
+    told, same = run(capsys, *budget)[1], run(capsys, "--money-budget", "12.5usd")[1]
+    assert "1 GBP is 1.25 USD" in told
+    assert "for at most 10.00 GBP" in " ".join(told.split())
+    taken = [re.search(rf"take .*? and ([\d.]+) {name}", " ".join(words.split()))[1]
+             for name, words in (("GBP", told), ("USD", same))]  # fmt: skip
+    assert float(taken[0]) == pytest.approx(float(taken[1]) / 1.25, abs=0.01)
+    assert re.findall(r"([\d.]+) USD", told) == ["1.25"]  # the rate
+    assert " GBP" not in same
+
+
+def test_what_is_bought_is_paid_back_against_the_offer_beside_it(capsys):
+    terms = (
+        "--buy",
+        "700usd",
+        "--years",
+        "2",
+        "--hours-per-month",
+        "40",
+        "--electricity",
+        "0.3usd/kWh",
+    )
+    told = " ".join(run(capsys, "--own", "rtx-3090", *terms)[1].split())
+    if "paid back against that after" in told:
+        months = re.search(r"after ([\d,]+) months of such use, of 24 that it serves", told)[1]
+        assert int(months.replace(",", "")) > 0
+    else:
+        assert "never paid back: its electricity alone costs no less" in told
+
+
+def test_months_until_paid_back_are_runs_of_what_they_save():
+    """700 / (9 - 5) are 175 runs of 48 hours, which are 210 months at 40 hours each."""
+    own = Ownership(
+        gpus="rtx-3090", predicted_days=2.0, predicted_energy_kwh=1.0,
+        predicted_electricity_usd=5.0, buy_usd=700.0, buy_source="", usd_per_gpu_hour_rented=0.5,
+        usd_per_gpu_hour_used=0.1, break_even_hours=1750.0, break_even_months=43.75,
+        predicted_run_usd_amortised=40.0, hours_per_month=40.0, months=24.0,
+    )  # fmt: skip
+    assert _paid_back(own, 9.0) == (
+        "; paid back against that after 210 months of such use, of 24 that it serves"
+    )
+    assert "never" in _paid_back(own, 5.0)
 
 
 def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsys):

@@ -196,3 +196,24 @@ def test_deepspeeds_settings_inside_it_are_read_too(tmp_path, precision, zero, o
     assert (taken["precision"], taken["zero"], taken["dp_shard"]) == (precision, zero, 2)
     assert taken.get("offload", "none") == offload
     assert taken["global_batch"] == 8
+
+
+def test_the_most_rows_are_the_length_of_the_run(tmp_path):
+    path = tmp_path / "lf.yaml"
+    content = {
+        "model_name_or_path": "qwen3-8b", "stage": "dpo", "finetuning_type": "lora",
+        "dataset": "one,other", "max_samples": 1000, "num_train_epochs": 2.0,
+        "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8,
+    }  # fmt: skip
+
+    def steps_of(**changes):
+        path.write_text(yaml.safe_dump({**content, **changes}))
+        found = read_source(path, num_devices=1, num_layers=36)
+        return {each.flag: each.value for each in found.taken}.get("steps"), found
+
+    steps, found = steps_of()
+    assert steps == 2 * 1000 * 2 // 8
+    assert any("500 steps at most" in note for note in found.notes)
+    assert steps_of(max_steps=7)[0] == 7
+    assert steps_of(stage="sft", packing=True)[0] is None
+    assert steps_of(max_samples=None)[0] is None

@@ -59,6 +59,19 @@ def test_deepspeeds_plugin_is_read(tmp_path):
     assert "steps_per_print=1" in found.unread
 
 
+def test_micro_batches_that_are_added_up_are_the_batch(tmp_path):
+    """Of how many texts each is, the script says; one on each GPU is the least."""
+    own = {"zero_stage": 3, "gradient_accumulation_steps": 8}
+    content = {"distributed_type": "DEEPSPEED", "deepspeed_config": own}
+    taken, found = read(tmp_path, content)
+    assert taken["global_batch"] == 32
+    assert [each.is_each for each in found.taken if each.flag == "global_batch"] == [True]
+    assert any("gradient_accumulation_steps=8 says no batch" in note for note in found.notes)
+    assert not any("accumulation" in each for each in found.unread)
+    own["gradient_accumulation_steps"] = 1
+    assert "global_batch" not in read(tmp_path, content)[0]
+
+
 def test_deepspeeds_plugin_that_says_nothing_has_its_defaults(tmp_path):
     assert read(tmp_path, {"distributed_type": "DEEPSPEED", "deepspeed_config": None})[0] == {
         "zero": 2
@@ -74,7 +87,7 @@ def test_deepspeeds_plugin_that_says_nothing_has_its_defaults(tmp_path):
         ({**FSDP, "num_processes": "four"}, FileFormatError),
         ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 9}}, InputError),
         (
-            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"offload_param_device": "nvme"}},
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"offload_param_device": "tape"}},
             UnsupportedError,
         ),
         ({**FSDP, "fsdp_config": {"fsdp_reshard_after_forward": ["FULL_SHARD"]}}, InputError),

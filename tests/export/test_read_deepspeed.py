@@ -12,7 +12,9 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.export import deepspeed
 from brimful.export.leaves import without
 from brimful.export.read_deepspeed import read_deepspeed
+from brimful.models.config import load_model, parameter_count
 from brimful.train.schedule import FINAL_FRACTION
+from brimful.units import format_bytes
 
 PLAIN = {
     "train_batch_size": 16,
@@ -81,13 +83,20 @@ def test_what_does_not_go_together_is_an_error(tmp_path, content, said):
     [
         ({"optimizer": {"type": "Lamb"}}, "type=Lamb"),
         ({"fp16": {"enabled": True, "loss_scale": 128}}, "loss_scale=128"),
-        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "nvme"),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "tape"}}}, "tape"),
         ({"scheduler": {"type": "OneCycle"}}, "OneCycle"),
     ],
 )
 def test_what_is_not_planned_is_refused(tmp_path, content, said):
     with pytest.raises(UnsupportedError, match=said):
         read(tmp_path, **content)
+
+
+def test_what_is_kept_on_nvme_is_planned_as_if_the_host_kept_it(tmp_path):
+    key = "zero_optimization.offload_optimizer.device"
+    found = read(tmp_path, zero_optimization={"stage": 3, "offload_optimizer": {"device": "nvme"}})
+    assert {each.flag: each.value for each in found.taken}["offload"] == "optimizer"
+    assert found.on_disk == ((key, "optimizer"),)
 
 
 def test_typed_flags_win_and_take_their_dependents_along(tmp_path):
@@ -145,3 +154,16 @@ def test_json_says_what_was_lost(tmp_path, capsys):
     assert re.search(r"FITS, per GPU: [\d.]+ GiB of [\d.]+ GiB, predicted", told["text"])
     seed = next(each for each in told["lost"] if each["field"] == "seed")
     assert (seed["value"], seed["changes"]) == ("0", "mathematics")
+
+
+def test_how_much_would_lie_on_nvme_is_said(tmp_path, capsys):
+    kept = {"stage": 3, "offload_optimizer": {"device": "nvme"}}
+    path = tmp_path / "nvme.json"
+    batch = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2}
+    path.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": kept, **batch}))
+    asked = ["tinyllama-1.1b", "--gpus", "2xrtx-3090", "--seq-len", "512", "--from", str(path)]
+    main(["plan", *asked, "--no-proof"])
+    told = " ".join(capsys.readouterr().out.split())
+    states = 12 * parameter_count(load_model("tinyllama-1.1b")).total
+    assert "zero_optimization.offload_optimizer.device: nvme is planned as cpu" in told
+    assert f"{format_bytes(states)} of optimizer state would be on NVMe" in told

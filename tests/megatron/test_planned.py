@@ -1,6 +1,7 @@
 """``plan --for megatron``: the fastest layout that fits, as a command line that is read back."""
 
 import json
+import re
 
 import pytest
 
@@ -32,7 +33,18 @@ def test_the_answer_is_short(capsys):
     assert main(SMALL) == 0
     said = capsys.readouterr().out
     assert said.startswith("FITS      llama-3.2-1b by Megatron-LM on 4 x ")
+    assert "layout    tensor-model-parallel-size " in said
+    mfu = int(re.search(r"MFU (\d+)%", said)[1])
+    assert 5 < mfu < 100
     assert len(said.splitlines()) <= 12
+
+
+def test_where_it_was_written_is_said(tmp_path, capsys):
+    path = tmp_path / "layout.yaml"
+    assert main([*SMALL, "--tp", "1", "--pp", "1", "-o", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"written {path}: all arguments but the data's" in said
+    assert "give too --rotary-base" in said
 
 
 def test_no_pinned_layout_is_left_for_another(capsys):

@@ -98,7 +98,7 @@ def test_a_range_holds_within_and_errs_by_its_nearer_end():
 
 def test_a_verdict_is_spelled_with_its_error(checked):
     row = msgspec.structs.replace(checked["weights-7b"], verdict="wrong", error=0.378)
-    assert verdict_words(row) == "wrong by +38 %"
+    assert verdict_words(row) == "wrong: 38 % too high"
     assert verdict_words(msgspec.structs.replace(row, error=base.FAR + 1)) == "wrong by far"
     assert verdict_words(msgspec.structs.replace(row, error=None)) == "wrong"
     assert verdict_words(msgspec.structs.replace(row, verdict="holds")) == "holds"
@@ -142,14 +142,14 @@ def test_estimates_behind_the_figures_are_those_of_estimate():
     given = subject()
     job = full(given, "fp32")
     found_here = found("accelerate-4x", given)
-    assert f"{peak(run(given, job)) / 1e9:.4g} GB" in found_here.ours
+    assert f"{peak(run(given, job)) / 2**30:.4g} GiB" in found_here.ours
     assert held_bytes(job) == sum(states(job, update_of(job, CUDA)))
     assert held_bytes(job) == 16 * parameter_count(job.model).total
 
 
 def test_weights_of_a_small_model_are_its_parameters_bytes(checked):
     num = parameter_count(load_model("llama-3.2-1b")).total
-    assert checked["weights-7b"].says.startswith(f"{4 * num / 1e9:.4g} GB")
+    assert checked["weights-7b"].says.startswith(f"{4 * num / 2**30:.4g} GiB")
 
 
 def test_the_verdict_on_sixteen_bytes_hangs_on_the_recipe():

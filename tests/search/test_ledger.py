@@ -7,10 +7,13 @@ import pytest
 
 from brimful.cost.estimate import estimate
 from brimful.errors import UnsupportedError
+from brimful.models.config import parameter_count
 from brimful.plan import StepTime
+from brimful.report.ledger import naive_cells
 from brimful.search import ledger as module
 from brimful.search.alternatives import alternatives
 from brimful.search.ledger import ledger, naive_point
+from brimful.units import format_bytes
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 CLUSTER = make_cluster("cuda", usable_bytes=2**33)
@@ -90,8 +93,7 @@ def test_switches_that_no_formula_tells_apart_are_one_row_that_says_why():
     merged = next(row for row in rows if "method" in row.switch)
     assert merged.switch == "method + attention"
     assert merged.owner == "both"
-    assert "method alone is unknown" in merged.reason
-    assert "no profile" in merged.reason
+    assert "method alone is unknown: not traced here" in merged.reason
     assert (
         rows[-1].peak_after_bytes
         == estimate(job, CLUSTER, make_strategy()).predicted_peak_allocated_bytes
@@ -109,6 +111,22 @@ def test_a_naive_run_without_a_formula_is_unknown_and_not_guessed(monkeypatch):
     assert (first.peak_before_bytes, first.saved_bytes, first.added_s) == (None, None, None)
     assert "no formula covers it" in first.reason
     assert all(row.saved_bytes is not None for row in others)
+    states = 16 * parameter_count(job.model).total
+    assert first.least_before_bytes == states  # fp32, with gradients and two moments
+    assert {row.least_before_bytes for row in others} == {None}
+    told = naive_cells(msgspec.structs.replace(first, usable_bytes=states // 2))
+    assert told[2] == f"> {format_bytes(states)}"
+    assert f"short by {format_bytes(states - states // 2)} by these alone" in told[-1]
+
+
+def test_what_was_not_traced_here_is_no_advice_to_trace_it(monkeypatch):
+    def refuse(*_args):
+        raise UnsupportedError(
+            "x has no formula; brimful plan and brimful simulate trace it instead"
+        )
+
+    monkeypatch.setattr(module, "estimate", refuse)
+    assert module.predict(naive_point(make_job(), plan()), CLUSTER) == "not traced here"
 
 
 def test_a_plan_without_a_formula_is_refused():

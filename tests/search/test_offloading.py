@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from brimful.cost.host import training_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.job import plain_job
 from brimful.models.config import load_model
@@ -47,8 +48,11 @@ def test_a_host_that_is_too_small_is_not_planned_with():
     assert not found.plan.estimate.fits
     assert found.offloaded.estimate.fits
     told = facts_of(found)["offload"]
-    least = found.offloaded.estimate.host.predicted_host_bytes.low
-    assert f"needs {format_bytes(int(least))} of the host, which has 32.00 GiB" in told
+    host = found.offloaded.estimate.host
+    train, least = training_bytes(host), int(host.predicted_host_bytes.low)
+    assert 0 < train < least
+    words = f"{format_bytes(train)} to train, {format_bytes(least)} to save and hand over too"
+    assert f"needs {words} of the host, which has 32.00 GiB" in told
     assert plan_summary(found, ()).host is None
 
 

@@ -10,6 +10,7 @@ from brimful.units import GIB, Labelled, format_bytes
 
 if TYPE_CHECKING:
     from brimful.cost.formats import WeightsFormat
+    from brimful.cost.least import Least
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster
     from brimful.job import Job
@@ -80,8 +81,13 @@ def _none_or(num_bytes: int) -> str:
     return format_bytes(num_bytes) if num_bytes else "nothing more"
 
 
-def expert_facts(job: "Job") -> tuple[Fact, ...]:
-    """Say that a quantised base leaves stacks of experts as they are, where it has any."""
+def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
+    """Say that a quantised base leaves stacks of experts as they are, where it has any.
+
+    Args:
+        job: What is trained.
+        least: What there is at least, for which there is no room here; None: there is room.
+    """
     from brimful.cost.held import pack_experts
     from brimful.job import IN_FP32, QUANTIZED
     from brimful.models.config import has_layout, layout_of
@@ -90,7 +96,7 @@ def expert_facts(job: "Job") -> tuple[Fact, ...]:
     base = "same" if job.adapter is None else job.adapter.base
     if base not in QUANTIZED or job.precision in IN_FP32 or not has_stacks(job.model):
         return ()
-    size = ""
+    size, more = "", ""
     if has_layout(job.model):
         runs = layout_of(job.model).blocks
         stacks = sum(
@@ -103,8 +109,22 @@ def expert_facts(job: "Job") -> tuple[Fact, ...]:
         size = (
             f", {format_bytes(2 * stacks)} of all together ({format_bytes(packed)} if packed too)"
         )
+        more = "" if least is None else _packed_words(job, least.total - 2 * stacks + packed)
     words = f"stay in 16 bits{size}: they are stacked, and bitsandbytes packs linear layers alone"
-    return (Fact("experts", words),)
+    return (Fact("experts", words), *([Fact("if packed", more)] if more else []))
+
+
+def _packed_words(job: "Job", num_bytes: int) -> str:
+    """Say what all would be by a loader that packs experts, and which GPU has room for that."""
+    from brimful.cost.estimate import allocatable_bytes
+    from brimful.search.ways_out import cards_for
+
+    words = f"{format_bytes(num_bytes)} at least in all, by a loader that packs experts (Unsloth's)"
+    room = ((card, allocatable_bytes(card) - num_bytes) for card in cards_for(job))
+    card, left = next(((card, left) for card, left in room if left > num_bytes / 10), (None, 0))
+    if card is None:
+        return words
+    return f"{words}: --gpus {card.name} would leave {format_bytes(left)} then, and is not planned"
 
 
 def _label_words(args: argparse.Namespace) -> list[str]:

@@ -8,10 +8,12 @@ from brimful.cli.output import show_facts, show_summary
 from brimful.errors import BrimfulError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from brimful.cost.money import Prices
     from brimful.hardware.cluster import Device, MatrixRates
     from brimful.hardware.datasheets import DatasheetRates
+    from brimful.job import Job
     from brimful.models.spec import ModelSpec
     from brimful.show.bound import Bounded
     from brimful.show.summary import Fact, Meter
@@ -76,13 +78,9 @@ def _with_all_flags(args: argparse.Namespace) -> argparse.Namespace:
 def _tell_shop_bound(args: argparse.Namespace) -> bool:
     """Print what GPUs cost at least."""
     from brimful.cli import shop
-    from brimful.cli.assumed import assumed_facts, prices_from
-    from brimful.cost.least import least_flops_per_token
+    from brimful.cli.assumed import prices_from
     from brimful.hardware.gpus import gpus
-    from brimful.search.shop.least import least_offers
-    from brimful.search.shop.values import Limits
-    from brimful.show.shop_bound import shop_bound_summary
-    from brimful.show.summary import Fact
+    from brimful.units import shown_in
 
     try:
         shop.in_dollars(args)
@@ -92,19 +90,44 @@ def _tell_shop_bound(args: argparse.Namespace) -> bool:
         job = shop.job_from(args, [gpus()[name] for name in kinds], model)
     except BrimfulError:
         return False
-    if num_parameters is None or least_flops_per_token(job, num_parameters) is None:
-        return False  # nobody knows how much work a token is: a bound would be of nothing
+    if num_parameters is None:
+        return False  # a bound would be of nothing
+    with shown_in(args.currency):
+        _show_shop_bound(args, job, num_parameters, kinds, prices)
+    return True
+
+
+def _show_shop_bound(
+    args: argparse.Namespace,
+    job: "Job",
+    num_parameters: int,
+    kinds: "Sequence[str]",
+    prices: "Prices",
+) -> None:
+    """Print by how many GPUs of each kind a job may be held, and what they cost."""
+    from brimful.cli import shop
+    from brimful.cli.assumed import assumed_facts
+    from brimful.cost.least import least_bytes, least_flops_per_token
+    from brimful.search.shop.least import LeastOffer, least_offers, least_rooms
+    from brimful.search.shop.values import Limits
+    from brimful.show.shop_bound import shop_bound_summary, shop_room_summary
+    from brimful.show.summary import Fact
+
     limits, most = Limits(args.deadline, args.money_budget), args.max_gpus or defaults.MOST_GPUS
     rents = {kind: prices.gpus[kind].usd_per_gpu_hour for kind in kinds if kind in prices.gpus}
-    offers = least_offers(job, num_parameters, rents, limits=limits, most=most)
-    show_summary(shop_bound_summary(job, num_parameters, offers, limits))
+    offers: list[LeastOffer] = []
+    if least_flops_per_token(job, num_parameters) is None:
+        rooms = least_rooms(job, num_parameters, rents, most=most)
+        least = least_bytes(job, num_parameters)
+        show_summary(shop_room_summary(job, num_parameters, least, rooms, limits))
+    else:
+        offers = least_offers(job, num_parameters, rents, limits=limits, most=most)
+        show_summary(shop_bound_summary(job, num_parameters, offers, limits))
     show_facts(shop.prices_fact(args), *assumed_facts(args, job))
-    if offers:
-        best = offers[0]
+    for best in offers[:1]:
         gpu = f"{best.num_gpus}x{best.kind}" if best.num_gpus > 1 else best.kind
         words = f"brimful plan {args.model} --gpus {gpu} with the same job simulates it"
         show_facts(Fact("next", words))
-    return True
 
 
 def _assumed(args: argparse.Namespace, known: "Bounded") -> "tuple[Fact, ...]":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli import flags, output_paths
-from brimful.cli.output import show_json
+from brimful.cli.output import DOES_NOT_FIT, FITS, show_json
 from brimful.errors import InputError
 from brimful.terminal import say
 
@@ -76,9 +76,10 @@ def run(args: argparse.Namespace) -> int:
     exported = TARGETS[args.to](plan, given)
     if args.output is not None:
         write_text(args.output, exported.text)
+    code = _tell_no(args, plan)
     if args.json:
         show_json(_json(plan, exported, args.to))
-        return 0
+        return code
     if args.to == _WITHOUT_COMMENTS:
         # Standard output may be the JSON, and nothing else may be in it.
         lines = [*about(plan, given, args.to), *lost_lines(exported.lost)]
@@ -87,7 +88,26 @@ def run(args: argparse.Namespace) -> int:
         say(exported.text, end="")
     else:
         say(f"wrote {args.output}")
-    return 0
+    return code
+
+
+def _tell_no(args: argparse.Namespace, plan: "Plan") -> int:
+    """Say on standard error that a plan does not fit, so that nobody starts what is written.
+
+    Returns:
+        The exit code: as of ``plan``, 1 where it does not fit.
+    """
+    from brimful.show.predicted import meter_of, verdict_of
+
+    if plan.estimate is None or verdict_of(plan.estimate) != "NO":
+        return FITS
+    words = meter_of(plan.estimate).words
+    say(
+        f"brimful: {args.plan} does not fit: {words}; what is written runs out of memory there, "
+        f"and brimful plan names what would fit",
+        file=sys.stderr,
+    )
+    return DOES_NOT_FIT
 
 
 def _json(plan: "Plan", exported: "Exported", to: str) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def narrow(args: argparse.Namespace) -> None:
         UnsupportedError: The job is not.
     """
     if not is_other(args):
+        _narrow_to_source(args)
         return
     from brimful.export.told import check_told, fields, narrowed, why_untold
 
@@ -110,7 +111,60 @@ def narrow(args: argparse.Namespace) -> None:
                 )
     for field, told in narrowed(asking).items():
         if getattr(args, field) is None:
-            setattr(args, field, told)
+            _fix(args, field, told)
+
+
+def _narrow_to_source(args: argparse.Namespace) -> None:
+    """Leave out what the program whose settings were read does not do, where nobody typed it.
+
+    A loss in chunks, above all: what fits by it alone does not fit there. Choices among several
+    values stay the planner's, and nothing is refused; ``--for brimful`` leaves all of them to it.
+    """
+    source = getattr(args, "source", None)
+    if source is None or args.program is not None:
+        return
+    from brimful.export.read_source import program_of as whose_file
+    from brimful.export.told import narrowed
+
+    theirs = argparse.Namespace(**{**vars(args), "program": whose_file(source)})
+    told = {"loss_chunks": 1} if _refusal(theirs) else narrowed(_asking(theirs))
+    for field, value in told.items():
+        if getattr(args, field) is None and not isinstance(value, list):
+            _fix(args, field, value)
+
+
+def _fix(args: argparse.Namespace, field: str, value: object) -> None:
+    """Fix a flag that nobody typed, and note that it was."""
+    setattr(args, field, value)
+    args.narrowed = (*fixed_fields(args), field)
+
+
+def fixed_fields(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the flags that are fixed because a program is told nothing else."""
+    return tuple(getattr(args, "narrowed", ()))
+
+
+def whose(args: argparse.Namespace) -> str:
+    """Return the program that a search is for; empty: this one."""
+    if is_other(args):
+        return str(args.program)
+    if not fixed_fields(args):
+        return ""
+    from brimful.export.read_source import program_of as whose_file
+
+    return whose_file(args.source)
+
+
+def why_not_offloaded(args: argparse.Namespace) -> str:
+    """Say why the program that a search is for keeps nothing on the host; empty: nobody said so."""
+    if "offload" not in fixed_fields(args):
+        return ""
+    from brimful.export.told import why_untold
+    from brimful.offload import OPTIMIZER
+
+    theirs = argparse.Namespace(**{**vars(args), "program": whose(args), "offload": None})
+    what, _, why = why_untold(_asking(theirs), "offload", OPTIMIZER).partition(": ")
+    return why or f"not {what}"
 
 
 def _settle_precision(args: argparse.Namespace) -> None:
@@ -140,7 +194,8 @@ def _asking(args: argparse.Namespace) -> "Asking":
 
     job, cluster = flags.job_from(args), flags.cluster_from(args)
     attention = usual.attention_from(args, job, cluster.device)
-    pins = Pins(micro_batch=1, activation_checkpointing="none", loss_chunks=1)
+    fused = getattr(args, "fused_kernels", None)
+    pins = Pins(micro_batch=1, activation_checkpointing="none", loss_chunks=1, fused_kernels=fused)
     plainest = pinned_strategy(pins, attention, cluster.num_devices)
     return Asking(args.program, job, cluster, plainest)
 
@@ -182,8 +237,12 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
             return ()
         from brimful.export.read_source import program_of as whose_file
 
-        theirs = f"--for {whose_file(source)} plans for it"
-        return (Fact("program", f"numbers are of Brimful's own loop; {theirs}"),)
+        name = whose_file(source)
+        whose = "" if args.program is None else ", of all that it can do"
+        words = f"numbers are of Brimful's own loop{whose}; --for {name} plans for it"
+        if args.program is None:
+            words = f"settings that {name} takes; {words}"
+        return (Fact("program", words),)
     from brimful.export.programs import program_of
 
     why = why_not_run(args, plan)

@@ -62,14 +62,27 @@ def tell_least(asked: flags.Asked, spread: Spread) -> None:
     least = least_of(job)
     if least is None:
         return
-    each, limit = least_on_device(least, spread), tensor_limit_bytes(cluster)
+    say(least_words(least, spread, tensor_limit_bytes(cluster)), file=sys.stderr, flush=True)
+
+
+def least_words(least: Least, spread: Spread, limit_bytes: int) -> str:
+    """Say what each GPU holds at least, on the GPU and with as much as may be on the host.
+
+    Args:
+        least: What there is at least, of all devices together.
+        spread: How evenly it is spread, and whether some of it may be on the host.
+        limit_bytes: What tensors may take of a device.
+    """
+    each = least_on_device(least, spread._replace(is_offloaded=False)).total
     where = "on each GPU" if spread.num_devices > 1 else "on the GPU"
-    say(
-        f"parameters, gradients and optimizer state take {format_bytes(each.total)} of "
-        f"{format_bytes(limit)} {where} at least; activations come on top",
-        file=sys.stderr,
-        flush=True,
+    words = (
+        f"parameters, gradients and optimizer state take {format_bytes(each)} of "
+        f"{format_bytes(limit_bytes)} {where} at least"
     )
+    left = least_on_device(least, spread).total
+    if each > limit_bytes and left < each:
+        words += f", {format_bytes(left)} with only the parameters there and the rest on the host"
+    return f"{words}; activations come on top"
 
 
 def no_by_states(
@@ -112,7 +125,7 @@ def no_by_states(
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
     ways = (*state_ways(args, least, limit, spread), *roomier(job, least, spread))
-    show_facts(*expert_facts(job), *more, *ways)
+    show_facts(*expert_facts(job, least), *more, *ways)
     return DOES_NOT_FIT
 
 

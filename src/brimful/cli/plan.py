@@ -27,9 +27,10 @@ from brimful.cli.searching import no_at_once, pins_from, search
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
 from brimful.terminal import say
+from brimful.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from brimful.plan import Plan, Word
     from brimful.search.gains import Search
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Proof, ProofWord
 
+_OF_A_PLAN = frozenset({"tight", "settings", "host", "speed", "run", "offload"})
+"""Labels of what another plan has others of."""
 HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
 
@@ -55,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=programs.file_or_refusal("plan"),
         default=None,
-        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, TRL or transformers' "
-        "Trainer: what no flag says",
+        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, torchtitan, TRL or "
+        "transformers' Trainer: what no flag says",
     )
     parser.add_argument(
         "-o",
@@ -215,8 +218,22 @@ def _show_proof(
         from brimful.show.proof import replaced_facts
 
         show_facts(*replaced_facts(proof))
-        _show(args, found, proof)
+        _show_instead(args, searched, found, proof)
     show_facts(*_proven(found, proof))
+
+
+def _show_instead(
+    args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof"
+) -> None:
+    """Print what holds in place of what was told: where the verdict stays, what is another."""
+    from brimful.show.terminal import metered_fact
+
+    first, last = _summary(args, searched), _summary(args, found, proof)
+    if first.verdict != last.verdict:
+        show_summary(last)
+        return
+    told = [fact for fact in last.facts if fact not in first.facts and fact.label in _OF_A_PLAN]
+    show_facts(*map(metered_fact, last.meters), *told)
 
 
 def _is_other(searched: "Solution", found: "Solution") -> bool:
@@ -317,15 +334,37 @@ def _take_source(args: argparse.Namespace) -> dict[str, Any]:
     named = model_of(args.source)
     if named not in {"", args.model}:
         replaced.insert(0, f"{args.model} stands in for {named}")
+    micro_batch = getattr(args, "micro_batch", None)
     for taken in kept:
-        setattr(args, taken.flag, taken.value)
+        times = micro_batch if taken.is_each and isinstance(micro_batch, int) else 1
+        setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
     return {
         "taken": kept,
         "replaced": replaced,
         "left": read.left,
         "unread": read.unread,
-        "notes": read.notes,
+        "notes": (*read.notes, *_disk_notes(args, read.on_disk)),
     }
+
+
+def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> "Iterator[str]":
+    """Say how many bytes a file keeps on NVMe, which are planned in the host's memory."""
+    from brimful.cli.least import least_of
+
+    if not on_disk:
+        return
+    keys = " and ".join(key for key, _ in on_disk)
+    least, kinds = least_of(flags.job_from(args)), {what for _, what in on_disk}
+    words = (
+        f"{keys}: nvme is planned as cpu, and nothing of a disk is known, least of all its speed"
+    )
+    if least is not None:
+        sizes = [f"{format_bytes(least.optimizer_state)} of optimizer state"]
+        sizes = sizes if "optimizer" in kinds else []
+        if "param" in kinds:
+            sizes.append(f"{format_bytes(least.parameters)} of parameters")
+        words += f"; {' and '.join(sizes)} would be on NVMe, of all GPUs together"
+    yield words
 
 
 def _show_source(path: Path | None, source: dict[str, Any]) -> None:

@@ -1,18 +1,22 @@
 """``brimful precision``: a plan's first steps under the precision doctor's eyes."""
 
 import argparse
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING
 
 from brimful.cli import compare, data_flags, flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
+from brimful.cli.progress import Progress
 from brimful.doctor.examination import ExamineSettings
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text
 from brimful.hardware.probe import check_present
+from brimful.show.summary import Fact
+from brimful.show.terminal import fact_lines
 from brimful.strategy import check_examined, world_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from brimful.cli.flags import Asked
@@ -76,8 +80,9 @@ def run(args: argparse.Namespace) -> int:
 
     place = place_here()
     _check_group(asked, place)
-    with _joined(place, asked):
-        examined = _examined(args, asked, settings)
+    is_quiet = args.json or (place is not None and place.rank > 0)
+    with _joined(place, asked), ExitStack() as shown:
+        examined = _examined(args, asked, settings, _watch(asked, shown, is_quiet=is_quiet))
     if place is not None and place.rank:
         return FITS
     _keep(args, examined)
@@ -89,8 +94,32 @@ def run(args: argparse.Namespace) -> int:
         from brimful.report.precision import precision_tables
         from brimful.report.text import inputs_table
 
-        show(inputs_table(asked.job, asked.cluster, asked.strategy), "", precision_tables(examined))
+        show(precision_tables(examined), "", inputs_table(asked.job, asked.cluster, asked.strategy))
     return DOES_NOT_FIT if examined.findings else FITS
+
+
+def _watch(asked: "Asked", shown: ExitStack, *, is_quiet: bool) -> "Callable[[str, float], None]":
+    """Return what shows how far it is, and whose weights these are; a refusal comes before both."""
+    progress: list[Progress] = []
+
+    def watch(stage: str, share: float) -> None:
+        if not progress:
+            if not is_quiet and (words := _weights_words(asked)):
+                show(*fact_lines([Fact("weights", words)]))
+            progress.append(shown.enter_context(Progress("looking", quiet=is_quiet)))
+        progress[0].note_stage(stage, share)
+
+    return watch
+
+
+def _weights_words(asked: "Asked") -> str:
+    """Say that nothing was learnt, so that the numbers are not the model's; empty where it was."""
+    if asked.job.weights is not None:
+        return ""
+    return (
+        f"random: none were given, so that these are the numbers of an untrained model of the "
+        f"shape of {asked.job.model.name}; what overflows in the trained one --weights shows"
+    )
 
 
 def _settings(args: argparse.Namespace) -> ExamineSettings:
@@ -120,7 +149,12 @@ def _joined(place: "Place | None", asked: "Asked") -> "AbstractContextManager[No
     return nullcontext() if place is None else joined(place, asked.cluster.device.kernels)
 
 
-def _examined(args: argparse.Namespace, asked: "Asked", settings: ExamineSettings) -> "Examination":
+def _examined(
+    args: argparse.Namespace,
+    asked: "Asked",
+    settings: ExamineSettings,
+    watch: "Callable[[str, float], None]",
+) -> "Examination":
     from pathlib import Path
 
     from brimful.models.config import check_buildable
@@ -137,7 +171,8 @@ def _examined(args: argparse.Namespace, asked: "Asked", settings: ExamineSetting
         estimate=None,
     )
     cache = token_cache(args.out or Path())
-    return examine_plan(plan, data_flags.source_from(args), settings, cache=cache)
+    source = data_flags.source_from(args)
+    return examine_plan(plan, source, settings, cache=cache, watch=watch)
 
 
 def _keep(args: argparse.Namespace, examined: "Examination") -> None:

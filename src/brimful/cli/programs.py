@@ -1,7 +1,7 @@
 """``--from`` of verbs that take no file there: a known program is run as it is, or predicted."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from brimful.programs.base import Rank
 from brimful.show.summary import Fact
 
 if TYPE_CHECKING:
+    from brimful.job import Job
     from brimful.programs.base import Program, RankPeak
     from brimful.show.answer import Answer
 
@@ -148,15 +149,32 @@ def run_plan(args: argparse.Namespace) -> int:
         statement = f"{most} bytes allocated at the peak, predicted"
         content = msgspec.to_builtins(found)
         show_json({"schema": PLANNED_SCHEMA, "statement": statement, **content, "command": lines})
-    words = "-v prints the command line; -o FILE writes its arguments for estimate --from FILE"
-    gpus = f" --gpus {args.gpus}" if args.gpus else ""
-    if args.output is not None:
-        words = f"brimful simulate --from {args.output}{gpus}"
-    tell(
-        args,
-        lambda: Answer(planned_summary(job, cluster, found), (Fact("next", words),), (lines,)),
-    )
+    facts = (*_unsaid(job, found.arguments), *_following(args))
+    tell(args, lambda: Answer(planned_summary(job, cluster, found), facts, (lines,)))
     return FITS if found.fits else DOES_NOT_FIT
+
+
+def _unsaid(job: "Job", arguments: "Sequence[str]") -> "tuple[Fact, ...]":
+    """Say which argument of a model nobody knows here, though it changes no byte."""
+    if "rope" not in arguments or "--rotary-base" in arguments:
+        return ()
+    words = (
+        f"--rotary-base by the rope_theta of {job.model.name}'s config.json, which is not carried "
+        f"here: Megatron-LM's default is 10000"
+    )
+    return (Fact("give too", words),)
+
+
+def _following(args: argparse.Namespace) -> "tuple[Fact, ...]":
+    """Say where a layout was written, and what to do with it."""
+    gpus = f" --gpus {args.gpus}" if args.gpus else ""
+    if args.output is None:
+        words = "-v prints the command line; -o FILE writes its arguments for estimate --from FILE"
+        return (Fact("next", words),)
+    return (
+        Fact("written", f"{args.output}: all arguments but the data's; -v prints the command line"),
+        Fact("next", f"brimful simulate --from {args.output}{gpus}"),
+    )
 
 
 def _pins(args: argparse.Namespace) -> dict[str, tuple[int, ...]]:

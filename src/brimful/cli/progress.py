@@ -73,6 +73,12 @@ class Progress:
             self._said_s = now_s
             self.note(f"{self._what}: {stage}")
 
+    def note_stage(self, stage: str, share: float) -> None:
+        """Do as ``update`` does; where there is no terminal, say each stage in a line."""
+        if self._bar is None:
+            self.note(f"{self._what}: {stage}")
+        self.update(stage, share)
+
     def note(self, text: str) -> None:
         """Say a sentence: above the bar on a terminal, as a line of its own elsewhere."""
         if self._bar is not None:

@@ -63,16 +63,17 @@ def run(args: argparse.Namespace) -> int:
         content = {"schema": "brimful.rules/1", "job": job, "cluster": cluster, "rules": rows}
         show_json({**content, "strategy": subject.strategy, "plan": _plan_json(plan)})
         return 0
-    from brimful.show.rules import rule_facts, rules_summary
+    from brimful.show.rules import misfit_facts, rule_facts, rules_summary
     from brimful.show.summary import Fact
 
     summary = rules_summary(rows, job, cluster, about=about)
     if about:
-        show_summary(summary._replace(facts=summary.facts[1:2]))
+        show_summary(summary._replace(facts=(*misfit_facts(plan), *summary.facts[1:2])))
         show_facts(*rule_facts(rows, about))
     else:
         more = "-v prints every rule with its reason, --about 16 those with that in their words"
-        show_answer(summary, [Fact("next", more)])
+        facts = (*misfit_facts(plan), *summary.facts)
+        show_answer(summary._replace(facts=facts), [Fact("next", more)])
     if args.verbose:
         show("", *_tables(cluster, subject, why_none, rows))
     return 0

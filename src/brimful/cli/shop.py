@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
     from brimful.search.shop.looks import OnLook
-    from brimful.search.shop.values import Market, Option
+    from brimful.search.shop.values import Market
     from brimful.show.summary import Fact
 
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
@@ -163,15 +163,18 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     from brimful.search.shop.own import cheapest_owned
     from brimful.show.shop import shop_summary
     from brimful.show.summary import Fact
+    from brimful.units import shown_in
 
     asked = (shopped.job, shopped.found, shopped.limits, shopped.choice)
-    summary = shop_summary(*asked, shopped.owned)
+    with shown_in(args.currency):
+        summary = shop_summary(*asked, shopped.owned)
     taken = None if shopped.choice is None else shopped.choice.best
     if taken is not None:
         taken = cheapest_owned(shopped.found.owned, shopped.owned, shopped.limits, taken) or taken
     there = argparse.Namespace(**{**vars(args), "gpus": taken.gpus if taken else None})
-    below = [prices_fact(args, taken.kind if taken else None), *assumed_facts(there, shopped.job)]
-    below += money_facts(args, taken)
+    with shown_in(args.currency):
+        below = [prices_fact(args, taken.kind if taken else None)]
+    below += [*assumed_facts(there, shopped.job), *money_facts(args)]
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"
         below.append(Fact("next", words))
@@ -184,30 +187,31 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         show("", *shop_tables(shopped))
 
 
-def money_facts(args: argparse.Namespace, taken: "Option | None") -> "list[Fact]":
-    """Say in the user's own currency what is taken costs, and what there is to spend."""
+def money_facts(args: argparse.Namespace) -> "list[Fact]":
+    """Say at which rate amounts are told in the user's own currency."""
     from brimful.show.summary import Fact
-    from brimful.units import format_money
 
     if args.currency is None or args.currency.currency == DOLLARS:
         return []
-    usd = [] if taken is None or taken.predicted_usd is None else [taken.predicted_usd]
-    usd += [] if args.money_budget is None else [args.money_budget]
     name, rate = args.currency.currency.upper(), args.currency.amount
-    words = [f"{format_money(each)} are {each / rate:,.2f} {name}" for each in usd]
-    return [Fact("money", f"{'; '.join(words)}, at {rate:g}")] if words else []
+    return [Fact("money", f"1 {name} is {rate:g} USD, in which prices are; -v has all in USD")]
 
 
 def prices_fact(args: argparse.Namespace, taken: str | None = None) -> "Fact":
     """Say whose prices are compared, and what the other market asks for the GPU that is taken."""
     from brimful.cost.money import shipped_prices
     from brimful.show.summary import Fact
+    from brimful.units import format_money
 
     own = f"{args.prices}, else " if args.prices else ""
     date = shipped_prices(args.market).date
     other = "community" if args.market == "secure" else "secure"
     price = shipped_prices(other).gpus.get(taken or "")
-    there = "" if price is None else f"; {taken} by --market {other}: {price.usd_per_gpu_hour:.2f}"
+    there = (
+        ""
+        if price is None
+        else f"; {taken} by --market {other}: {format_money(price.usd_per_gpu_hour)}"
+    )
     return Fact("prices", f"{own}{_MARKETS[args.market]}, up to {date}{there}")
 
 
@@ -222,8 +226,13 @@ def shop(args: argparse.Namespace) -> "Shopped":
     kinds = kinds_from(args.kinds, prices)
     job = job_from(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
-    _trace(args, job, kinds)
-    found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
+    untold = _trace(args, job, kinds)
+    try:
+        found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
+    except UnknownMemoryError as error:
+        if not untold:
+            raise
+        raise UnknownMemoryError(f"{error}, and none can be traced here") from error
     choice = choose(found, limits)
     if args.max_gpus is None and limits.deadline_s and choice and choice.over_days:
         found = _market(args, job, kinds, prices, defaults.MOST_GPUS)
@@ -233,8 +242,12 @@ def shop(args: argparse.Namespace) -> "Shopped":
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
 
 
-def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> None:
-    """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run."""
+def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> str:
+    """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run.
+
+    Returns:
+        Why no formula covers it still; empty where one does.
+    """
     from brimful.cli.on_demand import traced_or_untold
     from brimful.cost.programs import kernels_of
     from brimful.hardware.gpus import load_cluster
@@ -246,7 +259,7 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> None:
     attention = usual.attention_from(args, job, None)
     asked = flags.Asked(job, one, pinned_strategy(Pins(), attention))
     several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
-    traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
+    return traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
 
 
 def job_from(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from brimful.cli import for_program
 from brimful.cli.output import show_facts
 from brimful.cli.proof import proof_of, proof_words
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
@@ -61,7 +62,8 @@ def tell_ways_out(
         ()
         if is_tight
         else chain(
-            _freed(searched, search),
+            _freed(searched, search, for_program.fixed_fields(args)),
+            _without_program(args, searched, search),
             _leaving(args, searched, search, budget),
             _sending(args, searched, budget),
         )
@@ -104,8 +106,53 @@ def _counted(args: argparse.Namespace, searched: "Solution") -> "Iterator[Fact]"
     yield from roomier(plan.job, least, spread)
 
 
-def _freed(searched: "Solution", search: "Search") -> "Iterator[WayOut]":
-    """Yield what fits on the same devices if what was fixed is free, and the same is learnt."""
+def _without_program(
+    args: argparse.Namespace, searched: "Solution", search: "Search"
+) -> "Iterator[WayOut]":
+    """Yield what fits here by this program's own loop, which keeps on the host what others do not.
+
+    Args:
+        args: The flags.
+        searched: What was found within what another program can be told.
+        search: How.
+    """
+    from brimful.search.offloading import solve_offloading
+    from brimful.search.ways_out import WayOut, reserved_word
+    from brimful.show.run import rate_words
+
+    pins, plan = search.pins, searched.plan
+    why = for_program.why_not_offloaded(args)
+    if not why or plan.estimate is None:
+        return
+    free = pins._replace(**dict.fromkeys(set(for_program.fixed_fields(args)) & {*pins._fields}))
+    try:
+        found = solve_offloading(
+            plan.job, search.cluster, free, attention=search.attention, objective=search.objective
+        )
+    except (InputError, UnsupportedError):
+        return
+    made, strategy = found.plan.estimate, found.plan.strategy
+    if made is None or not made.fits or reserved_word(made) == "no":
+        return
+    rate = f", {rate_words(plan.job, made.predicted_step_s)}" if made.predicted_step_s else ""
+    name = for_program.whose(args)
+    words = (
+        f"--for brimful --offload {strategy.offload} would fit here{rate}, by Brimful's own loop "
+        f"({name}: {why})"
+    )
+    yield WayOut(words, 0, math.inf, is_exact=True)
+
+
+def _freed(
+    searched: "Solution", search: "Search", told: tuple[str, ...] = ()
+) -> "Iterator[WayOut]":
+    """Yield what fits on the same devices if what was fixed is free, and the same is learnt.
+
+    Args:
+        searched: What was found.
+        search: How.
+        told: Fields that stay fixed, as another program is told nothing else of them.
+    """
     from brimful.offload import NONE
     from brimful.search.offloading import solve_offloading
     from brimful.search.space import Pins
@@ -117,6 +164,8 @@ def _freed(searched: "Solution", search: "Search") -> "Iterator[WayOut]":
     free = Pins(
         reference=pins.reference, allocator=pins.allocator, compile=pins.compile, offload=stays
     )
+    fixed = {*told} & {*pins._fields}
+    free = free._replace(**{field: getattr(pins, field) for field in fixed})
     if plan.estimate is None or search.also or pins == free:
         return
     try:

@@ -190,6 +190,15 @@ def told_short(reason: str) -> str:
     return f"no formula covers {what}" if is_named else reason.partition(";")[0]
 
 
+def told_beside(reason: str) -> str:
+    """Say what ``missing_formula`` says of a run beside one whose program was traced here.
+
+    Args:
+        reason: Of that run; how to have it traced is no news in the verb that does.
+    """
+    return "not traced here" if reason.endswith("trace it instead") else reason
+
+
 def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
     """Whether events were derived for what is kept on the host.
 

@@ -37,6 +37,7 @@ from brimful.strategy import Strategy, data_parallel, gathers, what_is_away, wor
 
 SaveMode = Literal["sync", "async"]
 STEPS, HAND_OVER = "steps", "hand-over"
+SAVING = "copy for saving"
 PHASES = (LOAD, RESUME, STEPS, SAVE, HAND_OVER)
 PROCESSES, DEVICES = "processes", "devices' memory"
 _ON_DEVICE = {LOAD: LOAD, RESUME: RESUME, STEPS: STEP_2, SAVE: SAVE, HAND_OVER: SAVE}
@@ -121,6 +122,18 @@ def host_memory(
     )
 
 
+def training_bytes(host: HostMemory) -> int:
+    """Return what a node's host needs as long as nothing is saved or handed over.
+
+    Copies for saving stay once they were made, and are needed for nothing else.
+
+    Args:
+        host: What was predicted of it.
+    """
+    steps = next((each.num_bytes for each in host.phases if each.phase == STEPS), 0)
+    return steps - sum(item.num_bytes for item in host.items if item.name == SAVING)
+
+
 def is_cut(strategy: Strategy) -> bool:
     """Whether no device holds the model whole, so that it is gathered to be handed over."""
     return gathers(strategy) or strategy.tp > 1
@@ -150,7 +163,7 @@ def _items(node: _Node, phase: str) -> Iterator[MemoryItem]:
         each.append(("checkpoint being read", _resumed_bytes(node), "one tensor at a time"))
     else:
         each.append(("batches", _batch_bytes(node), "tokens of a step and of the held-out sample"))
-        each.append(("copy for saving", _copy_bytes(node), _WHY_COPY[node.is_cpu]))
+        each.append((SAVING, _copy_bytes(node), _WHY_COPY[node.is_cpu]))
     if phase == HAND_OVER:
         each.append(("model handed over", _model_bytes(node), "on the host of the first process"))
     for name, num_bytes, why in each:

@@ -11,6 +11,7 @@ from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.files import read_whole
 
 AUTO = "auto"
+NVME = "nvme"
 _FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
 _DEPENDENT = {
     "precision": _FLAGS_OF_SCALE,
@@ -28,11 +29,13 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         flag: As argparse calls it.
         value: As argparse would have read it.
         key: Where in the file it stands.
+        is_each: Whether the value is that of one text in a micro-batch, and grows with them.
     """
 
     flag: str
     value: Any
     key: str
+    is_each: bool = False
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +46,14 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         left: Keys whose value is ``auto``.
         unread: Keys that are no part of a plan, each as ``key=value``.
         notes: What was read as something else than it says, in sentences.
+        on_disk: Keys of what it keeps on NVMe, each with ``optimizer`` or ``param``.
     """
 
     taken: tuple[Taken, ...]
     left: tuple[str, ...]
     unread: tuple[str, ...]
     notes: tuple[str, ...]
+    on_disk: tuple[tuple[str, str], ...] = ()
 
 
 class Leaves:
@@ -67,6 +72,7 @@ class Leaves:
         self.left: list[str] = []
         self.taken: list[Taken] = []
         self.notes: list[str] = []
+        self.on_disk: list[tuple[str, str]] = []
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -100,13 +106,22 @@ class Leaves:
             )
         return value
 
-    def place(self, key: str) -> str:
+    def place(self, key: str, what: str) -> str:
         """Take where something is kept: ``cpu``, or ``none`` where the device keeps it.
+
+        What is kept on NVMe passes through the host's memory, and is planned as if it stayed there.
+
+        Args:
+            key: Where that stands.
+            what: Is kept: ``optimizer`` or ``param``.
 
         Raises:
             UnsupportedError: It is anywhere else.
         """
         device = self.take(key, str, "none")
+        if device == NVME:
+            self.on_disk.append((key, what))
+            return "cpu"
         if device not in {"none", "cpu"}:
             raise UnsupportedError(
                 f"{self.path}: {key}={device} is not planned by this version, which keeps things "
@@ -119,13 +134,34 @@ class Leaves:
         if value is not None:
             self.taken.append(Taken(flag=flag, value=value, key=key))
 
+    def accumulate(self, steps: int, num_devices: int, key: str) -> None:
+        """Take how many micro-batches a step adds up, where nothing says how large one is.
+
+        Args:
+            steps: How many.
+            num_devices: That share a batch.
+            key: Where that stands.
+        """
+        if steps < 2:  # noqa: PLR2004 - which adds nothing up
+            return
+        batch = steps * num_devices
+        self.taken.append(Taken(flag="global_batch", value=batch, key=key, is_each=True))
+        self.notes.append(
+            f"{key}={steps} says no batch: planned for {steps} times a text on each GPU, or "
+            f"--micro-batch, {batch} of one text; --global-batch says another"
+        )
+
     def read(self) -> Read:
         """Return what was made of the file."""
         unread = tuple(
             f"{key}={json.dumps(value, default=str)}" for key, value in self.rest.items()
         )
         return Read(
-            taken=tuple(self.taken), left=tuple(self.left), unread=unread, notes=tuple(self.notes)
+            taken=tuple(self.taken),
+            left=tuple(self.left),
+            unread=unread,
+            notes=tuple(self.notes),
+            on_disk=tuple(self.on_disk),
         )
 
 

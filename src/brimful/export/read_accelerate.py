@@ -75,6 +75,7 @@ def _joined(one: Read, other: Read) -> Read:
         left=one.left + other.left,
         unread=one.unread + other.unread,
         notes=one.notes + other.notes,
+        on_disk=one.on_disk + other.on_disk,
     )
 
 
@@ -135,9 +136,11 @@ def _deepspeed(leaves: Leaves, num_devices: int) -> None:
     if num_devices > 1:
         leaves.say("zero", stage, key)
     away = {what: f"{_DEEPSPEED}.offload_{what}_device" for what in ("param", "optimizer")}
-    kept = [what for what, place in away.items() if leaves.place(place) == "cpu"]
+    kept = [what for what, place in away.items() if leaves.place(place, what) == "cpu"]
     if kept:
         what = {"param": "parameters", "optimizer": "optimizer"}[kept[0]]
         leaves.say("offload", what, away[kept[0]])
+    added = f"{_DEEPSPEED}.gradient_accumulation_steps"
+    leaves.accumulate(leaves.take(added, int, 1), num_devices, added)
     clip = f"{_DEEPSPEED}.gradient_clipping"
     leaves.say("clip", leaves.take(clip, float), clip)

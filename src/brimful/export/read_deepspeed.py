@@ -97,8 +97,8 @@ def _batches(leaves: Leaves, num_devices: int) -> None:
                 f"{leaves.path}: train_batch_size={whole} is not a multiple of {steps} steps x "
                 f"{num_devices} devices; correct it, or give --gpus"
             )
-    elif steps is not None:
-        leaves.notes.append(f"gradient_accumulation_steps={steps} alone says no batch; not taken")
+    elif steps is not None and whole is None:
+        leaves.accumulate(steps, num_devices, names[2])
     leaves.say("global_batch", whole, names[0])
     leaves.say("micro_batch", each, names[1])
 
@@ -109,7 +109,8 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
     stage = leaves.take(key, int, 0)
     if stage not in {0, 1, 2, 3}:
         raise InputError(f"{leaves.path}: {key} is {stage}; give 0, 1, 2 or 3")
-    away = [leaves.place(f"{_ZERO}.offload_{what}.device") for what in ("optimizer", "param")]
+    kept = ("optimizer", "param")
+    away = [leaves.place(f"{_ZERO}.offload_{what}.device", what) for what in kept]
     if away[1] == "cpu":
         leaves.say("offload", "parameters", f"{_ZERO}.offload_param.device")
     elif away[0] == "cpu":

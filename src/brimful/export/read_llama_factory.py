@@ -5,6 +5,7 @@ Source: ``src/llamafactory/hparams`` (``model_args.py``, ``data_args.py``, ``fin
 0.9.6.dev0 (commit ff6d4d1), whose defaults stand in for what a file does not say.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ MODEL = "model_name_or_path"
 _OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})
 _STAGES = {"sft": "chat", "pt": "causal-lm", "dpo": "dpo"}
 _LOSSES = frozenset({"sigmoid"})
-_RANK, _CUTOFF = 8, 2048
+_RANK, _CUTOFF, _EPOCHS = 8, 2048, 3.0
 """Its defaults."""
 _OF_PAIRS = {"pref_beta": "dpo_beta", "dpo_label_smoothing": "label_smoothing"}
 _PACKED, _SAME = {"quantization_method": "bnb", "quantization_type": "nf4"}, ("bitsandbytes",)
@@ -72,8 +73,29 @@ def read_llama_factory(
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
     _take_switched_optimizer(leaves)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
+    _length(leaves)
     _memory(leaves, num_devices, is_adapted=is_adapted)
     return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
+
+
+def _length(leaves: Leaves) -> None:
+    """Take how long the run is, where the file says how many rows there are at most."""
+    said = {each.flag: each.value for each in leaves.taken}
+    rows, batch = leaves.rest.get("max_samples"), said.get("global_batch")
+    if "steps" in said or not batch or rows is None or said.get("packing", "none") != "none":
+        return
+    leaves.take("max_samples", int)
+    sets = leaves.rest.get("dataset")
+    num = len(sets.split(",")) if isinstance(sets, str) else 1
+    epochs = leaves.take("num_train_epochs", float, _EPOCHS)
+    steps = math.ceil(num * rows / batch) * epochs
+    if not 1 <= steps <= MAX_COUNT:
+        return
+    leaves.say("steps", math.ceil(steps), "max_samples")
+    leaves.notes.append(
+        f"max_samples={rows} are the most rows of each of its {num} data sets: {math.ceil(steps)} "
+        f"steps at most, in {epochs:g} epochs"
+    )
 
 
 def _take_switched_optimizer(leaves: Leaves) -> None:

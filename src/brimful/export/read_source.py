@@ -7,6 +7,7 @@ from typing import Any
 from brimful.errors import FileFormatError
 from brimful.export import read_axolotl as axolotl
 from brimful.export import read_llama_factory as llama_factory
+from brimful.export import read_torchtitan as torchtitan
 from brimful.export import read_trainer as trainer
 from brimful.export.leaves import Read, load_json
 from brimful.export.read_accelerate import is_accelerate, read_accelerate
@@ -15,6 +16,26 @@ from brimful.export.read_deepspeed import read_settings
 from brimful.plan import load_yaml
 
 _YAML = {".yaml", ".yml"}
+_TOML = ".toml"
+_KINDS = {
+    ".py": "a program of Python's: brimful pretend runs it",
+    ".sh": "a script: brimful pretend runs the command that it starts",
+    ".ini": "an INI file",
+    ".cfg": "an INI file",
+    ".xml": "XML",
+    ".csv": "a table",
+    ".jsonl": "lines of JSON, as data are",
+    ".safetensors": "a file of weights",
+    ".gguf": "a file of weights",
+    ".ipynb": "a notebook",
+}
+"""Files that are nobody's settings, by their endings."""
+READ = (
+    "DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, Axolotl's "
+    "(base_model), LLaMA-Factory's or TRL's (model_name_or_path), the Trainer's "
+    "(per_device_train_batch_size) or torchtitan's TOML"
+)
+"""What is read, and by what each is known."""
 
 
 def model_of(path: Path) -> str:
@@ -24,6 +45,8 @@ def model_of(path: Path) -> str:
         FileFormatError: It cannot be read, or names no text.
     """
     content = _content(path)
+    if _is_toml(path):
+        return torchtitan.model_of(content)
     key = next((key for key in (axolotl.MODEL, trainer.MODEL) if key in content), None)
     if key is None:
         return ""
@@ -40,6 +63,13 @@ def program_of(path: Path) -> str:
         FileFormatError: It is none's that is known.
     """
     content = _content(path)
+    if _is_toml(path):
+        if torchtitan.is_torchtitan(content):
+            return "torchtitan"
+        raise FileFormatError(
+            f"{path} is TOML, and none of torchtitan's, which has sections training and "
+            f"parallelism; what is read is {READ}"
+        )
     if axolotl.is_axolotl(content):
         return "axolotl"
     if llama_factory.is_llama_factory(content):
@@ -50,15 +80,11 @@ def program_of(path: Path) -> str:
         return "trl" if trainer.MODEL in content else "hf-trainer"
     if path.suffix.lower() not in _YAML:
         return "deepspeed"
-    raise FileFormatError(
-        f"{path} is neither DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, "
-        f"Axolotl's (base_model), LLaMA-Factory's or TRL's (model_name_or_path) nor the Trainer's "
-        f"(per_device_train_batch_size); give one of these"
-    )
+    raise FileFormatError(f"{path} is none of what is read, which is {READ}; give one of these")
 
 
 def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
-    """Read Accelerate's, Axolotl's, LLaMA-Factory's, TRL's or the Trainer's file, or DeepSpeed's.
+    """Read the settings of another program.
 
     Args:
         path: Of the file.
@@ -75,8 +101,22 @@ def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
     return read(path, _content(path), **sizes)
 
 
+def _is_toml(path: Path) -> bool:
+    return path.suffix.lower() == _TOML
+
+
 def _content(path: Path) -> dict[str, Any]:
-    if path.suffix.lower() not in _YAML:
+    """Load a file by its kind.
+
+    Raises:
+        FileFormatError: It cannot be read, or is of a kind that is nobody's settings.
+    """
+    kind = path.suffix.lower()
+    if kind in _KINDS:
+        raise FileFormatError(f"{path} is {_KINDS[kind]}; what is read here is {READ}")
+    if _is_toml(path):
+        return torchtitan.load_toml(path)
+    if kind not in _YAML:
         return load_json(path, DEEPSPEED)
     content = load_yaml(path)
     return content if isinstance(content, dict) else {}
@@ -89,4 +129,5 @@ _READERS: dict[str, Callable[..., Read]] = {
     "trl": trainer.read_trainer,
     "hf-trainer": trainer.read_trainer,
     "deepspeed": read_settings,
+    "torchtitan": torchtitan.read_torchtitan,
 }

@@ -230,6 +230,7 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
         left=own.left + other.left,
         unread=own.unread + other.unread,
         notes=own.notes + other.notes,
+        on_disk=other.on_disk,
     )
 
 

@@ -45,6 +45,15 @@ def slowest_step_s(stages: Iterable[Layout], cluster: Cluster, *, overlaps: bool
     return math.inf if any(map(math.isnan, times)) else max(times)
 
 
+def sequence_flops(whole: Layout) -> float:
+    """Return the operations of one sequence, forward and backward, nothing computed again.
+
+    Args:
+        whole: A process that has all of a model, with one sequence at once.
+    """
+    return (1 + _BACKWARD) * sum(_flops(whole))
+
+
 def _step_s(at: Layout, cluster: Cluster, *, overlaps: bool) -> float:
     device = cluster.device
     precision: Precision = "bf16" if at.is_half else "fp32"

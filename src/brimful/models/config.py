@@ -84,6 +84,7 @@ def _with_nearest(error: InputError, name_or_path: str) -> InputError:
     near, what, on_top = names.without_qualifiers(name_or_path)
     if not near:
         near, what = names.nearest_by_name(name_or_path, frozenset(ARCHITECTURES))
+        on_top = names.IMAGES if names.sees(name_or_path) else on_top
     if not near:
         return error
     return type(error)(
@@ -200,7 +201,48 @@ def _model_type(name: str, config: dict[str, Any]) -> str:
     ours = isinstance(model_type, str) and model_type in {*ARCHITECTURES, MODULE}
     if ours or (isinstance(model_type, str) and generic.is_known(model_type)):
         return str(model_type)
-    raise generic.unknown_type(name, model_type, tuple(sorted(ARCHITECTURES)))
+    error = generic.unknown_type(name, model_type, tuple(sorted(ARCHITECTURES)))
+    near = _language_part(config)
+    if not near:
+        raise error
+    what = f"{name} is of type {model_type}, which reads images or sounds and is not planned"
+    raise ModelConfigError(
+        f"{what}; its language part has the sizes of {near}",
+        nearest={"model": near},
+        on_top=names.IMAGES,
+    )
+
+
+_USUAL_VOCABULARY = 32_000
+"""Of a Llama's configuration that leaves it out."""
+_LANGUAGE_SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
+
+
+def _language_part(config: dict[str, Any]) -> str:
+    """Return the known model of the sizes of a model's language part; empty: there is none.
+
+    What other libraries' classes make of ``text_config`` they do not say in the file: what it
+    leaves out is the same in both.
+    """
+    part = config.get("text_config")
+    if not isinstance(part, dict) or not {"vision_config", "audio_config"} & {*config}:
+        return ""
+    sizes = {field: part[field] for field in _LANGUAGE_SIZES if field in part}
+    if not {"hidden_size", "num_hidden_layers"} <= {*sizes}:
+        return ""
+    kind = part.get("model_type")
+    alike = [
+        known
+        for known, entry in registry().items()
+        if all(entry["config"].get(field) == size for field, size in sizes.items())
+    ]
+
+    def unlikeness(known: str) -> tuple[bool, int]:
+        entry = registry()[known]
+        words = entry["config"].get("vocab_size", 0)
+        return entry["model_type"] != kind, abs(words - part.get("vocab_size", _USUAL_VOCABULARY))
+
+    return min(alike, key=unlikeness, default="")
 
 
 def check_model(spec: ModelSpec) -> ModelSpec:

@@ -79,6 +79,12 @@ _HYBRID = re.compile(
     r"|kimi-?linear|ring.*linear"
 )
 """Families some of whose blocks attend, and some are state spaces, convolutions or linear."""
+_SEES = re.compile(
+    r"llava|vila(?![a-z])|intern-?vl|pali-?gemma|idefics|smol-?vlm|vlm|-vl(?![a-z])|pixtral|molmo"
+    r"|minicpm-?v|moondream|fuyu|blip|kosmos|aya-?vision|vision|glm-?4\.?\d?v|ovis|chameleon|bunny"
+    r"|ultravox|voxtral|audio|omni"
+)
+"""Families and words of models that read images or sounds, whose encoder comes on top."""
 _STATE_SPACE = re.compile(r"mamba|rwkv|retnet|hyena|xlstm|recurrentgemma|griffin|state-?space")
 """Families without attention; hybrids' names may hold these words."""
 _MOST_LISTED = 12
@@ -246,6 +252,11 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     sort = ", and is a mixture of experts" if parts.active else ""
     said = f"by its name it has {format_count(counts[0])} parameters{sort}"
     return near, f"{said}; the nearest is {near} ({size}), whose blocks may be others"
+
+
+def sees(text: str) -> bool:
+    """Whether a name is that of a model that reads images or sounds too."""
+    return bool(_SEES.search(text.lower()))
 
 
 def unlike(text: str, near: str) -> str:

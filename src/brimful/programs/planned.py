@@ -8,13 +8,14 @@ from msgspec.structs import replace
 
 from brimful.cost.outside import room_of
 from brimful.errors import InputError, UnsupportedError
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.hardware.cuda_chips import version_of
 from brimful.job import Job
 from brimful.megatron.arguments import model_arguments
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.layout import Layout
 from brimful.megatron.search import Asked, search
+from brimful.megatron.speed import sequence_flops
 from brimful.megatron.states import parameters
 from brimful.models.config import exact_count
 from brimful.programs.base import flags_of
@@ -41,6 +42,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         num_replicas: That each have a model of their own.
         predicted_step_s: Of a step.
         predicted_tokens_per_s: Of all GPUs.
+        predicted_mfu: Share of the data sheet's rate that the model's operations alone take.
         predicted_peak_allocated_bytes: Of the fullest process, as ``torch.cuda`` counts blocks.
         predicted_peak_reserved_bytes: What its allocator holds at most, by its replay.
         capacity_bytes: What the allocator can have there whatever lies outside of it, less 4 %.
@@ -58,6 +60,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     num_replicas: int
     predicted_step_s: float
     predicted_tokens_per_s: float
+    predicted_mfu: float
     predicted_peak_allocated_bytes: int
     predicted_peak_reserved_bytes: int
     capacity_bytes: int
@@ -115,6 +118,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         )
     fullest = max(found.peaks, key=lambda each: each.predicted_peak_reserved_bytes)
     refused = found.refused
+    rate = matrix_rate(cluster.device, "bf16") * cluster.num_devices
     return Planned(
         arguments=(*fixed, *best.flags),
         layout=best.flags,
@@ -122,6 +126,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         num_replicas=best.stages[0].dp,
         predicted_step_s=best.step_s,
         predicted_tokens_per_s=job.global_batch * job.seq_len / best.step_s,
+        predicted_mfu=job.global_batch * sequence_flops(plain) / (best.step_s * rate),
         predicted_peak_allocated_bytes=fullest.predicted_peak_allocated_bytes,
         predicted_peak_reserved_bytes=fullest.predicted_peak_reserved_bytes,
         capacity_bytes=capacity,

@@ -74,15 +74,32 @@ def ledger_table(rows: tuple[LedgerRow, ...]) -> "Table":
 
 def naive_cells(row: LedgerRow) -> tuple[str, ...]:
     """Spell the run that the first row starts at."""
-    peak, step = row.peak_before_bytes, row.step_before_s
+    step = row.step_before_s
     return (
         "the naive run",
         "",
-        UNKNOWN if peak is None else format_bytes(peak),
+        _peak_words(row),
         "",
         UNKNOWN if step is None else format_seconds(step),
-        _fit(peak, row.usable_bytes),
+        _naive_fit(row),
     )
+
+
+def _peak_words(row: LedgerRow) -> str:
+    """Spell the peak that a row starts at: what is at least there where nothing predicts it."""
+    peak, least = row.peak_before_bytes, row.least_before_bytes
+    if peak is None:
+        return UNKNOWN if least is None else f"> {format_bytes(least)}"
+    return format_bytes(peak)
+
+
+def _naive_fit(row: LedgerRow) -> str:
+    peak, least = row.peak_before_bytes, row.least_before_bytes
+    if peak is not None or least is None:
+        return _fit(peak, row.usable_bytes)
+    short = least - row.usable_bytes
+    over = f", short by {format_bytes(short)} by these alone" if short > 0 else ""
+    return f"parameters, gradients and optimizer state{over}; activations are not traced here"
 
 
 def cells(row: LedgerRow) -> tuple[str, ...]:
@@ -90,12 +107,22 @@ def cells(row: LedgerRow) -> tuple[str, ...]:
     change = f"{row.before} -> {row.after}" if row.before else row.after
     return (
         f"{'* ' if row.owner != 'planner' else ''}{row.switch} {change}",
-        UNKNOWN if row.saved_bytes is None else format_bytes(row.saved_bytes),
+        _saved_words(row),
         format_bytes(row.peak_after_bytes),
         signed_seconds(row.added_s),
         UNKNOWN if row.step_after_s is None else format_seconds(row.step_after_s),
         f"{_fit(row.peak_after_bytes, row.usable_bytes)}; {row.reason}".rstrip("; "),
     )
+
+
+def _saved_words(row: LedgerRow) -> str:
+    """Spell what a row saves; at least that, where what it starts at is a bound."""
+    if row.saved_bytes is not None:
+        return format_bytes(row.saved_bytes)
+    least = row.least_before_bytes
+    if least is None or least <= row.peak_after_bytes:
+        return UNKNOWN
+    return f"> {format_bytes(least - row.peak_after_bytes)}"
 
 
 def signed_seconds(added_s: float | None) -> str:

@@ -29,12 +29,22 @@ UNKNOWN = "-"
 
 
 def precision_tables(examined: Examination) -> "Group":
-    """Lay out findings, advice, and the numbers that both rest on."""
+    """Lay out findings, advice, and then the numbers that both rest on."""
     from rich.console import Group
     from rich.text import Text
 
     blank = Text("")
-    parts: list[RenderableType] = [_numbers(examined), blank]
+    found = [f"{finding.fault}: {finding.text}" for finding in examined.findings]
+    title = f"Findings ({len(found)})" if found else "Findings"
+    pairs = [(advice.topic, advice.text) for advice in examined.advice]
+    parts: list[RenderableType] = [
+        bullets(title, found[:NUM_SHOWN] + _more(found)),
+        blank,
+        _numbers(examined),
+        blank,
+        pairs_table(pairs, title="Advice"),
+        blank,
+    ]
     for kind in SHOWN:
         rows = _newest(examined, kind)
         if rows:
@@ -43,11 +53,7 @@ def precision_tables(examined: Examination) -> "Group":
     lost = _lost(examined)
     if lost.row_count:
         parts += [lost, blank]
-    pairs = [(advice.topic, advice.text) for advice in examined.advice]
-    parts += [pairs_table(pairs, title="Advice"), blank]
-    found = [f"{finding.fault}: {finding.text}" for finding in examined.findings]
-    title = f"Findings ({len(found)})" if found else "Findings"
-    return Group(*parts, bullets(title, found[:NUM_SHOWN] + _more(found)))
+    return Group(*parts[:-1])
 
 
 def _more(found: Sequence[str]) -> list[str]:

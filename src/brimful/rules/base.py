@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from brimful.rules.subject import Subject
+from brimful.units import GIB
 
 Verdict = Literal["holds", "holds only when", "wrong", "not checkable here", "unknown"]
 """``not checkable here``: no arithmetic can tell. ``unknown``: no formula of ours covers it yet."""
@@ -13,8 +14,6 @@ TOLERANCE = 0.1
 """A rule of thumb holds where its figure is within this share of ours."""
 FAR = 10
 """Relative errors beyond this are no figure that anybody needs."""
-GB = 1e9
-"""Rules say GB; on both sides of this comparison it is 1e9 bytes."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,9 +115,9 @@ def stated(
     return Finding(says=says, ours=ours, verdict=verdict, error=error, why=why)
 
 
-def gigabytes(num_bytes: float) -> str:
-    """Print decimal gigabytes, as rules do."""
-    return f"{num_bytes / GB:.4g} GB"
+def gibibytes(num_bytes: float) -> str:
+    """Print GiB, as everywhere; rules that say GB mean 1e9 bytes, of which one is 0.93 GiB."""
+    return f"{num_bytes / GIB:.4g} GiB"
 
 
 def percent(share: float) -> str:
@@ -132,9 +131,10 @@ def times(factor: float) -> str:
 
 
 def verdict_words(checked: Checked) -> str:
-    """Spell a verdict with its error: ``wrong by +38 %``."""
+    """Spell a verdict with its error: ``wrong: 38 % too high``."""
     if checked.error is not None and checked.verdict == "wrong" and abs(checked.error) > FAR:
         return "wrong by far"
     if checked.verdict == "wrong" and checked.error is not None:
-        return f"wrong by {checked.error:+.0%}".replace("%", " %")
+        way = "high" if checked.error > 0 else "low"
+        return f"wrong: {percent(abs(checked.error))} too {way}"
     return checked.verdict

@@ -3,7 +3,7 @@
 from brimful.cost.states import held_bytes
 from brimful.models.config import layout_of
 from brimful.models.layout import parts
-from brimful.rules.base import Finding, Rule, compare, gigabytes
+from brimful.rules.base import Finding, Rule, compare, gibibytes
 from brimful.rules.subject import (
     DEVICES_PER_NODE,
     Subject,
@@ -88,8 +88,8 @@ def _accelerate(subject: Subject) -> Finding:
     return compare(
         accelerate_bytes(num_parameters(job)),
         peak(run(subject, job)),
-        gigabytes,
-        why=f"it counts no activations: {gigabytes(held_bytes(job))} held is exactly its figure",
+        gibibytes,
+        why=f"it counts no activations: {gibibytes(held_bytes(job))} held is exactly its figure",
         rung="predicted, fp32",
     )
 
@@ -101,7 +101,7 @@ def _zero2(subject: Subject) -> Finding:
     return compare(
         says,
         peak(made),
-        gigabytes,
+        gibibytes,
         why=f"model states on {DEVICES_PER_NODE} devices; activations are left out",
     )
 
@@ -115,7 +115,7 @@ def _zero3(subject: Subject) -> Finding:
     return compare(
         says,
         peak(made),
-        gigabytes,
+        gibibytes,
         why=f"model states on {DEVICES_PER_NODE} devices, one gathered matrix; FSDP gathers a "
         f"whole block and the next one, and activations are left out",
     )
@@ -126,7 +126,7 @@ def _eleuther(subject: Subject) -> Finding:
     return compare(
         eleuther_bytes(num_parameters(job), _activations_of(subject)),
         peak(run(subject, job, attention="eager")),
-        gigabytes,
+        gibibytes,
         why="states are exact; logits and their gradients, of vocabulary size, are not in it, and "
         "its activations are those of GPT with dropout and an MLP of 4 x",
         rung="predicted, bf16-master, eager attention",
@@ -139,7 +139,7 @@ def _korthikanti(subject: Subject) -> Finding:
     return compare(
         _activations_of(subject),
         saved * subject.strategy.micro_batch,
-        gigabytes,
+        gibibytes,
         why="it is Megatron's GPT: dropout masks, GELU, four times as wide an MLP; gated MLPs, "
         "RMSNorm in fp32 and grouped heads that are repeated save something else",
         rung="predicted, bf16, eager attention",
@@ -152,7 +152,7 @@ def _half_again(subject: Subject) -> Finding:
     return compare(
         OVERHEAD * held_bytes(job),
         peak(made),
-        gigabytes,
+        gibibytes,
         why=f"the factor is {peak(made) / held_bytes(job):.3g} here, at "
         f"micro_batch={subject.strategy.micro_batch} and seq_len={job.seq_len}; it grows with both",
         rung=f"predicted, {job.precision}",

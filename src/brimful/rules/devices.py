@@ -12,7 +12,7 @@ from brimful.rules.base import (
     Finding,
     Rule,
     compare,
-    gigabytes,
+    gibibytes,
     stated,
     times,
 )
@@ -102,9 +102,9 @@ def _zero_7b(subject: Subject) -> Finding:
     found = compare(
         280e9,
         whole,
-        gigabytes,
+        gibibytes,
         why=f"the eighth is right, the whole is not: 40 B per parameter is no recipe, and with 16 "
-        f"the share on {NUM} devices is {gigabytes(whole / NUM)} before activations and gathers",
+        f"the share on {NUM} devices is {gibibytes(whole / NUM)} before activations and gathers",
         rung="held, llama-2-7b",
     )
     return msgspec.structs.replace(found, says=f"280 GB, {280 / NUM:.0f} GB of {NUM}")
@@ -119,7 +119,7 @@ def _tensor(subject: Subject) -> Finding:
     return stated(
         "holds only when",
         says="a layer fits one card",
-        ours=f"the largest layer holds {gigabytes(block)} of {gigabytes(usable)}",
+        ours=f"the largest layer holds {gibibytes(block)} of {gibibytes(usable)}",
         why="the batch is too small to shard over data and the link as fast as NVLink; that a "
         "layer fits decides nothing, since nearly every layer of every model does",
     )
@@ -134,8 +134,8 @@ def _pipeline(subject: Subject) -> Finding:
     return stated(
         "holds only when" if exceeds and made.fits else "holds",
         says="pipeline" if exceeds else "no pipeline",
-        ours=f"{gigabytes(whole)} held, {gigabytes(usable)} usable; ZeRO-3 on {NUM} "
-        f"{'fits' if made.fits else 'does not fit'} with {gigabytes(peak(made))}",
+        ours=f"{gibibytes(whole)} held, {gibibytes(usable)} usable; ZeRO-3 on {NUM} "
+        f"{'fits' if made.fits else 'does not fit'} with {gibibytes(peak(made))}",
         why="the network is slow: sharding answers the same need without a bubble, and stages "
         "send activations only",
     )
@@ -151,7 +151,7 @@ def _staged(subject: Subject) -> Finding:
         "not checkable here",
         says="tp=8, pp=16",
         ours=f"{'divides' if divides else 'does not divide'} {model.num_heads} heads, "
-        f"{model.num_kv_heads} key-value heads, {model.num_layers} layers; {gigabytes(share)} "
+        f"{model.num_kv_heads} key-value heads, {model.num_layers} layers; {gibibytes(share)} "
         f"held a device",
         why="it can run; whether anybody ran it so is not for arithmetic to say",
     )
@@ -185,7 +185,7 @@ def _row_words(row: LedgerRow) -> str:
     pays = ""
     if added is not None:
         pays = f" and {'costs' if added > 0 else 'saves'} {format_seconds(abs(added))} a step"
-    return f"{row.switch} {'saves' if saved >= 0 else 'adds'} {gigabytes(abs(saved))}{pays}"
+    return f"{row.switch} {'saves' if saved >= 0 else 'adds'} {gibibytes(abs(saved))}{pays}"
 
 
 def _budget(subject: Subject) -> Finding:
@@ -217,7 +217,7 @@ def _int8_after(subject: Subject) -> Finding:
     return stated(
         "holds",
         says="a step of its own",
-        ours=f"{gigabytes(trained)} after bf16-mixed, {gigabytes(num)} in int8",
+        ours=f"{gibibytes(trained)} after bf16-mixed, {gibibytes(num)} in int8",
         why="mixed precision leaves fp32 weights behind, none of them in 8 bits",
     )
 

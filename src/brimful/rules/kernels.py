@@ -10,7 +10,7 @@ from brimful.rules.base import (
     Rule,
     compare,
     compare_range,
-    gigabytes,
+    gibibytes,
     percent,
     stated,
     times,
@@ -46,8 +46,8 @@ def _saves(subject: Subject) -> Finding:
         (0.5, 0.8),
         1 - saved[1] / saved[0],
         percent,
-        why=f"of what blocks save, {gigabytes(saved[0])} a sequence; of the whole peak "
-        f"it is {percent(whole)}, {gigabytes(peak(plain))} to {gigabytes(peak(recomputed))}, since "
+        why=f"of what blocks save, {gibibytes(saved[0])} a sequence; of the whole peak "
+        f"it is {percent(whole)}, {gibibytes(peak(plain))} to {gibibytes(peak(recomputed))}, since "
         f"what is held stays",
     )
 
@@ -101,7 +101,7 @@ def _gpt3(subject: Subject) -> Finding:
         0.78,
         1 - peak(saved) / peak(plain),
         percent,
-        why=f"{gigabytes(peak(plain))} to {gigabytes(peak(saved))} with micro_batch={batch}: the "
+        why=f"{gibibytes(peak(plain))} to {gibibytes(peak(saved))} with micro_batch={batch}: the "
         f"16 B per parameter of either recipe stay; of what blocks save it takes "
         f"{percent(1 - sequence[1] / sequence[0])}",
     )
@@ -121,7 +121,7 @@ def _offload(subject: Subject) -> Finding:
         says=f"{'no need' if rule_fits else 'offload'}: the GPU has {have:.2g} x",
         ours=f"{'fits' if found.fits else 'does not fit'} without: the smallest peak of any "
         f"strategy is {peak(found) / parameters:.2g} x",
-        why=f"parameters in 16 bits are {gigabytes(parameters)}; {job.precision} holds gradients "
+        why=f"parameters in 16 bits are {gibibytes(parameters)}; {job.precision} holds gradients "
         f"and moments besides. brimful simulate --offload parameters says what is left of it",
     )
 
@@ -144,7 +144,7 @@ def _flash(subject: Subject) -> Finding:
         times,
         why=f"1.3 to 2 x is said of the first, 2 to 4 x of the second, which PyTorch has; it "
         f"hangs on the sequence, here {job.seq_len}. It also saves "
-        f"{gigabytes(peak(eager) - peak(fused))} of the peak",
+        f"{gibibytes(peak(eager) - peak(fused))} of the peak",
     )
 
 

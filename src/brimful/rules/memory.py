@@ -12,7 +12,7 @@ from brimful.rules.base import (
     Finding,
     Rule,
     compare,
-    gigabytes,
+    gibibytes,
     percent,
     stated,
     times,
@@ -48,10 +48,10 @@ def _parts(subject: Subject) -> Finding:
     return compare(
         12 * num,
         master,
-        gigabytes,
+        gibibytes,
         why=f"70e9 x 2 B is 140 GB = {70e9 * 2 / 2**30:.1f} GiB, one size in two units. 12 B per "
         f"parameter is no recipe of PyTorch's: moments of 4 B each come with fp32 masters of 4 B "
-        f"more (16), and without masters they are of 2 B each (8: {gigabytes(pure)})",
+        f"more (16), and without masters they are of 2 B each (8: {gibibytes(pure)})",
         rung="held between steps, bf16-master",
     )
 
@@ -63,7 +63,7 @@ def _formula(subject: Subject) -> Finding:
     return compare(
         num_parameters(job) * 6 * HALF * OVERHEAD,
         peak(made),
-        gigabytes,
+        gibibytes,
         why=f"AdamW in pure 16 bits holds {states / num_parameters(job):.3g} B per parameter, not "
         f"12; and the rest is no constant share: here the peak is {peak(made) / states:.3g} x what "
         f"is held, at micro_batch={subject.strategy.micro_batch}, seq_len={job.seq_len}",
@@ -83,7 +83,7 @@ def _linear(subject: Subject) -> Finding:
         peak(run(subject, small)) / peak(run(subject, large)),
         lambda share: f"{share:.3g} of llama-2-70b",
         why=f"what is held between steps is linear, what a forward saves goes with width x depth "
-        f"x tokens. A 13B model holds {gigabytes(thirteen)} in bf16-mixed before any activation, "
+        f"x tokens. A 13B model holds {gibibytes(thirteen)} in bf16-mixed before any activation, "
         f"not under 200",
     )
 
@@ -111,10 +111,10 @@ def _weights(subject: Subject) -> Finding:
     ours = [held(full(subject, name)).parameters for name in ("fp32", "bf16")]
     return stated(
         "holds",
-        says=f"{gigabytes(4 * num)} against {gigabytes(2 * num)}",
-        ours=f"{gigabytes(ours[0])} against {gigabytes(ours[1])}, counted",
-        why=f"exact in decimal GB; a 7B Llama 2 has {seven / 1e9:.2f}e9 parameters, so "
-        f"{gigabytes(4 * seven)} and {gigabytes(2 * seven)}",
+        says=f"{gibibytes(4 * num)} against {gibibytes(2 * num)}",
+        ours=f"{gibibytes(ours[0])} against {gibibytes(ours[1])}, counted",
+        why=f"exact, of GB as of 1e9 bytes; a 7B Llama 2 has {seven / 1e9:.2f}e9 parameters, so "
+        f"{gibibytes(4 * seven)} and {gibibytes(2 * seven)}",
     )
 
 
@@ -127,7 +127,7 @@ def _lora_saves(subject: Subject) -> Finding:
         1 - peak(adapted) / peak(whole),
         percent,
         why=f"adapters of rank 16 take gradients and optimizer state away, not activations: "
-        f"{gigabytes(peak(whole))} becomes {gigabytes(peak(adapted))} at "
+        f"{gibibytes(peak(whole))} becomes {gibibytes(peak(adapted))} at "
         f"micro_batch={subject.strategy.micro_batch}, seq_len={subject.job.seq_len}",
     )
 
@@ -140,7 +140,7 @@ def _lora_sum(subject: Subject) -> Finding:
     return compare(
         says,
         peak(run(subject, job)),
-        gigabytes,
+        gibibytes,
         why=f"adapters of rank 16 on every linear layer are {100 * num_trained(job) / num:.2f} % "
         f"of the parameters, and the sum leaves activations out, which flow through the whole base",
         rung="predicted, bf16",
@@ -155,8 +155,8 @@ def _qlora_gigabyte(subject: Subject) -> Finding:
     return compare(
         num * 1.0,
         peak(made),
-        gigabytes,
-        why=f"what is held is {held_now / num:.2f} B a parameter, {gigabytes(held_now)}: layers in "
+        gibibytes,
+        why=f"what is held is {held_now / num:.2f} B a parameter, {gibibytes(held_now)}: layers in "
         f"4 bits, the rest in 16; with full checkpointing one block's activations and the logits "
         f"come on top, at micro_batch={subject.strategy.micro_batch}, "
         f"seq_len={subject.job.seq_len}",
@@ -202,7 +202,7 @@ def _qat(subject: Subject) -> Finding:
     return stated(
         "wrong",
         says="less memory in training",
-        ours=f"at least {gigabytes(held_bytes(job))} held, as without it",
+        ours=f"at least {gibibytes(held_bytes(job))} held, as without it",
         why="training aware of quantisation rounds on the fly and keeps whole weights, gradients "
         "and moments; what it saves, it saves afterwards, in inference",
     )
@@ -218,7 +218,7 @@ def _moe_saves(subject: Subject) -> Finding:
     return stated(
         "wrong",
         says="80 % less",
-        ours=f"0 %: all of {gigabytes(held_bytes(job))} is held",
+        ours=f"0 %: all of {gibibytes(held_bytes(job))} is held",
         error=0.2 - 1,
         why=f"{model.name} computes with {active / 1e9:.3g} of {total / 1e9:.4g}e9 parameters per "
         f"token ({percent(1 - active / total)} less work), but any token may ask for any expert: "
@@ -234,10 +234,10 @@ def _moe_equivalent(subject: Subject) -> Finding:
     return compare(
         500e9,
         held_bytes(job),
-        gigabytes,
+        gibibytes,
         why=f"active parameters decide the work, not the memory; and the "
         f"{active_parameters(model) / 1e9:.3g}e9 active ones hold what is shared already. LoRA's "
-        f"frozen base alone is {gigabytes(base)} in 16 bits, not 110",
+        f"frozen base alone is {gibibytes(base)} in 16 bits, not 110",
         rung="held between steps, qwen3-235b-a22b",
     )
 
@@ -305,7 +305,7 @@ MEMORY_RULES = (
     ),
     Rule(
         "qlora-gigabyte", ADAPTERS,
-        "QLoRA needs about as many gigabytes as the model has billions of parameters",
+        "QLoRA needs about as many gibibytes as the model has billions of parameters",
         "7B: 7 GB", _qlora_gigabyte,
     ),
     Rule(

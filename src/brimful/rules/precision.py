@@ -16,7 +16,7 @@ from brimful.rules.base import (
     Rule,
     compare,
     compare_range,
-    gigabytes,
+    gibibytes,
     percent,
     stated,
     times,
@@ -56,8 +56,8 @@ def _half(subject: Subject) -> Finding:
         1 - peak(half) / peak(whole),
         percent,
         why=f"autocast keeps fp32 parameters, gradients and moments and adds 16-bit copies of "
-        f"weights; what shrinks is what blocks save, {gigabytes(saved[0])} a sequence to "
-        f"{gigabytes(saved[1])}. Quality: validation/quality.json has recipes of one "
+        f"weights; what shrinks is what blocks save, {gibibytes(saved[0])} a sequence to "
+        f"{gibibytes(saved[1])}. Quality: validation/quality.json has recipes of one "
         f"precision only",
     )
 

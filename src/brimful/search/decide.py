@@ -47,14 +47,17 @@ def _node(depth: int, row: LedgerRow) -> Decision:
     return Decision(
         depth=depth,
         question=f"Does {name} fit?" if depth == 0 else "Does it fit now?",
-        answer=_fit(row.peak_before_bytes, row.usable_bytes),
+        answer=_fit(row.peak_before_bytes, row.usable_bytes, row.least_before_bytes),
         action=_action(row),
     )
 
 
-def _fit(peak_bytes: int | None, usable_bytes: int) -> str:
+def _fit(peak_bytes: int | None, usable_bytes: int, least_bytes: int | None = None) -> str:
     if peak_bytes is None:
-        return "Unknown: no formula covers that run."
+        if least_bytes is None or least_bytes <= usable_bytes:
+            return "Unknown: no formula covers that run."
+        states = f"{format_bytes(least_bytes)} of parameters, gradients and optimizer state"
+        return f"No: {states}, short by {format_bytes(least_bytes - usable_bytes)} before the rest."
     peak = format_bytes(peak_bytes)
     if peak_bytes <= usable_bytes:
         return f"Yes: {peak}, {format_bytes(usable_bytes - peak_bytes)} to spare."

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from brimful.cost.formula import told_beside
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import check_job
@@ -95,7 +96,7 @@ def _unknown(offer: Offer, why: str) -> Gain:
         peak_bytes=None,
         step_s=None,
         fits=None,
-        words=f"unknown: {why}",
+        words=f"unknown: {told_beside(why)}",
     )
 
 

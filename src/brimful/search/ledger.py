@@ -10,9 +10,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from brimful.cost.estimate import estimate
+from brimful.cost.formula import told_beside
+from brimful.cost.least import least_bytes, least_on_device, spread_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
+from brimful.models.config import exact_count
 from brimful.plan import Estimate, PhasePeak
 from brimful.strategy import Strategy, check_strategy, default_reference, world_size
 from brimful.techniques.optimizers import DEFAULT
@@ -56,6 +59,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         owner: Whose choice it is.
         peak_before_bytes: Predicted peak until then; None: no formula covers that run.
         peak_after_bytes: Predicted peak from then on.
+        least_before_bytes: What its states take at least until then, where no peak is predicted.
         step_before_s: Predicted seconds per step until then; None: unknown.
         step_after_s: The same from then on.
         usable_bytes: What tensors may take.
@@ -74,6 +78,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     usable_bytes: int
     reason: str
     rivals: tuple[Rival, ...]
+    least_before_bytes: int | None = None
 
     @property
     def saved_bytes(self) -> int | None:
@@ -208,7 +213,21 @@ def predict(point: Point, cluster: Cluster) -> Estimate | str:
         check_strategy(point.job, point.strategy)
         return estimate(point.job, cluster, point.strategy)
     except (UnsupportedError, InputError) as error:
-        return str(error)
+        return told_beside(str(error))
+
+
+def _least(point: Point) -> int | None:
+    """Return what the states of a run without an estimate take of each device at least."""
+    count, strategy = exact_count(point.job.model), point.strategy
+    if count is None or strategy.tp * strategy.pp > 1:
+        return None
+    spread = spread_of(
+        world_size(strategy),
+        strategy.zero,
+        replicas=strategy.dp_replicate,
+        offload=strategy.offload,
+    )
+    return least_on_device(least_bytes(point.job, count), spread).total
 
 
 def _walk(cluster: Cluster, start: Point, chains: list[list[Move]]) -> Iterator[LedgerRow]:
@@ -357,6 +376,7 @@ def _row(known: Known, chosen: Option, rivals: tuple[Rival, ...]) -> LedgerRow:
         usable_bytes=after.usable_bytes,
         reason="; ".join(_reasons(known, before, after)),
         rivals=rivals,
+        least_before_bytes=None if before else _least(known.point),
     )
 
 
@@ -375,7 +395,8 @@ def _reasons(known: Known, before: Estimate | None, after: Estimate) -> Iterator
     elif found := reason(before, after):
         yield found
     if known.why:
-        yield f"together, because {known.since[0].switch} alone is unknown: {known.why}"
+        why = "" if known.why == known.made else f": {known.why}"
+        yield f"together, because {known.since[0].switch} alone is unknown{why}"
 
 
 def _values(start: Point, end: Point, moves: tuple[Move, ...]) -> tuple[str, str]:

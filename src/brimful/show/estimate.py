@@ -62,7 +62,7 @@ def estimate_summary(
         subject_words(job, cluster),
         on_each(meter_of(estimate), cluster.num_devices, cluster.device.kernels),
         (
-            *host_facts(host, meter_of(estimate)),
+            *host_facts(host, meter_of(estimate), estimate),
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
             *around.fixes,

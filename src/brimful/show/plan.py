@@ -91,7 +91,7 @@ def plan_summary(
         subject_words(plan.job, plan.cluster),
         on_each(meter, plan.cluster.num_devices, plan.cluster.device.kernels),
         (
-            *host_facts(host, meter),
+            *host_facts(host, meter, made),
             *tight,
             settings,
             *(host_needs(made) if fits else _offloaded(found)),

@@ -2,11 +2,12 @@
 
 import re
 
+from brimful.cost.host import training_bytes
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
 from brimful.job import Job
-from brimful.plan import Estimate, Plan, PredictedReserved
+from brimful.plan import Estimate, HostMemory, Plan, PredictedReserved
 from brimful.rungs import (
     GRADIENTS,
     OPTIMIZER_STATE,
@@ -90,18 +91,25 @@ def host_meter(estimate: Estimate | None) -> Meter | None:
     return Meter(int(host.predicted_host_bytes.low), host.usable_bytes, "predicted", HOST)
 
 
-def host_facts(host: Meter | None, device: Meter) -> tuple[Fact, ...]:
+def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> tuple[Fact, ...]:
     """Say what helps where a node's host has too little memory.
 
     Args:
         host: What its processes take; None: it may suffice.
         device: What a GPU holds, which may be too much as well.
+        estimate: By which part of it is for training; None: that is not predicted.
     """
     if host is None:
         return ()
     which = "not the GPUs" if device.used_bytes <= device.usable_bytes else "and so are the GPUs"
     words = f"the host is short, {which}: give hosts with more memory, or fewer GPUs to a node"
-    return (Fact("instead", f"{words} (--host-memory)"),)
+    instead = Fact("instead", f"{words} (--host-memory)")
+    made = None if estimate is None else estimate.host
+    train = 0 if made is None else training_bytes(made)
+    if not 0 < train <= host.usable_bytes:
+        return (instead,)
+    words = f"training takes {format_bytes(train)} of it, Brimful's own saving the rest"
+    return (Fact("of it", words), instead)
 
 
 def offloaded_bytes(estimate: Estimate | None) -> int:
@@ -117,10 +125,16 @@ def host_needs(estimate: Estimate | None) -> tuple[Fact, ...]:
     host = None if estimate is None else estimate.host
     if host is None or not offloaded_bytes(estimate) or host.usable_bytes:
         return ()
-    least = format_bytes(int(host.predicted_host_bytes.low))
-    away = format_bytes(offloaded_bytes(estimate))
-    words = f"has to have {least}, {away} of it offloaded; say what it has: --host-memory"
-    return (Fact("host", words),)
+    words = f"has to have {_host_words(host)}; say what it has: --host-memory"
+    return (Fact("host", words, f"has to have {_host_words(host)}"),)
+
+
+def _host_words(host: HostMemory) -> str:
+    """Say what a host has to have while it trains, and what more Brimful's own saving takes."""
+    most, train = int(host.predicted_host_bytes.low), training_bytes(host)
+    if not 0 < train < most:
+        return format_bytes(most)
+    return f"{format_bytes(train)} to train, {format_bytes(most)} to save and hand over too"
 
 
 def offloaded_facts(plan: Plan, host_bytes: int = 0) -> tuple[Fact, ...]:
@@ -134,10 +148,9 @@ def offloaded_facts(plan: Plan, host_bytes: int = 0) -> tuple[Fact, ...]:
     if made is None or not offloaded_bytes(made):
         return ()
     if host_bytes and made.fits and made.host is not None:
-        needs = format_bytes(int(made.host.predicted_host_bytes.low))
         on = "the GPU" if plan.cluster.num_devices == 1 else "each GPU"
-        words = f"would fit {on}, but needs {needs} of the host, which has"
-        words += f" {format_bytes(host_bytes)}"
+        has = format_bytes(host_bytes)
+        words = f"would fit {on}, but needs {_host_words(made.host)} of the host, which has {has}"
         return (Fact("offload", f"--offload {plan.strategy.offload} {words}"),)
     stays = sum(item.num_bytes for item in made.items if item.name == PARAMETERS)
     alone = f"parameters alone are {format_bytes(stays)}"

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from brimful.allocator.config import EXPANDABLE
 from brimful.hardware.devices import cards
 from brimful.plan import Word
+from brimful.pretend.kept_lines import kept_lines
 from brimful.pretend.largest import Largest
 from brimful.pretend.recording import SELECTS_ALL
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
@@ -81,7 +83,8 @@ def pretend_summary(
             *([] if at.failure is None or is_most else _failed(at.failure)),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
-            *_grows(report),
+            *_grows(report, program),
+            *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
             *_instead(report),
             *_unfused(report),
@@ -91,7 +94,7 @@ def pretend_summary(
             *(_tensors(report) if at.failure is None else ()),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
-            *(() if _unfused(report) else _first(report)),
+            *(() if _unfused(report) or report.grows is not None else _first(report)),
             *_holders(report),
             *(() if report.allocator else _allocator(report)),
         ),
@@ -166,8 +169,12 @@ def _unfused(report: PretendReport) -> tuple[Fact, ...]:
     PyTorch updates lists of tensors (``foreach``) unless it is told otherwise, and holds a result
     of each at once; its fused kernels hold none (``torch/optim/adamw.py``).
     """
-    beside = sum(item.num_bytes for item in report.items if item.name == TRANSIENTS)
-    is_update = report.peak_phase.endswith(UPDATE)
+    held = {item.name: item.num_bytes for item in report.items}
+    beside = held.get(TRANSIENTS, 0)
+    is_update = report.peak_phase.endswith(UPDATE) and report.grows is None
+    most = max(held.get(OPTIMIZER_STATE, 0), held.get(PARAMETERS, 0))
+    if beside > most:  # more than results of all parameters: of what runs behind the update
+        return ()
     if not is_update or beside < LEAST_UNFUSED * report.simulated_peak_allocated_bytes:
         return ()
     words = f"an optimizer of torch.optim with fused=True: at most {format_bytes(beside)} less"
@@ -258,15 +265,25 @@ def _peak(report: PretendReport) -> str:
     return f"{tensors} in {report.peak_phase}{f': {words}' if words else ''}"
 
 
-def _grows(report: PretendReport) -> tuple[Fact, ...]:
-    """Say that a longer run takes more, and what is left behind."""
+def _grows(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
+    """Say that a longer run takes more, what is left behind, and which lines may keep it."""
     grows = report.grows
     if grows is None:
         return ()
     one = grows.largest
-    where = f" at {short_line(one.line)}" if one.line else ""
+    where = f", made at {short_line(one.line)}" if one.line else ""
     words = f"{format_bytes(grows.num_bytes)} more with every step, which something still holds"
-    return (Fact("grows", f"{words}: {one.shape} {one.dtype}{where}"),)
+    return (Fact("grows", f"{words}: {one.shape} {one.dtype}{where}{_keepers(program)}"),)
+
+
+def _keepers(program: Sequence[str]) -> str:
+    """Name the lines of a script that add to something in a loop; empty where there are none."""
+    script = next((Path(word) for word in program if word.endswith(".py")), None)
+    lines = () if script is None else kept_lines(script)
+    if script is None or not lines:
+        return ""
+    told = " or ".join(f":{each.number} ({each.name})" for each in lines[:NUM_LINES])
+    return f"; {script.name}{told} keeps what its loop makes"
 
 
 def _holders(report: PretendReport) -> tuple[Fact, ...]:

@@ -85,7 +85,9 @@ def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:
         cluster: On what.
         found: The layout.
     """
-    at = f"{layout_words(found.layout)}, {found.num_replicas} replicas"
+    tensors = "--tensor-model-parallel-size"
+    plain = () if tensors in found.layout else (tensors, "1")
+    at = f"{layout_words((*plain, *found.layout))}, {found.num_replicas} replicas"
     looked = f"of {found.num_layouts:,} layouts the fastest that fits"
     if found.refused:
         need = format_bytes(found.refused_bytes)
@@ -100,7 +102,7 @@ def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:
                 "speed",
                 f"{format_count(found.predicted_tokens_per_s)} tokens/s, "
                 f"{format_seconds(found.predicted_step_s)} a step of "
-                f"{job.tokens_per_step:,} tokens",
+                f"{job.tokens_per_step:,} tokens; MFU {found.predicted_mfu:.0%}",
             ),
             Fact("why", looked if found.fits else "no layout fits: this one lacks least"),
             Fact("at peak", found.place),

@@ -70,8 +70,9 @@ def _short(reserved: Reserved) -> str:
 def _why_tight(reserved: Reserved) -> str:
     if reserved.num_retries:
         return f"empties the allocator's cache {reserved.num_retries} x (slow)"
+    over = format_bytes(max(1, reserved.simulated_unhindered_bytes - reserved.firm_bytes))
     firm = format_bytes(reserved.firm_bytes)
-    return f"needs more than the {firm} that are certain beside CUDA's context and NCCL"
+    return f"takes {over} more than the {firm} that CUDA's context and NCCL leave for sure"
 
 
 def _chosen(proof: "Proof") -> "Trial":

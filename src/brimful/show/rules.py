@@ -7,6 +7,7 @@ from brimful.cost.states import held_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.job import Job
 from brimful.models.names import has_experts
+from brimful.plan import Plan
 from brimful.rules.base import Checked, verdict_words
 from brimful.rules.calculators import GROUP as CALCULATORS
 from brimful.rules.memory import ADAPTERS, FULL, MOE
@@ -33,6 +34,7 @@ def rules_summary(rows: Sequence[Checked], job: Job, cluster: Cluster, *, about:
         cluster: On what.
         about: What was asked about; empty: everything.
     """
+    rows = asked_about(rows, about)
     counts = Counter(row.verdict for row in rows)
     said = ", ".join(f"{num} {_words(word, num)}" for word, num in counts.items())
     told = sorted(rows, key=lambda row: _rank(row, job))
@@ -85,8 +87,7 @@ def rule_facts(rows: Sequence[Checked], about: str) -> tuple[Fact, ...]:
         rows: Those that have what was asked about in their words.
         about: What was asked about. A rule is about that where its statement says so.
     """
-    words = about.lower().split()
-    own = [row for row in rows if all(each in _head(row) for each in words)] or list(rows)
+    own = asked_about(rows, about)
     facts = [
         Fact(
             _LABELS.get(row.verdict, "unknown"),
@@ -99,6 +100,37 @@ def rule_facts(rows: Sequence[Checked], about: str) -> tuple[Fact, ...]:
     if others:
         facts.append(Fact("see too", f"{', '.join(others)}: --about with one of these"))
     return tuple(facts)
+
+
+def asked_about(rows: Sequence[Checked], about: str) -> list[Checked]:
+    """Return the rules that are about something, and not those that only name it too.
+
+    Args:
+        rows: Those that have it in their words.
+        about: What was asked about: what statements begin with it say something of, where any do.
+    """
+    words = about.lower().split()
+    own = [row for row in rows if all(each in _head(row) for each in words)] or list(rows)
+    first = [row for row in own if words and row.statement.lower().startswith(words[0])]
+    return first or own
+
+
+def misfit_facts(plan: Plan | None) -> tuple[Fact, ...]:
+    """Say that the job does not fit there, which rules are checked on all the same.
+
+    Args:
+        plan: The best for it; None: nobody knows of any.
+    """
+    made = None if plan is None else plan.estimate
+    if made is None or made.fits:
+        return ()
+    peak, short = made.predicted_peak_allocated_bytes, made.predicted_peak_allocated_bytes
+    short -= made.usable_bytes
+    words = (
+        f"NO: {format_bytes(peak)} at least of {format_bytes(made.usable_bytes)}, short by "
+        f"{format_bytes(short)}; rules are checked as if there were more"
+    )
+    return (Fact("fits", words),)
 
 
 def _head(row: Checked) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from brimful.cost.money import HOUR_S
 from brimful.hardware.names import split_counts
 from brimful.job import Job
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
@@ -173,19 +174,18 @@ def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
     """Say what a run takes on one's own GPUs, and whether that is cheaper than to rent."""
     words, kwh = f"{owned.gpus}: {_both(owned)}", owned.predicted_energy_kwh
     rent = best.predicted_usd
-    whole, months = own.predicted_run_usd_amortised, own.break_even_months
+    whole = own.predicted_run_usd_amortised
     if rent is not None and whole is not None:
         less = "less" if whole < rent else "more"
         words = (
             f"{owned.gpus}: {format_days(owned.predicted_days)} and {format_money(whole)}, its "
             f"part of the GPU's price with it, {less} than to rent {best.gpus}"
         )
-        paid = f"; paid back after {months:,.0f} months of such use" if months else ""
-        return Fact("yours", words + paid)
+        return Fact("yours", words + _paid_back(own, rent))
     if rent is None or not kwh:
         return Fact("yours", words)
     if owned.predicted_usd is None:
-        words += f"; cheaper than to rent below {rent / kwh:.2f} USD a kWh ({kwh:,.0f} kWh)"
+        words += f"; cheaper than to rent below {format_money(rent / kwh)} a kWh ({kwh:,.0f} kWh)"
     else:
         less = "less" if owned.predicted_usd < rent else "more"
         words += (
@@ -193,6 +193,22 @@ def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
             f"GPU costs is not in it (-v: after how many hours that is paid back)"
         )
     return Fact("yours", words)
+
+
+def _paid_back(own: Ownership, rent_usd: float) -> str:
+    """Say after how long a bought GPU has cost what the offer beside it would have.
+
+    buy + electricity r = rent r: after r = buy / (rent - electricity) runs.
+    """
+    electricity, a_month = own.predicted_electricity_usd, own.hours_per_month
+    if own.buy_usd is None or electricity is None or not a_month:
+        return ""
+    if rent_usd <= electricity:
+        return "; never paid back: its electricity alone costs no less"
+    runs = own.buy_usd / (rent_usd - electricity)
+    months = runs * own.predicted_days * DAY_S / HOUR_S / a_month
+    served = f", of {own.months:,.0f} that it serves" if own.months else ""
+    return f"; paid back against that after {months:,.0f} months of such use{served}"
 
 
 def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:
@@ -226,7 +242,10 @@ def _fewest(found: Market, limits: Limits) -> tuple[Fact, ...]:
     kinds = [each for each in priced if each.fewest == number]
     if not kinds:
         return ()
-    names = [f"{each.kind} ({each.usd_per_gpu_hour:.2f} USD/h)" for each in kinds[:NUM_KINDS]]
+    names = [
+        f"{each.kind} ({format_money(each.usd_per_gpu_hour or 0.0)}/h)"
+        for each in kinds[:NUM_KINDS]
+    ]
     more = [f"{len(kinds) - NUM_KINDS} more"] if len(kinds) > NUM_KINDS else []
     return (
         Fact("fewest", f"{number} of {', '.join([*names, *more])} hold it, in any time (each: -v)"),

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 
+from brimful.cost.least import Least
 from brimful.job import Job
-from brimful.search.shop.least import LeastOffer
+from brimful.search.shop.least import LeastOffer, LeastRoom
 from brimful.search.shop.values import Limits
 from brimful.show.predicted import job_words
 from brimful.show.shop import asked_words
 from brimful.show.summary import Fact, Summary
-from brimful.units import format_count, format_days, format_money
+from brimful.units import format_bytes, format_count, format_days, format_money
 
 NUM_OFFERS = 3
+"""Kinds of GPU that are told."""
 
 
 def shop_bound_summary(
@@ -46,6 +48,43 @@ def shop_bound_summary(
             *_enough(offers[0], limits),
         ),
     )
+
+
+def shop_room_summary(
+    job: Job, num_parameters: int, least: Least, rooms: Sequence[LeastRoom], limits: Limits
+) -> Summary:
+    """Say how many GPUs hold the states, where nobody knows how much work a token is.
+
+    Args:
+        job: What is trained.
+        num_parameters: Of its model.
+        least: Bytes that there are at least, of all GPUs together.
+        rooms: GPUs that have room for them, the cheapest hour first.
+        limits: What was asked.
+    """
+    tokens = format_count(job.num_steps * job.tokens_per_step)
+    subject = f"{job_words(job)}, {tokens} tokens: {asked_words(limits, None)}"
+    each = f"{least.total / num_parameters:.3g} bytes of each of {format_count(num_parameters)}"
+    bound = (
+        f"{format_bytes(least.total)} of parameters, gradients and optimizer state, {each} "
+        f"parameters; activations come on top"
+    )
+    if not rooms:
+        none = "no number of any GPU that has a price holds even that"
+        return Summary("NO", subject, None, (Fact("bound", bound), Fact("take", none)))
+    fewest = sorted(rooms, key=lambda room: (room.num_gpus, room.usd_per_hour))
+    cheapest, *others = dict.fromkeys((rooms[0], *fewest[: NUM_OFFERS - 1]))
+    facts = (
+        Fact("bound", bound),
+        Fact("at least", f"{_room_words(cheapest)}, the cheapest hour"),
+        *(Fact("", _room_words(room)) for room in others),
+        Fact("unknown", "how long it takes, and so what the run costs: no formula covers it"),
+    )
+    return Summary("UNKNOWN", subject, None, facts)
+
+
+def _room_words(room: LeastRoom) -> str:
+    return f"{room.num_gpus}x{room.kind}: {format_money(room.usd_per_hour)} an hour"
 
 
 def _told(offer: LeastOffer) -> str:

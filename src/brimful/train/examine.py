@@ -1,7 +1,7 @@
 """Runs some steps of a plan's own program under the precision doctor's eyes."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,10 +38,21 @@ if TYPE_CHECKING:
 
 NUM_TRIALS = 4
 """Steps that are tried at each loss scale."""
+Watch = Callable[[str, float], None]
+"""Is told what is being done, and the share of the whole that is behind."""
+
+
+def _unwatched(_stage: str, _share: float) -> None:
+    """Tell nobody."""
 
 
 def examine_plan(
-    plan: Plan, source: "DataSource", settings: ExamineSettings, *, cache: Path
+    plan: Plan,
+    source: "DataSource",
+    settings: ExamineSettings,
+    *,
+    cache: Path,
+    watch: Watch = _unwatched,
 ) -> Examination:
     """Build a plan's program, run its first steps on its data, and look at them.
 
@@ -52,6 +63,7 @@ def examine_plan(
         source: What it learns from.
         settings: How closely it is looked at.
         cache: Folder for encoded data.
+        watch: Is told how far it is.
 
     Raises:
         InputError: The data is unusable.
@@ -73,7 +85,7 @@ def examine_plan(
             PlainStep(micro_batches=own_part(batches, strategy), num_targets=count_targets(batches))
         )
     program = build_program(job, strategy, own_device(plan.cluster.device.kernels))
-    return examine(program, steps, settings)
+    return examine(program, steps, settings, watch)
 
 
 def _check(strategy: Strategy) -> None:
@@ -85,7 +97,12 @@ def _check(strategy: Strategy) -> None:
         )
 
 
-def examine(program: Program, steps: Sequence[PlainStep], settings: ExamineSettings) -> Examination:
+def examine(
+    program: Program,
+    steps: Sequence[PlainStep],
+    settings: ExamineSettings,
+    watch: Watch = _unwatched,
+) -> Examination:
     """Look at a program before its first step, then at its steps.
 
     Before: one step in the recipe and in a wide format, and loss scales that are tried; nothing is
@@ -96,11 +113,15 @@ def examine(program: Program, steps: Sequence[PlainStep], settings: ExamineSetti
         program: Just built; it trains.
         steps: At least one, this process's own part of each.
         settings: How closely it is looked at.
+        watch: Is told how far it is.
     """
+    watch("the first step, in its recipe and in a wide format", 0.0)
     compared = compare(program, steps[0])
+    if program.scaler is not None:
+        watch("loss scales are tried", 1 / (len(steps) + 2))
     trials = _trials(program, steps[:NUM_TRIALS], settings)
     watcher = watcher_of(program, every=settings.every, rank=own_rank())
-    losses, norms, first_bad = _run(program, steps, watcher)
+    losses, norms, first_bad = _run(program, steps, watcher, watch)
     seen = Seen(
         ranks=tuple(of_all(watcher.watched())),
         first_bad=first_bad,
@@ -143,12 +164,13 @@ def _trials(
 
 
 def _run(
-    program: Program, steps: Sequence[PlainStep], watcher: Watcher
+    program: Program, steps: Sequence[PlainStep], watcher: Watcher, watch: Watch
 ) -> tuple[list[float], list[float], FirstBad | None]:
     """Run steps up to one whose Inf or NaN no loss scale avoids: losses, norms, where it is."""
     losses: list[float] = []
     norms: list[float] = []
     for number, step in enumerate(steps, start=1):
+        watch(f"step {number} of {len(steps)}", (number + 1) / (len(steps) + 2))
         try:
             result = _step(program, step, number, watcher)
         except RunError:  # no scale is small enough

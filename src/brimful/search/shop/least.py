@@ -16,6 +16,20 @@ from brimful.job import Job
 from brimful.search.shop.values import DAY_S, Limits
 
 
+class LeastRoom(NamedTuple):
+    """So many GPUs of one kind as have room for the states, whatever they take.
+
+    Attributes:
+        kind: The GPU.
+        num_gpus: The fewest, if all of them share everything evenly.
+        usd_per_hour: Of all of them.
+    """
+
+    kind: str
+    num_gpus: int
+    usd_per_hour: float
+
+
 class LeastOffer(NamedTuple):
     """So many GPUs of one kind.
 
@@ -61,6 +75,26 @@ def least_offers(
         if number <= most and not is_dear:
             found.append(LeastOffer(kind, number, alone_s / number / DAY_S, usd))
     return sorted(found, key=lambda offer: offer.usd)
+
+
+def least_rooms(
+    job: Job, num_parameters: int, rents: Mapping[str, float], *, most: int
+) -> list[LeastRoom]:
+    """List the fewest GPUs of each kind that have room for the states, the cheapest hour first.
+
+    Args:
+        job: What is trained; it needs no formula.
+        num_parameters: Of its model.
+        rents: Dollars of an hour of each GPU.
+        most: GPUs of one kind.
+    """
+    states = least_bytes(job, num_parameters).total
+    found = []
+    for kind, usd_per_hour in rents.items():
+        number = -(-states // allocatable_bytes(gpus()[kind]))
+        if number <= most:
+            found.append(LeastRoom(kind, number, number * usd_per_hour))
+    return sorted(found, key=lambda room: (room.usd_per_hour, room.num_gpus))
 
 
 def _fewest(states: int, device: Device, alone_s: float, deadline_s: float | None) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.formula import check_formula
+from brimful.cost.formula import check_formula, told_short
 from brimful.cost.money import HOUR_S, PUE, energy_kwh
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
@@ -63,7 +63,7 @@ def market(request: Request, on_look: OnLook | None = None) -> Market:
     alone = [_alone(shelf, kind) for kind in request.kinds]
     kinds = [kind for kind, told in alone if kind is not None and not told.why_not]
     if not kinds and not request.owned:
-        raise UnknownMemoryError(f"no GPU can be compared: {alone[0][1].why_not}")
+        raise UnknownMemoryError(f"no GPU can be compared: {told_short(alone[0][1].why_not)}")
     cells = list(_cells(request, kinds))
     seen = look(
         shelf, cells, wanted=partial(_wanted, request), every=request.every, on_look=on_look

@@ -45,6 +45,8 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             them would have.
         break_even_months: The same at the hours of use a month that were given.
         predicted_run_usd_amortised: Of the run, with the price spread over the hours of years.
+        hours_per_month: That they are used, where that was said.
+        months: That they serve, where that was said.
     """
 
     gpus: str
@@ -58,6 +60,8 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     break_even_hours: float | None
     break_even_months: float | None
     predicted_run_usd_amortised: float | None
+    hours_per_month: float | None = None
+    months: float | None = None
 
 
 def cheapest_owned(
@@ -115,6 +119,8 @@ def ownership(option: Option, prices: Prices, terms: Terms) -> Ownership:
         break_even_hours=pays_back,
         break_even_months=pays_back / a_month if pays_back and a_month else None,
         predicted_run_usd_amortised=_amortised(each, hours, electricity, terms),
+        hours_per_month=a_month,
+        months=None if terms.years is None else terms.years * _MONTHS_PER_YEAR,
     )
 
 

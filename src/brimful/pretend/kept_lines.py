@@ -1,0 +1,72 @@
+"""Where a script adds to what outlives a step: lines that may keep tensors, read from its source.
+
+A tape knows where a tensor was made, which is in a library mostly, and not who keeps it. Read is
+what a loop appends, or adds to a name, without ``.item()``, ``.detach()`` or the like. Knows no
+tape.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MOST_BYTES = 10**6
+"""Of a script that is read."""
+_KEEPS = frozenset({"append", "extend", "appendleft", "add"})
+_FREES = frozenset({"item", "detach", "cpu", "tolist", "numpy", "float", "int", "len", "str"})
+"""Calls whose result keeps no graph, or nothing of a device."""
+
+
+class KeptLine(NamedTuple):
+    """A line that keeps something.
+
+    Attributes:
+        number: Of the line.
+        name: What it adds to.
+    """
+
+    number: int
+    name: str
+
+
+def kept_lines(script: Path) -> tuple[KeptLine, ...]:
+    """List the lines of a script's loops that keep something; none where it cannot be read.
+
+    Args:
+        script: The file.
+    """
+    try:
+        if script.stat().st_size > MOST_BYTES:
+            return ()
+        tree = ast.parse(script.read_text("utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return ()
+    found = {
+        line
+        for loop in ast.walk(tree)
+        if isinstance(loop, ast.For | ast.While)
+        for node in ast.walk(loop)
+        for line in _kept(node)
+    }
+    return tuple(sorted(found))
+
+
+def _kept(node: ast.AST) -> Iterator[KeptLine]:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        is_kept = bool(call.args) and not any(map(_is_freed, call.args))
+        if is_kept and isinstance(call.func, ast.Attribute) and call.func.attr in _KEEPS:
+            yield KeptLine(node.lineno, ast.unparse(call.func.value))
+    elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        names = ast.walk(node.value)
+        holds = any(isinstance(each, ast.Attribute | ast.Name) for each in names)
+        if holds and not _is_freed(node.value):
+            yield KeptLine(node.lineno, ast.unparse(node.target))
+
+
+def _is_freed(value: ast.AST) -> bool:
+    """Whether a value keeps no graph: it is a constant, or something was called that frees it."""
+    calls = [each.func for each in ast.walk(value) if isinstance(each, ast.Call)]
+    names = {func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+             for func in calls}  # fmt: skip
+    return isinstance(value, ast.Constant) or bool(names & _FREES)
