@@ -49,6 +49,12 @@ def run(args: argparse.Namespace) -> int:
         return programs.run_estimate(args)
     if inference.is_asked(args):
         return inference.run_estimate(args)
+    from brimful.cli import no_gpu
+
+    if no_gpu.is_asked(args):
+        by_method = no_gpu.answer(args)
+        tell(args, lambda: by_method[1])
+        return by_method[0]
     from msgspec.structs import replace
 
     from brimful.cli.least import no_by_states, spread_of

@@ -48,11 +48,13 @@ class Tried(NamedTuple):
         short_bytes: By how many bytes it does not fit; 0 or less where it does.
         step_s: Its predicted seconds per step; None: unknown.
         solution: What was searched; None: the plan's own strategy was evaluated.
+        settings: Flags with which it is so, where a command means other settings without them.
     """
 
     short_bytes: int
     step_s: float | None
     solution: Solution | None
+    settings: str = ""
 
 
 Find = Callable[[Job, Cluster], Tried]
@@ -293,13 +295,14 @@ def _find(find: Find, job: Job, cluster: Cluster) -> Tried | None:
 
 def _told(option: _Option, tried: Tried) -> WayOut:
     """Put what was tried into words, and why not the same is learnt then."""
+    flags = f"{option.flags} {tried.settings}".strip()
     seconds = None if tried.step_s is None else tried.step_s / option.job.tokens_per_step
     tokens_per_s = 1 / seconds if seconds else None
     if tried.short_bytes > 0:
         words = f"{option.flags} would still be short by {format_bytes(tried.short_bytes)}"
     else:
         rate = f", {tokens_per_s:,.0f} tokens/s" if tokens_per_s else ""
-        words = f"{option.flags} would fit{rate}"
+        words = f"{flags} would fit{rate}"
     cost = math.inf if seconds is None else seconds * option.cluster.num_devices
     said = "".join(f" ({note})" for note in (option.why, option.note) if note)
     return WayOut(
@@ -308,7 +311,7 @@ def _told(option: _Option, tried: Tried) -> WayOut:
         cost,
         not option.why,
         tried.solution,
-        option.flags,
+        flags,
         tokens_per_s,
     )
 

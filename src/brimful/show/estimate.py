@@ -23,6 +23,9 @@ from brimful.strategy import Strategy
 from brimful.units import format_bytes
 
 NUM_LARGEST = 3
+LEAST_NAMED, LEAST_TOLD = 0.03, 0.01
+"""Of all tensors at the peak: what is larger is named, however many are; and of that, what is left
+out altogether."""
 
 
 class Around(NamedTuple):
@@ -56,13 +59,15 @@ def estimate_summary(
         around: What else is said.
     """
     host = host_meter(estimate)
+    if cluster.device.kernels == "cpu" and not estimate.fits:
+        host = None  # the same memory: what tensors lack there says it
     verdict: Verdict = "NO" if host is not None else verdict_of(estimate)
     return Summary(
         verdict,
         subject_words(job, cluster),
         on_each(meter_of(estimate), cluster.num_devices, cluster.device.kernels),
         (
-            *host_facts(host, meter_of(estimate)),
+            *(host_facts(host, meter_of(estimate)) if cluster.device.kernels != "cpu" else ()),
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
             *around.fixes,
@@ -107,10 +112,17 @@ def largest_facts(
     ordered = sorted(device, key=lambda item: -item.num_bytes)
     if not ordered:
         return ()
-    named = [n for n, item in enumerate(ordered) if n < NUM_LARGEST or item.name == REFERENCE]
+    least = LEAST_NAMED * sum(item.num_bytes for item in device)
+    named = [
+        n
+        for n, item in enumerate(ordered)
+        if n < NUM_LARGEST or item.name == REFERENCE or item.num_bytes >= least
+    ]
     parts = [(ordered[n].name, ordered[n].num_bytes) for n in named]
-    others = sum(item.num_bytes for n, item in enumerate(ordered) if n not in named)
-    parts.append(("other tensors", others))
+    left = [item for n, item in enumerate(ordered) if n not in named]
+    others = left[0].name if len(left) == 1 else "other tensors"
+    num_left = sum(item.num_bytes for item in left)
+    parts.append((others, num_left if num_left >= LEAST_TOLD * least else 0))
     if reserved_bytes is not None:
         parts.append(
             ("reserved but unallocated", reserved_bytes - sum(item.num_bytes for item in device))
