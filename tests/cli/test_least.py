@@ -135,3 +135,16 @@ def test_bodies_that_were_traced_stay_when_it_is_interrupted(brimful, folder, mo
     monkeypatch.setattr(simulated, "with_variants", again)
     assert brimful("plan", "phi.json", *flags).code == 0
     assert not set(made) & set(later), (made, later)
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize("torch_is_here", [True, False])
+def test_a_method_is_not_offered_whose_experts_stay_in_16_bits(brimful, monkeypatch, torch_is_here):
+    if not torch_is_here:
+        monkeypatch.setattr("brimful.cli.least.find_spec", lambda _: None)
+    ask = ("plan", "granite-4.0-h-tiny", "--gpus", "rtx-4070", "--seq-len", 1024)
+    said = brimful(*ask, "--method", "lora")
+    assert "short by 2.30 GiB" in said.out
+    assert "qlora" not in said.out  # 11.95 GiB of 10.63 GiB as that command holds them
+    if torch_is_here:
+        assert brimful(*ask, "--method", "qlora").out.startswith("NO ")

@@ -179,12 +179,13 @@ def _held(args: argparse.Namespace, asked: flags.Asked) -> "tuple[Fix | None, in
 
 def _least_facts(args: argparse.Namespace) -> "Iterator[Fact]":
     """Say what a method holds at least, of a model that no formula covers yet."""
-    from brimful.cli.least import least_of, roomier, spread_whole
+    from brimful.cli.least import least_as_held, roomier, spread_whole
     from brimful.show.no_gpu import least_fact
 
     try:
-        job = flags.asked(_with(args, gpus=next(_candidates(args)))).job
-        least = least_of(job)
+        named = _with(args, gpus=next(_candidates(args)))
+        job = flags.asked(named).job
+        least = least_as_held(named, job)
     except BrimfulError:
         return
     if least is not None:
