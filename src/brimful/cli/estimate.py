@@ -21,6 +21,7 @@ from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cost.money import Cost
+    from brimful.hardware.cluster import Device
     from brimful.plan import Estimate
     from brimful.show.answer import Answer
     from brimful.show.estimate import Around
@@ -111,7 +112,7 @@ def _answer(
         *traced_facts(asked),
         *assumed_facts(args, asked.job),
         *fused_facts(asked.strategy),
-        *_next(args, summary.verdict, around.fixes),
+        *_next(args, asked.cluster.device, summary.verdict, around.fixes),
     )
     return Answer(summary, below, (estimate_tables(*asked, predicted, cost=cost),))
 
@@ -139,13 +140,20 @@ def around_of(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate
 
 
 def _next(
-    args: argparse.Namespace, verdict: "Verdict | None", fixes: tuple[Fact, ...]
+    args: argparse.Namespace,
+    device: "Device",
+    verdict: "Verdict | None",
+    fixes: tuple[Fact, ...],
 ) -> tuple[Fact, ...]:
     """Say what to do; what does not fit was told what would."""
+    from brimful.hardware.cuda_chips import has_known_kernels
     from brimful.show.beside import WOULD_FIT
 
     if verdict == "FITS":
-        return (Fact("next", f"brimful simulate {args.model} with the same flags proves it"),)
+        words = f"brimful simulate {args.model} with the same flags proves it"
+        if not has_known_kernels(device):
+            words = "brimful plan with the same flags finds the fastest that fits"
+        return (Fact("next", words),)
     if all(fact.label != WOULD_FIT for fact in fixes):
         return ()
     return (Fact("next", "brimful plan with the same flags finds the fastest that fits"),)

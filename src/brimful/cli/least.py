@@ -15,6 +15,8 @@ from brimful.cli.usual import attention_from
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.least import Least, Spread, least_bytes, least_on_device
 from brimful.errors import BrimfulError
+from brimful.hardware.datasheets import has_one_memory
+from brimful.hardware.names import find_gpu, split_counts
 from brimful.job import QUANTIZED
 from brimful.models.config import exact_count, has_layout
 from brimful.models.mixtures import has_stacks
@@ -180,7 +182,7 @@ def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
     zero = getattr(args, "zero", None)
     zero = zero if isinstance(zero, int) else None  # of several the best
     shards = num_devices == 1 or zero not in {0, 1}
-    may_leave = shards and getattr(args, "offload", None) is None
+    may_leave = shards and not _has_one_memory(args) and getattr(args, "offload", None) is None
     if may_leave and num_devices == 1 and args.method in {None, "full"}:
         return None
     is_data_parallel = all(getattr(args, name, 1) == 1 for name in ("tp", "pp", "ep"))
@@ -190,6 +192,12 @@ def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
     replicas = replicas if isinstance(replicas, int) else 1
     spread = _spread(num_devices, zero, max(1, num_devices // replicas), 1)
     return spread._replace(is_offloaded=may_leave)
+
+
+def _has_one_memory(args: argparse.Namespace) -> bool:
+    """Whether the GPUs that were asked about have the host's own memory."""
+    gpus = getattr(args, "gpus", None)
+    return gpus is not None and has_one_memory(find_gpu(split_counts(gpus).gpu))
 
 
 def _spread(num_devices: int, zero: int, shards: int, cut: int) -> Spread:
@@ -268,11 +276,12 @@ def state_ways(
     num, words = spread.num_devices, "at least, before activations"
     sharded = spread_whole(num)
     whole = least_on_device(least, sharded).total
+    may_leave = not spread.is_offloaded and not _has_one_memory(args)
     can_share = getattr(args, "tp", None) in {None, 1} and getattr(args, "pp", None) in {None, 1}
     if can_share and spread.parameters < num and whole <= limit:
         yield Fact("or with", f"--zero {_MOST} holds {format_bytes(whole)} {words}")
     away = least_on_device(least, sharded._replace(is_offloaded=True)).total
-    if can_share and not spread.is_offloaded and whole > limit >= away:
+    if can_share and may_leave and whole > limit >= away:
         more = f"and {format_bytes(least.total - least.parameters)} on the host"
         yield Fact("or with", f"--offload optimizer holds {format_bytes(away)} {words}, {more}")
     yield from _ways(args, limit, spread, devices)

@@ -149,12 +149,14 @@ def _sending(
 
     That is simulated, and only where what they keep is as much as is lacking.
     """
+    from brimful.hardware.datasheets import has_one_memory
     from brimful.offload import ACTIVATIONS, NONE
     from brimful.rungs import SAVED_ACTIVATIONS
     from brimful.search.ways_out import short_bytes_of
 
     made, strategy = searched.plan.estimate, searched.plan.strategy
-    if made is None or strategy.offload != NONE or strategy.pp > 1:
+    is_one = has_one_memory(searched.plan.cluster.device.name)
+    if made is None or strategy.offload != NONE or strategy.pp > 1 or is_one:
         return
     kept = sum(item.num_bytes for item in made.items if item.name == SAVED_ACTIVATIONS)
     if kept >= short_bytes_of(made):
@@ -170,12 +172,15 @@ def _leaving(
     """
     from brimful.cost.estimate import limit_bytes
     from brimful.cost.least import least_bytes
+    from brimful.hardware.datasheets import has_one_memory
     from brimful.models.config import exact_count
     from brimful.offload import NONE, OPTIMIZER, PARAMETERS
 
     plan, pins = searched.plan, search.pins
     count = exact_count(plan.job.model)
-    is_alone = plan.cluster.num_devices == 1 and plan.cluster.device.kernels == "cuda"
+    device = plan.cluster.device
+    has_host = device.kernels == "cuda" and not has_one_memory(device.name)
+    is_alone = plan.cluster.num_devices == 1 and has_host
     is_free = plan.strategy.offload == NONE and pins.offload is None
     if plan.estimate is not None or count is None or not (is_alone and is_free):
         return

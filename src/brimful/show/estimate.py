@@ -23,7 +23,7 @@ from brimful.strategy import Strategy
 from brimful.units import format_bytes
 
 NUM_LARGEST = 3
-LEAST_NAMED, LEAST_TOLD = 0.03, 0.01
+LEAST_NAMED, LEAST_TOLD = 0.03, 0.1
 """Of all tensors at the peak: what is larger is named, however many are; and of that, what is left
 out altogether."""
 
