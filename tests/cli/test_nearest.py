@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from brimful.units import format_bytes
 from samples import TINY_LLAMA
 
 H100 = ("--gpus", "h100-80gb")
@@ -45,6 +46,23 @@ def test_room_is_left_for_rollouts(brimful):
     assert "the same with --task causal-lm --memory-limit" in told
     limit = brimful("estimate", *asked, "--memory-limit", "20GiB")
     assert "--memory-limit" not in limit.out, "who gave a limit has left room already"
+
+
+@pytest.mark.parametrize(
+    ("task", "has_reward", "has_critic"),
+    [("grpo", False, False), ("rloo", True, False), ("ppo", True, True), ("rlhf", True, True)],
+)
+@pytest.mark.parametrize("num", [1, 8])
+def test_room_is_left_for_a_critic_and_a_reward_model(brimful, task, has_reward, has_critic, num):
+    """By hand: 16 bytes for each parameter of the critic, 2 of the reward model, over all GPUs."""
+    gpus = f"{num}xh100-80gb"
+    ask = ("qwen2.5-0.5b", "--gpus", gpus, "--seq-len", 512, "--global-batch", 8, "--task", task)
+    told = " ".join(brimful("estimate", *ask).out.split())
+    reward, critic = (format_bytes(-(-494_032_768 * each // num)) for each in (2, 16))
+    assert (f"reward model {reward}" in told) is has_reward
+    assert (f"critic with its optimizer {critic}" in told) is has_critic
+    assert told.startswith("instead the same with --task causal-lm --memory-limit")
+    assert told.index("on top") < told.index("FITS")
 
 
 def test_room_is_left_for_images(brimful):
