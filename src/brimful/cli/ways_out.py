@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 MAX_WAYS, MAX_WAYS_TIGHT = 2, 1
 """Ways that are told, a line or two each; fewer beside a plan that may fit."""
-MAX_ALLOWED = 5
+_SAME_BATCH = ("--optimizer", "--precision", "--method")
+MAX_ALLOWED, MAX_ALLOWED_TIGHT = 5, 1
 """Of those that change what is learnt, which are told together."""
 
 
@@ -74,13 +75,20 @@ def tell_ways_out(
             if words and not args.json:
                 show_facts(Fact("" if said else "instead", words))
             said += [words] * bool(words)
-        if len(said) >= most and (is_tight or len(allowed) >= MAX_ALLOWED):
+        if len(said) >= most and len(allowed) >= MAX_ALLOWED:
             break
-    if allowed and not (is_tight and said):
+    allowed = _kept(allowed) if is_tight else allowed
+    if allowed:
         if not args.json:
             show_facts(*allowed_facts(allowed))
         said += [way.words for way in allowed]
     return tuple(said) or (() if is_tight else _tell_counted(args, searched))
+
+
+def _kept(allowed: "list[WayOut]") -> "list[WayOut]":
+    """Keep of ways those with the same samples on the same GPUs, what changes least first."""
+    by_flag = [way for flag in _SAME_BATCH for way in allowed if way.flags.startswith(flag)]
+    return by_flag[:MAX_ALLOWED_TIGHT]
 
 
 def _tell_counted(args: argparse.Namespace, searched: "Solution") -> tuple[str, ...]:
