@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from brimful.show.estimate import Around
     from brimful.show.summary import Verdict
 
+_WAY_LABELS = frozenset({"would fit", "instead", ""})
+WAY_FITS = " would fit"
+"""What follows the flags of a way out."""
 HELP = "predict peak memory and step time of one strategy"
 
 
@@ -80,9 +83,42 @@ def run(args: argparse.Namespace) -> int:
         content = estimate_json(
             asked, predicted, usable_bytes=predicted.usable_bytes, fits=verdict == "FITS"
         )
+        content |= _said(args, asked, predicted)
         show_json(content if cost is None else {**content, "cost": cost})
     tell(args, lambda: _answer(args, asked, predicted, cost))
     return FITS if verdict == "FITS" and host_may_fit(predicted.host) else DOES_NOT_FIT
+
+
+def _said(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> dict[str, object]:
+    """Return what the text says beside the numbers: the word, why, and what would make it fit."""
+    from brimful.cli.fixes import NO_FIXES, fixes_of
+    from brimful.cli.on_demand import trace_leaner
+    from brimful.search.beside import beside
+    from brimful.search.typed import flag_words
+    from brimful.show.beside import WOULD_FIT
+    from brimful.show.estimate import verdict_and_host
+    from brimful.show.predicted import meter_of, tight_facts, verdict_of
+
+    verdict, host = verdict_and_host(asked.cluster, predicted)
+    fixes = NO_FIXES
+    if verdict_of(predicted) != "FITS":
+        trace_leaner(args, asked)
+        fixes = fixes_of(asked, beside(*asked))
+    reasons = [f"{each.label} {each.words}" for each in (host,) if each is not None]
+    if verdict == "NO" and not reasons:
+        reasons = [f"memory {meter_of(predicted).words}"]
+    reasons += [fact.text for fact in tight_facts(predicted.predicted_reserved)]
+    ways = []
+    for fact in fixes.facts:
+        if fact.label not in _WAY_LABELS:  # what it needs at least, or what was not tried
+            reasons.append(f"{fact.label} {fact.text}")
+            continue
+        typed, found, _ = fact.text.partition(WAY_FITS)
+        typed = typed if found and typed.startswith("--") else ""
+        if fact.label == WOULD_FIT and fixes.found is not None:
+            typed = flag_words(asked.strategy, fixes.found.strategy)
+        ways.append({"words": fact.text, "flags": typed})
+    return {"verdict": verdict, "reason": "; ".join(reasons), "ways_out": ways}
 
 
 def _simulated(args: argparse.Namespace, untold: str) -> int:

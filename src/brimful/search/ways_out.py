@@ -14,6 +14,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import cards
+from brimful.hardware.gpus import LOCAL
 from brimful.hardware.links import assumed_network, node_links
 from brimful.job import Job
 from brimful.models.config import parameter_count
@@ -431,13 +432,17 @@ def _larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def with_gpu(cluster: Cluster, device: Device) -> Cluster:
-    """Return a cluster of as many devices of another kind, by the fastest link that those have."""
+    """Return a cluster of as many devices of another kind, by the fastest link that those have.
+
+    A host's memory that was given stays; that of this machine is not theirs.
+    """
+    is_here = cluster.name == LOCAL
     link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
     return msgspec.structs.replace(
         cluster,
         name=device.name,
         device=device,
-        host_ram_bytes=0,
+        host_ram_bytes=0 if is_here else cluster.host_ram_bytes,
         link=link,
         memory_limit_bytes=0,
     )

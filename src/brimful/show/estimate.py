@@ -18,7 +18,7 @@ from brimful.show.predicted import (
     verdict_of,
 )
 from brimful.show.settings import settings_words
-from brimful.show.summary import Fact, Summary, Verdict, on_each
+from brimful.show.summary import Fact, Meter, Summary, Verdict, on_each
 from brimful.strategy import Strategy
 from brimful.units import format_bytes
 
@@ -58,10 +58,7 @@ def estimate_summary(
         estimate: What was predicted.
         around: What else is said.
     """
-    host = host_meter(estimate)
-    if cluster.device.kernels == "cpu" and not estimate.fits:
-        host = None  # the same memory: what tensors lack there says it
-    verdict: Verdict = "NO" if host is not None else verdict_of(estimate)
+    verdict, host = verdict_and_host(cluster, estimate)
     return Summary(
         verdict,
         subject_words(job, cluster),
@@ -84,6 +81,19 @@ def estimate_summary(
         ),
         host,
     )
+
+
+def verdict_and_host(cluster: Cluster, estimate: Estimate) -> tuple[Verdict, Meter | None]:
+    """Say whether a prediction fits, and what a host takes that has too little.
+
+    Args:
+        cluster: On what.
+        estimate: What was predicted.
+    """
+    host = host_meter(estimate)
+    if cluster.device.kernels == "cpu" and not estimate.fits:
+        host = None  # the same memory: what tensors lack there says it
+    return ("NO" if host is not None else verdict_of(estimate)), host
 
 
 def _known(estimate: Estimate, verdict: Verdict) -> Known:
