@@ -90,6 +90,11 @@ def noted() -> tuple[str, ...]:
     return tuple(_notes)
 
 
+def num_heading_lines() -> int:
+    """Count the lines that are said above the answer, on standard output, behind the first note."""
+    return sum(text.count("\n") + 1 for text in _headings[1:])
+
+
 def forget_notes() -> None:
     """Drop what was noted: a command begins, or there is no answer."""
     _notes.clear()

@@ -204,3 +204,13 @@ def test_a_model_that_no_file_describes_is_read_once_and_simulated(brimful, fold
     second = brimful(*asked)
     assert second.out == first.out
     assert "reading" not in second.err
+
+
+def test_a_name_says_the_format_and_what_is_typed_wins(brimful):
+    ask = ("estimate", "Qwen/Qwen3-14B-AWQ", *TASK, "--gpus", "rtx-4090", "--seq-len", 2048)
+    said = brimful(*ask, "--json")
+    assert json.loads(said.out)["job"]["weights_format"] == "int4"
+    assert "--weights-format int4 is taken for 'awq' in the model's name" in said.err
+    said = brimful(*ask, "--weights-format", "nf4", "--json")
+    assert json.loads(said.out)["job"]["weights_format"] == "nf4"
+    assert "in the model's name" not in said.err

@@ -150,3 +150,16 @@ def test_what_the_host_may_take_is_not_said_to_be_nothing():
     assert "2.00 GiB with only the parameters there and the rest on the host" in told
     assert "on the host" not in least_words(least, spread, 9 * 2**30)
     assert "on the host" not in least_words(least, spread._replace(is_offloaded=False), 7 * 2**30)
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize("torch_is_here", [True, False])
+def test_a_method_is_not_offered_whose_experts_stay_in_16_bits(brimful, monkeypatch, torch_is_here):
+    if not torch_is_here:
+        monkeypatch.setattr("brimful.cli.least.find_spec", lambda _: None)
+    ask = ("plan", "granite-4.0-h-tiny", "--gpus", "rtx-4070", "--seq-len", 1024)
+    said = brimful(*ask, "--method", "lora")
+    assert "short by 2.30 GiB" in said.out
+    assert "qlora" not in said.out  # 11.95 GiB of 10.63 GiB as that command holds them
+    if torch_is_here:
+        assert brimful(*ask, "--method", "qlora").out.startswith("NO ")

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from brimful.units import format_bytes
 from samples import TINY_LLAMA
 
 H100 = ("--gpus", "h100-80gb")
@@ -60,6 +61,23 @@ def test_room_is_left_for_images_of_a_family_that_is_called_for_it(brimful, fold
     said = brimful("estimate", "config.json", *flags)
     assert "its language part has the sizes of llama-2-7b" in said.err
     assert "left for the encoder and its images" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize(
+    ("task", "has_reward", "has_critic"),
+    [("grpo", False, False), ("rloo", True, False), ("ppo", True, True), ("rlhf", True, True)],
+)
+@pytest.mark.parametrize("num", [1, 8])
+def test_room_is_left_for_a_critic_and_a_reward_model(brimful, task, has_reward, has_critic, num):
+    """By hand: 16 bytes for each parameter of the critic, 2 of the reward model, over all GPUs."""
+    gpus = f"{num}xh100-80gb"
+    ask = ("qwen2.5-0.5b", "--gpus", gpus, "--seq-len", 512, "--global-batch", 8, "--task", task)
+    told = " ".join(brimful("estimate", *ask).out.split())
+    reward, critic = (format_bytes(-(-494_032_768 * each // num)) for each in (2, 16))
+    assert (f"reward model {reward}" in told) is has_reward
+    assert (f"critic with its optimizer {critic}" in told) is has_critic
+    assert told.startswith("instead the same with --task causal-lm --memory-limit")
+    assert told.index("on top") < told.index("FITS")
 
 
 def test_room_is_left_for_images(brimful):

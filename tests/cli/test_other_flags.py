@@ -1,5 +1,6 @@
 """Command lines of other programs: each flag is taken for ours, left out, or refused."""
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -51,6 +52,7 @@ def test_what_is_accumulated_of_no_size_is_refused():
     [
         (["--use_peft", "--load_in_4bit", "true"], "qlora"),
         (["--use_peft", "--use_dora"], "dora"),
+        (["--use_peft", "--load_in_8bit"], "qlora"),
         (["--use_peft", "--load_in_4bit", "False"], "lora"),
         (["--method", "full", "--use_peft"], "full"),
     ],
@@ -79,3 +81,23 @@ def test_values_are_known_in_any_case(brimful):
     said = brimful(*asked, "QLoRA")
     assert (said.code, said.out) == (0, brimful(*asked, "qlora").out)
     assert "--method qlora is taken for 'QLoRA'" in said.err
+
+
+@pytest.mark.parametrize("typed", ["--r", "--lora_r", "--lora-r", "--lora_rank", "--rank"])
+def test_the_rank_of_adapters_by_any_name(typed):
+    ours = taken_for_ours(["qwen3-8b", typed, "32"], PLAN).arguments
+    assert ours == ["qwen3-8b", "--lora-rank", "32"]
+
+
+def test_flags_of_unsloth_and_peft_are_ours_or_named(brimful):
+    typed = "--load_in_4bit --max_seq_length 512 --r 8 --lora_alpha 16 --random_state 3407"
+    more = "--use_gradient_checkpointing unsloth --bnb_4bit_use_double_quant true"
+    ask = ("estimate", "unsloth/Qwen3-4B-bnb-4bit", "--gpus", "rtx-4090", *typed.split())
+    said = brimful(*ask, *more.split(), "--json")
+    job = json.loads(said.out)["job"]
+    assert (job["adapter"]["rank"], job["adapter"]["alpha"], job["seed"]) == (8, 16.0, 3407)
+    assert (job["method"], job["adapter"]["base"]) == ("qlora", "nf4-double")
+    for flag, words in {"--torch_dtype": "--precision", "--lora_dropout": "leave it out"}.items():
+        refused = brimful("estimate", "qwen3-4b", flag, "1")
+        assert refused.code == 2
+        assert words in refused.err

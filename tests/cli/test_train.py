@@ -1,6 +1,7 @@
 """``brimful train``: what a run keeps of its flags, and what goes wrong around it."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -208,3 +209,22 @@ def test_added_tokens_and_classes_get_rows(brimful, tmp_path):
     config = json.loads((tmp_path / "next" / "model" / "config.json").read_text())
     assert config["vocab_size"] == 320
     assert len(config["id2label"]) == 4
+
+
+def test_more_steps_go_on_from_the_weights(brimful, tmp_path):
+    """The refusal's own flags, typed as they are named, train on: the first loss is the last."""
+    steps = ("--steps", "30", "--learning-rate", "1e-2")
+    assert brimful(*RUN, *steps)[0] == 0
+    code, said = brimful(*RUN, "--steps", "45", "--learning-rate", "1e-2", "--resume")
+    assert code == 2
+    assert "job.num_steps=30 and the plan now says 45" in said.err
+    flags = re.search(r"(--weights \S+ --steps \S+) and another --out", said.err)[1].split()
+    assert flags == ["--weights", "run/model", "--steps", "15"]
+    again = [word if word != "run" else "more" for word in RUN]
+    assert brimful(*again, *flags)[0] == 0
+    rows = [(tmp_path / out / "metrics.jsonl").read_text().splitlines() for out in ("run", "more")]
+    losses = [[json.loads(row).get("loss") for row in run] for run in rows]
+    first, last, anew = losses[0][0], [loss for loss in losses[0] if loss][-1], losses[1][0]
+    assert abs(anew - last) < 0.2 * abs(first - last)
+    code, said = brimful(*RUN, "--steps", "20", "--learning-rate", "1e-2", "--resume")
+    assert "or choose another --out" in said.err

@@ -66,6 +66,30 @@ def test_estimate_json(brimful):
     assert rungs_of(told) == {"predicted"}
 
 
+@pytest.mark.parametrize(
+    ("ask", "verdict", "reason"),
+    [
+        ("qwen2.5-7b --gpus 4xa100-40gb --ac full", "TIGHT", "emptying the allocator's cache"),
+        ("llama-3.1-8b --gpus rtx-4090", "NO", "short by"),
+        ("tinyllama-1.1b --gpus a100-40gb", "FITS", ""),
+        ("qwen3-8b --gpus h100-80gb --offload optimizer --host-memory 40GiB", "NO", "host"),
+    ],
+)
+def test_the_json_of_an_estimate_has_what_its_text_says(brimful, ask, verdict, reason):
+    argv = ("estimate", *ask.split())
+    told, text = one_object(brimful(*argv, "--json")), brimful(*argv)
+    assert text.out.startswith(verdict)
+    assert (told["verdict"], told["fits"]) == (verdict, verdict == "FITS")
+    assert reason in told["reason"]
+    assert bool(told["reason"]) == bool(reason)
+    said = " ".join(text.out.split())
+    for way in told["ways_out"]:
+        assert way["words"] in said
+        again = one_object(brimful(*argv, *way["flags"].split(), "--json"))
+        assert again["verdict"] == "FITS", way
+    assert bool(told["ways_out"]) == (verdict != "FITS")
+
+
 def test_plan_json(brimful, folder):
     said = brimful(
         "plan", *TINY, "--global-batch", "4", "--seq-len", "32", "--json", "-o", "p.yaml"

@@ -14,6 +14,7 @@ from brimful.search.budget import Budget
 from brimful.search.gains import Search
 from brimful.search.solve import solve
 from brimful.search.space import Pins
+from brimful.search.ways_out import _rate
 from samples import TINY_LLAMA, make_job
 
 MIB = 2**20
@@ -86,3 +87,21 @@ def test_what_was_fixed_is_freed_on_the_same_gpu():
     assert way.solution.plan.strategy.offload == "none"
     free = Pins(offload="none")
     assert not list(_freed(found, Search(cluster, free, "sdpa", "time")))
+
+
+def test_a_tight_plan_names_what_fits_with_the_same_batch(brimful):
+    ask = ("llama-3.1-8b", "--seq-len", 8192, "--global-batch", 8, "--gpus", "h200", "--no-proof")
+    said = brimful("plan", *ask)
+    assert said.out.startswith("TIGHT")
+    told = " ".join(said.out.split())
+    assert "or allow --optimizer adamw-8bit" in told
+    again = brimful("plan", *ask, "--optimizer", "adamw-8bit")
+    assert again.out.startswith("FITS")
+
+
+def test_a_rate_counts_what_its_task_counts():
+    job = make_job(seq_len=64, global_batch=8)
+    assert _rate(job, 2.0) == ("256", "tokens/s")
+    labelled = msgspec.structs.replace(job, task="sequence-classification")
+    assert _rate(labelled, 2.0) == ("4", "samples/s")
+    assert _rate(labelled, None) == ("", "samples/s")

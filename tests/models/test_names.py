@@ -10,7 +10,14 @@ from brimful.cli.main import main
 from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.hub import fetch_file
-from brimful.models.names import find, nearest_by_name, suggestions, unlike, without_qualifiers
+from brimful.models.names import (
+    find,
+    format_named,
+    nearest_by_name,
+    suggestions,
+    unlike,
+    without_qualifiers,
+)
 from brimful.models.registry import registry
 
 SAME = {
@@ -270,3 +277,25 @@ def test_attention_and_state_spaces_are_unlike(name, near):
     assert "of another kind" in unlike(name, near)
     assert not unlike("nobody/Plain-7B", "llama-2-7b")
     assert not unlike("ai21labs/Jamba-9", "jamba-1.5-mini")
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("Qwen/Qwen3-14B-AWQ", "int4"),
+        ("TheBloke/Llama-2-13B-chat-GPTQ", "int4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "int4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "int8"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "int8"),
+        ("RedHatAI/Qwen3-8B-quantized.w4a16", "int4"),
+        ("RedHatAI/Qwen3-8B-quantized.w8a8", "int8"),
+        ("unsloth/Qwen3-14B-unsloth-bnb-4bit", "nf4"),
+        ("someone/mistral-7b-bnb-8bit", "llm-int8"),
+        ("someone/mistral-7b-int8", "int8"),
+        ("Qwen/Qwen3-14B", ""),
+        ("google/gemma-2-9b-it", ""),
+        ("someone/Llama-3-8B-4bit-GGUF", ""),
+    ],
+)
+def test_the_format_of_weights_that_a_name_says(name, held):
+    assert format_named(name)[0] == held

@@ -3,7 +3,14 @@
 import pytest
 
 from brimful.errors import InputError
-from brimful.pretend.largest import MOST_RUNS, argument_of, find_largest, step_of, with_value
+from brimful.pretend.largest import (
+    MOST_RUNS,
+    argument_of,
+    find_largest,
+    step_of,
+    with_default,
+    with_value,
+)
 
 
 def searched(program, name, most):
@@ -48,3 +55,25 @@ def test_what_is_no_count_is_refused(name):
 def test_a_program_without_end_in_what_fits_is_left():
     found, _ = searched(["train.py", "--tokens", "1"], "tokens", 10**12)
     assert (found.beyond, found.num_runs) == (None, MOST_RUNS)
+
+
+@pytest.mark.parametrize(
+    ("declared", "begins"),
+    [
+        ('parser.add_argument("--batch-size", type=int, default=8)', ["--batch-size", "8"]),
+        ('parser.add_argument("-b", "--batch_size", default=4)', ["--batch_size", "4"]),
+        ('parser.add_argument("--batch-size", type=int, required=True)', []),
+        ('parser.add_argument("--batch-size", default="many")', []),
+        ('parser.add_argument("--seconds", default=8)', []),
+        ("not Python", []),
+    ],
+)
+def test_a_script_that_is_not_given_it_begins_from_its_own_default(tmp_path, declared, begins):
+    script = tmp_path / "train.py"
+    script.write_text(f"import argparse\nparser = argparse.ArgumentParser()\n{declared}\n")
+    program = [str(script), "--epochs", "1"]
+    assert with_default(program, "batch-size") == [*program, *begins]
+    assert with_default([*program, "--batch-size=2"], "batch-size")[-1] == "--batch-size=2"
+    if not begins:
+        with pytest.raises(InputError, match="put --batch-size N behind"):
+            argument_of(with_default(program, "batch-size"), "batch-size")

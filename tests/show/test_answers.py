@@ -162,7 +162,7 @@ def test_a_no_without_any_settings_names_another_gpu_and_what_could_be_allowed(c
     code, lines = answered(capsys, "estimate llama-3.1-8b --gpus h100")
     told = paragraph(lines)
     assert code == 1
-    assert "instead --gpus h200 would fit" in told
+    assert re.search(r"instead --gpus h200 (--\S+ \S+ )*would fit", told)
     assert "--method lora would fit" in told
     assert "brimful plan" not in told, "which would find nothing"
 
@@ -319,4 +319,4 @@ def test_what_a_forward_takes_is_said_to_be_unknown(capsys):
 def test_a_reference_is_named_whatever_its_size(capsys):
     ask = "estimate llama-3.2-1b --task dpo --gpus h100-80gb --seq-len 512 --reference resident"
     told = paragraph(answered(capsys, ask)[1])
-    assert re.search(r"at peak .*, reference [\d.]+ GiB, other tensors", told)
+    assert re.search(r"at peak .*, reference [\d.]+ GiB", told)

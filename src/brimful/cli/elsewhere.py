@@ -11,8 +11,9 @@ from typing import NamedTuple
 from brimful.errors import UnsupportedError
 from brimful.techniques.optimizers import OPTIMIZERS
 
-ROLLOUTS = "rollouts"
-"""What comes on top of an update that learns from texts which the model writes itself."""
+ROLLOUTS, SCORED_ROLLOUTS, CRITIC = "rollouts", "scored rollouts", "critic"
+"""What comes on top of an update that learns from texts which the model writes itself: what writes
+them; a model that scores them too; and one more that learns to foresee the score."""
 
 
 class Elsewhere(NamedTuple):
@@ -39,6 +40,16 @@ _REINFORCED = Elsewhere(
     "causal-lm",
     ROLLOUTS,
 )
+_SCORED_TEXTS = _REINFORCED._replace(
+    like="its update takes what causal-lm does; the text that it writes and the model that scores "
+    "it come on top",
+    on_top=SCORED_ROLLOUTS,
+)
+_WITH_CRITIC = _REINFORCED._replace(
+    like="the policy's update takes what causal-lm does; its critic, the reward model and the text "
+    "that it writes come on top",
+    on_top=CRITIC,
+)
 _PAIRED = Elsewhere("pairs without a reference", "with a reference it is --task dpo", "dpo")
 _CONTRASTIVE = Elsewhere(
     "a contrastive loss over the whole batch",
@@ -53,9 +64,9 @@ _BY_TOKEN = Elsewhere(
     "a label for each token", "a classifier differs by its head alone", "sequence-classification"
 )
 TASKS = {
-    **dict.fromkeys(
-        ("dapo", "gspo", "grpo", "online-dpo", "ppo", "reinforce", "rlhf", "rloo"), _REINFORCED
-    ),
+    **dict.fromkeys(("dapo", "gspo", "grpo"), _REINFORCED),
+    **dict.fromkeys(("online-dpo", "reinforce", "rloo"), _SCORED_TEXTS),
+    **dict.fromkeys(("ppo", "rlhf"), _WITH_CRITIC),
     "masked-lm": Elsewhere(
         "a loss on masked tokens",
         "a classifier's blocks are the same, and its loss takes less",

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from brimful.show.estimate import Around
     from brimful.show.summary import Verdict
 
+_WAY_LABELS = frozenset({"would fit", "instead", ""})
+WAY_FITS = " would fit"
+"""What follows the flags of a way out."""
 HELP = "predict peak memory and step time of one strategy"
 
 
@@ -49,6 +52,12 @@ def run(args: argparse.Namespace) -> int:
         return programs.run_estimate(args)
     if inference.is_asked(args):
         return inference.run_estimate(args)
+    from brimful.cli import no_gpu
+
+    if no_gpu.is_asked(args):
+        by_method = no_gpu.answer(args)
+        tell(args, lambda: by_method[1])
+        return by_method[0]
     from msgspec.structs import replace
 
     from brimful.cli.least import no_by_states, spread_of
@@ -73,9 +82,42 @@ def run(args: argparse.Namespace) -> int:
         content = estimate_json(
             asked, predicted, usable_bytes=predicted.usable_bytes, fits=verdict == "FITS"
         )
+        content |= _said(args, asked, predicted)
         show_json(content if cost is None else {**content, "cost": cost})
     tell(args, lambda: _answer(args, asked, predicted, cost))
     return FITS if verdict == "FITS" and host_may_fit(predicted.host) else DOES_NOT_FIT
+
+
+def _said(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> dict[str, object]:
+    """Return what the text says beside the numbers: the word, why, and what would make it fit."""
+    from brimful.cli.fixes import NO_FIXES, fixes_of
+    from brimful.cli.on_demand import trace_leaner
+    from brimful.search.beside import beside
+    from brimful.search.typed import flag_words
+    from brimful.show.beside import WOULD_FIT
+    from brimful.show.estimate import verdict_and_host
+    from brimful.show.predicted import meter_of, tight_facts, verdict_of
+
+    verdict, host = verdict_and_host(asked.cluster, predicted)
+    fixes = NO_FIXES
+    if verdict_of(predicted) != "FITS":
+        trace_leaner(args, asked)
+        fixes = fixes_of(asked, beside(*asked))
+    reasons = [f"{each.label} {each.words}" for each in (host,) if each is not None]
+    if verdict == "NO" and not reasons:
+        reasons = [f"memory {meter_of(predicted).words}"]
+    reasons += [fact.text for fact in tight_facts(predicted.predicted_reserved)]
+    ways = []
+    for fact in fixes.facts:
+        if fact.label not in _WAY_LABELS:  # what it needs at least, or what was not tried
+            reasons.append(f"{fact.label} {fact.text}")
+            continue
+        typed, found, _ = fact.text.partition(WAY_FITS)
+        typed = typed if found and typed.startswith("--") else ""
+        if fact.label == WOULD_FIT and fixes.found is not None:
+            typed = flag_words(asked.strategy, fixes.found.strategy)
+        ways.append({"words": fact.text, "flags": typed})
+    return {"verdict": verdict, "reason": "; ".join(reasons), "ways_out": ways}
 
 
 def _simulated(args: argparse.Namespace, untold: str) -> int:
@@ -105,7 +147,7 @@ def _answer(
         *traced_facts(asked),
         *assumed_facts(args, asked.job),
         *fused_facts(asked.strategy),
-        *_next(args, asked.strategy.engine, summary.verdict, around.fixes),
+        *_next(args, asked, summary.verdict, around.fixes),
     )
     return Answer(summary, below, (estimate_tables(*asked, predicted, cost=cost),))
 
@@ -133,14 +175,21 @@ def around_of(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate
 
 
 def _next(
-    args: argparse.Namespace, engine: str, verdict: "Verdict | None", fixes: tuple[Fact, ...]
+    args: argparse.Namespace,
+    asked: flags.Asked,
+    verdict: "Verdict | None",
+    fixes: tuple[Fact, ...],
 ) -> tuple[Fact, ...]:
     """Say what to do; what does not fit was told what would."""
+    from brimful.hardware.cuda_chips import has_known_kernels
     from brimful.show.beside import WOULD_FIT
 
     if verdict == "FITS":
+        engine = asked.strategy.engine
         own = "" if engine == "torch" else f" and --for {engine}"
         words = f"brimful simulate {args.model} with the same flags{own} proves it"
+        if not has_known_kernels(asked.cluster.device):
+            words = "brimful plan with the same flags finds the fastest that fits"
         return (Fact("next", words),)
     if all(fact.label != WOULD_FIT for fact in fixes):
         return ()

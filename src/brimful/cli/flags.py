@@ -18,6 +18,7 @@ from brimful.errors import InputError, unknown_name
 from brimful.exact import exactness
 from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
+from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
 from brimful.hardware.links import network_names
 from brimful.hardware.names import split_counts
@@ -692,10 +693,35 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
         network_name=_or(args.network, ""),
     )
     noted_cluster(name, cluster)
+    _refuse_other_memory(args, cluster.device)
     if args.host_memory is None:
         return cluster
     given = msgspec.structs.replace(cluster, host_ram_bytes=args.host_memory)
     return check_cluster(given)
+
+
+def _refuse_other_memory(args: argparse.Namespace, device: Device) -> None:
+    """Refuse what is about a second memory, where a GPU's is the host's own.
+
+    Raises:
+        InputError: Something is to be moved to the host, or the host's size is given.
+    """
+    if not has_one_memory(device.name):
+        return
+    off = {"offload": defaults.OFFLOAD, "reference": None, "host_memory": None}
+    for name, usual_value in off.items():
+        given = getattr(args, name, None)
+        if given in {None, usual_value} or (name == "reference" and given != "offloaded"):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if name != "host_memory":
+            flag += f" {given}"
+        fix = f"{flag.partition(' ')[0]} {usual_value}" if usual_value else f"no {flag}"
+        raise InputError(
+            f"{flag} is about a memory that {device.name} does not have: GPU and host share one, "
+            f"and what a host holds is taken from the GPU; use {fix}",
+            nearest={name: usual_value},
+        )
 
 
 def card_bytes(args: argparse.Namespace) -> int | None:

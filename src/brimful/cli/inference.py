@@ -15,7 +15,7 @@ from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
 from brimful.escaping import json_text, one_line
 from brimful.hardware.cluster import Cluster, spelled
-from brimful.terminal import say
+from brimful.terminal import note, say
 from brimful.units import parse_length
 
 if TYPE_CHECKING:
@@ -326,8 +326,19 @@ def _format_from(args: argparse.Namespace, model: "ModelSpec") -> WeightsFormat:
             f"{args.model} holds weights in {exported} and --weights-format {args.weights_format} "
             f"asks for another one; leave it out, or give the model that it was made of"
         )
-    given = exported or args.weights_format or _precision_from(args) or defaults.INFERENCE
+    given = exported or args.weights_format or _precision_from(args) or _format_named(args)
     return cast("WeightsFormat", given)
+
+
+def _format_named(args: argparse.Namespace) -> str:
+    """Return the format that the model's name says; else the default."""
+    from brimful.models.names import format_named
+
+    named, words = format_named(args.model)
+    if not named:
+        return defaults.INFERENCE
+    note(f"brimful: --weights-format {named} is taken for {words!r} in the model's name")
+    return named
 
 
 def _precision_from(args: argparse.Namespace) -> Any:

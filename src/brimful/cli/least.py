@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING
 
 from brimful.cli import defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, show_facts, show_summary
+from brimful.cli.usual import attention_from
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.least import Least, Spread, least_bytes, least_on_device
 from brimful.errors import BrimfulError
+from brimful.hardware.datasheets import has_one_memory
+from brimful.hardware.names import find_gpu, split_counts
 from brimful.job import QUANTIZED
 from brimful.models.config import exact_count, has_layout
+from brimful.models.mixtures import has_stacks
+from brimful.models.traced import find_built
 from brimful.offload import NONE as NO_OFFLOAD
-from brimful.strategy import Strategy, world_size
+from brimful.strategy import Attention, Strategy, world_size
 from brimful.terminal import say
 from brimful.units import format_bytes, format_count
 
@@ -115,7 +120,7 @@ def no_by_states(
     least, limit = least_of(job), tensor_limit_bytes(cluster)
     assert spread is not None
     if least is not None and least_on_device(least, spread).total <= limit and _may_know_more(job):
-        least = _least_read(args, job, strategy)
+        least = _least_read(args, job, strategy.attention)
     if least is None or least_on_device(least, spread).total <= limit:
         return None
     spread = spread._replace(is_offloaded=False)  # as what it takes is told
@@ -190,7 +195,7 @@ def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
     zero = getattr(args, "zero", None)
     zero = zero if isinstance(zero, int) else None  # of several the best
     shards = num_devices == 1 or zero not in {0, 1}
-    may_leave = shards and getattr(args, "offload", None) is None
+    may_leave = shards and not _has_one_memory(args) and getattr(args, "offload", None) is None
     if may_leave and num_devices == 1 and args.method in {None, "full"}:
         return None
     is_data_parallel = all(getattr(args, name, 1) == 1 for name in ("tp", "pp", "ep"))
@@ -200,6 +205,12 @@ def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
     replicas = replicas if isinstance(replicas, int) else 1
     spread = _spread(num_devices, zero, max(1, num_devices // replicas), 1)
     return spread._replace(is_offloaded=may_leave)
+
+
+def _has_one_memory(args: argparse.Namespace) -> bool:
+    """Whether the GPUs that were asked about have the host's own memory."""
+    gpus = getattr(args, "gpus", None)
+    return gpus is not None and has_one_memory(find_gpu(split_counts(gpus).gpu))
 
 
 def _spread(num_devices: int, zero: int, shards: int, cut: int) -> Spread:
@@ -224,7 +235,26 @@ def _may_know_more(job: "Job") -> bool:
     return packs and not has_layout(job.model) and find_spec("torch") is not None
 
 
-def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Least | None:
+def least_as_held(args: argparse.Namespace, job: "Job") -> Least | None:
+    """Return what a job holds at least, its experts as its base has them; None: nobody knows.
+
+    A base in 4 bits leaves stacks of experts as they are: how much that is takes reading a model
+    that has no layout, and without torch that is not known.
+
+    Args:
+        args: The flags of the job.
+        job: It.
+    """
+    least = least_of(job)
+    is_packed = job.adapter is not None and job.adapter.base in QUANTIZED
+    if least is None or not is_packed or has_layout(job.model) or not has_stacks(job.model):
+        return least
+    if find_built(job.model) is None and find_spec("torch") is None:
+        return None
+    return _least_read(args, job, attention_from(args, job, flags.cluster_from(args).device))
+
+
+def _least_read(args: argparse.Namespace, job: "Job", attention: Attention) -> Least | None:
     """Read off a model that is built, as its tracing would, what of it is packed."""
     from brimful.cli.progress import Progress
     from brimful.quick_imports import quick_imports
@@ -234,7 +264,7 @@ def _least_read(args: argparse.Namespace, job: "Job", strategy: Strategy) -> Lea
     with Progress("reading", quiet=args.json), quick_imports():
         from brimful.build.layout import read_built
 
-        read_built(job, strategy.attention)
+        read_built(job, attention)
     return least_of(job)
 
 
@@ -259,11 +289,12 @@ def state_ways(
     num, words = spread.num_devices, "at least, before activations"
     sharded = spread_whole(num)
     whole = least_on_device(least, sharded).total
+    may_leave = not spread.is_offloaded and not _has_one_memory(args)
     can_share = getattr(args, "tp", None) in {None, 1} and getattr(args, "pp", None) in {None, 1}
     if can_share and spread.parameters < num and whole <= limit:
         yield Fact("or with", f"--zero {_MOST} holds {format_bytes(whole)} {words}")
     away = least_on_device(least, sharded._replace(is_offloaded=True)).total
-    if can_share and not spread.is_offloaded and whole > limit >= away:
+    if can_share and may_leave and whole > limit >= away:
         more = f"and {format_bytes(least.total - least.parameters)} on the host"
         yield Fact("or with", f"--offload optimizer holds {format_bytes(away)} {words}, {more}")
     yield from _ways(args, limit, spread, devices)
@@ -305,7 +336,8 @@ def _ways(
             job = flags.job_from(changed, devices)
         except BrimfulError:
             continue
-        least = least_of(job)
+        if (least := least_of(job)) is not None and least_on_device(least, spread).total <= limit:
+            least = least_as_held(changed, job)
         each = None if least is None else least_on_device(least, spread).total
         if each is not None and each <= limit:
             engine = getattr(args, "engine", None) or defaults.ENGINE

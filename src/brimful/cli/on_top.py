@@ -1,7 +1,8 @@
 """Room for what comes on top of a job that is answered in place of another: images, rollouts.
 
-What can be counted is: a copy of the weights that writes, its cache, a reference model. Of an
-encoder of images nothing is known here, so that a share of each GPU is left to it, and said.
+What can be counted is: a copy of the weights that writes, its cache, a reference model, a reward
+model and a critic. Of an encoder of images nothing is known here, so that a share of each GPU is
+left to it, and said.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def room_for(on_top: str, args: argparse.Namespace) -> Room | None:
     """Return what is left on each GPU; None where nothing comes on top or it cannot be counted.
 
     Args:
-        on_top: ``images``, ``rollouts``, or empty.
+        on_top: ``images``, one of ``elsewhere``'s rollouts, or empty.
         args: The flags of what is answered.
     """
     if not on_top or args.memory_limit is not None:
@@ -56,14 +57,21 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
             f"--seq-len"
         )
     else:
-        size, words = _rollouts(args, cluster.num_devices)
+        size, words = _rollouts(args, cluster.num_devices, on_top)
     limit = int((usable - size) / GIB * 10) / 10 * GIB
     return Room(max(int(limit), 1), words)
 
 
-def _rollouts(args: argparse.Namespace, num_devices: int) -> tuple[float, str]:
-    """Count a copy of the weights that writes, its cache of keys and values, and a reference."""
+def _rollouts(args: argparse.Namespace, num_devices: int, on_top: str) -> tuple[float, str]:
+    """Count a copy of the weights that writes, its cache of keys and values, and a reference.
+
+    A reward model and a critic are counted as large as the policy, which is usual; the critic
+    trains as the policy does, so that it has the same states, and its own activations are there
+    while the policy's are not.
+    """
     from brimful.cli import flags
+    from brimful.cli.elsewhere import CRITIC, ROLLOUTS
+    from brimful.cli.least import least_of
     from brimful.cost.formats import COMPUTE_BYTES
     from brimful.cost.held import held_bytes
     from brimful.cost.kv_cache import cache_layers, prefilled_bytes
@@ -78,10 +86,18 @@ def _rollouts(args: argparse.Namespace, num_devices: int) -> tuple[float, str]:
         element_bytes=COMPUTE_BYTES["bf16"],
     )
     reference = 0 if job.adapter is not None else -(-weights // num_devices)
+    least = least_of(job) if on_top == CRITIC else None
+    critic = 0 if least is None else -(-least.total // num_devices)
+    reward = 0 if on_top == ROLLOUTS else -(-weights // num_devices)
     parts = [
+        *([f"critic with its optimizer {format_bytes(critic)}"] if critic else []),
+        *([f"reward model {format_bytes(reward)}"] if reward else []),
         f"weights that write the texts {format_bytes(weights)}",
         f"KV cache of {texts} x {job.seq_len:,} tokens {format_bytes(cache)}",
-        *([f"reference model, sharded, {format_bytes(reference)}"] if reference else []),
+        *([f"reference model {format_bytes(reference)}"] if reference else []),
     ]
-    total = weights + cache + reference
-    return total, f"{format_bytes(total)} of each GPU are left for {', '.join(parts)} (bf16)"
+    total = weights + cache + reference + reward + critic
+    each = "each GPU" if num_devices > 1 else "the GPU"
+    words = f"{format_bytes(total)} of {each} are left for {', '.join(parts)}"
+    alike = ", all as large as the policy" if reward else ""
+    return total, f"{words} (bf16{alike}); times: its update alone"

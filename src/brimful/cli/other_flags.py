@@ -1,4 +1,4 @@
-"""Flags of other programs, taken for ours: Hugging Face's Trainer, TRL, LLaMA-Factory, Megatron.
+"""Flags of other programs, taken for ours: the Trainer, PEFT, TRL, Unsloth, LLaMA-Factory and more.
 
 What means the same is taken and said. What a program writes, logs or reads takes nothing of a GPU
 and is left out, and said; what is left is refused by the parser.
@@ -29,7 +29,9 @@ _FLAGS = {
     "--clip": ("--clip-grad", "--max-grad-norm"),
     "--optimizer": ("--optim",),
     "--method": ("--finetuning-type", "--train-type", "--tuner-type"),
-    "--lora-rank": ("--lora-r",),
+    "--lora-rank": ("--lora-dim", "--lora-r", "--peft-lora-r", "--r", "--rank"),
+    "--lora-alpha": ("--alpha", "--peft-lora-alpha"),
+    "--seed": ("--random-seed", "--random-state"),
     "--lora-targets": ("--lora-target", "--lora-target-modules", "--target-modules"),
     "--trained-modules": ("--lora-modules-to-save", "--modules-to-save"),
     "--task": ("--stage",),
@@ -45,21 +47,28 @@ _OURS = {other: flag for flag, others in _FLAGS.items() for other in others}
 _SWITCHES = {
     "--use-dora": ("--method", "dora"),
     "--load-in-4bit": ("--method", "qlora"),
+    "--load-in-8bit": ("--base", "llm-int8"),
+    "--bnb-4bit-use-double-quant": ("--base", "nf4-double"),
+    "--use-bnb-nested-quant": ("--base", "nf4-double"),
     "--use-qlora": ("--method", "qlora"),
     "--use-peft": ("--method", "lora"),
     "--use-lora": ("--method", "lora"),
     "--full-finetuning": ("--method", "full"),
     "--gradient-checkpointing": ("--ac", "full"),
+    "--use-gradient-checkpointing": ("--ac", "full"),
     "--activation-checkpoint": ("--ac", "full"),
     "--bf16": ("--precision", "bf16-mixed"),
     "--fp16": ("--precision", "fp16-mixed"),
     "--use-distributed-optimizer": ("--zero", "1"),
 }
 """What a switch of theirs says here; of two that say the same flag the first of this table."""
+_ALSO = {"--load-in-8bit": ("--method", "qlora")}
+"""What a switch says beside that."""
 _MODELS = ("--base-model", "--model-id", "--model-name", "--model-name-or-path", "--model")
 _ACCUMULATED = ("--gradient-accumulation-steps", "--grad-accum", "--gradient-accumulation")
 _OF_NO_WEIGHT = frozenset({
-    "--dataloader-num-workers", "--dataset", "--dataset-dir", "--dataset-name",
+    "--bnb-4bit-compute-dtype", "--dataloader-num-workers", "--dataset", "--dataset-dir",
+    "--dataset-name", "--lora-bias", "--lora-task-type",
     "--dataset-text-field", "--dataset-train-split", "--ddp-timeout", "--do-train",
     "--eval-strategy", "--logging-dir", "--logging-steps", "--logging-strategy",
     "--lr-scheduler-type", "--num-workers", "--output-dir", "--overwrite-cache",
@@ -69,11 +78,25 @@ _OF_NO_WEIGHT = frozenset({
 })  # fmt: skip
 """What takes no memory of a GPU, whatever its value."""
 _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
-_YES, _NO = frozenset({"1", "true", "yes"}), frozenset({"0", "false", "no"})
-NO_FLAG = dict.fromkeys(
-    ("--epochs", "--num-epochs", "--num-train-epochs"),
-    "epochs need the size of your data: give --tokens, those of one epoch times epochs",
-)
+_YES, _NO = frozenset({"1", "true", "unsloth", "yes"}), frozenset({"0", "false", "no"})
+NO_FLAG = {
+    **dict.fromkeys(
+        ("--epochs", "--num-epochs", "--num-train-epochs"),
+        "epochs need the size of your data: give --tokens, those of one epoch times epochs",
+    ),
+    **dict.fromkeys(
+        ("--dtype", "--model-dtype", "--torch-dtype"),
+        "what it trains in is said by --precision, as in --precision bf16",
+    ),
+    **dict.fromkeys(
+        ("--attn-implementation", "--use-flash-attention-2"),
+        "how it attends is said by --attention",
+    ),
+    **dict.fromkeys(
+        ("--dropout", "--lora-dropout"), "dropout is off in this version: leave it out"
+    ),
+    "--bnb-4bit-quant-type": "how the base is held is said by --base, as in --base nf4",
+}
 """What other programs ask for, and what says the same here."""
 
 
@@ -162,9 +185,10 @@ class _Reader:
         """Return all that was taken: what switches say before what is typed as ours, which wins."""
         ours, notes = self._ours, list(self._notes)
         said: dict[str, tuple[str, str]] = {}
-        for switch, (flag, value) in _SWITCHES.items():
+        for switch, says in _SWITCHES.items():
             if switch in self._switches:
-                said.setdefault(flag, (value, self._switches[switch]))
+                for flag, value in (says, *([_ALSO[switch]] if switch in _ALSO else [])):
+                    said.setdefault(flag, (value, self._switches[switch]))
         for flag, (value, word) in said.items():
             ours = [flag, value, *ours]
             notes.append(f"{flag} {value} is taken for {word}")

@@ -10,7 +10,7 @@ import msgspec
 from brimful.cli.flags import Asked
 from brimful.escaping import json_text
 from brimful.plan import Estimate, HostMemory
-from brimful.terminal import console, say
+from brimful.terminal import console, num_heading_lines, say
 
 if TYPE_CHECKING:
     from brimful.show.answer import Answer
@@ -43,11 +43,15 @@ def show_summary(summary: "Summary") -> None:
 
 
 def show_answer(summary: "Summary", below: "Sequence[Fact]") -> None:
-    """Print an answer of which all is known, in as many lines as an answer may take."""
+    """Print an answer of which all is known, in as many lines as an answer may take.
+
+    What is said above it, but for which question it answers, is a part of it.
+    """
     from brimful.show.terminal import MOST_OF_ALL, fact_lines, summary_lines
 
     last = fact_lines(below)
-    show(*summary_lines(summary, MOST_OF_ALL - len(last)), *last)
+    most = MOST_OF_ALL - len(last) - num_heading_lines()
+    show(*summary_lines(summary, most), *last)
 
 
 def show_facts(*facts: "Fact") -> None:

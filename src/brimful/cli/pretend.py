@@ -17,7 +17,7 @@ from brimful.cli import defaults, flags, output_paths
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
-from brimful.pretend.largest import Argument, Largest, argument_of, find_largest
+from brimful.pretend.largest import Argument, Largest, argument_of, find_largest, with_default
 from brimful.terminal import note, say
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
     os.environ.update(environment)
     check_program(program)
     _note_behind(program)
+    program = _begun(program, args.largest)
     quiet_libraries()
     from brimful.allocator.config import parse_settings
     from brimful.report.sparkline import sparkline
@@ -112,6 +113,16 @@ def run(args: argparse.Namespace) -> int:
     found = None if argument is None or args.json else _largest(args, program, argument, report)
     tell(args, lambda: _answer(args, report, program, found), above=over_time)
     return FITS if report.fits else DOES_NOT_FIT
+
+
+def _begun(program: list[str], name: str | None) -> list[str]:
+    """Give a script the argument of ``--largest`` where it was left to its own default."""
+    if name is None:
+        return program
+    begun = with_default(program, name)
+    if added := begun[len(program) :]:
+        note(f"--largest begins from the script's own default, {' '.join(added)}")
+    return begun
 
 
 def _note_behind(program: Sequence[str]) -> None:

@@ -204,10 +204,11 @@ def _planned(args: argparse.Namespace) -> _Planned:
         return _known(_predicted_anew(plan, Path(args.model)))
     started = args.out / PLAN_FILE
     if args.resume and started.is_file():
-        from brimful.train.run_folder import check_same_job
+        from brimful.train.run_folder import check_same_job, check_same_length
 
-        plan = read_plan(started)
-        check_same_job(plan.job, flags.job_from(args))
+        plan, given = read_plan(started), flags.job_from(args)
+        check_same_length(args.out, plan.job, given)
+        check_same_job(plan.job, given)
         if not _is_resized(args, plan):
             flags.refuse_other_strategy(args, plan.strategy)
             return _known(plan)

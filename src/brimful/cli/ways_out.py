@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 MAX_WAYS, MAX_WAYS_TIGHT = 2, 1
 """Ways that are told, a line or two each; fewer beside a plan that may fit."""
-MAX_ALLOWED = 5
+_SAME_BATCH = ("--optimizer", "--precision", "--method")
+MAX_ALLOWED, MAX_ALLOWED_TIGHT = 5, 1
 """Of those that change what is learnt, which are told together."""
 
 
@@ -76,13 +77,20 @@ def tell_ways_out(
             if words and not args.json:
                 show_facts(Fact("" if said else "instead", words))
             said += [words] * bool(words)
-        if len(said) >= most and (is_tight or len(allowed) >= MAX_ALLOWED):
+        if len(said) >= most and len(allowed) >= MAX_ALLOWED:
             break
-    if allowed and not (is_tight and said):
+    allowed = _kept(allowed) if is_tight else allowed
+    if allowed:
         if not args.json:
             show_facts(*allowed_facts(allowed))
         said += [way.words for way in allowed]
     return tuple(said) or (() if is_tight else _tell_counted(args, searched))
+
+
+def _kept(allowed: "list[WayOut]") -> "list[WayOut]":
+    """Keep of ways those with the same samples on the same GPUs, what changes least first."""
+    by_flag = [way for flag in _SAME_BATCH for way in allowed if way.flags.startswith(flag)]
+    return by_flag[:MAX_ALLOWED_TIGHT]
 
 
 def _tell_counted(args: argparse.Namespace, searched: "Solution") -> tuple[str, ...]:
@@ -198,12 +206,14 @@ def _sending(
 
     That is simulated, and only where what they keep is as much as is lacking.
     """
+    from brimful.hardware.datasheets import has_one_memory
     from brimful.offload import ACTIVATIONS, NONE
     from brimful.rungs import SAVED_ACTIVATIONS
     from brimful.search.ways_out import short_bytes_of
 
     made, strategy = searched.plan.estimate, searched.plan.strategy
-    if made is None or strategy.offload != NONE or strategy.pp > 1:
+    is_one = has_one_memory(searched.plan.cluster.device.name)
+    if made is None or strategy.offload != NONE or strategy.pp > 1 or is_one:
         return
     kept = sum(item.num_bytes for item in made.items if item.name == SAVED_ACTIVATIONS)
     if kept >= short_bytes_of(made):
@@ -219,12 +229,15 @@ def _leaving(
     """
     from brimful.cost.estimate import limit_bytes
     from brimful.cost.least import least_bytes
+    from brimful.hardware.datasheets import has_one_memory
     from brimful.models.config import exact_count
     from brimful.offload import NONE, OPTIMIZER, PARAMETERS
 
     plan, pins = searched.plan, search.pins
     count = exact_count(plan.job.model)
-    is_alone = plan.cluster.num_devices == 1 and plan.cluster.device.kernels == "cuda"
+    device = plan.cluster.device
+    has_host = device.kernels == "cuda" and not has_one_memory(device.name)
+    is_alone = plan.cluster.num_devices == 1 and has_host
     is_free = plan.strategy.offload == NONE and pins.offload is None
     if plan.estimate is not None or count is None or not (is_alone and is_free):
         return

@@ -5,6 +5,8 @@ from importlib import resources
 
 import msgspec
 
+from brimful.hardware.cluster import Device
+
 Version = tuple[int, int]
 """Compute capability as CUDA counts it: major, minor."""
 _FILE = "data/workspaces/devices.json"
@@ -32,6 +34,11 @@ def version_of(capability: float) -> Version:
     """Return a compute capability in its two parts: 8.6 is (8, 6)."""
     major, minor = divmod(round(capability * 10), 10)
     return major, minor
+
+
+def has_known_kernels(device: Device) -> bool:
+    """Whether a device can be imitated: of a CUDA card its capability has to be in the table."""
+    return device.kernels != "cuda" or version_of(device.capability) in chips()
 
 
 @cache

@@ -100,8 +100,13 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def is_built_in(name: str) -> bool:
     """Whether a GPU comes with the computer around it: nobody puts it in place of another."""
+    return name.endswith("-laptop") or has_one_memory(name)
+
+
+def has_one_memory(name: str) -> bool:
+    """Whether a GPU's memory is the host's own, so that nothing is gained by moving it there."""
     sheet = datasheets().get(name)
-    return name.endswith("-laptop") or (sheet is not None and sheet.memory_kind == "unified")
+    return sheet is not None and sheet.memory_kind == "unified"
 
 
 @cache

@@ -36,6 +36,13 @@ _QUANTIZED = re.compile(
     r"|dynamic|kv)\b"
 )
 """How the weights of an upload are rounded, or whose program they are packed for."""
+_FORMATS = (
+    (r"bnb 8 ?bits?|llm int8", "llm-int8"),
+    (r"(?:unsloth )?bnb 4 ?bits?|bnb|nf4", "nf4"),
+    (r"(?:gptq |awq )?int8|gptq 8 ?bits?|w8a8|w8a16|fp8(?: dynamic)?|8 ?bits?", "int8"),
+    (r"awq(?: int4)?|gptq(?: int4)?|w4a16|int4|(?:mx|nv)fp4|fp4|4 ?bits?", "int4"),
+)
+"""Words of names, and the format that is as large: fp8 takes a byte a weight, as int8 does."""
 _DROPPED = frozenset(
     {
         # How it was tuned, or which step of its training it is.
@@ -174,6 +181,24 @@ def taken_words(typed: str, name: str) -> str:
         return ""
     why = taken.why or ("the same architecture" if taken.is_own else "by its name alone")
     return f"model {name} is taken for {typed!r} ({why})"
+
+
+def format_named(text: str) -> tuple[str, str]:
+    """Find how the name of an upload says that its weights are held.
+
+    GGUF's mixtures of widths are none of the formats that are known here.
+
+    Args:
+        text: As it was typed: a name, a hub id, a folder.
+
+    Returns:
+        The format, and the words of the name; both empty where it says nothing.
+    """
+    name = re.sub(r"[^a-z0-9]+", " ", _split(text)[1].lower())
+    for pattern, weights_format in _FORMATS:
+        if (found := re.search(rf"\b(?:{pattern})\b", name)) and "gguf" not in name:
+            return weights_format, found[0]
+    return "", ""
 
 
 def suggestions(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import _meta_registrations as shapes_known
 
-from brimful.pretend import kernels
+from brimful.pretend import ctc, kernels
 from brimful.pretend.libraries import library
 
 _aten = torch.ops.aten
@@ -32,6 +32,8 @@ def register() -> None:
         shapes.impl(name, _in_place)
     shapes.impl("_thnn_fused_gru_cell", _gru_cell)
     shapes.impl("_thnn_fused_gru_cell_backward", _gru_cell_backward)
+    for name in ("_ctc_loss_backward", "_ctc_loss_backward.Tensor"):
+        shapes.impl(name, ctc.gradient)
     _know_wide_addmm(shapes)
     shapes_known.device_hint = _device_hint(shapes_known.device_hint)
     shapes_known._meta_grouped_mm_common = _grouped_mm(shapes_known._meta_grouped_mm_common)  # noqa: SLF001

@@ -3,12 +3,16 @@
 The script is run again with other values, as often as it takes; what it prints then is dropped.
 """
 
+import ast
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from brimful.errors import InputError
 
 MOST_RUNS = 16
+_DECLARING = frozenset({"add_argument", "option"})
+"""Methods of argparse and of click that declare an argument."""
 FINEST = 32
 """Parts of the value that was given, to one of which the largest is found."""
 Fits = Callable[[Sequence[str]], bool | None]
@@ -47,6 +51,49 @@ class Largest(NamedTuple):
     num_runs: int
 
 
+def with_default(program: Sequence[str], name: str) -> list[str]:
+    """Return a program with an argument as its own text says that it is where nobody gives it.
+
+    Args:
+        program: The script and its arguments.
+        name: Of the argument, with dashes in front or without.
+
+    Returns:
+        The program as it is where it is given the argument, or no default of it can be seen.
+    """
+    flag = _flag(name)
+    given = {word.partition("=")[0] for word in program[1:]}
+    default = None if flag in given else _default_of(program, flag)
+    return list(program) if default is None else [*program, default[0], str(default[1])]
+
+
+def _default_of(program: Sequence[str], flag: str) -> tuple[str, int] | None:
+    """Find what ``add_argument`` says of a flag in a script's text: its spelling, and a number."""
+    try:
+        text = Path(program[0]).read_text("utf-8")
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    except (OSError, SyntaxError, ValueError):
+        return None  # a module, a notebook, or what fails when it is run
+    for call in calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in _DECLARING:
+            continue
+        names = [each.value for each in call.args if isinstance(each, ast.Constant)]
+        same = [each for each in names if isinstance(each, str) and _plain(each) == _plain(flag)]
+        for keyword in call.keywords:
+            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+            if same and keyword.arg == "default" and type(value) is int:
+                return same[0], value
+    return None
+
+
+def _flag(name: str) -> str:
+    return name if name.startswith("-") else f"--{name}"
+
+
+def _plain(flag: str) -> str:
+    return flag.replace("_", "-")
+
+
 def argument_of(program: Sequence[str], name: str) -> Argument:
     """Find an argument of a script by its name.
 
@@ -57,17 +104,20 @@ def argument_of(program: Sequence[str], name: str) -> Argument:
     Raises:
         InputError: The script was given no such argument, or no whole number above 0 for it.
     """
-    flag = name if name.startswith("-") else f"--{name}"
+    flag = _flag(name)
     for place, word in enumerate(program[1:], 1):
         key, is_joined, value = word.partition("=")
-        if key != flag:
+        if _plain(key) != _plain(flag):
             continue
         at = place if is_joined else place + 1
         text = value if is_joined else (program[at] if at < len(program) else "")
         if not text.isdecimal() or int(text) < 1:
             raise InputError(f"--largest {name}: {flag} is given {text!r}, which is no count")
-        return Argument(flag, int(text), at, bool(is_joined))
-    raise InputError(f"--largest {name}: the script is not given {flag}; give it a number to begin")
+        return Argument(key, int(text), at, bool(is_joined))
+    raise InputError(
+        f"--largest {name}: the script is not given {flag}, and its text says no default of it; "
+        f"put {flag} N behind {program[0]}, with a number to begin from such as {flag} 1"
+    )
 
 
 def with_value(program: Sequence[str], argument: Argument, value: int) -> list[str]:

@@ -15,7 +15,14 @@ from torch._subclasses.fake_tensor import (
 )
 
 from brimful.errors import UnsupportedError
+from brimful.pretend.ctc import FORWARD as CTC
+from brimful.pretend.ctc import of_longest
 
+_SELECTING = frozenset({
+    torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default,
+    torch.ops.aten.index.Tensor, *CTC,
+})  # fmt: skip
+"""Operations whose largest result is known."""
 UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException)
 _aten = torch.ops.aten
 _EQUAL = _aten.equal.default
@@ -54,7 +61,7 @@ def everything_selected(func: Any, args: Any) -> Any:
         return args[0].new_empty((torch.broadcast_shapes(args[0].shape, args[1].shape).numel(),))
     if func is _aten.index.Tensor:
         return func(args[0], [place for index in args[1] for place in _places(index)])
-    return None
+    return of_longest(func, args)
 
 
 def _places(index: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -71,9 +78,13 @@ def refusal(func: Any, line: str) -> UnsupportedError:
         func: The operation.
         line: Where it was called, ``file:line``.
     """
-    return UnsupportedError(
+    words = (
         f"{line or 'the program'} calls {func}, whose result hangs on values that a pretend tensor "
-        "does not have; use a fixed size there (torch.where, a padded mask), or pass "
-        "--assume-all-selected to count the largest result it can have",
+        "does not have; use a fixed size there (torch.where, a padded mask)"
+    )
+    if func not in _SELECTING:
+        return UnsupportedError(words)
+    return UnsupportedError(
+        f"{words}, or pass --assume-all-selected to count the largest result it can have",
         nearest={"assume_all_selected": True},
     )

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brimful import loop_phases
 from brimful.pretend import (
     autocast,
+    ctc,
     device,
     engine,
     fast_attention,
@@ -354,11 +355,21 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         try:
             return func(*args, **kwargs)
         except real_values.UNKNOWN as error:
-            out = real_values.everything_selected(func, args) if self._assume_all else None
-            if out is None:
-                raise real_values.refusal(func, line_text(self._line())) from error
-            self.assumptions.add(f"{func} at {line_text(self._line())} {SELECTS_ALL}")
-            return out
+            out = ctc.by_lengths(func, args)
+            return self._assumed(call, error) if out is None else out
+
+    def _assumed(self, call: Call, error: Exception) -> Any:
+        """Return the largest result that there can be, where that may be taken.
+
+        Raises:
+            UnsupportedError: It may not, or nobody knows it.
+        """
+        func, where = call.func, line_text(self._line())
+        out = real_values.everything_selected(func, call.args) if self._assume_all else None
+        if out is None:
+            raise real_values.refusal(func, where) from error
+        self.assumptions.add(f"{func} at {where} {SELECTS_ALL}")
+        return out
 
     def _record_stream(self, tensor: Any, stream: Any) -> None:
         for builder, row in self._rows((tensor,)):

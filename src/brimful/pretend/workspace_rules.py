@@ -188,6 +188,21 @@ def safe_softmax(call: Call) -> Workspaces:
     )
 
 
+LONG_BYTES, CTC_LENGTHS = 8, 3
+"""Of an integer; and lengths of inputs, of targets and where these begin, of every text."""
+
+
+def ctc(call: Call) -> Workspaces:
+    """``_ctc_loss``: what tells its kernel of lengths."""
+    return size(CTC_LENGTHS * LONG_BYTES * call.arg("log_probs").shape[1], "lengths of the texts")
+
+
+def ctc_backward(call: Call) -> Workspaces:
+    """``_ctc_loss_backward``: the same, and backward probabilities as large as the forward ones."""
+    log_alpha = call.arg("log_alpha")
+    return (*ctc(call), *size(log_alpha.numel() * log_alpha.element_size(), "log_beta"))
+
+
 def loss(call: Call) -> Workspaces:
     """``nll_loss``: contiguous targets."""
     return copied(call.arg("target"), "contiguous copy of the targets")
@@ -349,8 +364,9 @@ def copy(call: Call) -> Workspaces:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        batch_norm, batched_product, chunk_cat, convolution, copy, counted, cudnn_backward,
-        cudnn_forward, efficient_backward, efficient_forward, eight_bit_product, embedding_backward,
+        batch_norm, batched_product, chunk_cat, convolution, copy, counted, ctc, ctc_backward,
+        cudnn_backward, cudnn_forward, efficient_backward, efficient_forward, eight_bit_product,
+        embedding_backward,
         extremes, flash_backward, foreach_max, foreach_norm, group_norm_backward,
         group_norm_forward, grouped_product, histogram, index_put, indexed_extremes,
         log_softmax_backward, loss, masked_scatter, maxima, moments, norm_backward, norm_forward,

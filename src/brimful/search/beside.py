@@ -95,7 +95,8 @@ def held_fix(job: Job, cluster: Cluster, strategy: Strategy, made: Estimate) -> 
         strategy: How.
         made: What is predicted of that.
     """
-    held = as_it_fits(job, cluster, strategy)
+    is_host_short = made.host is not None and made.host.fits is False
+    held = None if is_host_short else as_it_fits(job, cluster, strategy)
     if held is None:
         return None
     reserved = predicted_reserved(job, cluster, held)

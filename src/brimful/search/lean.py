@@ -18,6 +18,7 @@ from brimful.search.beside import Fix, held_fix
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
+from brimful.search.typed import flag_words
 from brimful.search.ways_out import Find, Tried
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.units import GIB
@@ -33,14 +34,16 @@ def lean(strategy: Strategy) -> Find:
     """Return what ``ways_out`` finds with, quickly.
 
     Args:
-        strategy: Which attends, and keeps its reference, as all that are looked at.
+        strategy: As the command means it, which attends, and keeps its reference, as all that are
+            looked at.
     """
 
     def find(job: Job, cluster: Cluster) -> Tried:
         found = lean_fix(job, cluster, strategy)
         if found.fix is None:
             return Tried(found.short_bytes, None, None)
-        return Tried(0, found.fix.made.predicted_step_s, None)
+        settings = flag_words(strategy, found.fix.strategy)
+        return Tried(0, found.fix.made.predicted_step_s, None, settings)
 
     return find
 

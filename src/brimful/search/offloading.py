@@ -3,7 +3,7 @@
 Where a node's host is known to suffice both are searched, and the faster is the plan. Where nobody
 knows what it has, what offloads is searched if nothing holds without; and where it is known to be
 too small, to say what it lacks. A CPU is its own host: it offloads where that is asked for, and not
-to find room.
+to find room. A GPU whose memory is the host's own offloads nothing.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
+from brimful.hardware.datasheets import has_one_memory
 from brimful.job import Job
 from brimful.offload import OPTIMIZER, PARAMETERS
 from brimful.plan import HostMemory
@@ -92,7 +93,7 @@ def _pins(
     job: Job, cluster: Cluster, every: Sequence[Pins], attention: Attention, what: str
 ) -> list[Pins]:
     """Return what is fixed where something is offloaded that the host may have room for."""
-    if cluster.device.kernels == "cpu":
+    if cluster.device.kernels == "cpu" or has_one_memory(cluster.device.name):
         return []
     offloading = [each._replace(offload=what) for each in every if each.offload is None]
     hosts = [(each, _host(job, cluster, each, attention)) for each in offloading]

@@ -14,9 +14,11 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, spelled
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import cards
+from brimful.hardware.gpus import LOCAL
 from brimful.hardware.links import assumed_network, node_links
 from brimful.job import Job
 from brimful.models.config import parameter_count
+from brimful.nouns import is_per_sample, noun
 from brimful.plan import Estimate, Plan, Word
 from brimful.search.gains import Search
 from brimful.search.holding import hold
@@ -36,6 +38,8 @@ ALIKE_BYTES = 4 * GIB
 """Cards in a step of so much are told as equally large."""
 LEAST_HELP = 0.25
 """Of what a plan lacks: what does not fit either, and leaves more of that, is not named."""
+WHOLE_RATE = 100
+"""From which on a rate is told in whole numbers."""
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that
 there is none says more than by how much the rest is short."""
@@ -48,11 +52,13 @@ class Tried(NamedTuple):
         short_bytes: By how many bytes it does not fit; 0 or less where it does.
         step_s: Its predicted seconds per step; None: unknown.
         solution: What was searched; None: the plan's own strategy was evaluated.
+        settings: Flags with which it is so, where a command means other settings without them.
     """
 
     short_bytes: int
     step_s: float | None
     solution: Solution | None
+    settings: str = ""
 
 
 Find = Callable[[Job, Cluster], Tried]
@@ -74,7 +80,8 @@ class WayOut(NamedTuple):
         is_exact: Whether the same is learnt.
         solution: What was searched for it; None: nothing was.
         flags: As it is typed.
-        tokens_per_s: How fast; None: unknown.
+        rate: How fast, in what its task counts; empty: unknown.
+        unit: Of the rate: tokens or samples a second.
     """
 
     words: str
@@ -83,7 +90,8 @@ class WayOut(NamedTuple):
     is_exact: bool = False
     solution: Solution | None = None
     flags: str = ""
-    tokens_per_s: float | None = None
+    rate: str = ""
+    unit: str = ""
 
     @property
     def is_allowed(self) -> bool:
@@ -293,13 +301,13 @@ def _find(find: Find, job: Job, cluster: Cluster) -> Tried | None:
 
 def _told(option: _Option, tried: Tried) -> WayOut:
     """Put what was tried into words, and why not the same is learnt then."""
+    flags = f"{option.flags} {tried.settings}".strip()
     seconds = None if tried.step_s is None else tried.step_s / option.job.tokens_per_step
-    tokens_per_s = 1 / seconds if seconds else None
+    rate, unit = _rate(option.job, tried.step_s)
     if tried.short_bytes > 0:
         words = f"{option.flags} would still be short by {format_bytes(tried.short_bytes)}"
     else:
-        rate = f", {tokens_per_s:,.0f} tokens/s" if tokens_per_s else ""
-        words = f"{option.flags} would fit{rate}"
+        words = f"{flags} would fit{f', {rate} {unit}' if rate else ''}"
     cost = math.inf if seconds is None else seconds * option.cluster.num_devices
     said = "".join(f" ({note})" for note in (option.why, option.note) if note)
     return WayOut(
@@ -308,9 +316,19 @@ def _told(option: _Option, tried: Tried) -> WayOut:
         cost,
         not option.why,
         tried.solution,
-        option.flags,
-        tokens_per_s,
+        flags,
+        rate,
+        unit,
     )
+
+
+def _rate(job: Job, step_s: float | None) -> tuple[str, str]:
+    """Return how fast a step is and the unit of that: samples where a sample has one label."""
+    unit = f"{noun(job.task)}/s"
+    if not step_s:
+        return "", unit
+    rate = (job.global_batch if is_per_sample(job.task) else job.tokens_per_step) / step_s
+    return (f"{rate:,.0f}" if rate >= WHOLE_RATE else f"{rate:.3g}"), unit
 
 
 def _shorter_sequences(plan: Plan, find: Find) -> _Way:
@@ -414,13 +432,17 @@ def _larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def with_gpu(cluster: Cluster, device: Device) -> Cluster:
-    """Return a cluster of as many devices of another kind, by the fastest link that those have."""
+    """Return a cluster of as many devices of another kind, by the fastest link that those have.
+
+    A host's memory that was given stays; that of this machine is not theirs.
+    """
+    is_here = cluster.name == LOCAL
     link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
     return msgspec.structs.replace(
         cluster,
         name=device.name,
         device=device,
-        host_ram_bytes=0,
+        host_ram_bytes=0 if is_here else cluster.host_ram_bytes,
         link=link,
         memory_limit_bytes=0,
     )

@@ -18,11 +18,14 @@ from brimful.show.predicted import (
     verdict_of,
 )
 from brimful.show.settings import settings_words
-from brimful.show.summary import Fact, Summary, Verdict, on_each
+from brimful.show.summary import Fact, Meter, Summary, Verdict, on_each
 from brimful.strategy import Strategy
 from brimful.units import format_bytes
 
 NUM_LARGEST = 3
+LEAST_NAMED, LEAST_TOLD = 0.03, 0.1
+"""Of all tensors at the peak: what is larger is named, however many are; and of that, what is left
+out altogether."""
 
 
 class Around(NamedTuple):
@@ -55,14 +58,17 @@ def estimate_summary(
         estimate: What was predicted.
         around: What else is said.
     """
-    host = host_meter(estimate)
-    verdict: Verdict = "NO" if host is not None else verdict_of(estimate)
+    verdict, host = verdict_and_host(cluster, estimate)
     return Summary(
         verdict,
         subject_words(job, cluster),
         on_each(meter_of(estimate), cluster.num_devices, cluster.device.kernels),
         (
-            *host_facts(host, meter_of(estimate), estimate),
+            *(
+                host_facts(host, meter_of(estimate), estimate)
+                if cluster.device.kernels != "cpu"
+                else ()
+            ),
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
             *around.fixes,
@@ -79,6 +85,19 @@ def estimate_summary(
         ),
         host,
     )
+
+
+def verdict_and_host(cluster: Cluster, estimate: Estimate) -> tuple[Verdict, Meter | None]:
+    """Say whether a prediction fits, and what a host takes that has too little.
+
+    Args:
+        cluster: On what.
+        estimate: What was predicted.
+    """
+    host = host_meter(estimate)
+    if cluster.device.kernels == "cpu" and not estimate.fits:
+        host = None  # the same memory: what tensors lack there says it
+    return ("NO" if host is not None else verdict_of(estimate)), host
 
 
 def _known(estimate: Estimate, verdict: Verdict) -> Known:
@@ -107,10 +126,17 @@ def largest_facts(
     ordered = sorted(device, key=lambda item: -item.num_bytes)
     if not ordered:
         return ()
-    named = [n for n, item in enumerate(ordered) if n < NUM_LARGEST or item.name == REFERENCE]
+    least = LEAST_NAMED * sum(item.num_bytes for item in device)
+    named = [
+        n
+        for n, item in enumerate(ordered)
+        if n < NUM_LARGEST or item.name == REFERENCE or item.num_bytes >= least
+    ]
     parts = [(ordered[n].name, ordered[n].num_bytes) for n in named]
-    others = sum(item.num_bytes for n, item in enumerate(ordered) if n not in named)
-    parts.append(("other tensors", others))
+    left = [item for n, item in enumerate(ordered) if n not in named]
+    others = left[0].name if len(left) == 1 else "other tensors"
+    num_left = sum(item.num_bytes for item in left)
+    parts.append((others, num_left if num_left >= LEAST_TOLD * least else 0))
     if reserved_bytes is not None:
         parts.append(
             ("reserved but unallocated", reserved_bytes - sum(item.num_bytes for item in device))

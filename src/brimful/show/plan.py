@@ -305,10 +305,8 @@ def _untried(found: Solution) -> tuple[Fact, ...]:
 
 def allowed_facts(allowed: Sequence[WayOut]) -> tuple[Fact, ...]:
     """Say together what would fit if the job's owner allowed it, at which predicted speed."""
-    ways = [
-        way.flags + (f" {way.tokens_per_s:,.0f}" if way.tokens_per_s else "") for way in allowed
-    ]
-    speed = " tokens/s" if allowed[-1].tokens_per_s else ""
-    verb = "each changes" if len(ways) > 1 else "it changes"
-    words = f"{', '.join(ways)}{speed}, predicted; {verb} what is learnt"
+    ways = [f"{way.flags} {way.rate}".rstrip() for way in allowed]
+    speed = f" {allowed[-1].unit}" if allowed[-1].rate else ""
+    verb = "predicted; each changes" if len(ways) > 1 else "changes"
+    words = f"{', '.join(ways)}{speed}, {verb} what is learnt"
     return (Fact("or allow", words),)

@@ -18,7 +18,7 @@ from brimful.rungs import (
 from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
 from brimful.units import format_bytes
 
-_METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
+METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
 _TASKS = {"dpo": "DPO", "sequence-classification": "classification"}
 TENSORS_ALONE = " (tensors only)"
 """Said of a peak that fits, where what the allocator adds was not counted."""
@@ -38,7 +38,7 @@ def subject_words(job: Job, cluster: Cluster) -> str:
 
 def job_words(job: Job) -> str:
     """Say what is trained and how: ``LoRA of llama-3.1-8b``."""
-    method, task = _METHODS[job.method], _TASKS.get(job.task, "")
+    method, task = METHODS[job.method], _TASKS.get(job.task, "")
     return f"{f'{task}, {method},' if task else method} of {job.model.name}"
 
 

@@ -27,7 +27,9 @@ def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
     """Say whether a plan holds, with both numbers, and what else was tried."""
     tried = _tried(proof)
     if proof.word == "unproven":
-        return (Fact("unproven", f"{proof.why}; brimful simulate shows whether it holds"),)
+        if proof.can_be_simulated:
+            return (Fact("unproven", f"{proof.why}; brimful simulate shows whether it holds"),)
+        return (Fact("unproven", f"{proof.why}: its formulas and their replay say that it holds"),)
     if proof.word == "no":
         least = min(proof.trials, key=lambda each: each.reserved.short_bytes).reserved
         words = (

@@ -62,6 +62,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         num_passed_over: Strategies that were not simulated, as one spread, cut and recomputed in
             the same way lacked more than they need less.
         why: What ended it early; empty: all that could be better was looked at.
+        can_be_simulated: Whether nothing but time was lacking.
     """
 
     word: ProofWord
@@ -69,6 +70,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     chosen: int | None = None
     num_passed_over: int = 0
     why: str = ""
+    can_be_simulated: bool = True
 
 
 class Proven(NamedTuple):
@@ -126,6 +128,7 @@ class _Trying:
         self._trials: list[Trial] = []
         self._rows: list[int] = []
         self._why = ""
+        self._can_be_simulated = True
 
     def look(self, row: int, num_passed: int) -> Looked | None:
         """Simulate the strategy of a row; see ``search.walk``."""
@@ -153,7 +156,7 @@ class _Trying:
             self._why = f"the budget of {self._budget.seconds:g} s was over"
             return None
         except UnsupportedError as error:  # a formula covers what is not simulated
-            self._why = str(error)
+            self._why, self._can_be_simulated = str(error), False
             return None
         self._trials.append(trial)
         self._rows.append(row)
@@ -191,6 +194,7 @@ class _Trying:
             chosen=chosen,
             num_passed_over=self.num_passed,
             why=self._why,
+            can_be_simulated=self._can_be_simulated,
         )
 
 

@@ -14,6 +14,7 @@ from brimful.plan import Plan, write_yaml
 from brimful.run_files import (
     CHECKPOINTS,
     METRICS_FILE,
+    MODEL,
     PLAN_FILE,
     DamagedRow,
 )
@@ -54,6 +55,7 @@ def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
     check_out(out, resume=resume)
     found = sound_checkpoint(out / CHECKPOINTS) if resume else None
     if found is not None:
+        check_same_length(out, found.checkpoint.plan.job, plan.job)
         changed = strategies_of(rows_of(out))
         if {found.checkpoint.plan.strategy, plan.strategy} <= set(changed):
             check_same_job(found.checkpoint.plan.job, plan.job)
@@ -137,6 +139,36 @@ def check_same_plan(saved: Plan, given: Plan) -> None:
     check_same_job(saved.job, given.job)
     if world_size(saved.strategy) == world_size(given.strategy):
         _check_same("strategy", saved.strategy, given.strategy)
+
+
+def check_same_length(out: Path, saved: Job, given: Job) -> None:
+    """Refuse to go on for more steps than a run was started for, and say what does.
+
+    Warm-up and decay of the learning rate are of all steps, so that those which were done are not
+    those of a longer run.
+
+    Args:
+        out: The run's folder.
+        saved: What it was started with.
+        given: What it is to go on with.
+
+    Raises:
+        InputError: The number of steps differs.
+    """
+    if saved.num_steps == given.num_steps:
+        return
+    words = (
+        f"the run was started with job.num_steps={saved.num_steps} and the plan now says "
+        f"{given.num_steps}: the learning rates of the steps that were done are of "
+        f"{saved.num_steps}; resume with the plan that started it"
+    )
+    model, more = out / MODEL, given.num_steps - saved.num_steps
+    if saved.adapter is None and (model / "config.json").is_file() and more > 0:
+        raise InputError(
+            f"{words}, or go on from its weights, without the optimizer's state: --weights {model} "
+            f"--steps {more} and another --out, without --resume"
+        )
+    raise InputError(f"{words}, or choose another --out")
 
 
 def check_same_job(saved: Job, given: Job) -> None:

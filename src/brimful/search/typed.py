@@ -1,0 +1,36 @@
+"""Strategies as the flags by which a command means them."""
+
+from brimful.strategy import Strategy, world_size
+
+_FLAGS = {"activation_checkpointing": "ac"}
+"""The short form of a field's flag."""
+_SPREAD = ("zero", "dp_replicate", "dp_shard", "tp", "pp", "accumulate")
+"""Fields whose defaults depend on how many devices there are."""
+
+
+def flag_words(strategy: Strategy, other: Strategy) -> str:
+    """Say the flags by which a command that means one strategy means another; empty: none.
+
+    Args:
+        strategy: As the command stands.
+        other: What it is to mean.
+    """
+    is_larger = world_size(strategy) != world_size(other)
+    usual = {"zero": 3, "dp_shard": world_size(other), "dp_replicate": 1, "tp": 1, "pp": 1}
+    is_usual = all(getattr(other, name) == value for name, value in usual.items())
+    words = []
+    for name in Strategy.__struct_fields__:
+        value = getattr(other, name)
+        is_spelled = is_larger and not is_usual and name in _SPREAD
+        is_left = is_larger and is_usual and name in _SPREAD
+        if is_left or (value == getattr(strategy, name) and not is_spelled):
+            continue
+        flag = f"--{_FLAGS.get(name, name).replace('_', '-')}"
+        words.append(flag if value is True else f"{flag} {_flag_value(value)}")
+    return " ".join(words)
+
+
+def _flag_value(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value) or "''"
