@@ -252,7 +252,9 @@ def name_of(row: Document) -> str:
         if field in row:
             return str(row[field])
     if "flags" in row:
-        return " ".join(row["flags"])
+        return row["flags"] if isinstance(row["flags"], str) else " ".join(row["flags"])
+    if "name" in row["case"]:
+        return str(row["case"]["name"])
     job, strategy = row["case"]["job"], row["case"]["strategy"]
     words = [job["model"]["name"], job["method"], job["precision"], job["optimizer"]]
     words += [f"ac {strategy['activation_checkpointing']}", *_degrees(strategy)]

@@ -180,7 +180,7 @@ def test_what_would_be_refused_is_not_advised(tmp_path, capsys):
     write_yaml(msgspec.structs.replace(plan, strategy=deepspeed), path)
     assert not advice_on(path, capsys)
     assert main(["simulate", str(path)]) == 2
-    assert "is not simulated by this version" in capsys.readouterr().err
+    assert "is not simulated within our own loop" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

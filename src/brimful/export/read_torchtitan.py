@@ -17,6 +17,7 @@ from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.torchtitan import MODELS, SCHEDULES
 from brimful.files import read_whole
+from brimful.techniques.optimizers import DEFAULT
 
 PROGRAM = "torchtitan"
 _SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "lr_scheduler"})
@@ -243,7 +244,7 @@ def _optimizer(leaves: Leaves) -> None:
             f"{leaves.path}: {_OPTIMIZER}.name={name} is not read by this version; use AdamW, or "
             f"leave it out and give --optimizer"
         )
-    leaves.say("optimizer", "adamw", f"{_OPTIMIZER}.name")
+    leaves.say("optimizer", DEFAULT, f"{_OPTIMIZER}.name")  # which is that one
     values = {"lr": ("learning_rate", _RATE), "eps": ("epsilon", None), "beta1": ("beta1", None),
               "beta2": ("beta2", None), "weight_decay": ("weight_decay", None)}  # fmt: skip
     for key, (flag, default) in values.items():
