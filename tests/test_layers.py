@@ -39,6 +39,7 @@ LAYERS = (
         "pipeline_split",
         "offload",
         "strategy",
+        "build.deepspeed.config",  # DeepSpeed's JSON, of which formulas ask the sizes too
         "routing",
         "kernel_support",
         "hardware.cluster",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aged
 import compiled_part
+import deepspeed_predicted_part
 import examples_part
 import fuzz_part
 import kept_clean
@@ -30,6 +31,7 @@ import scale_part
 import tables
 import timed_part
 import watched_part
+from deepspeed_cases import every_case
 from evidence import (
     PARTS,
     RICH_SHARE,
@@ -69,6 +71,8 @@ LEAST_ROWS = {
     "reshard": 28,
     "lost_workers": 30,
     "deepspeed": 43,
+    "deepspeed_simulated": 24,
+    "deepspeed_predicted": 30,
     "precision": 92,
     "recipes": 14,
     "bubbles": 14,
@@ -212,7 +216,21 @@ def compiled_cases(rows):
     assert {row.arguments for row in rows} == set(compiled_part.CASES)
 
 
+def deepspeed_names(rows):
+    """Scripts that train by DeepSpeed: those that are run again are these."""
+    assert [row.case for row in rows] == [
+        case for case in every_case() if case.num_processes == 2
+    ] + [case for case in every_case() if case.num_processes != 2]
+
+
+def deepspeed_flags(rows):
+    """What ``brimful estimate`` is told."""
+    assert [row.flags for row in rows] == list(deepspeed_predicted_part.CASES)
+
+
 CASELESS = {
+    "deepspeed_simulated": deepspeed_names,
+    "deepspeed_predicted": deepspeed_flags,
     "published_predicted": published_ids,
     "published": published_families,
     "lost_workers": list,  # one run, whose command stands in the provenance

@@ -161,8 +161,10 @@ def test_a_question_is_bounded(client):
 def test_the_json_of_the_page_is_that_of_the_command(client, capsys):
     main(["estimate", "llama-3.1-8b", "--method", "lora", "--gpus", "h100-80gb", "--json"])
     said = json.loads(capsys.readouterr().out)
+    in_words = {name: said.pop(name) for name in ("verdict", "reason", "ways_out")}
     part = client.get("/api/estimate", params={"gpus": "h100-80gb"}).json()["part"]
     assert part["values"] == said
+    assert in_words["verdict"] == "FITS", "which the page shows beside them"
 
 
 def test_stages_and_axes_are_named_in_a_refusal(client):
