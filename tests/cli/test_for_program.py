@@ -183,7 +183,8 @@ def test_a_plan_is_proven_by_the_trainer(tiny, capsys):
 
 @pytest.mark.parametrize("to", ["trl", "axolotl", "torchtitan", "accelerate"])
 def test_a_program_that_is_not_installed_says_how_to_install_it(tiny, capsys, monkeypatch, to):
-    monkeypatch.setattr(f"brimful.programs.{to}.find_spec", lambda _: None)
+    place = "base" if to == "accelerate" else to
+    monkeypatch.setattr(f"brimful.programs.{place}.find_spec", lambda _: None)
     recipe = ("--precision", "bf16", "--packing", "none") if to == "axolotl" else ()
     asked = (*(ASKED if to == "torchtitan" else tiny), "--micro-batch", "4", *recipe)
     code, _, err = said(capsys, "simulate", *asked, "--for", to)
@@ -200,6 +201,16 @@ def test_accelerate_itself_is_simulated(tiny, capsys):
     found = json.loads(theirs)
     assert "Accelerator" in found["program"]["name"]
     assert found["simulated_peak_allocated_bytes"] == pytest.approx(ours, rel=0.01)
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+def test_accelerate_shards_by_deepspeed(tiny, capsys, stage):
+    asked = (*tiny, "--micro-batch", "4", "--precision", "bf16-master", "--engine", "deepspeed")
+    code, out, _ = said(capsys, "simulate", *asked, "--zero", stage, "--for", "accelerate")
+    assert code == 0
+    assert "Accelerator" in out
 
 
 def test_blocks_that_accelerate_cannot_be_told_are_refused(tiny, capsys):

@@ -38,7 +38,7 @@ class Held(NamedTuple):
     Attributes:
         job: What is trained.
         gpus: The flag that names what holds it.
-    words: The flags of the settings with which it does; empty: as it was asked.
+        words: The flags of the settings with which it does; empty: as it was asked.
         fix: The strategy that holds, and what is predicted of it.
     """
 

@@ -110,8 +110,7 @@ def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
     num, width = world_size(strategy), job.model.hidden_size
     share = -(-sum(sizes) // (_ALIGNED * num)) * _ALIGNED
     first, last = rank * share, (rank + 1) * share
-    spans = zip(sizes, accumulate(sizes), strict=True)
-    mine = [(end - n, end) for n, end in spans if end - n < last and end > first]
+    mine = _touched(sizes, share, rank)
     small = [size for size in sizes if size <= PERSISTED_PER_WIDTH * width]
     return Pieces(
         element=HALF_BYTES if HELD.get(job.precision) in {"bf16", "fp16"} else FP32_BYTES,
@@ -124,6 +123,13 @@ def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
         kept_whole=sum(small),
         bucket=bucket_elements(job),
     )
+
+
+def _touched(sizes: Sequence[int], share: int, rank: int) -> list[tuple[int, int]]:
+    """Return the parameters that a process's share has a part of, each by its begin and end."""
+    spans = zip(sizes, accumulate(sizes), strict=True)
+    first, last = rank * share, (rank + 1) * share
+    return [(end - n, end) for n, end in spans if end - n < last and end > first]
 
 
 def _reached(job: Job, last: int) -> Reached:
@@ -170,8 +176,13 @@ def _fullest(job: Job, strategy: Strategy, device: Device) -> tuple[int, StepMem
     """Follow the process whose share has part of the most, and that whose share is the last."""
     ranks = {0}
     if strategy.zero != _PARTED and strategy.offload == "none":
-        every = range(world_size(strategy))
-        ranks = {max(every, key=lambda rank: pieces_of(job, strategy, rank).touched), every[-1]}
+        every, of_first = range(world_size(strategy)), pieces_of(job, strategy)
+
+        def touched(rank: int) -> int:
+            mine = _touched(of_first.sizes, of_first.share, rank)
+            return sum(end - begin for begin, end in mine)
+
+        ranks = {max(every, key=touched), every[-1]}
     found = ((rank, _of_rank(job, strategy, device, rank)) for rank in sorted(ranks))
     return max(found, key=lambda each: max(p.num_bytes for p in phase_peaks(each[1])))
 

@@ -37,6 +37,7 @@ from brimful.programs import llama_factory as factory_program
 from brimful.programs import torchtitan as titan_program
 from brimful.programs import trl as trl_program
 from brimful.programs.base import FOLDER, Program
+from brimful.programs.mock_rows import MOST_MICRO_BATCHES
 from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
@@ -51,7 +52,6 @@ _LAUNCHED = frozenset({"dp_shard", "dp_replicate", "allocator"})
 """What a launcher decides, which is none here."""
 _BY_SCRIPT = frozenset({"micro_batch", "accumulate", "activation_checkpointing"})
 """What the loop around an Accelerator says, which is a script of ours."""
-_MOST_MICRO_BATCHES = 2
 _TASKS = frozenset({"causal-lm", "chat"})
 """For which the Trainer's script makes rows."""
 
@@ -163,30 +163,41 @@ def _accelerate(plan: Plan) -> Program:
     if job.task not in _TASKS:
         raise UnsupportedError(f"Accelerate is not run for task={job.task} by this version")
     way = accelerate.way_of(plan)
-    if way == "DEEPSPEED":
-        raise UnsupportedError(
-            "accelerate shards this by DeepSpeed, which this version does not run"
-        )
-    blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
-    if blocks not in {0, job.model.num_layers} or is_selective(strategy) or strategy.tp > 1:
-        raise UnsupportedError(
-            "Accelerate is run with every block recomputed in full or none, and without tensor "
-            "parallelism; use --activation-checkpointing full or none, and --tp 1"
-        )
+    if strategy.tp > 1:
+        raise UnsupportedError("Accelerate is run without tensor parallelism; use --tp 1")
+    recomputes = _recomputes(plan)
     given = {
         "model": model_name(job),
         "dtype": half_type(job),
         "attention": attention_name(strategy),
         "lora": None if job.adapter is None else _lora(job, job.adapter),
         "micro_batch": strategy.micro_batch,
-        "accumulated": min(num_micro_batches(job, strategy), _MOST_MICRO_BATCHES),
+        "accumulated": min(num_micro_batches(job, strategy), MOST_MICRO_BATCHES),
         "sync_each_batch": strategy.accumulate == "reduce-each",
-        "checkpointing": blocks > 0 and way != "FSDP",  # which has a switch of its own
+        "checkpointing": recomputes and way != "FSDP",  # which has a switch of its own
         "clip": job.clip,
         "optimizer": _optimizer(plan),
     }
-    world = plan.cluster.num_devices
-    return accelerate_program.program_of(config, given, seq_len=job.seq_len, world_size=world)
+    return accelerate_program.program_of(
+        config,
+        given,
+        seq_len=job.seq_len,
+        world_size=plan.cluster.num_devices,
+        rank=_rank(plan) if way == "DEEPSPEED" else 0,
+    )
+
+
+def _recomputes(plan: Plan) -> bool:
+    """Whether a model of transformers recomputes its blocks, which does all of them or none."""
+    strategy, num_layers = plan.strategy, plan.job.model.num_layers
+    blocks = num_checkpointed(strategy, num_layers=num_layers)
+    if blocks not in {0, num_layers} or is_selective(strategy):
+        raise UnsupportedError(
+            f"activation_checkpointing={strategy.activation_checkpointing}: models of transformers "
+            f"are run with every block recomputed in full or none; use --activation-checkpointing "
+            f"full or none"
+        )
+    return blocks > 0
 
 
 def _optimizer(plan: Plan) -> dict[str, Any]:
@@ -222,12 +233,6 @@ def _rank(plan: Plan) -> int:
 
 def _deepspeed(plan: Plan) -> Program:
     job, strategy = plan.job, plan.strategy
-    blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
-    if blocks not in {0, job.model.num_layers} or is_selective(strategy):
-        raise UnsupportedError(
-            f"activation_checkpointing={strategy.activation_checkpointing}: models of transformers "
-            f"recompute all of their blocks or none"
-        )
     if job.task not in _TASKS:
         raise UnsupportedError(f"DeepSpeed is not run for task={job.task} by this version")
     return deepspeed_program.program_of(
@@ -236,7 +241,7 @@ def _deepspeed(plan: Plan) -> Program:
         attention=attention_name(strategy),
         lora=None if job.adapter is None else _lora(job, job.adapter),
         seq_len=job.seq_len,
-        checkpoints=blocks > 0,
+        checkpoints=_recomputes(plan),
         world_size=plan.cluster.num_devices,
         rank=_rank(plan),
     )

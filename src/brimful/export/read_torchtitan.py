@@ -3,9 +3,10 @@
 Releases up to 0.2 are configured by such a file; later ones by functions of Python, which are not
 read. What a section that is there does not say has torchtitan's default.
 
-Source: ``torchtitan/config/job_config.py`` of torchtitan 0.2.0, from memory but for what
-``export.torchtitan`` was checked with; ``batch_size`` and ``training.data_parallel_*`` are the
-names of releases before 0.1.
+Source: ``torchtitan/config/job_config.py`` of commit 000204a4, which has the sections
+``training``, ``parallelism``, ``optimizer`` and ``lr_scheduler`` with these names and defaults;
+later commits add ``training.dtype`` and ``compile.enable``, earlier ones call
+``local_batch_size`` ``batch_size`` and have the degrees under ``training``.
 """
 
 import math

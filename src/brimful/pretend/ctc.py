@@ -3,7 +3,7 @@
 The table of forward probabilities has a row for each position of the longest text, with blanks
 between: ``2 x length + 1``. Where nobody knows the lengths its size is not known.
 
-Source: ``ctc_loss_allocate_outputs`` and ``ctc_loss_backward_gpu_template`` in
+Source: ``ctc_loss_gpu_template`` and ``ctc_loss_backward_gpu_template`` in
 ``aten/src/ATen/native/cuda/LossCTC.cu``.
 """
 

@@ -3,12 +3,10 @@
 import json
 from collections.abc import Mapping
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
-from brimful.errors import InputError
 from brimful.escaping import yaml_text
-from brimful.programs.base import FOLDER, STEPS, Program, Rank
+from brimful.programs.base import FOLDER, STEPS, Program, Rank, check_installed
 from brimful.programs.mock_rows import few_words
 
 _STEP, _CONFIG, _GIVEN = "accelerate_step.py", "accelerate.yaml", "given.json"
@@ -16,7 +14,7 @@ _NEEDED = ("accelerate", "transformers")
 
 
 def program_of(
-    config: Mapping[str, Any], given: Mapping[str, Any], *, seq_len: int, world_size: int
+    config: Mapping[str, Any], given: Mapping[str, Any], *, seq_len: int, world_size: int, rank: int
 ) -> Program:
     """Return what is run for a configuration of Accelerate's launcher.
 
@@ -25,23 +23,19 @@ def program_of(
         given: What the program around it says, as ``steps/accelerate_step.py`` lists it.
         seq_len: Tokens of a row.
         world_size: Processes.
+        rank: Which of them is run.
 
     Raises:
         InputError: A package is not installed.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"Accelerate runs here as it is, and {missing[0]} is not installed; "
-            f"pip install {' '.join(_NEEDED)}"
-        )
+    check_installed("Accelerate", _NEEDED)
     num_rows = given["micro_batch"] * given["accumulated"] * world_size
     content = {**given, "seq_len": seq_len, "num_rows": num_rows}
     return Program(
         name=f"Accelerate {version('accelerate')}'s Accelerator",
         argv=(str(STEPS / _STEP), f"{FOLDER}/{_CONFIG}", f"{FOLDER}/{_GIVEN}"),
         world_size=world_size,
-        ranks=(Rank(0, "every GPU does the same"),),
+        ranks=(Rank(rank, "every GPU does the same"),),
         assume=("triton",),
         environment={"HF_HUB_OFFLINE": "1"},
         notes=(f"{few_words(seq_len)}; the loop around the Accelerator is a script of Brimful's",),

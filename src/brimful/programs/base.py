@@ -1,6 +1,7 @@
 """Values that all programs share."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,25 @@ _MOST = 10**9
 """No size, length or degree of a program is larger."""
 FOLDER = "<folder>"
 """Stands in arguments and files for the folder that a program's files are written to."""
+
+
+def check_installed(whose: str, packages: Sequence[str], install: str = "pip install") -> None:
+    """Refuse a program of which a package is missing.
+
+    Args:
+        whose: What runs, as it begins the sentence.
+        packages: That it imports.
+        install: How they are installed.
+
+    Raises:
+        InputError: One of them is not installed.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"{whose} runs here as it is, and {missing[0]} is not installed; "
+            f"{install} {' '.join(missing)}"
+        )
 
 
 class Rank(NamedTuple):

@@ -7,11 +7,9 @@ documentation has them.
 import json
 from collections.abc import Mapping
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
-from brimful.errors import InputError
-from brimful.programs.base import FOLDER, STEPS, Program, Rank
+from brimful.programs.base import FOLDER, STEPS, Program, Rank, check_installed
 from brimful.programs.mock_rows import few_words, num_few
 
 _STEP, _GIVEN, _PACKAGE = "deepspeed_step.py", "given.json", "deepspeed"
@@ -45,12 +43,7 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
     Raises:
         InputError: A package is not installed.
     """
-    missing = [name for name in (_PACKAGE, "transformers") if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"DeepSpeed runs here as it is, and {missing[0]} is not installed; "
-            f"DS_BUILD_OPS=0 pip install {missing[0]}"
-        )
+    check_installed("DeepSpeed", (_PACKAGE, "transformers"), "DS_BUILD_OPS=0 pip install")
     accumulated = num_few(config)
     batch = config[_MICRO_BATCH] * accumulated * world_size
     given = {

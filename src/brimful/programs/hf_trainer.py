@@ -3,11 +3,9 @@
 import json
 from collections.abc import Mapping
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
-from brimful.errors import InputError
-from brimful.programs.base import FOLDER, STEPS, Program, Rank
+from brimful.programs.base import FOLDER, STEPS, Program, Rank, check_installed
 from brimful.programs.mock_rows import few_steps, few_words
 
 _STEP, _GIVEN = "hf_trainer_step.py", "given.json"
@@ -38,12 +36,7 @@ def program_of(  # noqa: PLR0913 - what a program around the Trainer says
     Raises:
         InputError: A package is not installed.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"the Trainer runs here as it is, and {missing[0]} is not installed; "
-            f"pip install {' '.join(missing)}"
-        )
+    check_installed("the Trainer", _NEEDED)
     changed = few_steps(arguments)
     accumulated = changed["gradient_accumulation_steps"]
     given = {

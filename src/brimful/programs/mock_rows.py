@@ -11,7 +11,7 @@ PLACE = f"{FOLDER}/rows"
 _FILE = "rows/train.jsonl"
 _WORD = "a "
 """A word of two letters is a token or more, whatever the tokenizer."""
-_STEPS, _MOST_MICRO_BATCHES = 2, 2
+_STEPS, MOST_MICRO_BATCHES = 2, 2
 """Steps that are run, and micro-batches of each: the next ones do as the second does."""
 _MOST_TOKENS = 4_000_000
 """Of all rows together: of more processes than have a row of their own, several have the same."""
@@ -55,7 +55,7 @@ def num_few(arguments: Mapping[str, Any]) -> int:
     Raises:
         InputError: They say no number.
     """
-    return min(whole(arguments, "gradient_accumulation_steps", 1), _MOST_MICRO_BATCHES)
+    return min(whole(arguments, "gradient_accumulation_steps", 1), MOST_MICRO_BATCHES)
 
 
 def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,6 +90,6 @@ def few_words(seq_len: int) -> str:
         seq_len: Tokens of a row.
     """
     return (
-        f"{_STEPS} steps of at most {_MOST_MICRO_BATCHES} micro-batches on mock rows of {seq_len} "
+        f"{_STEPS} steps of at most {MOST_MICRO_BATCHES} micro-batches on mock rows of {seq_len} "
         f"tokens: no data, checkpoint or log is read or written"
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+
+from brimful.pretend.launchers import of_accelerate
 
 _OF_THE_WORLD = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _STEPS = 2
@@ -50,12 +50,7 @@ def main() -> None:
 
 def _launch(config: str) -> None:
     """Set what ``accelerate launch --config_file`` sets for the processes that it starts."""
-    asked = launch_command_parser().parse_args(["--config_file", config, __file__])
-    args, _, _ = _validate_launch_command(asked)
-    if args.num_processes > 1:
-        told = prepare_multi_gpu_env(args)
-    else:
-        _, told = prepare_simple_launcher_cmd_env(args)
+    told = of_accelerate(["launch", "--config_file", config, __file__], rank=0).environment
     os.environ.update({name: x for name, x in told.items() if name not in _OF_THE_WORLD})
 
 

@@ -22,8 +22,9 @@ from torchtitan.distributed import ParallelDims, pipeline_parallel
 from torchtitan.hf_datasets import text_datasets
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.programs.mock_rows import MOST_MICRO_BATCHES
 
-_STEPS, _MOST_MICRO_BATCHES = 2, 2
+_STEPS = 2
 _OF_TEXT = tuple(
     kind.Config
     for name, kind in vars(text_datasets).items()
@@ -148,7 +149,7 @@ def _global_batch(config: Any) -> int:
     dims: Any = ParallelDims.from_config(config.parallelism, int(os.environ["WORLD_SIZE"]))
     each: int = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
     asked: int = config.training.global_batch_size
-    return min(asked, _MOST_MICRO_BATCHES * each) if asked > 0 else each
+    return min(asked, MOST_MICRO_BATCHES * each) if asked > 0 else each
 
 
 def main() -> None:
