@@ -22,7 +22,7 @@ from laws_rows import LawRow
 from moonshot_rows import MoonshotRows
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
-from program_rows import ProgramRow
+from program_rows import ProgramRow, RecordRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
 from scale_rows import ExpertScaleRow, ScaleRow
@@ -82,6 +82,7 @@ Part = Literal[
     "plans_hold",
     "small_spaces",
     "programs",
+    "megatron_records",
     "compiled",
 ]
 
@@ -397,6 +398,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "plans_hold": PlannedRow,
     "small_spaces": SpaceRow,
     "programs": ProgramRow,
+    "megatron_records": RecordRow,
     "compiled": CompiledRow,
 }
 PARTS: tuple[Part, ...] = tuple(ROW_TYPES)

@@ -44,3 +44,31 @@ class ProgramRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     peak_error: float
     launched: tuple[str, ...]
     overlooked: str
+
+
+class RecordRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run that was recorded, by formula.
+
+    Attributes:
+        name: Kind of model, test and machine.
+        gpu: A card of ``brimful gpus``.
+        world_size: Processes.
+        has_recipe: Whether a recipe runs it still.
+        refused: Why it has no formula; empty: it has one.
+        predicted_peak_allocated_bytes: Of the last process; None: no formula.
+        published_peak_allocated_bytes: The most that it had.
+        peak_error: Signed, relative to published.
+        predicted_between_steps_bytes: Between steps.
+        published_between_steps_bytes: When the last step had ended.
+    """
+
+    name: str
+    gpu: str
+    world_size: int
+    has_recipe: bool
+    refused: str
+    predicted_peak_allocated_bytes: int | None
+    published_peak_allocated_bytes: int
+    peak_error: float | None
+    predicted_between_steps_bytes: int | None
+    published_between_steps_bytes: int | None

@@ -64,6 +64,7 @@ _MODULES: dict[Part, str] = {
     "plans_hold": "plans_hold_part",
     "small_spaces": "small_spaces_part",
     "programs": "programs_part",
+    "megatron_records": "megatron_records_part",
     "compiled": "compiled_part",
 }
 BARS_MISSED, REFUSED = 1, 2

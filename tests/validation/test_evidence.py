@@ -43,6 +43,7 @@ from evidence import (
     write_evidence,
 )
 from examples_part import CASES, Example
+from megatron_records import read_records
 
 from brimful.errors import FileFormatError
 from brimful.job import check_job
@@ -95,6 +96,7 @@ LEAST_ROWS = {
     "plans_hold": 200,
     "small_spaces": 20,
     "programs": 14,
+    "megatron_records": 827,
     "compiled": 14,
 }
 
@@ -228,7 +230,14 @@ def deepspeed_flags(rows):
     assert [row.flags for row in rows] == list(deepspeed_predicted_part.CASES)
 
 
+def megatron_records(rows):
+    assert [(row.name, row.published_peak_allocated_bytes) for row in rows] == [
+        (each.name, each.published_peak_allocated_bytes) for each in read_records()
+    ]
+
+
 CASELESS = {
+    "megatron_records": megatron_records,
     "deepspeed_simulated": deepspeed_names,
     "deepspeed_predicted": deepspeed_flags,
     "published_predicted": published_ids,
