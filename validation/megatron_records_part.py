@@ -80,14 +80,18 @@ def summarize(rows: list[RecordRow]) -> Summary:
         num_rich=0,
         spreads=(spread, spread_of("between steps", between)),
         bars=(
-            f"{TOLD_SHARE:.0%} of all have a formula; their median within {MEDIAN_BAR:.0%}, "
-            f"{FAR_SHARE:.0%} of them within {FAR_BAR:.0%}",
+            (
+                f"{TOLD_SHARE:.0%} of all have a formula; their median within {MEDIAN_BAR:.0%}, "
+                f"{FAR_SHARE:.0%} of them within {FAR_BAR:.0%}"
+            ),
         ),
         missed=tuple(missed),
         findings=(
             f"records of {SOURCE}",
-            f"told: {len(errors)} of {len(rows)}; within 1% {_share(errors, 0.01)}, within 4% "
-            f"{_share(errors, 0.04)}, within {FAR_BAR:.0%} {_share(errors, FAR_BAR)}",
+            (
+                f"told: {len(errors)} of {len(rows)}; within 1% {_share(errors, 0.01)}, within 4% "
+                f"{_share(errors, 0.04)}, within {FAR_BAR:.0%} {_share(errors, FAR_BAR)}"
+            ),
             f"of tests that recipes still run, within 4%: {_share(of_recipes, 0.04)}",
             *(f"not told, {num}: {why}" for why, num in reasons.most_common()),
         ),
