@@ -8,17 +8,23 @@ import msgspec
 Version = tuple[int, int]
 _FILE = "data/workspaces/libraries.json"
 
+NEWEST = (99, 0)
+"""A PyTorch later than all that are known here."""
+
 
 class CublasWorkspace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The workspace that PyTorch gives every cuBLAS handle and stream.
 
     Attributes:
-        capability: The one capability that has it; the empty list for all others.
+        capability: Its beginning on the cards that have it: a capability, a major one alone, or
+            nothing for all others.
+        since: The first PyTorch that gives it to them.
         num_bytes: Its size.
         source: Where it was read.
     """
 
     capability: tuple[int, ...]
+    since: Version = (0, 0)
     num_bytes: int
     source: str
 
@@ -52,10 +58,19 @@ class Libraries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cublas_lt_source: str
     wheels: tuple[Wheel, ...]
 
-    def cublas_bytes(self, capability: Version) -> int:
-        """Return the workspace of one cuBLAS handle on a card of this capability."""
-        sizes = {row.capability: row.num_bytes for row in self.cublas}
-        return sizes.get(capability, sizes[()])
+    def cublas_bytes(self, capability: Version, torch_version: Version = NEWEST) -> int:
+        """Return the workspace of one cuBLAS handle on a card of this capability.
+
+        Args:
+            capability: The card's.
+            torch_version: PyTorch's (major, minor).
+        """
+        rows = [
+            row
+            for row in self.cublas
+            if row.capability == capability[: len(row.capability)] and row.since <= torch_version
+        ]
+        return max(rows, key=lambda row: len(row.capability)).num_bytes
 
     def cudnn_version(self, torch_version: Version) -> int:
         """Return cuDNN's version beside this PyTorch; beyond the table, that of the nearest."""

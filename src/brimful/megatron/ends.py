@@ -94,7 +94,9 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
     small = m.new(at.tokens * (4 * _INDEX_BYTES + 3 * FLOAT_BYTES))
     in_place = at.loss == "te"
     wide = logits if in_place else m.new(num * FLOAT_BYTES)
-    m.scratch(at.tokens * FLOAT_BYTES)
+    # Compiled, what is written over is first made beside: in fp32, forward and backward.
+    copied = num * FLOAT_BYTES if at.loss == "native" else 0
+    m.scratch(max(copied, at.tokens * FLOAT_BYTES))
     m.drop(small)
     if not in_place:
         m.drop(logits)
@@ -103,8 +105,9 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
         m.drop(nothing)
         dlogits = wide
         if not in_place:
+            beside = m.new(copied)
             dlogits = m.new(num * HALF_BYTES)
-            m.drop(wide)
+            m.drop(beside, wide)
         dgrad = m.new(whole)
         if at.sequence_parallel:
             scattered = m.new(between)

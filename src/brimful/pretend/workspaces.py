@@ -177,7 +177,7 @@ def blas_workspace_bytes(capability: tuple[int, int]) -> int:
     asked = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if asked:
         return sum(int(kib) * _KIB * int(count) for kib, count in asked)
-    return libraries().cublas_bytes(capability)
+    return libraries().cublas_bytes(capability, kernels.imitated().torch_version)
 
 
 def blas_lt_workspace_bytes(capability: tuple[int, int]) -> int:
