@@ -217,3 +217,26 @@ def test_the_mixtures_that_wait_are_those_of_the_stage():
 
     assert last_stage_s("([0]*4+[1]*4)") == last_stage_s("([1]*8)")
     assert last_stage_s("([0]*4+[1]*4)") != last_stage_s("([1]*4+[0]*4)")
+
+
+def test_a_compiled_loss_makes_a_copy_in_fp32():
+    vocab = 50304
+    logits = 2 * 2048 * vocab * 4
+    eager = peak(f"{PLAIN} --num-layers 1")
+    fused = peak(f"{PLAIN} --num-layers 1 --cross-entropy-loss-fusion")
+    assert fused == pytest.approx(eager + logits, abs=2**20)
+
+
+def test_gradients_of_the_output_layer_can_wait():
+    line = f"{PLAIN} --pipeline-model-parallel-size 4"
+    of_one = 2 * 2048 * (50304 + 1024) * 2  # gradients of logits, and what the layer was given
+    last = [
+        predict(line + more).ranks[-1].predicted_peak_allocated_bytes
+        for more in (
+            "",
+            " --defer-embedding-wgrad-compute --wgrad-deferral-limit 1",
+            " --defer-embedding-wgrad-compute --wgrad-deferral-limit 3",
+        )
+    ]
+    assert last[1] - last[0] == pytest.approx(of_one, rel=0.1)
+    assert last[2] - last[1] == pytest.approx(2 * of_one, rel=0.01)

@@ -37,6 +37,8 @@ _KNOWN = {
 """Values that have a formula, of flags that have others too."""
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
+_ALL = 2**31
+"""Micro-batches that no schedule has."""
 _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 _NOT_YET = {
     "--use-megatron-fsdp": "its own FSDP",
@@ -62,7 +64,6 @@ _NOT_YET = {
     "--window-size": "windows",
     "--use-precision-aware-optimizer": "states of other types",
     "--export-kd-cfg": "distillation",
-    "--defer-embedding-wgrad-compute": "a deferred gradient of the embedding",
     "--fp32-residual-connection": "a residual stream in fp32",
     "--attention-output-gate": "gates of attention",
     "--enable-mhc-connections": "several residual streams",
@@ -365,6 +366,7 @@ def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
         "attention_dropout": _drops(flags, "--attention-dropout"),
         "transformer_engine": is_te,
         "fuses_wgrad": not has("--no-gradient-accumulation-fusion"),
+        "num_deferred": _deferred(flags),
         "is_half": has("--bf16") or has("--fp16"),
         "grads_bytes": FLOAT_BYTES if is_wide and not has("--grad-reduce-in-bf16") else HALF_BYTES,
         "loss": kind if has("--cross-entropy-loss-fusion") else "none",
@@ -372,6 +374,13 @@ def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
         "counts_zeros": has("--log-num-zeros-in-grad"),
         "fused_softmax": is_te or not has("--no-masked-softmax-fusion"),
     }
+
+
+def _deferred(flags: Flags) -> int:
+    """Return how many micro-batches wait with the gradient of the output layer's weight."""
+    if not flags.has("--defer-embedding-wgrad-compute"):
+        return 0
+    return flags.first("--wgrad-deferral-limit", default=0) or _ALL
 
 
 def _recomputed(flags: Flags) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def end_of_encoder(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     return normed
 
 
-def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
+def loss(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) -> None:
     """Run the last norm, the output layer and the loss forward.
 
     Args:
@@ -79,6 +79,8 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
         at: The process.
         chain: What backward does, which is given an empty block for a gradient.
         x: [S, hidden]; nobody holds it afterwards but what is kept.
+        waiting: What the output layer's weight is yet to be given a gradient from, two blocks of a
+            micro-batch; backward adds to it where that is deferred.
     """
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     num = at.tokens * at.vocab // at.tp
@@ -113,7 +115,11 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block) -> None:
             scattered = m.new(between)
             m.drop(dgrad)
             dgrad = scattered
-        m.scratch(0 if at.fuses_wgrad else at.vocab // at.tp * at.hidden * HALF_BYTES)
+        if len(waiting) // 2 < at.num_deferred:
+            m.keep(dlogits, normed)
+            waiting.extend((dlogits, normed))
+        else:
+            m.scratch(0 if at.fuses_wgrad else at.vocab // at.tp * at.hidden * HALF_BYTES)
         m.drop(dlogits, normed, *before)
         dx = m.new(between)
         m.scratch(norm_partials(at))

@@ -100,6 +100,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         hidden_dropout, attention_dropout: Whether they drop.
         transformer_engine: Whether layers are Transformer Engine's.
         fuses_wgrad: Gradients of weights are added where they are kept.
+        num_deferred: Micro-batches whose gradient of the output layer's weight waits for the end.
         distributed_optimizer: Whether states are sharded over replicas.
         is_half: 16-bit parameters with fp32 copies.
         grads_bytes: Of an element of gradients.
@@ -156,6 +157,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     attention_dropout: bool
     transformer_engine: bool
     fuses_wgrad: bool
+    num_deferred: int
     distributed_optimizer: bool
     is_half: bool
     grads_bytes: int

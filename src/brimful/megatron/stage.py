@@ -146,8 +146,9 @@ def moved_bytes(at: Layout) -> int:
         embedding_gradient(m, ends, embed(m, ends, Chain()))
     if at.is_last:
         chain = Chain()
-        loss(m, ends, chain, m.new(at.between * at.hidden * HALF_BYTES))
-        m.drop(chain.run(m.new(0)))
+        waiting: list[Block] = []
+        loss(m, ends, chain, m.new(at.between * at.hidden * HALF_BYTES), waiting)
+        m.drop(chain.run(m.new(0)), *waiting)
     return m.asked() + sum(each.moved_bytes for each in _layers(at))
 
 
@@ -216,6 +217,7 @@ class _Schedule:
     def __init__(self, m: Memory, at: Layout) -> None:
         self._m, self._at = m, at
         self._chains: dict[tuple[int, int], Chain] = {}
+        self._waiting: list[Block] = []
 
     def run(self) -> None:
         """Run as many micro-batches as show the peak: two rounds of all chunks beyond warm-up."""
@@ -232,6 +234,7 @@ class _Schedule:
                 self._forward(*order[step])
             if step >= ahead:
                 self._backward(*back[step - ahead])
+        self._m.drop(*self._waiting)  # as the last stage has nothing else to do
 
     def _forward(self, chunk: int, row: int) -> None:
         m, at = self._m, self._at
@@ -249,7 +252,7 @@ class _Schedule:
             self._decode(chain, x, at.decoder)
         elif is_last:
             m.place = "the loss"
-            loss(m, at, chain, x)
+            loss(m, at, chain, x, self._waiting)
         else:
             m.drop(x)  # sent, and its data freed
 
@@ -261,7 +264,7 @@ class _Schedule:
         for index in range(at.num_layers):
             x = _layer(m, at, chain, x, (index, index), encoded)
         m.place = "the loss"
-        loss(m, at, chain, x)
+        loss(m, at, chain, x, self._waiting)
 
     def _backward(self, chunk: int, row: int) -> None:
         m, at = self._m, self._at
