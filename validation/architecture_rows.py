@@ -12,13 +12,14 @@ class ComparedPeaks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         simulated_peak_allocated_bytes: Second rung.
         peak_error: Signed, relative to simulated.
         reserved_error: Of reserved bytes on a card without end, both replayed; signed likewise.
+            None: what is asked of the allocator was not derived.
     """
 
     words: str
     predicted_peak_allocated_bytes: int
     simulated_peak_allocated_bytes: int
     peak_error: float
-    reserved_error: float
+    reserved_error: float | None
 
 
 class ArchitectureRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

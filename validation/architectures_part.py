@@ -263,16 +263,16 @@ def compared(case: Case, words: str) -> ComparedPeaks:
     cluster = cluster_for(case)
     predicted = estimate(case.job, cluster, case.strategy).predicted_peak_allocated_bytes
     candidate = candidate_of(case.job, cluster, case.strategy)
-    assert candidate is not None
     simulated = simulate_recorded(case.job, cluster, case.strategy)
     live = simulated.simulation.simulated_peak_allocated_bytes
     held = _reserved(simulated.recording.requests())
+    reserved = max(map(_reserved, candidate.requests)) if candidate is not None else None
     return ComparedPeaks(
         words=words,
         predicted_peak_allocated_bytes=predicted,
         simulated_peak_allocated_bytes=live,
         peak_error=relative(predicted, live),
-        reserved_error=relative(max(map(_reserved, candidate.requests)), held),
+        reserved_error=relative(reserved, held) if reserved is not None else None,
     )
 
 
@@ -306,7 +306,7 @@ def summarize(rows: list[ArchitectureRow]) -> Summary:
         missed.insert(0, f"{len(told)} of {len(builds)} are predicted after one trace")
     errors = {
         "live": [peak.peak_error for peak in peaks],
-        "reserved": [peak.reserved_error for peak in peaks],
+        "reserved": [p.reserved_error for p in peaks if p.reserved_error is not None],
     }
     return Summary(
         num_drawn=len(rows),

@@ -30,7 +30,9 @@ from brimful.strategy import (
 from brimful.techniques.optimizers import OPTIMIZERS
 
 HEAD_DIM = 64
-NUM_HEADS, NUM_LAYERS, VOCAB = Range(4, 128), Range(4, 48), Range(8_000, 260_000)
+NUM_HEADS, VOCAB = Range(4, 128), Range(8_000, 260_000)
+NUM_LAYERS, MANY_LAYERS = Range(4, 12), Range(12, 48)
+"""A tenth is deep: a simulation takes as long as there are blocks, and blocks of a kind are alike."""
 SEQ_LEN, MICRO_BATCH, NUM_SHARDS = Range(128, 16_384), Range(1, 16), Range(2, 256)
 CHUNKS = Range(2, 16)
 MOST_DEVICES = 1024
@@ -202,7 +204,7 @@ def _model(rng: random.Random, kind: str, seq_len: int) -> ModelSpec:
     sizes: dict[str, Any] = {
         "hidden_size": heads * HEAD_DIM,
         "intermediate_size": 64 * round(heads * rng.uniform(1.5, 4)),
-        "num_hidden_layers": NUM_LAYERS.draw(rng),
+        "num_hidden_layers": (MANY_LAYERS if rng.random() < _RARE else NUM_LAYERS).draw(rng),
         "num_attention_heads": heads,
         "vocab_size": VOCAB.draw(rng),
         "max_position_embeddings": seq_len * rng.choice((1, 2)),

@@ -139,7 +139,8 @@ def summarize(rows: list[ProductRow]) -> Summary:
     told = [row for row in rows if not row.cause]
     peaks = [(row, row.peaks) for row in told if row.peaks is not None]
     live = [spread_of("live", [each.peak_error for _, each in peaks])] if peaks else []
-    reserved = [spread_of("reserved", [p.reserved_error for _, p in peaks])] if peaks else []
+    held = [p.reserved_error for _, p in peaks if p.reserved_error is not None]
+    reserved = [spread_of("reserved", held)] if held else []
     missed = [
         f"{each.peak_error:+.2%}: {row.words} on {row.num_devices}"
         for row, each in peaks
@@ -175,7 +176,7 @@ def summarize(rows: list[ProductRow]) -> Summary:
 
 
 def _line(row: ProductRow) -> str:
-    errors = [] if row.peaks is None else [row.peaks.peak_error, row.peaks.reserved_error]
+    errors = [] if row.peaks is None else [row.peaks.peak_error, row.peaks.reserved_error or 0.0]
     told = " ".join(f"{error:+.4%}" for error in errors) or row.cause or row.unsimulated
     return f"{row.spent_s:4.0f} s  {told}  {row.words} on {row.num_devices}"
 
