@@ -32,7 +32,7 @@ from brimful.techniques.optimizers import OPTIMIZERS
 HEAD_DIM = 64
 NUM_HEADS, VOCAB = Range(4, 128), Range(8_000, 260_000)
 NUM_LAYERS, MANY_LAYERS = Range(4, 12), Range(12, 48)
-"""A tenth is deep: a simulation takes as long as there are blocks, and those of a kind are alike."""
+"""A tenth is deep: a simulation takes as long as it has blocks, and those of a kind are alike."""
 SEQ_LEN, MICRO_BATCH, NUM_SHARDS = Range(128, 16_384), Range(1, 16), Range(2, 256)
 CHUNKS = Range(2, 16)
 MOST_DEVICES = 1024
