@@ -15,9 +15,11 @@ from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from brimful.job import Job
     from brimful.search.budget import Budget
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
+    from brimful.search.space import Pins
     from brimful.search.ways_out import WayOut
     from brimful.show.summary import Fact
     from brimful.simulate.proof import ProofWord
@@ -124,31 +126,49 @@ def _without_program(
         searched: What was found within what another program can be told.
         search: How.
     """
-    from brimful.search.offloading import solve_offloading
-    from brimful.search.ways_out import WayOut, reserved_word
-    from brimful.show.run import rate_words
+    from brimful.search.ways_out import WayOut
 
     pins, plan = search.pins, searched.plan
     why = for_program.why_not_offloaded(args)
     if not why or plan.estimate is None:
         return
     free = pins._replace(**dict.fromkeys(set(for_program.fixed_fields(args)) & {*pins._fields}))
-    try:
-        found = solve_offloading(
-            plan.job, search.cluster, free, attention=search.attention, objective=search.objective
-        )
-    except (InputError, UnsupportedError):
+    found = _fitting(plan.job, search, free)
+    if found is None:
         return
-    made, strategy = found.plan.estimate, found.plan.strategy
-    if made is None or not made.fits or reserved_word(made) == "no":
-        return
-    rate = f", {rate_words(plan.job, made.predicted_step_s)}" if made.predicted_step_s else ""
     name = for_program.whose(args)
     words = (
-        f"--for brimful --offload {strategy.offload} would fit here{rate}, by Brimful's own loop "
-        f"({name}: {why})"
+        f"--for brimful --offload {found.plan.strategy.offload} {_how_fast(found)}, by Brimful's "
+        f"own loop ({name}: {why})"
     )
     yield WayOut(words, 0, math.inf, is_exact=True)
+
+
+def _fitting(job: "Job", search: "Search", pins: "Pins") -> "Solution | None":
+    """Return what a search finds under other pins, if it fits."""
+    from brimful.search.offloading import solve_offloading
+    from brimful.search.ways_out import reserved_word
+
+    try:
+        found = solve_offloading(
+            job, search.cluster, pins, attention=search.attention, objective=search.objective
+        )
+    except (InputError, UnsupportedError):
+        return None
+    made = found.plan.estimate
+    return found if made is not None and made.fits and reserved_word(made) != "no" else None
+
+
+def _how_fast(found: "Solution") -> str:
+    """Say that something would fit here, or be tight, and its rate where that is known."""
+    from brimful.search.ways_out import reserved_word
+    from brimful.show.run import rate_words
+
+    made = found.plan.estimate
+    assert made is not None
+    how = "would be tight" if reserved_word(made) == "tight" else "would fit"
+    step_s = made.predicted_step_s
+    return f"{how} here" + (f", {rate_words(found.plan.job, step_s)}" if step_s else "")
 
 
 def _freed(
@@ -162,10 +182,8 @@ def _freed(
         told: Fields that stay fixed, as another program is told nothing else of them.
     """
     from brimful.offload import NONE
-    from brimful.search.offloading import solve_offloading
     from brimful.search.space import Pins
-    from brimful.search.ways_out import WayOut, reserved_word
-    from brimful.show.run import rate_words
+    from brimful.search.ways_out import WayOut
 
     plan, pins = searched.plan, search.pins
     stays = pins.offload if pins.offload == NONE else None  # who refuses it knows why
@@ -176,15 +194,10 @@ def _freed(
     free = free._replace(**{field: getattr(pins, field) for field in fixed})
     if plan.estimate is None or search.also or pins == free:
         return
-    try:
-        found = solve_offloading(
-            plan.job, search.cluster, free, attention=search.attention, objective=search.objective
-        )
-    except (InputError, UnsupportedError):
+    found = _fitting(plan.job, search, free)
+    if found is None:
         return
-    made, strategy = found.plan.estimate, found.plan.strategy
-    if made is None or not made.fits or reserved_word(made) == "no":
-        return
+    strategy = found.plan.strategy
     others = [
         f"--{name.replace('_', '-')} {getattr(strategy, name)}"
         for name, fixed in pins._asdict().items()
@@ -192,10 +205,7 @@ def _freed(
     ]
     if not others:
         return
-    step_s = made.predicted_step_s
-    rate = f", {rate_words(plan.job, step_s)}" if step_s else ""
-    how = "would be tight" if reserved_word(made) == "tight" else "would fit"
-    words = f"{' '.join(others)} {how} here{rate}"
+    words = f"{' '.join(others)} {_how_fast(found)}"
     yield WayOut(words, 0, math.inf, is_exact=True, solution=found)
 
 
