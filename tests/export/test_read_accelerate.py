@@ -36,14 +36,14 @@ def read(tmp_path, content, num_devices=4):
 )
 def test_fsdp_is_a_stage_of_zero(tmp_path, own, expected):
     taken, found = read(tmp_path, {**FSDP, "fsdp_config": own})
-    assert taken == {"precision": "bf16-mixed", **expected}
+    assert taken == {"precision": "bf16-mixed", "offload": "none", **expected}
     assert any("FSDP1" in note for note in found.notes) == (own.get("fsdp_version") != 2)
 
 
 def test_what_is_no_part_of_a_plan_is_said(tmp_path):
     content = {**FSDP, "num_processes": 8, "debug": False, "mixed_precision": "no"}
     taken, found = read(tmp_path, content)
-    assert taken == {"zero": 3}
+    assert taken == {"zero": 3, "offload": "none"}
     assert {"debug=false", 'mixed_precision="no"'} <= set(found.unread)
     assert any("num_processes is 8" in note for note in found.notes)
 
@@ -74,7 +74,8 @@ def test_micro_batches_that_are_added_up_are_the_batch(tmp_path):
 
 def test_deepspeeds_plugin_that_says_nothing_has_its_defaults(tmp_path):
     assert read(tmp_path, {"distributed_type": "DEEPSPEED", "deepspeed_config": None})[0] == {
-        "zero": 2
+        "zero": 2,
+        "offload": "none",
     }
 
 

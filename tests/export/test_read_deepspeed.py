@@ -99,6 +99,12 @@ def test_what_is_kept_on_nvme_is_planned_as_if_the_host_kept_it(tmp_path):
     assert found.on_disk == ((key, "optimizer"),)
 
 
+@pytest.mark.parametrize(("own", "expected"), [({}, "none"), ({"device": "cpu"}, "optimizer")])
+def test_what_it_does_not_send_to_the_host_stays(tmp_path, own, expected):
+    found = read(tmp_path, zero_optimization={"stage": 2, "offload_optimizer": own})
+    assert {each.flag: each.value for each in found.taken}["offload"] == expected
+
+
 def test_typed_flags_win_and_take_their_dependents_along(tmp_path):
     found = read(tmp_path, fp16={"enabled": True}, zero_optimization={"stage": 1})
     kept, replaced = without(found, frozenset({"precision", "zero"}))

@@ -197,6 +197,22 @@ def test_deepspeeds_json_beside_it_is_read_too(tmp_path, base):
         assert (taken["zero"], taken["precision"]) == (3, "bf16-mixed")
 
 
+@pytest.mark.parametrize(
+    ("base", "name", "expected"),
+    [
+        (FACTORY, "examples/deepspeed/ds_z3_config.json", (3, "none")),
+        (FACTORY, "cache/ds_z2_offload_config.json", (2, "optimizer")),
+        (AXOLOTL, "deepspeed_configs/zero3_bf16_cpuoffload_all.json", (3, "parameters")),
+    ],
+)
+def test_settings_that_a_program_brings_along_are_known_by_name(tmp_path, base, name, expected):
+    taken, found = read(tmp_path, {**base, "deepspeed": name})
+    assert (taken["zero"], taken["offload"]) == expected
+    assert any(f"{name} is not here: read as it stands in" in note for note in found.notes)
+    with pytest.raises(InputError, match="no such file"):
+        read(tmp_path, {**base, "deepspeed": "my.json"})
+
+
 def test_the_model_is_what_the_file_names(tmp_path):
     for base, name in (
         (AXOLOTL, "NousResearch/Llama-3.2-1B"),

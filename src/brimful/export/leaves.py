@@ -209,8 +209,20 @@ def load_json(path: Path, program: str) -> dict[str, Any]:
     return content
 
 
-def named_file(leaves: Leaves, key: str, name: str, fix: str) -> Path:
+def find_file(leaves: Leaves, name: str) -> Path | None:
     """Find a file that is named from the folder of this one, one above, or the current one.
+
+    Args:
+        leaves: Of the file that names it.
+        name: Of the file.
+    """
+    # Programs name it from where they are started, which is often the top of their checkout.
+    places = [*(folder / name for folder in leaves.path.resolve().parents), Path(name)]
+    return next((place for place in places if place.is_file()), None)
+
+
+def named_file(leaves: Leaves, key: str, name: str, fix: str) -> Path:
+    """Find a file that has to be there, as ``find_file`` does.
 
     Args:
         leaves: Of the file that names it.
@@ -221,9 +233,7 @@ def named_file(leaves: Leaves, key: str, name: str, fix: str) -> Path:
     Raises:
         InputError: There is no such file.
     """
-    # Programs name it from where they are started, which is often the top of their checkout.
-    places = [*(folder / name for folder in leaves.path.resolve().parents), Path(name)]
-    found = next((place for place in places if place.is_file()), None)
+    found = find_file(leaves, name)
     if found is None:
         raise InputError(
             f"{leaves.path}: {key} is {name}, and there is no such file beside it, above "

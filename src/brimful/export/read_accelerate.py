@@ -104,6 +104,8 @@ def _fsdp(leaves: Leaves, num_devices: int) -> None:
     if _is(leaves, "fsdp_offload_params"):
         leaves.say("offload", "optimizer", f"{_FSDP}.fsdp_offload_params")
         leaves.notes.append("fsdp_offload_params moves the shards too: planned without that")
+    else:
+        leaves.say("offload", "none", f"(no {_FSDP}.fsdp_offload_params)")
 
 
 def _stage(leaves: Leaves) -> tuple[int, str]:
@@ -137,9 +139,9 @@ def _deepspeed(leaves: Leaves, num_devices: int) -> None:
         leaves.say("zero", stage, key)
     away = {what: f"{_DEEPSPEED}.offload_{what}_device" for what in ("param", "optimizer")}
     kept = [what for what, place in away.items() if leaves.place(place, what) == "cpu"]
-    if kept:
-        what = {"param": "parameters", "optimizer": "optimizer"}[kept[0]]
-        leaves.say("offload", what, away[kept[0]])
+    what = {"param": "parameters", "optimizer": "optimizer"}
+    offload, by = (what[kept[0]], away[kept[0]]) if kept else ("none", f"(no {away['optimizer']})")
+    leaves.say("offload", offload, by)
     added = f"{_DEEPSPEED}.gradient_accumulation_steps"
     leaves.accumulate(leaves.take(added, int, 1), num_devices, added)
     clip = f"{_DEEPSPEED}.gradient_clipping"

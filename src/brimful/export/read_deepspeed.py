@@ -115,6 +115,8 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
         leaves.say("offload", "parameters", f"{_ZERO}.offload_param.device")
     elif away[0] == "cpu":
         leaves.say("offload", "optimizer", f"{_ZERO}.offload_optimizer.device")
+    else:
+        leaves.say("offload", "none", f"(no {_ZERO}.offload_optimizer)")
     if is_open:
         return
     if stage and num_devices == 1:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.deepspeed import COSINE_ENDS_AT
-from brimful.export.leaves import Leaves, Read, named_file
+from brimful.export.leaves import Leaves, Read, find_file, named_file
 from brimful.export.read_deepspeed import read_deepspeed, read_settings
+from brimful.export.shipped_settings import shipped
 from brimful.job import ALL_LINEAR
 from brimful.techniques.optimizers import OPTIMIZERS
 
@@ -246,5 +247,9 @@ def _deepspeed_of(leaves: Leaves, sizes: Mapping[str, int]) -> Read | None:
     name = leaves.take(DEEPSPEED, str)
     if name is None:
         return None
+    own = shipped(name) if find_file(leaves, name) is None else None
+    if own is not None:
+        leaves.notes.append(f"{name} is not here: read as it stands in {own.source}")
+        return read_settings(leaves.path, own.settings, **sizes)
     found = named_file(leaves, DEEPSPEED, name, "leave it out and give --zero")
     return read_deepspeed(found, **sizes)
