@@ -47,7 +47,7 @@ def test_the_rules_of_the_method_come_first_and_full_training_is_no_lora(brimful
 def test_what_was_asked_about_is_told_alone_and_that_nothing_fits_is_said(brimful):
     asked = ("rules", "qwen3-8b", "--gpus", "a100-80gb", "--seq-len", 4096, "--about")
     told = " ".join(brimful(*asked, "checkpoint").out.split())
-    assert "of 2 rules on 'checkpoint' 1 is wrong, 1 holds" in told
+    assert "of 2 rules on 'checkpoint' 1 holds, 1 is wrong" in told
     assert "Here: 93 % predicted. wrong: 14 % too low" in told
     assert "(ckpt-costs)" in told
     assert "GPT-3" not in told
@@ -154,3 +154,12 @@ def test_explain_as_json_ends_at_the_plan(brimful):
     assert last["peak_after_bytes"] == told["predicted_peak_allocated_bytes"]
     assert last["step_after_s"] == pytest.approx(told["predicted_step_s"])
     assert "explain" not in json.loads(brimful(*PLAN, "--json").out)
+
+
+def test_what_a_parameter_takes_here_and_what_holds_comes_first(brimful):
+    told = brimful("rules", "llama-3.2-3b", "--gpus", "a100-80gb", "--about", "16 bytes").out
+    assert "16.00 bytes a parameter, 47.87 GiB" in told
+    verdicts = [
+        line.split()[0] for line in told.splitlines() if line.startswith(("holds", "wrong"))
+    ]
+    assert verdicts == sorted(verdicts)

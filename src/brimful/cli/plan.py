@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from brimful.cli import defaults, flags, for_program, output_paths, programs
-from brimful.cli.assumed import assumed_facts, fused_facts, run_of
+from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
 from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
     DOES_NOT_FIT,
@@ -145,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         said = {"proof": proof} | ({"from": source} if source else {})
         said |= for_program.program_json(args, found.plan, is_proven=proof is not None)
+        said |= _as_text_says(args, found, proof, word)
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
         whose = for_program.program_facts(args, found.plan, is_proven=proof is not None)
@@ -155,6 +156,20 @@ def run(args: argparse.Namespace) -> int:
         write_page(args, _answer(args, found, proof, word))
     code = exit_code(found)
     return code if word is None or code != FITS else word_code(args, word)
+
+
+def _as_text_says(
+    args: argparse.Namespace, found: "Solution", proof: "Proof | None", word: "ProofWord | None"
+) -> dict[str, Any]:
+    """Return what the text says beside the numbers: the word, hours and money, what comes next."""
+    from brimful.cost.money import cost_of
+
+    plan, step_s = found.plan, found.record.rows[0].step_s
+    return {
+        "verdict": _summary(args, found, proof).verdict,
+        "cost": cost_of(plan.job, plan.cluster, step_s, prices_from(args)),
+        "next": [fact.text for fact in _next(args, found, word)],
+    }
 
 
 def _summary(

@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     about = args.about or ""
     subject = Subject(job, alone, plain_strategy(micro_batch, attention), plan)
     rows = tuple(row for row in check_rules(subject) if _is_about(row, about))
+    if about:
+        rows = tuple(sorted(rows, key=lambda row: -_how_much(row, about)))
     if not rows:
         raise _no_rule(about)
     if args.json:
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     summary = rules_summary(rows, job, cluster, about=about)
     if about:
-        show_summary(summary._replace(facts=(*misfit_facts(plan), *summary.facts[1:2])))
+        show_summary(summary._replace(facts=(*misfit_facts(plan), *summary.facts[:2])))
         show_facts(*rule_facts(rows, about))
     else:
         more = "-v prints every rule with its reason, --about 16 those with that in their words"
@@ -83,6 +85,13 @@ def _is_about(row: "Checked", text: str) -> bool:
     """Whether a rule has every word of a text in its own, whatever their order."""
     words = f"{row.key} {row.group} {row.statement} {row.stated} {row.says}".lower()
     return all(each in words for each in text.lower().split())
+
+
+def _how_much(row: "Checked", text: str) -> float:
+    """Return what a rule is sorted by: one that holds answers, and the shortest statement does best."""
+    words = f"{row.statement} {row.says}".lower()
+    share = sum(words.count(each) * len(each) for each in text.lower().split()) / len(words)
+    return share + (row.verdict == "holds")
 
 
 def _no_rule(text: str) -> InputError:
