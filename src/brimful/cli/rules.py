@@ -88,7 +88,7 @@ def _is_about(row: "Checked", text: str) -> bool:
 
 
 def _how_much(row: "Checked", text: str) -> float:
-    """Return what a rule is sorted by: one that holds answers, and the shortest statement does best."""
+    """Return what rules are sorted by: those that hold, and the shortest statements."""
     words = f"{row.statement} {row.says}".lower()
     share = sum(words.count(each) * len(each) for each in text.lower().split()) / len(words)
     return share + (row.verdict == "holds")
