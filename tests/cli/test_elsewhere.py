@@ -62,6 +62,13 @@ def test_epochs_are_told_to_need_the_size_of_the_data(brimful):
     assert "epochs need the size of your data: give --tokens" in said.err
 
 
+def test_who_shops_for_serving_is_told_what_answers(brimful):
+    for more in ((), ("--weights-format", "int4")):
+        said = brimful("shop", "smollm2-135m", "--task", "inference", *more)
+        assert said.code == 2
+        assert "brimful estimate MODEL --task inference" in said.err
+
+
 def test_the_length_of_a_text_is_counted_as_models_are_named(brimful):
     short, exact = (
         brimful("estimate", "smollm2-135m", *H100, "--seq-len", n, "--json").out

@@ -57,8 +57,9 @@ def test_a_run_has_one_slice():
     [
         ("ryzen-ai-max-395", {"gpus": "dgx-spark", "card_memory": 128 * GIB}),
         ("2xrx-7900-xtx", {"gpus": "2x", "card_memory": 24 * GIB}),
-        ("m3-max", {}),
-        ("m3-max-64gb", {"gpus": "", "card_memory": 64 * GIB}),
+        ("tpu-v5e", {}),
+        ("m3-max", {"gpus": "", "card_memory": 27 * GIB}),
+        ("m3-max-64gb", {"gpus": "", "card_memory": 48 * GIB}),
     ],
 )
 def test_what_is_not_modelled_is_answered_on_a_card_as_large(text, near):

@@ -95,6 +95,10 @@ NO_FLAG = {
     **dict.fromkeys(
         ("--dropout", "--lora-dropout"), "dropout is off in this version: leave it out"
     ),
+    **dict.fromkeys(
+        ("--weights-format", "--prompt-len"),
+        "that is of serving: brimful estimate MODEL --task inference --gpus ... answers it",
+    ),
     "--bnb-4bit-quant-type": "how the base is held is said by --base, as in --base nf4",
 }
 """What other programs ask for, and what says the same here."""

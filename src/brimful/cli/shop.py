@@ -124,6 +124,11 @@ def run(args: argparse.Namespace) -> int:
     """Compare and print."""
     if flags.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to shop for")
+    if args.task == flags.INFERENCE:
+        raise InputError(
+            "shop compares what training costs; brimful estimate MODEL --task inference --gpus ... "
+            "says what serving takes on some GPUs, and how fast it is"
+        )
     in_dollars(args)
     shopped = shop(args)
     if args.output is not None:

@@ -5,6 +5,7 @@ its memory. The chip must be the same; of cards that then remain, the usual one 
 """
 
 import difflib
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -121,6 +122,12 @@ def alike_gpus(text: str, keys: Iterable[str]) -> list[str]:
     return sorted(called, key=lambda key: _unusual(given, key))
 
 
+_APPLES = "one of Apple's"
+_OF_METAL = 0.75
+"""Of a Mac's memory, what macOS leaves its GPU unless it is told otherwise
+(``MTLDevice.recommendedMaxWorkingSetSize``: three quarters, of small ones two thirds)."""
+
+
 def _is_called(name: str, sheet: Datasheet) -> bool:
     """Whether maker or driver call it exactly this; one name may be that of two sizes."""
     return name in {reported.lower() for reported in (*sheet.reported_names, sheet.description)}
@@ -130,7 +137,14 @@ _NOT_MODELLED = {
     r"(amd[- ]?)?(ryzen[- ]?ai[- ]?max|strix[- ]?halo|gmktec|framework[- ]?desktop)": (
         "one of AMD's processors with memory that its GPU shares", 128
     ),
-    r"(apple[- ]?)?m[1-9](\b|[- ]?(pro|max|ultra))": ("one of Apple's", 0),
+    r"(apple[- ]?)?m[34][- ]?ultra": (_APPLES, 96),
+    r"(apple[- ]?)?m[12][- ]?ultra": (_APPLES, 64),
+    r"(apple[- ]?)?m[3-9][- ]?max": (_APPLES, 36),
+    r"(apple[- ]?)?m[12][- ]?max": (_APPLES, 32),
+    r"(apple[- ]?)?m[4-9][- ]?pro": (_APPLES, 24),
+    r"(apple[- ]?)?m3[- ]?pro": (_APPLES, 18),
+    r"(apple[- ]?)?m(\d[- ]?pro|[4-9]\b)": (_APPLES, 16),
+    r"(apple[- ]?)?m[1-3]\b": (_APPLES, 8),
     r"(amd[- ]?)?(radeon[- ]?|rx[- ]?)+7900[- ]?xtx": ("a Radeon", 24),
     r"(amd[- ]?)?(radeon[- ]?|rx[- ]?)+(9070|7900[- ]?gre|7800|6[89]00)": ("a Radeon", 16),
     r"(amd[- ]?)?(radeon|rx[- ]?\d)": ("a Radeon", 0),
@@ -142,7 +156,8 @@ _NOT_MODELLED = {
     r"(google[- ]?)?tpu": ("a TPU", 0),
 }  # fmt: skip
 """What people have whose allocator and kernels nobody described here, and the GB of memory that it
-is sold with at most (of those that are sold with one size: with it); 0: the name does not say."""
+is sold with at most (of those that are sold with one size: with it; Apple's: at least, as Apple's
+technical specifications of each say); 0: the name does not say."""
 
 
 def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
@@ -156,7 +171,7 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
     given = _parts(name).memory_gb
     for pattern, (whose, usual) in _NOT_MODELLED.items():
         if re.match(pattern, name):
-            return _not_modelled(text, whose, given or usual)
+            return _not_modelled(text, whose, given or usual, is_said=given > 0)
     chips = _parts(name).chip
     names = [*sorted(datasheets(), key=is_built_in), *known]
     near = _of_one_family(chips, names)
@@ -167,18 +182,23 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
     return UnknownNameError(f"unknown GPU {shown!r}; {hint}brimful gpus lists them")
 
 
-def _not_modelled(text: str, whose: str, memory_gb: int) -> UnknownNameError:
+def _not_modelled(text: str, whose: str, memory_gb: int, *, is_said: bool) -> UnknownNameError:
     """Build the error for what is no GPU of ours, with the card that has as much memory."""
-    near = _as_large(memory_gb) if memory_gb else ""
+    held = math.floor(memory_gb * (_OF_METAL if whose == _APPLES else 1))
+    near = _as_large(held) if held else ""
+    kept = ""
+    if whose == _APPLES:
+        least = "" if is_said else ", the least it is sold with; m4-max-64gb says another size"
+        kept = f" (macOS keeps the rest of {memory_gb}{least})"
     stands_in = (
-        f"{near} stands in, with {memory_gb} GB: what fits carries over roughly, speed does not"
+        f"{near} stands in, with {held} GB{kept}: what fits carries over roughly, speed does not"
         if near
-        else "ask of a card with as much memory, or give it with the name (m4-max-64gb)"
+        else "ask of a card with as much memory, or give it with the name (gaudi-96gb)"
     )
     return UnknownNameError(
         f"{text!r} is {whose}, which this version does not model (NVIDIA's GPUs, AMD's "
         f"Instinct and CPUs it does); {stands_in}: brimful gpus lists them",
-        nearest={"gpus": near, "card_memory": Labelled(memory_gb * GIB)} if near else {},
+        nearest={"gpus": near, "card_memory": Labelled(held * GIB)} if near else {},
     )
 
 
