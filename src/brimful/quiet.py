@@ -29,7 +29,7 @@ def quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # Threads of a CPU that wait for each other spin for milliseconds, during which nobody else on a
-    # busy machine gets on, the one that they wait for included: small models were four times slower.
+    # busy machine gets on, the one that they wait for included: toys were four times slower.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # PEFT asks transformers for an attribute by its old name.

@@ -2,13 +2,14 @@
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from brimful.cli import data_flags, defaults, flags
-from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
+from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.cli.progress import Progress
 from brimful.compare.recipes import RECIPES, shortened
 from brimful.compare.record import MOST_STEPS, NUM_SEEDS, CompareSettings
@@ -16,6 +17,7 @@ from brimful.errors import InputError
 from brimful.escaping import json_text
 from brimful.hardware.probe import check_present
 from brimful.terminal import say
+from brimful.units import format_seconds
 
 if TYPE_CHECKING:
     from brimful.cli.flags import Asked
@@ -82,12 +84,20 @@ def run(args: argparse.Namespace) -> int:
     cache = token_cache(args.out or Path())
     with Progress("comparing", quiet=args.json) as progress:
         told = _Told(progress, args.out, num_runs=len(settings.recipes) * settings.num_seeds)
-        made = compare_recipes(plan, source, settings, cache=cache, watching=told)
+        try:
+            made = compare_recipes(plan, source, settings, cache=cache, watching=told)
+        except KeyboardInterrupt:
+            if told.so_far is None:
+                raise
+            made = told.so_far
     _keep(args.out, made)
     if args.json:
         show_json(msgspec.structs.asdict(made))
     else:
         _show(made)
+    if made is told.so_far and told.num_left:
+        say(f"interrupted, {told.num_left} runs were not made", file=sys.stderr)
+        return INTERRUPTED
     return FITS if any(row.heldout_loss is not None for row in made.rows) else DOES_NOT_FIT
 
 
@@ -115,13 +125,20 @@ def _asked(args: argparse.Namespace) -> "Asked":
 
 
 class _Told:
-    """Shows how far a comparison is, and keeps what is done: a killed one is not lost."""
+    """Shows how far a comparison is, and keeps what is done: a killed one is not lost.
+
+    Attributes:
+        so_far: What was compared; None: nothing yet.
+        num_left: Runs that are to be made, at most.
+    """
 
     def __init__(self, progress: Progress, out: Path | None, *, num_runs: int) -> None:
+        self.so_far: Comparison | None = None
+        self.num_left = num_runs
         self._progress = progress
         self._out = out
         self._num_runs = num_runs
-        self._num_done = 0
+        self._started_s = time.monotonic()
 
     def on_stage(self, text: str, share: float) -> None:
         """Move the bar."""
@@ -131,11 +148,14 @@ class _Told:
         """Keep it, and say it where there is no bar."""
         from brimful.report.comparison import describe_run
 
-        self._num_done += 1
+        self.so_far, self.num_left = so_far, self.num_left - 1
         if self._out is not None:
             _write(self._out, so_far)
+        done = self._num_runs - self.num_left
+        left_s = (time.monotonic() - self._started_s) / done * self.num_left
+        left = f", about {format_seconds(left_s)} left" if self.num_left else ""
         self._progress.note(
-            f"{describe_run(recipe, run)} ({self._num_done} of at most {self._num_runs})"
+            f"{describe_run(recipe, run)} ({done} of at most {self._num_runs}{left})"
         )
 
 
@@ -163,4 +183,4 @@ def _show(made: "Comparison") -> None:
     from brimful.report.text import inputs_table
 
     inputs = inputs_table(made.job, made.cluster, made.strategy)
-    show(inputs, "", comparison_tables(made))
+    show(comparison_tables(made), "", inputs)
