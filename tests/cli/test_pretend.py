@@ -279,9 +279,15 @@ def test_the_largest_size_that_fits_is_found_by_running_again(tmp_path, brimful)
     script.write_text(WIDE)
     asked = ("pretend", "--gpu", "t4", "--memory-budget", "100MiB")
     said = brimful(*asked, "--largest", "width", "--", script, "--width", 8192)
-    assert said.code == 1
+    assert said.code == 0
     assert said.out.count("made") == 1, "what later runs print is dropped"
     value = int(re.search(r"largest   --width (\d+) fits", said.out)[1])
+    assert f"--width {value} on" in " ".join(said.out.split())
+    made = json.loads(
+        brimful(*asked, "--json", "--largest", "width", "--", script, "--width", 8192).out
+    )
+    assert made["largest"]["value"] == value
+    assert made["fits"]
     assert brimful(*asked, "--", script, "--width", value).code == 0
     assert brimful(*asked, "--", script, "--width", value + 256).code == 1
 

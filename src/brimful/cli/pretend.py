@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -76,6 +76,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_json(parser)
 
 
+class _Done(NamedTuple):
+    """A program that was run, with its arguments.
+
+    Attributes:
+        program: The script and its arguments.
+        run: On which GPU.
+        report: What it did to memory.
+    """
+
+    program: Sequence[str]
+    run: "Run"
+    report: "PretendReport"
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the script, print what it did to memory, and write what was asked for."""
     from brimful.pretend.scripts import check_program, launched
@@ -100,18 +114,23 @@ def run(args: argparse.Namespace) -> int:
     pretended = _pretended(args)
     if not _ran(pretended, program, quietly=args.json):
         return BAD_INPUT
-    report = pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
+    done = _Done(
+        program, pretended, pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
+    )
+    found = None
+    if argument is not None:
+        found, done = _largest(args, done, argument)
+    report = done.report
     output_paths.write_recording_files(
         args,
-        pretended.recording(),
+        done.run.recording(),
         allocator=report.allocator,
         capacity_bytes=report.at_capacity.capacity_bytes,
     )
     if args.json:
-        show_json(msgspec.structs.asdict(report))
+        show_json(msgspec.structs.asdict(report) | ({"largest": found._asdict()} if found else {}))
     over_time = ("Live bytes over time", *sparkline(report.timeline), "")
-    found = None if argument is None or args.json else _largest(args, program, argument, report)
-    tell(args, lambda: _answer(args, report, program, found), above=over_time)
+    tell(args, lambda: _answer(args, done, found), above=over_time)
     return FITS if report.fits else DOES_NOT_FIT
 
 
@@ -149,31 +168,34 @@ def _pretended(args: argparse.Namespace) -> "Run":
     )
 
 
-def _largest(
-    args: argparse.Namespace, program: Sequence[str], argument: Argument, report: "PretendReport"
-) -> Largest:
-    """Run the script with other values of one of its arguments; what it prints is dropped."""
+def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tuple[Largest, _Done]:
+    """Run the script with other values of one of its arguments; what it prints is dropped.
+
+    Returns:
+        What was found, and the run of the largest value that fits, or of the first where none does.
+    """
     from brimful.cli.progress import Progress
 
+    largest = first
+
     def fits(changed: Sequence[str]) -> bool | None:
+        nonlocal largest
         progress.update(f"{argument.flag} {changed[argument.place]}", 0.0)
         pretended, unheard = _pretended(args), io.StringIO()
         with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
             if not _ran(pretended, changed, quietly=False):
                 return None
         held = pretended.report(allocator=_allocator(args), budget_bytes=args.memory_budget)
+        if held.fits:  # each that fits is larger than those before
+            largest = _Done(changed, pretended, held)
         return held.fits
 
-    with Progress(f"running it with other values of {argument.flag}", quiet=False) as progress:
-        return find_largest(program, argument, fits, first=report.fits)
+    with Progress(f"running it with other values of {argument.flag}", quiet=args.json) as progress:
+        found = find_largest(first.program, argument, fits, first=first.report.fits)
+    return found, largest
 
 
-def _answer(
-    args: argparse.Namespace,
-    report: "PretendReport",
-    program: Sequence[str],
-    found: Largest | None,
-) -> "Answer":
+def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "Answer":
     from brimful.report.pretend import pretend_tables
     from brimful.show.answer import Answer
     from brimful.show.pretend import largest_facts, pretend_summary
@@ -183,12 +205,12 @@ def _answer(
     if args.page is not None:
         page = f"; the page is {args.page}"
     more = f"-v before -- prints every table{page}"
-    return Answer(
-        pretend_summary(report, program, largest_facts(report, program, found)),
-        (Fact("next", more),),
-        (pretend_tables(report),),
-        report.timeline,
-    )
+    program, _, report = done
+    sizes = largest_facts(report, program, found)
+    summary = pretend_summary(report, program, () if found else sizes)
+    if found:  # what was asked, before what the run of it did
+        summary = summary._replace(facts=(*sizes, *summary.facts))
+    return Answer(summary, (Fact("next", more),), (pretend_tables(report),), report.timeline)
 
 
 def _allocator(args: argparse.Namespace) -> str:
