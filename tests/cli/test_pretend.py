@@ -292,6 +292,24 @@ def test_the_largest_size_that_fits_is_found_by_running_again(tmp_path, brimful)
     assert brimful(*asked, "--", script, "--width", value + 256).code == 1
 
 
+OWN = """
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=80000)
+size = parser.parse_args().batch_size
+model = torch.nn.Linear(size, size, device="cuda")
+"""
+
+
+def test_sizes_that_are_left_to_the_script_are_named_too(tmp_path, brimful):
+    script = tmp_path / "own.py"
+    script.write_text(OWN)
+    said = brimful("pretend", "--gpu", "t4", "--", script)
+    assert "sizes     --largest batch-size before -- finds the largest batch-size" in said.out
+
+
 def test_a_no_names_the_smallest_gpu_and_how_sizes_are_found(tmp_path, brimful):
     script = tmp_path / "wide.py"
     script.write_text(WIDE)

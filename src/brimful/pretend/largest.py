@@ -4,7 +4,7 @@ The script is run again with other values, as often as it takes; what it prints 
 """
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,22 +68,31 @@ def with_default(program: Sequence[str], name: str) -> list[str]:
 
 
 def _default_of(program: Sequence[str], flag: str) -> tuple[str, int] | None:
-    """Find what ``add_argument`` says of a flag in a script's text: its spelling, and a number."""
+    """Find what a script's text says of a flag: its spelling, and a number."""
+    same = ((name, value) for name, value in declared(program) if _plain(name) == _plain(flag))
+    return next(same, None)
+
+
+def declared(program: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield the flags whose default is a whole number in a script's text, each as it is spelled.
+
+    Args:
+        program: The script, and its arguments.
+    """
     try:
         text = Path(program[0]).read_text("utf-8")
         calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     except (OSError, SyntaxError, ValueError):
-        return None  # a module, a notebook, or what fails when it is run
+        return  # a module, a notebook, or what fails when it is run
     for call in calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in _DECLARING:
             continue
         names = [each.value for each in call.args if isinstance(each, ast.Constant)]
-        same = [each for each in names if isinstance(each, str) and _plain(each) == _plain(flag)]
+        spelled = [each for each in names if isinstance(each, str) and each.startswith("--")]
         for keyword in call.keywords:
             value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-            if same and keyword.arg == "default" and type(value) is int:
-                return same[0], value
-    return None
+            if keyword.arg == "default" and type(value) is int:
+                yield from ((name, value) for name in spelled)
 
 
 def _flag(name: str) -> str:

@@ -9,7 +9,7 @@ from brimful.allocator.config import EXPANDABLE
 from brimful.hardware.devices import cards
 from brimful.plan import Word
 from brimful.pretend.kept_lines import kept_lines
-from brimful.pretend.largest import Largest
+from brimful.pretend.largest import Largest, declared
 from brimful.pretend.recording import SELECTS_ALL
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
 from brimful.rungs import (
@@ -205,14 +205,18 @@ def largest_facts(
 
 
 def _sizes(program: Sequence[str]) -> list[str]:
-    """Name the arguments of a program that are given whole numbers, the largest first."""
+    """Name the arguments of a program that are given whole numbers, the largest first.
+
+    Where none is, that of its batch, if its own text has one with a default.
+    """
     found: list[tuple[int, str]] = []
     for word, following in pairwise([*program[1:], ""]):
         key, is_joined, value = word.partition("=")
         text = value if is_joined else following
         if key.startswith("--") and text.isdecimal():
             found.append((-int(text), key.removeprefix("--")))
-    return [name for _, name in sorted(found)]
+    of_batch = (name.removeprefix("--") for name, _ in declared(program) if "batch" in name)
+    return [name for _, name in sorted(found)] or list(of_batch)
 
 
 def short_line(line: str, *, num_parts: int = 2) -> str:
