@@ -18,7 +18,8 @@ from brimful.programs.formulas import predict_program
 
 MEDIAN_BAR, FAR_BAR, FAR_SHARE, TOLD_SHARE = 0.02, 0.1, 0.88, 0.6
 _QUICK = 40
-_NAMES = re.compile(r"\([^()]*\)|\d+")
+_DETAILS = re.compile(r" \([^()]*\)| of Megatron-LM.*|[,;] .*")
+_NUMBERS = re.compile(r"\b\d+\b")
 
 
 def run(*, seed: int, quick: bool) -> tuple[list[RecordRow], Summary]:
@@ -70,7 +71,7 @@ def summarize(rows: list[RecordRow]) -> Summary:
         + [f"within {FAR_BAR:.0%}: {sum(near)} of {len(near)}"]
         * (sum(near) < FAR_SHARE * len(near))
     )
-    reasons = Counter(_NAMES.sub("", row.refused).split(" of Megatron-LM")[0] for row in rows)
+    reasons = Counter(_NUMBERS.sub("N", _DETAILS.sub("", row.refused)) for row in rows)
     del reasons[""]
     of_recipes = [abs(r.peak_error) for r in rows if r.peak_error is not None and r.has_recipe]
     return Summary(
