@@ -37,6 +37,8 @@ _KNOWN = {
 """Values that have a formula, of flags that have others too."""
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
+_LOCAL_SPEC = ("--spec", "local")
+"""How BERT's script is told Megatron's own blocks."""
 _ALL = 2**31
 """Micro-batches that no schedule has."""
 _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
@@ -104,7 +106,7 @@ def read_layout(  # noqa: PLR0913 - each by its name
         UnsupportedError: It asks for what has no formula.
     """
     for flag, words in _NOT_YET.items():
-        if flags.has(flag):
+        if flags.has(flag) and (flag, flags.text(flag)) != _LOCAL_SPEC:
             raise UnsupportedError(f"{words} ({flag}) of Megatron-LM has no formula; simulate it")
     _check_known(flags, kind)
     told = {
@@ -356,15 +358,15 @@ def _mixtures(text: str, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
 
 def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
     has = flags.has
-    is_te = flags.text("--transformer-impl") != "local"
+    is_local = "local" in {flags.text("--transformer-impl"), flags.text("--spec")}
     # Gradients of bf16 are added up in fp32 unless it is said, those of fp16 only where it is.
     is_wide = not has("--fp16") or has("--accumulate-allreduce-grads-in-fp32")
     kind = flags.text("--cross-entropy-fusion-impl") or "native"
     return {
-        "attention": _attention(flags, capability, is_te=is_te),
+        "attention": _attention(flags, capability, is_te=not is_local),
         "hidden_dropout": _drops(flags, "--hidden-dropout"),
         "attention_dropout": _drops(flags, "--attention-dropout"),
-        "transformer_engine": is_te,
+        "transformer_engine": not is_local,
         "fuses_wgrad": not has("--no-gradient-accumulation-fusion"),
         "num_deferred": _deferred(flags),
         "is_half": has("--bf16") or has("--fp16"),
@@ -372,7 +374,7 @@ def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
         "loss": kind if has("--cross-entropy-loss-fusion") else "none",
         "mask": not has("--no-create-attention-mask-in-dataloader"),
         "counts_zeros": has("--log-num-zeros-in-grad"),
-        "fused_softmax": is_te or not has("--no-masked-softmax-fusion"),
+        "fused_softmax": not is_local or not has("--no-masked-softmax-fusion"),
     }
 
 
