@@ -58,6 +58,7 @@ class Seen:
         num_seen: How many forwards and backwards were seen.
         casts: Rows of the copies of weights that the last one seen left to autocast, by name.
         last_node: Name of the autograd node that made what they hand on.
+        empty: How many empty places stand behind what it hands on, in a tuple; -1: it is no tuple.
     """
 
     may_be_odd: ClassVar[bool] = True
@@ -70,6 +71,7 @@ class Seen:
     num_seen: tuple[int, int] = (0, 0)
     casts: dict[int, int] = field(default_factory=dict)
     last_node: str = ""
+    empty: int = -1
 
     @property
     def is_known(self) -> bool:
@@ -113,12 +115,15 @@ class Watched:
             self._names |= dict.fromkeys(self.tape.rows_of((tensor,)), SHARED - name)
         self._names |= dict.fromkeys(self.tape.rows_of((x,)), INCOMING)
         start, before, num_casts = builder.spot(), self._interruptions(), autocast.num_cached()
-        out = call()
+        handed = call()
         with self._odd_if_unlike():
             self._check(self._interruptions() == before, "does more than allocate and free")
+            out, empty = _alone(handed)
             self._read_forward(out, x, start, num_casts)
-            return _Begin.apply(out, self)
-        return out
+            self._check(empty == self.seen.empty or self.seen.num_seen[0] == 1, "hands on others")
+            self.seen.empty = empty
+            return _with_empty(_Begin.apply(out, self), empty)
+        return handed
 
     def _read_forward(self, out: Any, x: torch.Tensor, start: Spot, num_casts: int) -> None:
         """Read what its forward did, and prepare to see its backward."""
@@ -244,7 +249,7 @@ class StandIn:
         self._moves: Iterator[Move] = iter(())
         self._begun = False
 
-    def run(self, x: torch.Tensor, shared: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    def run(self, x: torch.Tensor, shared: Sequence[torch.Tensor] = ()) -> Any:
         """Play its forward; see ``Watched.run``."""
         self._device, self._is_alone = x.device, not x.requires_grad
         names = (SHARED - name for name in range(len(shared)))
@@ -262,7 +267,7 @@ class StandIn:
         out = _Enter.apply(x, self)
         for number in reversed(self.model.parameters):
             out = _Link.apply(out, parameters[number], self)
-        return out
+        return _with_empty(out, self.model.empty)
 
     def handed_on(self) -> torch.Tensor:
         """Return what it hands on."""
@@ -441,6 +446,17 @@ def told_to(tape: Tape) -> Iterator[None]:
     except UnlikeBlocksError as error:
         tape.ended_by = error
         raise
+
+
+def _alone(handed: Any) -> tuple[Any, int]:
+    """Return what a block hands on, and behind it how many empty places; -1: in no tuple."""
+    if type(handed) is tuple and handed and all(each is None for each in handed[1:]):
+        return handed[0], len(handed) - 1
+    return handed, -1
+
+
+def _with_empty(out: torch.Tensor, empty: int) -> Any:
+    return out if empty < 0 else (out, *[None] * empty)
 
 
 def _leaf(node: Any) -> torch.Tensor | None:

@@ -1,10 +1,10 @@
 """Blocks that are given again what they were given: they do on the tape what they did then.
 
 A program that runs micro-batches of few shapes over and over, with something else behind the
-blocks each time, runs each block with the first shape until it did the same twice. Blocks that did
-the same as each other there are alike: with another shape the first and the last of them run, once,
-and have to do the same again. What a block does not always do alike, or no stand-in can do, is run
-each time.
+blocks each time, runs each block with the first shape, and again until it or the first that is like
+it did the same twice. Blocks that did the same as each other there are alike: with another shape
+the first and the last of them run, once, and have to do the same again. What a block does not
+always do alike, or no stand-in can do, is run each time.
 """
 
 from collections import defaultdict
@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from brimful.pretend.block_runs import At, Seen, StandIn, Watched, told_to
+from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.tape import Tape
 
 
@@ -45,12 +46,17 @@ class _Repeats:
     def __init__(self, num_blocks: int) -> None:
         self._seen = [Seen() for _ in range(num_blocks)]
         """With the first shape."""
-        self._first: Hashable = None
+        self._shapes: dict[Hashable, int] = {}
+        """Numbers of shapes, in the order in which they came."""
+        self._leaders: dict[Hashable, int] = {}
+        """By what was done with the first shape, the first block that did it."""
+        self._led: dict[int, int] = {}
+        """Of blocks that ran there, the first that did the same."""
         self._is_grouped = False
         self._groups: dict[int, tuple[int, ...]] = {}
         """Of every block that is not odd, the places of those that are like it, in order."""
         self._alike: dict[tuple[Hashable, int], _Alike] = {}
-        """By shape and the first block of a group."""
+        """By number of shape and the first block of a group."""
 
     def forward(  # noqa: D417 - a block's own arguments
         self, place: int, at: At, call: Callable[..., Any], x: Any, *args: Any, **kw: Any
@@ -68,41 +74,62 @@ class _Repeats:
         if is_again or not torch.is_grad_enabled():
             return run()
         shape = (x.shape, x.dtype)
-        self._first = self._first or shape
-        if shape != self._first and not self._is_grouped:
+        number = self._shapes.setdefault(shape, len(self._shapes))
+        if number and not self._is_grouped:
             self._find_groups()
         own = self._seen[place]
         if own.is_odd:
             return run()
         with told_to(at.tape):
-            if shape == self._first:
-                seen, runs = own, not own.is_known
+            if number:
+                seen, runs = self._of_group(number, place)
             else:
-                seen, runs = self._of_group(shape, place)
+                seen, runs = own, not self._is_shown(place)
             shared = list(_shared((args, kw), x))
             if runs:
                 return Watched(at, seen).run(run, x, shared)
             return StandIn(at, seen, keeps=seen.keeps).run(x, shared)
 
-    def _of_group(self, shape: Hashable, place: int) -> tuple[Seen, bool]:
+    def _leads(self, place: int) -> int:
+        """Return the first block that did what one did with the first shape."""
+        if place not in self._led:
+            self._led[place] = self._leaders.setdefault(_told(self._seen[place]), place)
+        return self._led[place]
+
+    def _is_shown(self, place: int) -> bool:
+        """Whether a block need not run with the first shape again."""
+        own = self._seen[place]
+        if own.forward is None or own.backward is None:
+            return False
+        return own.is_known or self._leads(place) != place
+
+    def _of_group(self, number: int, place: int) -> tuple[Seen, bool]:
         """Return what the blocks like one do with a shape, and whether it is to run."""
         group = self._groups[place]
         own = self._seen[place]
-        seen = self._alike.setdefault((shape, group[0]), _Alike(keeps=own.keeps, frees=own.frees))
+        seen = self._alike.setdefault((number, group[0]), _Alike(keeps=own.keeps, frees=own.frees))
         is_told = seen.forward is not None and seen.backward is not None
         return seen, not is_told and place in {group[0], group[-1]}
 
     def _find_groups(self) -> None:
         """Group the blocks that did the same with the first shape; what none can repeat is odd."""
         self._is_grouped = True
-        found: defaultdict[Hashable, list[int]] = defaultdict(list)
+        found: defaultdict[int, list[int]] = defaultdict(list)
         for place, seen in enumerate(self._seen):
-            seen.is_odd |= not seen.is_known
-            if not seen.is_odd:
-                done = (seen.forward, seen.backward, seen.parameters)
-                found[done, seen.keeps, seen.last_node].append(place)
-        for group in found.values():
+            if not self._is_shown(place):
+                seen.is_odd = True
+            elif not seen.is_odd:
+                found[self._leads(place)].append(place)
+        for leader, group in found.items():
+            if not self._seen[leader].is_known:
+                raise UnlikeBlocksError("a block does not always do what others of its kind do")
             self._groups |= dict.fromkeys(group, tuple(group))
+
+
+def _told(seen: Seen) -> Hashable:
+    """Return what a block did."""
+    done = seen.forward, seen.backward, seen.parameters
+    return done, seen.keeps, seen.last_node, seen.frees, seen.empty
 
 
 def _shared(given: Any, x: torch.Tensor) -> Iterator[torch.Tensor]:
