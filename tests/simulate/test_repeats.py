@@ -6,9 +6,10 @@ import pytest
 
 from brimful.models.config import read_config
 from brimful.pretend.blocks import UnlikeBlocksError
+from brimful.simulate.own_cases import run_cases
 from brimful.simulate.own_fit import TokenShape
-from brimful.simulate.own_profile import run_cases
 from brimful.simulate.run import trace
+from hybrids import MAMBA
 from samples import make_adapter, make_job, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -23,6 +24,7 @@ MODELS = {
             "first_k_dense_replace": 1, "head_dim": 16, "num_key_value_heads": 2,
         },
     ),
+    "tuples": ("bamba", {**MAMBA, "mamba_d_head": 16, "num_key_value_heads": 2}),
 }  # fmt: skip
 METHODS = {
     "full": {},
@@ -58,6 +60,7 @@ def events_of(recording):
         ("windows", "lora", "full:3"),
         pytest.param("windows", "full", "none", marks=pytest.mark.long),
         pytest.param("experts", "full", "selective", marks=pytest.mark.long),
+        ("tuples", "full", "full:3"),
     ],
 )
 def test_what_is_repeated_is_what_blocks_do(model, method, checkpointing):

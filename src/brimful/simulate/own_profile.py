@@ -6,7 +6,6 @@ the other, so that formulas need no letters but those of a batch.
 """
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -14,15 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import msgspec
-import torch
 
-from brimful.build import phases
-from brimful.build.batch import Batch
-from brimful.build.liger import FusedLoss
-from brimful.build.loss import TokenLoss
-from brimful.build.program import Program as BuiltProgram
-from brimful.build.step import micro_step
-from brimful.build.tasks import task_of
 from brimful.cost.own_programs import traced_adapters, traced_task
 from brimful.cost.profiles import (
     OF_ONE,
@@ -36,18 +27,15 @@ from brimful.cost.profiles import (
 from brimful.cost.programs import HALF, Adapted, Program, capability_of
 from brimful.cost.sending import shown_sending
 from brimful.errors import BrimfulError, UnsupportedError
-from brimful.fused_kernels import (
-    Head,
-    budget_for,
-)
 from brimful.job import Adapter, Job, plain_job
 from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
 from brimful.offload import NOTHING, spell_offload
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
-from brimful.pretend.tape import Tape
+from brimful.simulate.loop_runs import LoopFitter
 from brimful.simulate.one_sequence import changes
+from brimful.simulate.own_cases import run_cases
 from brimful.simulate.own_fit import Formulas as SizeFormulas
 from brimful.simulate.own_fit import OwnFit, TokenShape
 from brimful.simulate.own_shapes import (
@@ -58,16 +46,13 @@ from brimful.simulate.own_shapes import (
     shapes_of,
     single_of,
 )
-from brimful.simulate.run import DEFAULT_CAPABILITY, listener, trace
+from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
 from brimful.strategy import Strategy, spell_checkpointing
 from brimful.traced_files import all_versions, is_of_these_libraries, source_hash
 
-_MOST_ONCE = 0.02
-"""Share of the operations of a micro-batch that may run for the first of all alone."""
 _REASON_LENGTH = 160
-_BETWEEN = "between"
 
 Formulas = dict[int, SizeFormulas]
 """By sequences of the first shape: of a job's sizes, what they are at all shapes."""
@@ -105,7 +90,7 @@ def with_variants(
             before = None if not variants else not _differs_for_one(variants)
             try:
                 traced = _Traced(own, body, tables, formulas)
-                variants.update(_variants(traced, missing, fits_one=before))
+                variants.update(_unrolled_or_whole(traced, missing, fits_one=before))
             except BrimfulError:
                 raise
             except UnlikeShapesError:
@@ -200,6 +185,17 @@ class _Traced(NamedTuple):
     formulas: Formulas
 
 
+def _unrolled_or_whole(
+    traced: _Traced, chunks: Sequence[int], *, fits_one: bool | None
+) -> Mapping[str, Variant]:
+    """Trace a body; where its loops over tokens cannot be told from few, at all of them."""
+    if traced.own.grows:
+        with contextlib.suppress(ValueError):
+            return _variants(traced, chunks, fits_one=fits_one)
+    whole = traced.own._replace(is_unrolled=not traced.own.built.loops)
+    return _variants(traced._replace(own=whole), chunks, fits_one=fits_one)
+
+
 def _variants(
     traced: _Traced, chunks: Sequence[int], *, fits_one: bool | None
 ) -> Mapping[str, Variant]:
@@ -213,15 +209,38 @@ def _variants(
     own = traced.own
     several = shapes_of(own)
     if fits_one is None:
-        single = in_chunks(single_of(own), chunks[0])
-        (variants,), trial = _at_shapes(traced, chunks, [several], [single])
-        fits_one = trial.holds(variants[variant_key(traced.body, num_chunks=chunks[0])], single)
-        of_one = {} if fits_one else _of_one(traced, chunks, single, trial)
-    elif fits_one:
-        (variants,), of_one = _at_shapes(traced, chunks, [several], [])[0], {}
+        return _undecided(traced, chunks, several)
+    of_one: Mapping[str, Variant] = {}
+    if fits_one:
+        (variants,), _ = _at_shapes(traced, chunks, [several], [], [])
     else:
-        (variants, of_one), _ = _at_shapes(traced, chunks, [several, shapes_of(own, ONE_ALONE)], [])
-    return {**variants, **{f"{OF_ONE}{name}": each for name, each in of_one.items()}}
+        programs = [several, shapes_of(own, ONE_ALONE)]
+        (variants, of_one), _ = _at_shapes(traced, chunks, programs, [], [])
+    return variants | _named_of_one(of_one)
+
+
+def _named_of_one(variants: Mapping[str, Variant]) -> dict[str, Variant]:
+    return {f"{OF_ONE}{name}": each for name, each in variants.items()}
+
+
+def _undecided(
+    traced: _Traced, chunks: Sequence[int], several: Sequence[TokenShape]
+) -> dict[str, Variant]:
+    """Trace a body of which nobody knows yet whether one sequence runs the same.
+
+    Where it runs another number of operations it is traced in the same build.
+    """
+    own = traced.own
+    single, also = in_chunks(single_of(own), chunks[0]), list[list[TokenShape]]()
+    with contextlib.suppress(UnsupportedError):  # too few tokens
+        also = _losses(shapes_of(own, ONE_ALONE), chunks)
+    more = [case for cases in also for case in cases if case != single]
+    (variants,), trial = _at_shapes(traced, chunks, [several], [single], more)
+    if trial.holds(variants[variant_key(traced.body, num_chunks=chunks[0])], single):
+        return variants
+    if trial.is_told(more):
+        return variants | _named_of_one(trial.variants(also))
+    return variants | _named_of_one(_of_one(traced, chunks, single, trial))
 
 
 def _of_one(
@@ -238,7 +257,7 @@ def _of_one(
     losses = _losses(shapes_of(traced.own, ONE_ALONE), chunks)
     if losses == [[single]]:
         return trial.variants(losses)
-    return _tried(traced, [losses], [])[0][0]
+    return _tried(traced, [losses], [], [])[0][0]
 
 
 def _at_shapes(
@@ -246,6 +265,7 @@ def _at_shapes(
     chunks: Sequence[int],
     programs: Sequence[Sequence[TokenShape]],
     single: list[TokenShape],
+    more: list[TokenShape],
 ) -> "tuple[list[dict[str, Variant]], _Trial]":
     """Trace a body at few shapes where other bodies told its formulas, else at all of them.
 
@@ -254,6 +274,7 @@ def _at_shapes(
         chunks: Numbers of chunks of the loss.
         programs: Shapes of several sequences, of one, or both, which are programs of their own.
         single: Another case, of which no formula is found.
+        more: Cases that are run where that one runs another number of operations.
 
     Returns:
         What was found of each program, and what ran.
@@ -261,14 +282,17 @@ def _at_shapes(
     if all(traced.formulas.get(shapes[0].B) for shapes in programs):
         with contextlib.suppress(ValueError):
             some = [_losses(shapes[:-1] or shapes, chunks) for shapes in programs]
-            return _tried(traced, some, single)
-    return _tried(traced, [_losses(shapes, chunks) for shapes in programs], single)
+            return _tried(traced, some, single, more)
+    return _tried(traced, [_losses(shapes, chunks) for shapes in programs], single, more)
 
 
 def _tried(
-    traced: _Traced, programs: Sequence[list[list[TokenShape]]], single: list[TokenShape]
+    traced: _Traced,
+    programs: Sequence[list[list[TokenShape]]],
+    single: list[TokenShape],
+    more: list[TokenShape],
 ) -> "tuple[list[dict[str, Variant]], _Trial]":
-    trial = _Trial(traced, [*chain.from_iterable(programs), *([single] if single else [])])
+    trial = _Trial(traced, [*chain.from_iterable(programs), *([single] if single else [])], more)
     return [trial.variants(losses) for losses in programs], trial
 
 
@@ -280,15 +304,26 @@ def _losses(shapes: Sequence[TokenShape], chunks: Sequence[int]) -> list[list[To
 class _Trial:
     """One build of a body that ran some cases."""
 
-    def __init__(self, traced: _Traced, groups: Sequence[Sequence[TokenShape]]) -> None:
-        """Run the cases of every group."""
+    def __init__(
+        self,
+        traced: _Traced,
+        groups: Sequence[Sequence[TokenShape]],
+        more: Sequence[TokenShape] = (),
+    ) -> None:
+        """Run the cases of every group, and more where the last runs other operations."""
         cases, own, body = list(chain.from_iterable(groups)), traced.own, traced.body
-        recording = _recorded(own, body, cases)
+        self._groups = groups
+        recording = _recorded(own, body, cases, more)
         self._kept, self._marks = with_formulas(recording), marks_of(recording)
         num_again = _stack(own, body).num_again
         self._blocks = Blocks(num_again, _path_of(own.built), _kinds_shown(own))
-        self._numbers = {case: number for number, case in enumerate(cases, start=1)}
+        self._numbers = {case: number for number, case in enumerate([*cases, *more], start=1)}
         self._traced, self._tables = traced, traced.tables
+
+    def is_told(self, cases: Sequence[TokenShape]) -> bool:
+        """Whether some cases ran, all or none of which do."""
+        names = {_parts(self._numbers[case])["forward"] for case in cases}
+        return bool(cases) and names <= set(self._kept.phases)
 
     def variants(self, losses: Sequence[Sequence[TokenShape]]) -> dict[str, Variant]:
         """Find the formulas of every number of chunks; what the first told holds for others.
@@ -300,20 +335,35 @@ class _Trial:
         found, first = dict[str, Variant](), OwnFit(losses[0], known=told)
         for cases in losses:
             fit = first if cases is losses[0] else OwnFit(cases, known=first.known)
-            fitter = RunFitter(
-                [self._kept] * len(cases), fit, self._tables, self._blocks, self._marks
-            )
-            parts = [_parts(self._numbers[case]) for case in cases]
-            found[variant_key(self._traced.body, num_chunks=cases[0].num_chunks)] = Variant(
-                first=fitter.runs(parts, micro_batch=0), later=fitter.runs(parts, micro_batch=1)
-            )
+            name = variant_key(self._traced.body, num_chunks=cases[0].num_chunks)
+            found[name] = self._variant(cases, fit, self._tables, self._traced.own.job.seq_len)
         if len(losses[0]) == len(SEVERAL):
             told |= first.known
         return found
 
+    def _variant(
+        self, cases: Sequence[TokenShape], fit: OwnFit, tables: Tables, seq_len: int
+    ) -> Variant:
+        """Fit two micro-batches; loops over tokens are written out for so many of them."""
+        parts = [_parts(self._numbers[case]) for case in cases]
+        if self._traced.own.grows and cases[0].S < cases[1].S:
+            loops = LoopFitter(self._kept, fit, tables, self._blocks, self._marks)
+            lengths = [case.S for case in cases]
+            first, later = (
+                loops.runs(parts, lengths, micro_batch=which, at=seq_len) for which in range(2)
+            )
+            return Variant(first=first, later=later)
+        same = RunFitter([self._kept] * len(cases), fit, tables, self._blocks, self._marks)
+        return Variant(first=same.runs(parts, micro_batch=0), later=same.runs(parts, micro_batch=1))
+
     def holds(self, variant: Variant, case: TokenShape) -> bool:
         """Whether formulas give every event of a case that they were not found by."""
-        kinds, works = list(self._tables.kinds), list(self._tables.works)
+        tables = self._tables
+        if self._traced.own.grows:  # there its loops have other rounds
+            cases, tables = self._groups[0], Tables(dict(tables.kinds), dict(tables.works))
+            known = self._traced.formulas[cases[0].B]
+            variant = self._variant(cases, OwnFit(cases, known=known), tables, case.S)
+        kinds, works = list(tables.kinds), list(tables.works)
         parts = _parts(self._numbers[case])
         for micro_batch, runs in enumerate((variant.first, variant.later)):
             pieces = cut(self._kept, parts, micro_batch=micro_batch, blocks=self._blocks)
@@ -337,10 +387,13 @@ def _parts(number: int) -> Parts:
     return {"forward": f"step {number} forward", "backward": f"step {number} backward"}
 
 
-def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recording:
-    """Run micro-batches of every case by one build, and return its tape."""
+def _recorded(
+    own: OwnProgram, body: Body, cases: Sequence[TokenShape], more: Sequence[TokenShape] = ()
+) -> Recording:
+    """Run micro-batches of every case by one build, and return its tape; see ``run_cases``."""
     program, (places, num_again, num_sent) = own.program, _stack(own, body)
-    job = _traced_job(own, num_blocks=len(places), seq_len=max(case.S for case in cases))
+    longest = max(case.S for case in (*cases, *more))
+    job = _traced_job(own, num_blocks=len(places), seq_len=longest)
     away = NOTHING._replace(activations=num_sent)
     strategy = Strategy(
         micro_batch=max(case.B for case in cases),
@@ -352,7 +405,7 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
         fused_kernels=own.fused,
         offload=spell_offload(away, num_layers=len(places)),
     )
-    then = partial(run_cases, cases=cases, may_loop=not own.built.loops)
+    then = partial(run_cases, cases=cases, more=more, may_loop=not own.built.loops)
     traced = partial(
         trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
         capability=_capability(program),
@@ -369,66 +422,6 @@ def _recorded(own: OwnProgram, body: Body, cases: Sequence[TokenShape]) -> Recor
 def _capability(program: Program) -> float:
     is_old = program.kernels == "cuda7"
     return capability_of(program.kernels) or (TURING if is_old else DEFAULT_CAPABILITY)
-
-
-def run_cases(
-    tape: Tape,
-    program: BuiltProgram,
-    _sample: Batch,
-    *,
-    cases: Sequence[TokenShape],
-    may_loop: bool = False,
-) -> None:
-    """Run two micro-batches of every case: the second adds to the gradients of the first.
-
-    Raises:
-        UnlikeShapesError: It may loop over tokens, and the second case has other operations.
-    """
-    num_ops: dict[TokenShape, int] = {}
-    for number, case in enumerate(cases, start=1):
-        tape.forget_handles()
-        here = _at(program, case)
-        batch = _blank(task_of(here.job).sample(here.job, here.strategy))
-        num_targets = 2 * batch.labels.numel()
-        shares = []
-        with phases.listening(listener(tape, number)):
-            for _ in range(2):
-                num_before = tape.spot().cost
-                shares.append(micro_step(here, batch, num_targets=num_targets))
-                num_ops.setdefault(case, tape.spot().cost - num_before)  # the second adds more
-                if may_loop and _are_unlike(num_ops):
-                    raise UnlikeShapesError(f"operations of a micro-batch: {num_ops}")
-        tape.begin_phase(_BETWEEN)
-        del shares
-        program.optimizer.zero_grad(set_to_none=True)
-
-
-def _are_unlike(num_ops: Mapping[TokenShape, int]) -> bool:
-    """Whether a second length runs another number of operations, as a loop over tokens does."""
-    is_second = len(num_ops) == len({case.S for case in num_ops}) == 2  # noqa: PLR2004 - a pair
-    most, losses = max(num_ops.values()), {case.num_chunks for case in num_ops}
-    return is_second and len(losses) == 1 and most - min(num_ops.values()) > _MOST_ONCE * most
-
-
-def _at(program: BuiltProgram, case: TokenShape) -> BuiltProgram:
-    """Return a program that runs micro-batches of one case."""
-    if isinstance(program.loss, TokenLoss):
-        program.loss.num_chunks = case.num_chunks
-    if isinstance(program.loss, FusedLoss):
-        head = Head(*program.loss.head.weight.shape)
-        budget = budget_for(case.B * case.S, head, num_chunks=case.num_chunks)
-        assert budget is not None  # ``shapes_of`` chose it
-        program.loss.budget = budget
-    job = msgspec.structs.replace(program.job, seq_len=case.S, global_batch=2 * case.B)
-    strategy = msgspec.structs.replace(
-        program.strategy, micro_batch=case.B, loss_chunks=case.num_chunks
-    )
-    return dataclasses.replace(program, job=job, strategy=strategy)
-
-
-def _blank(sample: Batch) -> Batch:
-    blank = (None if x is None else torch.zeros(x.shape, dtype=x.dtype) for x in sample)
-    return Batch(*blank)
 
 
 def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:

@@ -21,6 +21,9 @@ _LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
 """Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
 the first shape, by which members of a group are compared, and not at the others, where a fifth is
 told from a chunk."""
+_LOOPED = (2, 3, 4)
+"""Likewise where a program loops over tokens: each is run, and at the fewest the rounds of a loop
+are several."""
 _MOST_FUSED = 40
 """Lengths that are looked at for a fused loss: some of them make the chunks that are traced."""
 _ROUNDINGS = (ROUNDED_TOKENS, 128, 32, 8, 1)
@@ -37,6 +40,7 @@ class OwnProgram(NamedTuple):
         ep: Devices that part the experts of a block among them.
         sending: Which blocks send to the host what they keep.
         on_op: Called before every operation.
+        is_unrolled: Whether loops over tokens, if it has any, are told from fewer tokens.
     """
 
     program: Program
@@ -46,6 +50,12 @@ class OwnProgram(NamedTuple):
     ep: int = 1
     sending: Sending = NONE_SENDS
     on_op: Callable[[], None] = go_on
+    is_unrolled: bool = True
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is traced at fewer tokens than its loops run over."""
+        return self.built.loops and self.is_unrolled
 
     @property
     def fused(self) -> FusedKernels:
@@ -62,12 +72,18 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = SEVERAL) -> list[Token
         UnsupportedError: No three lengths are so.
     """
     seq_len, windows = own.job.seq_len, own.built.windows
-    if own.built.loops:
+    if own.built.loops and not own.is_unrolled:
         return [TokenShape(num, seq_len) for num in dict.fromkeys(sequences)]
     least = max((window for window in windows if window < seq_len), default=0)
     if own.sending != NONE_SENDS:
         least = max(least, -(-LEAST_SENT_TOKENS // min(sequences)) - 1)
     most = min((own.job.model.max_seq_len, *(w for w in windows if w >= seq_len)))
+    if own.grows:
+        start = least // ROUNDED_TOKENS * ROUNDED_TOKENS + seq_len % ROUNDED_TOKENS
+        looped = [start + length * ROUNDED_TOKENS for length in _LOOPED]
+        if looped[-1] > min(most, seq_len):
+            return shapes_of(own._replace(is_unrolled=False), sequences)
+        return [TokenShape(num, n) for num, n in zip(sequences, looped, strict=True)]
     head = fused_head(own.job, own.fused)
     if head is not None and head.rows > head.columns:
         return _fused_shapes(own, head, sequences, range(least + 1, most + 1))

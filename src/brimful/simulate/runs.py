@@ -285,8 +285,18 @@ class EventFitter:
         """
         self._recordings = recordings
         self._tables = tables
-        self._items = classify(recordings[0])
+        self._items: list[int] = classify(recordings[0]).tolist()
+        every = {id(each): each for each in recordings}
+        columns = {
+            name: _Columns(each.events.tolist(), each.num_bytes.tolist())
+            for name, each in every.items()
+        }
+        self._columns = [columns[id(each)] for each in recordings]
         self._marks = marks
+        self._known: dict[tuple[int, int, Group], _Known] = {}
+        self._numbers: dict[int, int] = {}
+        """Of kinds in ``_known``, by identity."""
+        self._negative: dict[int, tuple[tuple[Term, ...], tuple[Term, ...]]] = {}
         self._there: dict[object, list[int]] = {}
         """Rows of the first recording that are there, by what they have in common."""
 
@@ -294,7 +304,11 @@ class EventFitter:
         """Yield the numbers of a run's kinds; runs are asked for in the order of the program."""
         first = pieces[0]
         for offset in range(first.stop - first.start):
-            yield self._tables.kind(self._event(pieces, offset, origins, fit))
+            kind = self._event(pieces, offset, origins, fit)
+            number = self._numbers.get(id(kind))
+            if number is None:
+                number = self._numbers[id(kind)] = self._tables.kind(kind)
+            yield number
             for mark in self._marks.get(first.start + offset + 1, ()):
                 yield self._tables.kind(EventKind((), ITEM_NAMES.index(WORKSPACES), "", 0, mark))
 
@@ -302,21 +316,73 @@ class EventFitter:
         self, pieces: tuple[Piece, ...], offset: int, origins: Origins, fit: Fit
     ) -> EventKind:
         signed = [
-            int(r.events[p.start + offset]) for r, p in zip(self._recordings, pieces, strict=True)
+            each.events[piece.start + offset]
+            for each, piece in zip(self._columns, pieces, strict=True)
         ]
         rows = [row if row >= 0 else ~row for row in signed]
-        sizes = tuple(int(r.num_bytes[row]) for r, row in zip(self._recordings, rows, strict=True))
-        sign = 1 if signed[0] >= 0 else -1
-        terms = tuple(Term(t.factors, sign * t.coefficient) for t in fit(offset, sizes))
-        kind = EventKind(terms, int(self._items[rows[0]]), origins.of(rows[0], pieces[0]))
-        there = self._there.setdefault(alike(kind), [])
-        if sign > 0:
-            there.append(rows[0])
-            return kind
-        newer = len(there) - 1 - there.index(rows[0]) if rows[0] in there else 0
-        if rows[0] in there:
-            there.remove(rows[0])
-        return EventKind(terms, kind.item, kind.origin, newer)
+        sizes = tuple([each.sizes[row] for each, row in zip(self._columns, rows, strict=True)])
+        terms = fit(offset, sizes)
+        if signed[0] < 0:
+            terms = self.freed(terms)
+        return self.kind_of(signed[0], terms, origins.of(rows[0], pieces[0]))
+
+    def freed(self, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+        """Return a formula with the other sign, the same object for the same object."""
+        known = self._negative.get(id(terms))
+        if known is None:
+            negative = tuple(Term(t.factors, -t.coefficient) for t in terms)
+            known = self._negative[id(terms)] = terms, negative
+        return known[1]
+
+    def kind_of(self, signed: int, terms: tuple[Term, ...], origin: Group) -> EventKind:
+        """Return the kind of an event of the first recording; asked for in the program's order.
+
+        Args:
+            signed: A row that is allocated, or of one that is freed its complement.
+            terms: By how much live bytes change.
+            origin: See ``Origins``.
+        """
+        row = signed if signed >= 0 else ~signed
+        item = self._items[row]
+        named = id(terms), item, origin
+        known = self._known.get(named)
+        if known is None:
+            kind = EventKind(terms, item, origin)
+            there = self._there.setdefault(alike(kind), [])
+            known = self._known[named] = _Known(terms, there, {-1: kind})
+        _, there, kinds = known
+        newer = -1
+        if signed >= 0:
+            there.append(row)
+        else:
+            newer = 0
+            if row in there:
+                newer = len(there) - 1 - there.index(row)
+                there.remove(row)
+        if newer not in kinds:
+            kinds[newer] = EventKind(terms, item, origin, newer)
+        return kinds[newer]
+
+
+class _Columns(NamedTuple):
+    """Of a recording: its events, and the sizes of its rows."""
+
+    events: list[int]
+    sizes: list[int]
+
+
+class _Known(NamedTuple):
+    """What events have in common that are equal in size, class and cause.
+
+    Attributes:
+        terms: Their size, which is kept as they are told by its identity.
+        there: Rows that are there, in order; shared with others of the same size and class.
+        kinds: By how many newer ones are there; -1: of what allocates.
+    """
+
+    terms: tuple[Term, ...]
+    there: list[int]
+    kinds: dict[int, EventKind]
 
 
 def aligned(

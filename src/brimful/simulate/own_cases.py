@@ -1,0 +1,94 @@
+"""The micro-batches of a program of one's own that are run one after the other, by one build."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import torch
+
+from brimful.build import phases
+from brimful.build.batch import Batch
+from brimful.build.liger import FusedLoss
+from brimful.build.loss import TokenLoss
+from brimful.build.program import Program as BuiltProgram
+from brimful.build.step import micro_step
+from brimful.build.tasks import task_of
+from brimful.fused_kernels import Head, budget_for
+from brimful.pretend.tape import Tape
+from brimful.simulate.own_fit import TokenShape
+from brimful.simulate.run import listener
+from brimful.simulate.runs import UnlikeShapesError
+
+_MOST_ONCE = 0.02
+"""Share of the operations of a micro-batch that may run for the first of all alone."""
+_BETWEEN = "between"
+
+
+def run_cases(
+    tape: Tape,
+    program: BuiltProgram,
+    _sample: Batch,
+    *,
+    cases: Sequence[TokenShape],
+    more: Sequence[TokenShape] = (),
+    may_loop: bool = False,
+) -> None:
+    """Run two micro-batches of every case: the second adds to the gradients of the first.
+
+    Args:
+        tape: That records them.
+        program: That is run.
+        cases: What is run.
+        more: Run behind them where the last has another number of operations than the first.
+        may_loop: Whether it may loop over tokens.
+
+    Raises:
+        UnlikeShapesError: It may loop over tokens, and the second case has other operations.
+    """
+    num_ops: dict[TokenShape, int] = {}
+    for number, case in enumerate([*cases, *more], start=1):
+        if number > len(cases) and num_ops[cases[0]] == num_ops[cases[-1]]:
+            return
+        tape.forget_handles()
+        here = _at(program, case)
+        batch = _blank(task_of(here.job).sample(here.job, here.strategy))
+        num_targets = 2 * batch.labels.numel()
+        shares = []
+        with phases.listening(listener(tape, number)):
+            for _ in range(2):
+                num_before = tape.spot().cost
+                shares.append(micro_step(here, batch, num_targets=num_targets))
+                num_ops.setdefault(case, tape.spot().cost - num_before)  # the second adds more
+                if may_loop and _are_unlike(num_ops):
+                    raise UnlikeShapesError(f"operations of a micro-batch: {num_ops}")
+        tape.begin_phase(_BETWEEN)
+        del shares
+        program.optimizer.zero_grad(set_to_none=True)
+
+
+def _are_unlike(num_ops: Mapping[TokenShape, int]) -> bool:
+    """Whether a second length runs another number of operations, as a loop over tokens does."""
+    is_second = len(num_ops) == len({case.S for case in num_ops}) == 2  # noqa: PLR2004 - a pair
+    most, losses = max(num_ops.values()), {case.num_chunks for case in num_ops}
+    return is_second and len(losses) == 1 and most - min(num_ops.values()) > _MOST_ONCE * most
+
+
+def _at(program: BuiltProgram, case: TokenShape) -> BuiltProgram:
+    """Return a program that runs micro-batches of one case."""
+    if isinstance(program.loss, TokenLoss):
+        program.loss.num_chunks = case.num_chunks
+    if isinstance(program.loss, FusedLoss):
+        head = Head(*program.loss.head.weight.shape)
+        budget = budget_for(case.B * case.S, head, num_chunks=case.num_chunks)
+        assert budget is not None  # ``shapes_of`` chose it
+        program.loss.budget = budget
+    job = msgspec.structs.replace(program.job, seq_len=case.S, global_batch=2 * case.B)
+    strategy = msgspec.structs.replace(
+        program.strategy, micro_batch=case.B, loss_chunks=case.num_chunks
+    )
+    return dataclasses.replace(program, job=job, strategy=strategy)
+
+
+def _blank(sample: Batch) -> Batch:
+    blank = (None if x is None else torch.zeros(x.shape, dtype=x.dtype) for x in sample)
+    return Batch(*blank)

@@ -1,0 +1,92 @@
+"""Loops over tokens: at few of them, written out for more, they are what they are at all."""
+
+import pytest
+
+from brimful.models.config import read_config
+from brimful.simulate.runs import UnlikeShapesError
+from brimful.simulate.token_loops import align
+from hybrids import HYBRID
+from samples import make_job
+
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "vocab_size": 304, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+def stream(rounds, *, backward="cba"):
+    return ["in", *"xyxy", *"abc" * rounds, "mid", *backward * rounds, *"ab", "out"]
+
+
+def test_what_is_repeated_is_written_out_as_often_as_tokens_say():
+    found = align([stream(2), stream(3), stream(4)], (512, 768, 1024))
+    of_seven = [stream(2)[which] for which in found.at(1792)]
+    assert of_seven == stream(7)
+    assert [growth.period for growth in found.growths] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (stream(3), stream(5)),  # not with the tokens
+        (stream(3), ["in", *stream(4)]),
+        (stream(3, backward="cbd"), stream(4, backward="cbd")),
+        (stream(1), stream(3)),
+    ],
+)
+def test_what_grows_in_another_way_is_no_loop(others):
+    with pytest.raises(UnlikeShapesError):
+        align([stream(2), *others], (512, 768, 1024))
+
+
+def test_a_loop_does_not_end_in_the_middle():
+    found = align([stream(2), stream(4), stream(6)], (512, 1024, 1536))
+    assert len(found.at(768)) == len(stream(3))
+    with pytest.raises(UnlikeShapesError):
+        found.at(640)
+
+
+@pytest.mark.torch
+@pytest.mark.long  # what the streams above are of a program is a tape of thousands of operations
+def test_a_recurrence_is_the_same_from_few_tokens():
+    """Every event of both micro-batches, in size, class, cause and order, and what it counts."""
+    from msgspec.structs import replace
+
+    from brimful.build.layout import read_built
+    from brimful.cost.own_programs import chosen_program
+    from brimful.simulate.own_profile import with_variants
+    from brimful.simulate.own_shapes import OwnProgram
+
+    own = {"model_type": "qwen3_next", **SIZES, **HYBRID["qwen3_next"]}
+    job = make_job(model=read_config("tiny", own), seq_len=1024, precision="bf16", global_batch=6)
+    built = replace(read_built(job, "sdpa"), loops=True)
+    program = chosen_program(job, "sdpa", "cuda", "full")
+    few = OwnProgram(program, job, built, gathers=False)
+    told, all_run = (
+        with_variants(None, each, {"plain": frozenset({1})}, {})
+        for each in (few, few._replace(is_unrolled=False))
+    )
+    assert told.variants.keys() == all_run.variants.keys()
+    for name, sequences in (("plain", 3), ("one:plain", 1)):
+        if name in told.variants:
+            assert _done(told, name, sequences) == _done(all_run, name, sequences)
+
+
+def _done(profile, name, sequences):
+    """List what a variant does at the job's own tokens."""
+    from brimful.simulate.own_fit import TokenShape
+
+    shape, variant, found = TokenShape(sequences, 1024), profile.variants[name], []
+    for run in (*variant.first, *variant.later):
+        work = profile.works[run.work]
+        kinds = [profile.kinds[event] for event in work.events]
+        found.append(
+            (
+                (run.phase, run.group, run.role),
+                [(shape.num_bytes(k.terms), k.item, k.origin, k.newer, k.mark) for k in kinds],
+                *(shape.num_bytes(each) for each in (work.matrix_flops, work.attention_flops)),
+                shape.num_bytes(work.moved_bytes),
+                work.num_ops,
+            )
+        )
+    return found
