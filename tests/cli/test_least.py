@@ -152,6 +152,12 @@ def test_what_the_host_may_take_is_not_said_to_be_nothing():
     assert "on the host" not in least_words(least, spread._replace(is_offloaded=False), 7 * 2**30)
 
 
+def test_only_what_is_counted_is_named():
+    spread = Spread(1, parameters=1, gradients=1, optimizer_state=1)
+    told = least_words(Least(4 * 2**30, 0, 0), spread, 7 * 2**30)
+    assert told.startswith("parameters take 4.00 GiB of 7.00 GiB on the GPU at least")
+
+
 @pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("torch_is_here", [True, False])
 def test_a_method_is_not_offered_whose_experts_stay_in_16_bits(brimful, monkeypatch, torch_is_here):

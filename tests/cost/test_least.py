@@ -12,7 +12,7 @@ from brimful.cost.least import (
 )
 from brimful.cost.recipes import RECIPES
 from brimful.job import Adapter
-from brimful.models.config import load_model, parameter_count
+from brimful.models.config import active_parameters, load_model, parameter_count
 from samples import make_cluster, make_job, make_strategy
 
 MODEL = load_model("qwen2.5-0.5b")
@@ -77,6 +77,13 @@ def test_products_of_a_token_are_below_those_that_are_predicted():
     assert least_flops_per_token(lora, COUNT) == pytest.approx(flops * 2 / 3)
 
 
-def test_products_of_a_mixture_are_not_known():
-    job = replace(job_of(), model=load_model("mixtral-8x7b"))
+def test_products_of_a_mixture_are_those_of_the_experts_that_a_token_is_sent_to():
+    model = load_model("mixtral-8x7b")
+    flops = least_flops_per_token(replace(job_of(), model=model), 1)
+    assert flops == 6 * (active_parameters(model) - model.vocab_size * model.hidden_size)
+
+
+def test_products_of_a_mixture_that_nobody_has_read_are_not_known(monkeypatch):
+    monkeypatch.setattr("brimful.models.config.find_built", lambda _: None)
+    job = replace(job_of(), model=load_model("deepseek-v4-flash"))
     assert least_flops_per_token(job, 1) is None

@@ -107,24 +107,21 @@ def _show_shop_bound(
     """Print by how many GPUs of each kind a job may be held, and what they cost."""
     from brimful.cli import shop
     from brimful.cli.assumed import assumed_facts
-    from brimful.cost.least import least_bytes, least_flops_per_token
-    from brimful.search.shop.least import LeastOffer, least_offers, least_rooms
+    from brimful.cli.shop_least import offered
+    from brimful.cost.least import least_bytes
     from brimful.search.shop.values import Limits
     from brimful.show.shop_bound import shop_bound_summary, shop_room_summary
     from brimful.show.summary import Fact
 
-    limits, most = Limits(args.deadline, args.money_budget), args.max_gpus or defaults.MOST_GPUS
-    rents = {kind: prices.gpus[kind].usd_per_gpu_hour for kind in kinds if kind in prices.gpus}
-    offers: list[LeastOffer] = []
-    if least_flops_per_token(job, num_parameters) is None:
-        rooms = least_rooms(job, num_parameters, rents, most=most)
+    limits = Limits(args.deadline, args.money_budget)
+    offers, rooms = offered(args, job, num_parameters, kinds, prices)
+    if offers is None:
         least = least_bytes(job, num_parameters)
         show_summary(shop_room_summary(job, num_parameters, least, rooms, limits))
     else:
-        offers = least_offers(job, num_parameters, rents, limits=limits, most=most)
         show_summary(shop_bound_summary(job, num_parameters, offers, limits))
     show_facts(shop.prices_fact(args), *assumed_facts(args, job))
-    for best in offers[:1]:
+    for best in (offers or ())[:1]:
         gpu = f"{best.num_gpus}x{best.kind}" if best.num_gpus > 1 else best.kind
         words = f"brimful plan {args.model} --gpus {gpu} with the same job simulates it"
         show_facts(Fact("next", words))

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         return by_method[0]
     from msgspec.structs import replace
 
-    from brimful.cli.least import no_by_states, spread_of
+    from brimful.cli.least import no_by_states, spread_of, tell_least
     from brimful.cli.on_demand import traced_or_untold
     from brimful.cost.estimate import estimate
     from brimful.cost.needed import needed
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     needs, spread = needed(asked.job, asked.strategy), spread_of(asked.strategy)
     if (code := no_by_states(args, asked, needs, spread)) is not None:
         return code
-    untold = traced_or_untold(args, asked, needs, spread)
+    untold = traced_or_untold(args, asked, needs, partial(tell_least, asked, spread))
     is_simulated = asked.strategy.engine == "torch" and find_spec("torch") is not None
     if untold and is_simulated and not args.json:
         return _simulated(args, untold)

@@ -13,18 +13,25 @@ from brimful.cli import defaults, flags
 from brimful.cli.output import DOES_NOT_FIT, show_facts, show_summary
 from brimful.cli.usual import attention_from
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.least import Least, Spread, least_bytes, least_on_device
+from brimful.cost.least import (
+    Least,
+    Spread,
+    least_bytes,
+    least_flops_per_token,
+    least_on_device,
+)
 from brimful.errors import BrimfulError
+from brimful.hardware.cluster import matrix_rate
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.names import find_gpu, split_counts
 from brimful.job import QUANTIZED
-from brimful.models.config import exact_count, has_layout
+from brimful.models.config import exact_count, has_layout, known_count
 from brimful.models.mixtures import has_stacks
 from brimful.models.traced import find_built
 from brimful.offload import NONE as NO_OFFLOAD
 from brimful.strategy import Attention, Strategy, world_size
 from brimful.terminal import say
-from brimful.units import format_bytes, format_count
+from brimful.units import format_bytes, format_count, format_days, format_money
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,6 +45,8 @@ _ADAPTED = ("lora", "qlora")
 """Methods that hold less, most exact first."""
 _SHARDS_STATE, _SHARDS_ALL, _MOST = 1, 2, 3
 """Stages of ZeRO."""
+_TOKENS = 1e9
+"""Of which it is said what they cost at least."""
 _LEFT = 0.1
 """Of what states take, that a larger GPU has to leave for the rest."""
 
@@ -61,13 +70,43 @@ def tell_early(args: argparse.Namespace) -> None:
     )
 
 
-def tell_least(asked: flags.Asked, spread: Spread) -> None:
-    """Say in a line what a job holds at least, where its parameters are known."""
+def tell_least(asked: flags.Asked, spread: Spread | None) -> None:
+    """Say what a job holds and takes at least, where its parameters are known.
+
+    Args:
+        asked: The job and its GPUs.
+        spread: How evenly its states are spread at best; None: that is not known yet.
+    """
     job, cluster, _ = asked
     least = least_of(job)
-    if least is None:
-        return
-    say(least_words(least, spread, tensor_limit_bytes(cluster)), file=sys.stderr, flush=True)
+    if least is not None and spread is not None:
+        say(least_words(least, spread, tensor_limit_bytes(cluster)), file=sys.stderr, flush=True)
+    if words := fastest_words(asked):
+        say(words, file=sys.stderr, flush=True)
+
+
+def fastest_words(asked: flags.Asked) -> str:
+    """Say how long a billion tokens take at least, and what they cost; empty: nobody knows.
+
+    Args:
+        asked: The job and its GPUs.
+    """
+    from brimful.cost.money import HOUR_S, shipped_prices
+
+    job, device = asked.job, asked.cluster.device
+    count = known_count(job.model)
+    flops = None if count is None else least_flops_per_token(job, count)
+    rate = matrix_rate(device, job.precision) * asked.cluster.num_devices
+    if not flops or not rate:
+        return ""
+    hours = _TOKENS * flops / rate / HOUR_S
+    price = shipped_prices().gpus.get(device.name)
+    usd = None if price is None else hours * asked.cluster.num_devices * price.usd_per_gpu_hour
+    cost = "" if usd is None else f" and {format_money(usd)}"
+    return (
+        f"a billion tokens take {format_days(hours / 24)}{cost} at least, by their "
+        f"matrix products alone at the data sheet's rate"
+    )
 
 
 def least_words(least: Least, spread: Spread, limit_bytes: int) -> str:
@@ -81,13 +120,24 @@ def least_words(least: Least, spread: Spread, limit_bytes: int) -> str:
     each = least_on_device(least, spread._replace(is_offloaded=False)).total
     where = "on each GPU" if spread.num_devices > 1 else "on the GPU"
     words = (
-        f"parameters, gradients and optimizer state take {format_bytes(each)} of "
-        f"{format_bytes(limit_bytes)} {where} at least"
+        f"{_counted(least)} take {format_bytes(each)} of {format_bytes(limit_bytes)} {where} at "
+        f"least"
     )
     left = least_on_device(least, spread).total
     if each > limit_bytes and left < each:
         words += f", {format_bytes(left)} with only the parameters there and the rest on the host"
     return f"{words}; activations come on top"
+
+
+def _counted(least: Least) -> str:
+    """Name what is counted: of adapters neither gradients nor state are known beforehand."""
+    named = {
+        "parameters": least.parameters,
+        "gradients": least.gradients,
+        "optimizer state": least.optimizer_state,
+    }
+    *others, last = [name for name, size in named.items() if size]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def no_by_states(

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -21,7 +21,6 @@ from brimful.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cli.flags import Asked
-    from brimful.cost.least import Spread
     from brimful.simulate.on_demand import Tracing
 
 _LEANEST_FIRST: tuple[Body, ...] = ("checkpointed", "plain", "mixed")
@@ -32,8 +31,15 @@ TOLD_EVERY_S = 3.0
 """How often a line says how far tracing is, where there is no terminal to show it."""
 
 
+def _nothing() -> None:
+    """Say nothing more."""
+
+
 def traced_or_untold(
-    args: argparse.Namespace, asked: "Asked", needs: Sequence[Need], spread: "Spread | None" = None
+    args: argparse.Namespace,
+    asked: "Asked",
+    needs: Sequence[Need],
+    tell: Callable[[], None] = _nothing,
 ) -> str:
     """Trace what a job needs, where it has no formula and may have one.
 
@@ -41,7 +47,7 @@ def traced_or_untold(
         args: The flags.
         asked: The job, and a strategy that stands for all that is asked.
         needs: What they need.
-        spread: How evenly the states of the job are spread at best; None: that is not known yet.
+        tell: Says beforehand what is known without tracing.
 
     Returns:
         Why no formula covers it still; empty where one does.
@@ -63,7 +69,7 @@ def traced_or_untold(
             f"pip install 'brimful[train]'"
         )
     try:
-        _trace(args, asked, needs, told_short(untold), spread)
+        _trace(args, asked, needs, told_short(untold), tell)
     except UnknownMemoryError:
         raise  # simulating cannot count it either
     except UnsupportedError as error:
@@ -98,7 +104,7 @@ def trace_leaner(args: argparse.Namespace, asked: "Asked") -> None:
         if time.monotonic() - start_s > MOST_LEANER_S:
             return
         with contextlib.suppress(UnsupportedError):
-            _trace(args, asked, list(some), "", None)
+            _trace(args, asked, list(some), "", _nothing)
 
 
 def _most_recomputed(need: Need) -> tuple[bool, int]:
@@ -110,24 +116,24 @@ def _trace(
     asked: "Asked",
     needs: Sequence[Need],
     why: str,
-    spread: "Spread | None",
+    tell: Callable[[], None],
 ) -> None:
     job, cluster, strategy = asked
     missing = untraced(job, strategy, cluster.device, needs)
     if not missing:
         return
-    from brimful.cli.least import tell_least
     from brimful.cli.progress import Progress
     from brimful.quick_imports import quick_imports
     from brimful.quiet import quiet_libraries
 
     quiet_libraries()
     if not args.json:
+        more = "" if why else "more of "
         reason = f"{why}: " if why else ""
-        words = f"{reason}a profile of {job.model.name} is traced here, once"
+        words = f"{reason}{more}a profile of {job.model.name} is traced here, once"
         say(words, file=sys.stderr, flush=True)
-        if spread is not None:
-            tell_least(asked, spread)
+        if why:
+            tell()
     with Progress("tracing", quiet=args.json, every_s=TOLD_EVERY_S) as progress, quick_imports():
         from brimful.simulate.on_demand import trace_needs
 

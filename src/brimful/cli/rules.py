@@ -1,6 +1,7 @@
 """``brimful rules``: rules of thumb beside our numbers, for one model on one GPU."""
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -125,7 +126,7 @@ def _planned(
     args: argparse.Namespace, job: "Job", cluster: "Cluster", attention: "Attention"
 ) -> "tuple[Plan | None, str]":
     """Plan as ``brimful plan`` does, on every device that was given; or say why no formula can."""
-    from brimful.cli.least import spread_at_best
+    from brimful.cli.least import spread_at_best, tell_least
     from brimful.cli.on_demand import traced_or_untold
     from brimful.search.solve import solve
     from brimful.search.space import Pins, needs, pinned_strategy
@@ -135,7 +136,8 @@ def _planned(
     asked = flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
     num = cluster.num_devices
     wanted = needs(job, [pins], attention, cluster)
-    traced_or_untold(args, asked, wanted, spread_at_best(args, num))
+    tell = partial(tell_least, asked, spread_at_best(args, num))
+    traced_or_untold(args, asked, wanted, tell)
     try:
         found = solve(job, cluster, pins, attention=attention, objective="time")
     except (InputError, UnsupportedError) as error:

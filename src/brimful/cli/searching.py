@@ -154,12 +154,28 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
     if not missing:
         return found
     if not _is_fastest(found):
+        if not args.json:
+            say(_so_far(found), file=sys.stderr, flush=True)
         if not (untold := _traced(args, every, all_of)):
             return _by_formulas(args, question)
         if not found.record.rows[0].fits:
             return _simulated(args, question._replace(untold=untold), budget)
     left = msgspec.structs.replace(found.record, left_out=(NOT_RECOMPUTED,))
     return found._replace(record=left)
+
+
+def _so_far(found: "Solution") -> str:
+    """Say what is best of what recomputes nothing, before all else is traced."""
+    from brimful.simulate.search import spell
+    from brimful.units import format_bytes, format_seconds
+
+    best = found.record.rows[0]
+    time = "" if best.step_s is None else f", {format_seconds(best.step_s)} a step"
+    fits = "fits" if best.fits else "does not fit"
+    return (
+        f"best so far {spell(best.strategy)}: {format_bytes(best.peak_bytes)} live{time}, which "
+        f"{fits}; what recomputes is traced next"
+    )
 
 
 def _by_formulas(args: argparse.Namespace, question: Question) -> "Solution":
@@ -289,14 +305,15 @@ def _unsearched(asked: flags.Asked) -> str:
 
 def _traced(args: argparse.Namespace, every: "Sequence[Pins]", chosen: "Chosen") -> str:
     """Trace what the search needs, and say why no formula covers it still; empty where one does."""
-    from brimful.cli.least import spread_at_best
+    from brimful.cli.least import spread_at_best, tell_least
     from brimful.cli.on_demand import traced_or_untold
 
     asked = _plainest(args)
     if unsearched := _unsearched(asked):
         return unsearched
     wanted = chosen(_needs(asked, every))
-    return traced_or_untold(args, asked, wanted, spread_at_best(args, asked.cluster.num_devices))
+    spread = spread_at_best(args, asked.cluster.num_devices)
+    return traced_or_untold(args, asked, wanted, partial(tell_least, asked, spread))
 
 
 def _missing(args: argparse.Namespace, every: "Sequence[Pins]") -> "list[Need]":

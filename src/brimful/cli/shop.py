@@ -3,6 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,7 +232,7 @@ def shop(args: argparse.Namespace) -> "Shopped":
     kinds = kinds_from(args.kinds, prices)
     job = job_from(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
-    untold = _trace(args, job, kinds)
+    untold = _trace(args, job, kinds, prices)
     try:
         found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
     except UnknownMemoryError as error:
@@ -247,13 +248,14 @@ def shop(args: argparse.Namespace) -> "Shopped":
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
 
 
-def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> str:
+def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "Prices") -> str:
     """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run.
 
     Returns:
         Why no formula covers it still; empty where one does.
     """
     from brimful.cli.on_demand import traced_or_untold
+    from brimful.cli.shop_least import tell_shop_least
     from brimful.cost.programs import kernels_of
     from brimful.hardware.gpus import load_cluster
     from brimful.search.space import Pins, needs, pinned_strategy
@@ -264,7 +266,9 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str]) -> str:
     attention = usual.attention_from(args, job, None)
     asked = flags.Asked(job, one, pinned_strategy(Pins(), attention))
     several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
-    return traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
+    every = needs(job, [Pins(ep=1)], attention, several)
+    tell = partial(tell_shop_least, args, job, kinds, prices)
+    return traced_or_untold(args, asked, every, tell)
 
 
 def job_from(

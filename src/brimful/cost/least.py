@@ -11,8 +11,10 @@ from brimful.cost.recipes import RECIPES
 from brimful.cost.states import states
 from brimful.cost.trained import HALF_BYTES, trained_recipe, trained_shapes
 from brimful.cost.update import CUDA, update_of
+from brimful.errors import UnsupportedError
 from brimful.job import Base, Job, Task
-from brimful.models.config import has_layout
+from brimful.models.config import active_parameters, has_layout
+from brimful.models.spec import ModelSpec
 from brimful.techniques.optimizers import OPTIMIZERS
 
 _PACKED_BYTES: dict[Base, float] = {
@@ -135,7 +137,8 @@ def least_flops_per_token(job: Job, num_parameters: int) -> float | None:
 
     Two operations for every weight that multiplies in the forward pass, two for what is handed
     back to the block before, two for the gradients of what trains (Kaplan et al. 2020,
-    arXiv:2001.08361). Attention's own products and what checkpoints compute again are left out.
+    arXiv:2001.08361). Attention's own products and what checkpoints compute again are left out. Of
+    a mixture only the experts that a token is sent to multiply.
 
     Args:
         job: What is trained.
@@ -143,11 +146,20 @@ def least_flops_per_token(job: Job, num_parameters: int) -> float | None:
     """
     model = job.model
     is_mixture = any("expert" in field for field in model.hf_config)
-    if is_mixture or job.task not in _COUNTED_TASKS:
+    active = _num_active(model) if is_mixture else num_parameters
+    if active is None or job.task not in _COUNTED_TASKS:
         return None
     is_looked_up = job.task == "sequence-classification" or not model.tied_embeddings
-    multiplied = num_parameters - is_looked_up * model.vocab_size * model.hidden_size
+    multiplied = active - is_looked_up * model.vocab_size * model.hidden_size
     return 2.0 * multiplied * (2 if job.adapter is not None else 3)
+
+
+def _num_active(model: ModelSpec) -> int | None:
+    """Count the parameters of a mixture that one token uses; None: nobody has listed them."""
+    try:
+        return active_parameters(model)
+    except UnsupportedError:
+        return None
 
 
 _COUNTED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "sequence-classification"})

@@ -1,6 +1,6 @@
 """The answer to ``shop`` where no formula covers the job: what GPUs cost at least."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from brimful.cost.least import Least
 from brimful.job import Job
@@ -72,8 +72,7 @@ def shop_room_summary(
     if not rooms:
         none = "no number of any GPU that has a price holds even that"
         return Summary("NO", subject, None, (Fact("bound", bound), Fact("take", none)))
-    fewest = sorted(rooms, key=lambda room: (room.num_gpus, room.usd_per_hour))
-    cheapest, *others = dict.fromkeys((rooms[0], *fewest[: NUM_OFFERS - 1]))
+    cheapest, *others = _named_rooms(rooms)
     facts = (
         Fact("bound", bound),
         Fact("at least", f"{_room_words(cheapest)}, the cheapest hour"),
@@ -81,6 +80,27 @@ def shop_room_summary(
         Fact("unknown", "how long it takes, and so what the run costs: no formula covers it"),
     )
     return Summary("UNKNOWN", subject, None, facts)
+
+
+def least_lines(offers: Sequence[LeastOffer] | None, rooms: Sequence[LeastRoom]) -> Iterator[str]:
+    """Yield what is sure before anything is traced, a line each.
+
+    Args:
+        offers: What may meet what was asked, the cheapest first; None: nobody knows how long.
+        rooms: Of such, GPUs that have room for the states, the cheapest hour first.
+    """
+    words = [_told(each) for each in offers or ()] or list(map(_room_words, _named_rooms(rooms)))
+    what = "the states alone" if offers is None else "the states and matrix products alone"
+    if words:
+        yield f"at least, by {what}: {words[0]}"
+    for more in words[1:NUM_OFFERS]:
+        yield f"  or {more}"
+
+
+def _named_rooms(rooms: Sequence[LeastRoom]) -> list[LeastRoom]:
+    """Return the cheapest hour, and the fewest GPUs; nothing of nothing."""
+    fewest = sorted(rooms, key=lambda room: (room.num_gpus, room.usd_per_hour))
+    return list(dict.fromkeys((*rooms[:1], *fewest[: NUM_OFFERS - 1])))
 
 
 def _room_words(room: LeastRoom) -> str:
