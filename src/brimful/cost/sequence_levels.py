@@ -97,7 +97,14 @@ def _walked(insides: "_Insides", order: Whole, at_end: Array) -> SequenceLevels:
     levels = np.concatenate([plain[path, run] + found.plain[rows], end + at_end])
     pieces = np.concatenate([there[path, run] + found.pieces[rows], pieces_end])
     of_path = np.concatenate([path, np.arange(len(order))])
-    together, starts = _alike(of_path, pieces)
+
+    def summed(weights: Whole) -> Array:
+        before = there.astype(np.float64) @ weights
+        own = found.pieces.astype(np.float64) @ weights
+        at_ends = pieces_end.astype(np.float64) @ weights
+        return np.concatenate([before[path, run] + own[rows], at_ends])
+
+    together, starts = _alike(of_path, pieces, summed)
     first = together[starts]
     return SequenceLevels(
         plain=np.maximum.reduceat(levels[together], starts, axis=0),
@@ -106,7 +113,7 @@ def _walked(insides: "_Insides", order: Whole, at_end: Array) -> SequenceLevels:
     )
 
 
-def _alike(of_path: Whole, pieces: Few) -> tuple[Whole, Whole]:
+def _alike(of_path: Whole, pieces: Few, summed: Callable[[Whole], Array]) -> tuple[Whole, Whole]:
     """Bring levels of a path with the same pieces together.
 
     They are told apart by random sums of their pieces, drawn again where two would be taken for
@@ -115,14 +122,16 @@ def _alike(of_path: Whole, pieces: Few) -> tuple[Whole, Whole]:
     Args:
         of_path: [levels], in which path each is.
         pieces: [levels, pieces].
+        summed: Sums the pieces of each level by weights; those of a run and of what was before it
+            are summed before they are laid side by side.
 
     Returns:
         [levels], their order, path by path, and where in it each group begins.
     """
     draws = np.random.default_rng(0)
     while True:
-        weights = draws.integers(1, _MOST_WEIGHT, pieces.shape[1])
-        told = pieces.astype(np.float64) @ weights  # exact: counts are few, and weights small
+        weights = draws.integers(1, _MOST_WEIGHT, (pieces.shape[1],))
+        told = summed(weights)  # exact: counts are few, and weights small
         order = np.lexsort((told, of_path))
         differs = (np.diff(told[order]) != 0) | (np.diff(of_path[order]) != 0)
         starts = np.flatnonzero(np.concatenate([[True], differs]))
