@@ -81,4 +81,5 @@ def test_what_states_take_is_said_before_anything_is_simulated(brimful):
     lines = said.err.splitlines()
     (at,) = (n for n, line in enumerate(lines) if "settings are simulated" in line)
     assert "on the GPU at least; activations come on top" in lines[at + 1]
-    assert lines[at + 2] == "simulating ..."
+    assert lines[at + 2].startswith("a billion tokens take ")
+    assert lines[at + 3] == "simulating ..."
