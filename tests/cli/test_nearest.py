@@ -300,7 +300,7 @@ def test_what_an_engine_cannot_hold_is_told_with_ways_out_on_the_same_gpus(brimf
     )  # fmt: skip
     assert said.out.startswith("NO ")
     told = " ".join(said.out.split())
-    assert "would fit DeepSpeed ZeRO-3 over 8 GPUs" in told
+    assert "would fit --zero 3" in told
 
 
 def test_states_that_have_no_room_whole_name_the_stage_that_shards_them(brimful):

@@ -162,9 +162,21 @@ def test_a_no_without_any_settings_names_another_gpu_and_what_could_be_allowed(c
     code, lines = answered(capsys, "estimate llama-3.1-8b --gpus h100")
     told = paragraph(lines)
     assert code == 1
-    assert re.search(r"instead --gpus h200 (--\S+ \S+ )*would fit", told)
+    card = re.search(r"instead --gpus h200 (--\S+ \S+ )*would fit", told)
+    assert card
     assert "--method lora would fit" in told
-    assert "brimful plan" not in told, "which would find nothing"
+    here = re.search(r"would fit (--\S+ \S+ )*--offload \w+: [\d.]+ GiB of .* on the host", told)
+    assert here
+    assert here.start() < card.start(), "one's own card comes first"
+
+
+def test_a_no_names_the_flags_that_fit_on_the_same_card(capsys):
+    ask = "estimate qwen2.5-0.5b --gpus rtx-3060 --seq-len 4096 --micro-batch 4 --global-batch 4"
+    code, lines = answered(capsys, ask)
+    assert code == 1
+    told = re.search(r"would fit ((--\S+ \S+ ?)+): ", paragraph(lines))
+    assert "--gpus" not in told[1]
+    assert answered(capsys, f"{ask} {told[1]}")[1][0].startswith("FITS")
 
 
 def test_a_question_about_a_stage_of_zero_gets_its_neighbours(capsys):

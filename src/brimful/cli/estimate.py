@@ -94,7 +94,7 @@ def _said(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -
     from brimful.cli.fixes import NO_FIXES, fixes_of
     from brimful.cli.on_demand import trace_leaner
     from brimful.search.beside import beside
-    from brimful.search.typed import flag_words
+    from brimful.search.typed import fix_words
     from brimful.show.beside import WOULD_FIT
     from brimful.show.estimate import verdict_and_host
     from brimful.show.predicted import meter_of, tight_facts, verdict_of
@@ -116,7 +116,7 @@ def _said(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -
         typed, found, _ = fact.text.partition(WAY_FITS)
         typed = typed if found and typed.startswith("--") else ""
         if fact.label == WOULD_FIT and fixes.found is not None:
-            typed = flag_words(asked.strategy, fixes.found.strategy)
+            typed = fix_words(asked.job, asked.strategy, fixes.found.strategy)
         ways.append({"words": fact.text, "flags": typed})
     return {"verdict": verdict, "reason": "; ".join(reasons), "ways_out": ways}
 

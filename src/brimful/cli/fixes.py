@@ -44,7 +44,7 @@ NO_FIXES = Fixes((), None)
 
 
 def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
-    """Name one way that holds by its replay: of one setting, of a few, or of another kind.
+    """Name what holds by its replay: other settings on the same GPUs first, then another kind.
 
     Args:
         asked: What does not fit; it has a formula.
@@ -52,11 +52,12 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
     """
     from brimful.cli.on_demand import untraced_leaner
     from brimful.search.beside import fix
+    from brimful.search.fewest import fewest_changes, on_the_host, spread_anew
     from brimful.search.lean import lean_fix
     from brimful.show.beside import fix_facts
 
     job, cluster, strategy = asked
-    found = fix(job, cluster, others)
+    found = fix(job, cluster, others) or fewest_changes(job, cluster, strategy)
     if found is not None:
         return Fixes(fix_facts(job, strategy, found, ()), found)
     try:
@@ -67,13 +68,15 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
         return Fixes((_not_tried(job),), None)
     if looked is None:
         return NO_FIXES
-    ways = () if looked.fix else tuple(_ways(asked, looked))
-    facts = fix_facts(job, strategy, looked.fix, ways)
-    if looked.fix is None and cluster.memory_limit_bytes:
+    found = looked.fix or spread_anew(job, cluster, strategy)
+    ways = () if found else tuple(_ways(asked, looked))
+    found = found or on_the_host(job, cluster, strategy)
+    facts = fix_facts(job, strategy, found, ways)
+    if found is None and cluster.memory_limit_bytes:
         facts = (*_limit(asked, looked), *facts)
         return Fixes(facts, None)
-    is_exact = looked.fix is not None or any(way.is_exact for way in ways)
-    return Fixes(facts if is_exact else (*_needed(job, cluster), *facts), looked.fix)
+    is_exact = found is not None or any(way.is_exact for way in ways)
+    return Fixes(facts if is_exact else (*_needed(job, cluster), *facts), found)
 
 
 def _not_tried(job: "Job") -> "Fact":

@@ -61,7 +61,7 @@ def solve_offloading(  # noqa: PLR0913 - as ``solve``
     anywhere = msgspec.structs.replace(cluster, host_ram_bytes=0)
     nearest = None
     for what in AWAY:
-        first, *others = _pins(job, anywhere, every, attention, what) or (None,)
+        first, *others = offloaded(job, anywhere, every, attention, what) or (None,)
         if first is None or first in more:
             continue
         beside = hold(ask(anywhere, first, also=others))
@@ -86,13 +86,21 @@ def for_known_host(
     """
     if not cluster.host_ram_bytes:
         return []
-    return [one for what in AWAY for one in _pins(job, cluster, every, attention, what)]
+    return [one for what in AWAY for one in offloaded(job, cluster, every, attention, what)]
 
 
-def _pins(
+def offloaded(
     job: Job, cluster: Cluster, every: Sequence[Pins], attention: Attention, what: str
 ) -> list[Pins]:
-    """Return what is fixed where something is offloaded that the host may have room for."""
+    """Return what is fixed where something is offloaded that the host may have room for.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        every: What is fixed else; what of that says what is offloaded is left out.
+        attention: How the model attends.
+        what: Is offloaded.
+    """
     if cluster.device.kernels == "cpu" or has_one_memory(cluster.device.name):
         return []
     offloading = [each._replace(offload=what) for each in every if each.offload is None]

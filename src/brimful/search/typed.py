@@ -1,5 +1,6 @@
 """Strategies as the flags by which a command means them."""
 
+from brimful.job import Job
 from brimful.strategy import Strategy, world_size
 
 _FLAGS = {"activation_checkpointing": "ac"}
@@ -28,6 +29,13 @@ def flag_words(strategy: Strategy, other: Strategy) -> str:
         flag = f"--{_FLAGS.get(name, name).replace('_', '-')}"
         words.append(flag if value is True else f"{flag} {_flag_value(value)}")
     return " ".join(words)
+
+
+def fix_words(job: Job, strategy: Strategy, other: Strategy) -> str:
+    """Say the same of a job, whose batch hangs on the micro-batch where nobody typed it."""
+    words = flag_words(strategy, other)
+    is_smaller = other.micro_batch != strategy.micro_batch
+    return f"{words} --global-batch {job.global_batch}" if is_smaller else words
 
 
 def _flag_value(value: object) -> str:

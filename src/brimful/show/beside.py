@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
 from brimful.job import Job
+from brimful.offload import NONE as NO_OFFLOAD
 from brimful.plan import Estimate
 from brimful.search.against import Against, against
 from brimful.search.beside import Beside, Fix, used_bytes
+from brimful.search.typed import fix_words
 from brimful.search.ways_out import WayOut
 from brimful.show.predicted import meter_of
 from brimful.show.run import rate_words
@@ -204,7 +206,7 @@ def _figure(job: Job, cluster: Cluster, other: Beside, estimate: Estimate) -> st
 def fix_facts(
     job: Job, strategy: Strategy, found: Fix | None, ways: Sequence[WayOut]
 ) -> tuple[Fact, ...]:
-    """Say what would make it fit.
+    """Say what would make it fit, as it is typed.
 
     Args:
         job: What is trained.
@@ -214,10 +216,10 @@ def fix_facts(
     """
     facts = []
     if found is not None:
-        differing = ", ".join(differing_words(job, strategy, found.strategy))
+        typed = fix_words(job, strategy, found.strategy)
         used = format_bytes(held_bytes(found.made))
-        both = f"{used} of {format_bytes(found.made.usable_bytes)}"
-        facts.append(Fact(WOULD_FIT, f"{differing}: {both}{_rate(job, found.made)}"))
+        both = f"{used} of {format_bytes(found.made.usable_bytes)}{_on_host(found)}"
+        facts.append(Fact(WOULD_FIT, f"{typed}: {both}{_rate(job, found.made)}"))
     facts += [Fact("instead" if not number else "", way.words) for number, way in enumerate(ways)]
     return tuple(facts)
 
@@ -260,6 +262,14 @@ def held_bytes(made: Estimate) -> int:
 
 def _peak(made: Estimate) -> int:
     return made.predicted_peak_allocated_bytes
+
+
+def _on_host(found: Fix) -> str:
+    """Say what a node's host holds at most where something is kept there; else nothing."""
+    host = found.made.host
+    if host is None or found.strategy.offload == NO_OFFLOAD:
+        return ""
+    return f", {format_bytes(round(host.predicted_host_bytes.high))} on the host"
 
 
 def _rate(job: Job, made: Estimate) -> str:
