@@ -190,6 +190,24 @@ def runnable(job: Job, place: Place) -> tuple[Attention, ...]:
     return tuple(name for name in _REASONS if why_not(job, name, place) is None)
 
 
+def writes_scores(job: Job, place: Place) -> bool:
+    """Whether ``sdpa`` finds no fused kernel in a place, and makes a matrix of scores.
+
+    Of those that it looks for flash attention takes grouped heads; the memory-efficient kernel
+    refuses them as they are, and takes them repeated, as ``efficient`` hands them over.
+
+    Args:
+        job: What is trained.
+        place: Where.
+
+    Source: ``check_batch_size_and_num_heads_dense`` of sdp_utils_cpp.h.
+    """
+    if place.kernels == "cpu" or why_not(job, "flash", place) is None:
+        return False
+    is_grouped = job.model.num_kv_heads < job.model.num_heads
+    return is_grouped or why_not(job, "efficient", place) is not None
+
+
 def why_not(job: Job, attention: Attention, place: Place) -> str | None:
     """Return the first reason why a kernel cannot run a job in a place, if there is one.
 

@@ -1,5 +1,6 @@
 """What would make a strategy fit that does not: other settings on the same GPUs, or what else."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -68,15 +69,41 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
         return Fixes((_not_tried(job),), None)
     if looked is None:
         return NO_FIXES
-    found = looked.fix or spread_anew(job, cluster, strategy)
+    found = looked.fix or spread_anew(job, cluster, strategy) or _by_other_kernels(asked)
     ways = () if found else tuple(_ways(asked, looked))
     found = found or on_the_host(job, cluster, strategy)
     facts = fix_facts(job, strategy, found, ways)
+    if found is None and _has_untried_kernels(asked):
+        return Fixes((_not_tried(job), *facts), None)
     if found is None and cluster.memory_limit_bytes:
         facts = (*_limit(asked, looked), *facts)
         return Fixes(facts, None)
     is_exact = found is not None or any(way.is_exact for way in ways)
     return Fixes(facts if is_exact else (*_needed(job, cluster), *facts), found)
+
+
+def _by_other_kernels(asked: "flags.Asked") -> "Fix | None":
+    """Return what holds by an attention kernel that keeps no scores, where the usual one does."""
+    from brimful.search.fewest import fewest_changes
+
+    found = (fewest_changes(*other) for other in _other_kernels(asked))
+    return next((fix for fix in found if fix is not None), None)
+
+
+def _has_untried_kernels(asked: "flags.Asked") -> bool:
+    """Whether some were not traced yet, and can be here."""
+    from brimful.cli.on_demand import untraced_leaner
+
+    return find_spec("torch") is not None and any(map(untraced_leaner, _other_kernels(asked)))
+
+
+def _other_kernels(asked: "flags.Asked") -> "Iterator[flags.Asked]":
+    from brimful.search.attending import beside_usual
+
+    job, cluster, strategy = asked
+    for attention in beside_usual(job, strategy.attention, cluster.device):
+        other = msgspec.structs.replace(strategy, attention=attention)
+        yield asked._replace(strategy=other)
 
 
 def _not_tried(job: "Job") -> "Fact":

@@ -24,6 +24,7 @@ from brimful.cli.output import (
 from brimful.cli.page import add_page, write_page
 from brimful.cli.proof import add_proof, proof_of, word_code
 from brimful.cli.searching import no_at_once, pins_from, search
+from brimful.cli.usual import attention_from
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
 from brimful.terminal import say
@@ -402,7 +403,10 @@ def _search_of(args: argparse.Namespace, plan: "Plan") -> "Search":
     from brimful.search.gains import Search
 
     pins, *also = pins_from(args)
-    return Search(plan.cluster, pins, plan.strategy.attention, args.objective, also)
+    usual = None
+    if args.attention is None:
+        usual = attention_from(args, plan.job, plan.cluster.device)
+    return Search(plan.cluster, pins, plan.strategy.attention, args.objective, also, usual)
 
 
 def explain(args: argparse.Namespace, plan: "Plan") -> dict[str, Any]:

@@ -79,13 +79,48 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
 
 
 def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
-    """Resolve the flags and search; where fused kernels may run, with them and without.
-
-    What is chosen is fixed in the flags, so that whoever asks on asks of the same.
+    """Resolve the flags and search, by the usual attention and by what may be better than that.
 
     Args:
         args: The flags.
         budget: Of a search that simulates.
+    """
+    found = _fused_or_not(args, budget)
+    if found.plan.estimate is None:
+        return found
+    others = [_by_attention(args, each, budget) for each in _attentions_beside(args)]
+    every = [found, *(each for each in others if each is not None)]
+    return min(every, key=partial(_badness, objective=args.objective))
+
+
+def _attentions_beside(args: argparse.Namespace) -> "tuple[Attention, ...]":
+    """List what else attends exactly, where the usual writes scores out and nobody chose."""
+    from brimful.cli import for_program
+    from brimful.search.attending import beside_usual
+
+    if args.attention is not None or for_program.is_other(args):
+        return ()
+    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    return beside_usual(job, usual.attention_from(args, job, cluster.device), cluster.device)
+
+
+def _by_attention(
+    args: argparse.Namespace, attention: "Attention", budget: "Budget"
+) -> "Solution | None":
+    """Search by one kernel what formulas tell, traced where they are not there yet; None: none."""
+    said = argparse.Namespace(**{**vars(args), "attention": attention})
+    try:
+        if asked(said, traces=_chosen(said)).untold:
+            return None
+        return _fused_or_not(said, budget)
+    except UnsupportedError:
+        return None
+
+
+def _fused_or_not(args: argparse.Namespace, budget: "Budget") -> "Solution":
+    """Search; where fused kernels may run, with them and without.
+
+    What is chosen is fixed in the flags, so that whoever asks on asks of the same.
     """
     if args.fused_kernels is not None or not _may_fuse(args):
         return _searched(args, budget)
@@ -145,7 +180,7 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
         args: The flags.
         budget: Of a search that simulates.
     """
-    question = asked(args, traces=_only_plain if _may_stop_early(args) else all_of)
+    question = asked(args, traces=_chosen(args))
     if question.untold:
         return _simulated(args, question, budget)
     every = [question.pins, *question.also]
@@ -198,6 +233,11 @@ def all_of(needs: "list[Need]") -> "list[Need]":
 def _only_plain(needs: "list[Need]") -> "list[Need]":
     """Trace what recomputes nothing."""
     return [need for need in needs if need.body == "plain"]
+
+
+def _chosen(args: argparse.Namespace) -> "Chosen":
+    """Return what is traced first."""
+    return _only_plain if _may_stop_early(args) else all_of
 
 
 def _may_stop_early(args: argparse.Namespace) -> bool:

@@ -41,13 +41,23 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Search(NamedTuple):
-    """How the plan was searched for, so that every offer is searched for alike."""
+    """How the plan was searched for, so that every offer is searched for alike.
+
+    Attributes:
+        cluster: On what.
+        pins: What the user fixed.
+        attention: How the model attends in the plan.
+        objective: What is made least.
+        also: More that may be fixed instead.
+        usual: How it attends where nobody says, of which others are searched; None: the user said.
+    """
 
     cluster: Cluster
     pins: Pins
     attention: Attention
     objective: Objective
     also: Sequence[Pins] = ()
+    usual: Attention | None = None
 
 
 def gains(plan: Plan, search: Search) -> tuple[Gain, ...]:

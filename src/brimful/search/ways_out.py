@@ -20,12 +20,13 @@ from brimful.job import Job
 from brimful.models.config import parameter_count
 from brimful.nouns import is_per_sample, noun
 from brimful.plan import Estimate, Plan, Word
+from brimful.search.attending import beside_usual
 from brimful.search.gains import Search
 from brimful.search.holding import hold
 from brimful.search.offers import offers
 from brimful.search.offloading import for_known_host
 from brimful.search.solve import Solution, solve
-from brimful.strategy import Strategy
+from brimful.strategy import Attention, Strategy
 from brimful.units import GIB, format_bytes
 
 IN_A_NODE = (2, 4, 8)
@@ -103,20 +104,44 @@ def searched_anew(search: Search) -> Find:
     """Search every way as the plan was searched for, by live bytes; ``held`` decides."""
 
     def find(job: Job, cluster: Cluster) -> Tried:
-        every = (search.pins, *search.also)
-        offloading = for_known_host(job, cluster, every, search.attention)
-        return _tried(
-            solve(
-                job,
-                cluster,
-                search.pins,
-                attention=search.attention,
-                objective=search.objective,
-                also=(*search.also, *offloading),
-            )
-        )
+        found, refused = list[Tried](), list[Exception]()
+        for attention in _attentions(search, job, cluster):
+            try:
+                found.append(_searched(search, job, cluster, attention))
+            except UnsupportedError as error:
+                refused.append(error)
+        if not found:
+            raise refused[0]
+        return min(found, key=_shortness)
 
     return find
+
+
+def _attentions(search: Search, job: Job, cluster: Cluster) -> tuple[Attention, ...]:
+    """List how a job may attend on a cluster: as the user said, or in the usual ways there."""
+    if search.usual is None:
+        return (search.attention,)
+    return (search.usual, *beside_usual(job, search.usual, cluster.device))
+
+
+def _searched(search: Search, job: Job, cluster: Cluster, attention: Attention) -> Tried:
+    every = (search.pins, *search.also)
+    offloading = for_known_host(job, cluster, every, attention)
+    return _tried(
+        solve(
+            job,
+            cluster,
+            search.pins,
+            attention=attention,
+            objective=search.objective,
+            also=(*search.also, *offloading),
+        )
+    )
+
+
+def _shortness(tried: Tried) -> tuple[float, float]:
+    """Order what was tried: what fits, and of that the fastest, before what lacks least."""
+    return max(0, tried.short_bytes), math.inf if tried.step_s is None else tried.step_s
 
 
 def held(tried: Tried) -> Tried:
