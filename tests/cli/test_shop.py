@@ -119,6 +119,15 @@ def test_machines_of_one_gpu_each_and_the_network_between_them_are_named(capsys)
     assert len(out.splitlines()) <= 12
 
 
+def test_a_budget_alone_says_the_cheapest_the_fastest_and_no_deadline(capsys):
+    code, out, _ = run(capsys, "--money-budget", "3usd", "--max-gpus", "8")
+    subject, told = out.splitlines()[0], " ".join(out.split())
+    assert code == 0
+    assert " h " not in subject, "a deadline that nobody gave"
+    assert "why the cheapest of what takes 24 h at most; --deadline says another" in told
+    assert re.search(r"fastest 8xa100-40gb: [\d.]+ s and [\d.]+ USD", told)
+
+
 def test_json(capsys):
     code, out, err = run(capsys, "--json", "--money-budget", "100usd")
     told = json.loads(out)

@@ -42,8 +42,9 @@ SEED = 0
 OBJECTIVE = "time"
 SEARCH_BUDGET_S = 60
 """Seconds of a search that simulates; one by formulas takes less in any case."""
-MAX_GPUS = 64
-"""Eight nodes, which people rent; more where a deadline needs them, up to ``MOST_GPUS``."""
+MAX_GPUS, MAX_NODES = 64, 8
+"""Eight nodes of eight, which people rent, and of machines with one GPU one; more where a deadline
+needs them, up to ``MOST_GPUS``."""
 MOST_GPUS = 1024
 MARKET = "secure"
 SHOP_GLOBAL_BATCH = 256

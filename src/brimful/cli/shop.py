@@ -79,8 +79,8 @@ def _add_goods(add: Callable[..., Any]) -> None:
         "--max-gpus",
         metavar="N",
         type=flags.whole("--max-gpus"),
-        help=f"no more than these; default {defaults.MAX_GPUS}, and {defaults.MOST_GPUS} where a "
-        "deadline is not met with these",
+        help=f"no more than these; default {defaults.MAX_GPUS} in {defaults.MAX_NODES} nodes, and "
+        f"{defaults.MOST_GPUS} where a deadline is not met with these",
     )
     add(
         "--network",
@@ -234,14 +234,14 @@ def shop(args: argparse.Namespace) -> "Shopped":
     limits = Limits(args.deadline, args.money_budget)
     untold = _trace(args, job, kinds, prices)
     try:
-        found = _market(args, job, kinds, prices, args.max_gpus or defaults.MAX_GPUS)
+        found = _market(args, job, kinds, prices)
     except UnknownMemoryError as error:
         if not untold:
             raise
         raise UnknownMemoryError(f"{error}, and none can be traced here") from error
     choice = choose(found, limits)
-    if args.max_gpus is None and limits.deadline_s and choice and choice.over_days:
-        found = _market(args, job, kinds, prices, defaults.MOST_GPUS)
+    if args.max_gpus is None and (choice is None or choice.over_days):
+        found = _market(args, job, kinds, prices, max_gpus=defaults.MOST_GPUS)
         choice = choose(found, limits)
     unpriced = tuple(name for name in (kinds if args.kinds else gpus()) if name not in prices.gpus)
     owned = _ownerships(args, found, prices)
@@ -331,13 +331,20 @@ def _known_kinds(parts: Sequence[str]) -> list[str]:
 
 
 def _market(
-    args: argparse.Namespace, job: "Job", kinds: tuple[str, ...], prices: "Prices", max_gpus: int
+    args: argparse.Namespace,
+    job: "Job",
+    kinds: tuple[str, ...],
+    prices: "Prices",
+    *,
+    max_gpus: int | None = None,
 ) -> "Market":
+    """Compare: what is usual, unless somebody said how many, or more are needed."""
     from brimful.cli.progress import Progress
     from brimful.search.shop.market import market
     from brimful.search.shop.values import Limits, Request
     from brimful.show.shop import NUM_NAMED
 
+    most = max_gpus or args.max_gpus
     is_whole = bool(args.verbose or args.json or args.output or args.every)
     limits = Limits(args.deadline, args.money_budget)
     tells_each = args.kinds is not None and len(kinds) <= NUM_NAMED and limits.are_none
@@ -346,7 +353,8 @@ def _market(
         attention=usual.attention_from(args, job, None),
         kinds=kinds,
         prices=prices,
-        max_gpus=max_gpus,
+        max_gpus=most or defaults.MAX_GPUS,
+        max_nodes=None if most else defaults.MAX_NODES,
         network=args.network or "",
         usd_per_kwh=args.electricity,
         owned=_owned(args),

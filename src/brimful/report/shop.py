@@ -110,7 +110,9 @@ def _why(limits: Limits, best: Option) -> str:
     if limits.deadline_s is None and limits.budget_usd is None:
         return "the cheapest of all"
     if is_soon(best, limits):
-        return f"the cheapest done in {format_days(SOON_DAYS)} or less, within {_asked(limits)}"
+        return (
+            f"the cheapest of what takes {format_days(SOON_DAYS)} at most, within {_asked(limits)}"
+        )
     if limits.deadline_s is None:
         return f"the fastest within {_asked(limits)}"
     return f"the cheapest that meets {_asked(limits)}"

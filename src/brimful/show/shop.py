@@ -50,17 +50,21 @@ def shop_summary(
         Fact("to rent" if own else "take" if choice.meets else "nearest",
              f"{_told(best)}{_range(best)}"),
         *_machines(best),
+        *_one_node(found),
+        *_fastest(found, limits, best),
+        *_why(limits, best),
         *_over(choice),
         *_safer(found, limits, choice),
         *_enough(job, limits, choice),
     )  # fmt: skip
     yours = [_yours(each, best, one) for each, one in zip(found.owned, owned, strict=True)]
+    told = {best.gpus, *(each.gpus for each in _fastest_of(found, limits, best))}
     settings = Fact("settings", ", ".join(settings_words(job, (own or best).strategy)))
     facts = (
         *((*yours, settings, *rented) if own else (*rented, *yours, settings)),
         *_fewest(found, limits),
-        *_others("or", [each for each in found.frontier if each.gpus != best.gpus]),
-        *_others("at best", found.likely),
+        *_others("or", [each for each in found.frontier if each.gpus not in told]),
+        *_others("at best", [each for each in found.likely if each.gpus not in told]),
         *_tie(best, [*found.frontier, *found.likely]),
     )
     return Summary(None if choice.meets or own else "NO", subject, None, facts)
@@ -77,9 +81,45 @@ def asked_words(limits: Limits, best: Option | None) -> str:
     for_less = limits.budget_usd is not None and f"for at most {format_money(limits.budget_usd)}"
     if in_time:
         return f"the cheapest {in_time}{f' and {for_less}' if for_less else ''}"
-    if for_less and best is not None and is_soon(best, limits):
-        return f"the cheapest done in {format_days(SOON_DAYS)} or less, {for_less}"
-    return f"the fastest {for_less}" if for_less else "the cheapest"
+    if for_less:
+        return for_less if best is not None and is_soon(best, limits) else f"the fastest {for_less}"
+    return "the cheapest"
+
+
+def _why(limits: Limits, best: Option) -> tuple[Fact, ...]:
+    """Say by what one of several that are within a budget was taken, where nobody gave a time."""
+    if limits.budget_usd is None or not is_soon(best, limits):
+        return ()
+    words = f"the cheapest of what takes {format_days(SOON_DAYS)} at most; --deadline says another"
+    return (Fact("why", words),)
+
+
+def _fastest(found: Market, limits: Limits, best: Option) -> tuple[Fact, ...]:
+    """Say how fast a run is at most for what may be spent, where nobody gave a time."""
+    return tuple(
+        Fact("fastest", f"{each.gpus}: {_both(each)}{', at best' * (each in found.likely)}")
+        for each in _fastest_of(found, limits, best)
+    )
+
+
+def _fastest_of(found: Market, limits: Limits, best: Option) -> list[Option]:
+    """Return the fastest within a budget, where that is not what is taken; else nothing."""
+    budget = limits.budget_usd
+    if budget is None or limits.deadline_s is not None:
+        return []
+    faster = [
+        each
+        for each in (*found.frontier, *found.likely)
+        if each.predicted_days < best.predicted_days
+        and each.predicted_usd is not None
+        and each.predicted_usd <= budget
+    ]
+    return sorted(faster, key=lambda each: each.predicted_days)[:1]
+
+
+def _one_node(found: Market) -> tuple[Fact, ...]:
+    """Name the best machine where what is taken is several, with a network between them."""
+    return () if found.one_node is None else (Fact("one node", _told(found.one_node)),)
 
 
 def _machines(option: Option) -> tuple[Fact, ...]:

@@ -15,8 +15,8 @@ from brimful.search.holding import hold
 from brimful.search.shop.bound import least_of_grid, least_seconds, least_work
 from brimful.search.shop.cell import Found
 from brimful.search.shop.choose import choose
-from brimful.search.shop.market import counts, frontier, market, option_of
-from brimful.search.shop.values import Limits, Request
+from brimful.search.shop.market import counts, counts_of, frontier, market, option_of
+from brimful.search.shop.values import DAY_S, Limits, Request
 from brimful.search.solve import solve
 from brimful.search.space import Pins, grids
 
@@ -196,6 +196,28 @@ def test_no_strategy_is_faster_than_its_bound(counted, kind):
         assert ratio >= 1 - 1e-9
         nearest = min(nearest, ratio)
     assert nearest < 1.5  # a bound, and not an empty one
+
+
+def test_machines_are_as_many_as_are_usual():
+    asked = request(max_gpus=64, max_nodes=8)
+    assert counts_of(asked, "h100-80gb")[-1] == 64
+    assert counts_of(asked, "gb200")[-1] == 32  # nodes of four
+    assert counts_of(asked, "gh200") == (1,)  # rented one by one
+    assert counts_of(request(max_gpus=64), "gh200")[-1] == 64
+
+
+def test_one_machine_is_named_beside_several():
+    rents, limits = prices(gh200=0.1, h100_80gb=2.5), Limits(deadline_s=700)
+    asked = request(
+        job=job_of(batch=32), kinds=("gh200", "h100-80gb"), prices=rents, max_gpus=8, limits=limits
+    )
+    found = market(asked)
+    assert choose(found, limits).best.kind == "gh200"
+    assert (found.one_node.gpus, choose(found, limits).best.num_gpus > 1) == ("8xh100-80gb", True)
+    assert found.one_node.predicted_days * DAY_S <= 700
+    usual = market(asked._replace(max_nodes=8))
+    assert choose(usual, limits).best.gpus == "8xh100-80gb"
+    assert usual.one_node is None, "one machine is what is taken"
 
 
 def test_counts_fill_nodes():

@@ -77,6 +77,12 @@ def taken(points: Sequence[Point], limits: Limits) -> int:
     return min(good, key=lambda i: rank(points[i], limits))
 
 
+def last_within(points: Sequence[Point], limits: Limits) -> int:
+    """Return the fastest of some points, slowest first, within what was asked; else of all."""
+    within = [i for i, point in enumerate(points) if _worst(point, limits) <= 1]
+    return within[-1] if within else len(points) - 1
+
+
 def rank(point: Point, limits: Limits) -> tuple[float, float]:
     """Return by what of two that meet what was asked the lesser is the better."""
     if limits.deadline_s is None and limits.budget_usd is not None:

@@ -24,7 +24,7 @@ from brimful.job import Job
 from brimful.plan import Band
 from brimful.search.shop.bound import least_of_all
 from brimful.search.shop.cell import Found
-from brimful.search.shop.choose import Point, between, taken
+from brimful.search.shop.choose import Point, between, last_within, point_of, taken
 from brimful.search.shop.looks import (
     CERTAIN,
     SEARCHED,
@@ -38,7 +38,7 @@ from brimful.search.shop.looks import (
     unbeaten,
 )
 from brimful.search.shop.shelf import Shelf
-from brimful.search.shop.smallest import smallest
+from brimful.search.shop.smallest import one_node, smallest
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Limits, Market, Option, Request
 from brimful.search.space import Pins, pinned_strategy
 from brimful.units import format_bytes
@@ -47,6 +47,15 @@ from brimful.units import format_bytes
 def counts(max_gpus: int) -> tuple[int, ...]:
     """List numbers of GPUs: powers of two, which fill a node and then more of them."""
     return tuple(2**i for i in range(max_gpus.bit_length()) if 2**i <= max_gpus)
+
+
+def counts_of(request: Request, kind: str) -> tuple[int, ...]:
+    """List numbers of GPUs of a kind that are compared: in as many machines as are usual."""
+    every, each = counts(request.max_gpus), datasheets()[kind].per_node
+    if request.max_nodes is None:
+        return every
+    most = each * (request.max_nodes if each > 1 else 1)
+    return tuple(number for number in every if number <= most)
 
 
 def market(request: Request, on_look: OnLook | None = None) -> Market:
@@ -79,6 +88,7 @@ def market(request: Request, on_look: OnLook | None = None) -> Market:
         alone=told,
         fewest=tuple(_fewest(shelf, told, seen)) if request.fewest else (),
         smallest=_smallest(shelf, seen),
+        one_node=_one_node(shelf, seen, options),
         dropped=tuple(_dropped(seen)),
         owned=tuple(each for each in mine if isinstance(each, Option)),
         unfit=tuple(each for each in mine if isinstance(each, Dropped)),
@@ -96,7 +106,7 @@ def _wanted(request: Request, cells: Sequence[Cell]) -> dict[int, int]:
         return dict.fromkeys(range(len(cells)), CERTAIN)
     num = request.job.num_steps
     points = [Point(one.step_s * num / DAY_S, one.usd * num) for one in cells]
-    best, fastest = taken(points, request.limits), len(cells) - 1
+    best, fastest = taken(points, request.limits), last_within(points, request.limits)
     others = dict.fromkeys((between(points, best, fastest), fastest), SEARCHED)
     return {**others, best: CERTAIN}
 
@@ -163,6 +173,8 @@ def _with_fewest(shelf: Shelf, alone: Sequence[Alone]) -> list[Alone]:
         for told in alone:
             if told.predicted_peak_bytes is None or told.kind in fewest:
                 continue
+            if number not in counts_of(request, told.kind):
+                continue
             if shelf.holds(_of(told.kind, number, request.network)):
                 fewest[told.kind] = number
         if fewest and not request.fewest:
@@ -179,7 +191,7 @@ def _unknown_speed(job: Job, name: str) -> str:
 
 def _cells(request: Request, kinds: Sequence[Kind]) -> Iterator[Cell]:
     for kind in kinds:
-        for number in counts(request.max_gpus):
+        for number in counts_of(request, kind.name):
             cluster = _of(kind.name, number, request.network)
             yield Cell(kind, cluster, kind.least_s / number)
 
@@ -217,6 +229,18 @@ def _fewest(shelf: Shelf, alone: Sequence[Alone], seen: Sequence[Cell]) -> Itera
 def _smallest(shelf: Shelf, seen: Sequence[Cell]) -> Option | None:
     request = shelf.request
     found = smallest(shelf, seen, request.limits or Limits())
+    return None if found is None else _option(request, found)
+
+
+def _one_node(shelf: Shelf, seen: Sequence[Cell], options: Sequence[Option]) -> Option | None:
+    request = shelf.request
+    limits, front = request.limits or Limits(), frontier(options)
+    if not front:
+        return None
+    best = front[taken([point_of(each) for each in front], limits)]
+    if best.num_gpus <= datasheets()[best.kind].per_node:
+        return None
+    found = one_node(shelf, seen, limits)
     return None if found is None else _option(request, found)
 
 

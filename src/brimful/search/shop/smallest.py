@@ -1,11 +1,12 @@
-"""The fewest GPUs that do what was asked, looked at until one is certain."""
+"""The fewest GPUs that do what was asked, and the best machine, looked at until one is certain."""
 
 import math
 from collections.abc import Sequence
 
+from brimful.search.shop.choose import Point, rank
 from brimful.search.shop.looks import Cell, settled
 from brimful.search.shop.shelf import Shelf
-from brimful.search.shop.values import Limits
+from brimful.search.shop.values import DAY_S, Limits
 
 MAX_LOOKS = 3
 """Cells that are replayed for it: each takes as long as any other look."""
@@ -32,6 +33,36 @@ def smallest(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
         if not held.why_not and held.found is not None and _meets(held, limits, num_steps):
             return held
     return None
+
+
+def one_node(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
+    """Return the best cell of one machine within what was asked; None: none was found.
+
+    Args:
+        shelf: What cells share.
+        seen: All of them, as far as they are known.
+        limits: What was asked.
+    """
+    num_steps, best, looks = shelf.request.job.num_steps, None, 0
+
+    def place(one: Cell) -> tuple[float, float]:
+        return rank(Point(one.step_s * num_steps / DAY_S, one.usd * num_steps), limits)
+
+    alone = [one for one in seen if one.cluster.num_nodes == 1 and not one.why_not]
+    for one in sorted(alone, key=place):
+        if best is not None and place(best) <= place(one):
+            break  # what is known of the others is a bound
+        if not _meets(one, limits, num_steps):
+            continue
+        looks += not one.is_certain
+        if looks > MAX_LOOKS:
+            break
+        held = one if one.is_certain else settled(shelf, one)
+        if held.why_not or not _meets(held, limits, num_steps):
+            continue
+        if best is None or place(held) < place(best):
+            best = held
+    return best
 
 
 def _meets(one: Cell, limits: Limits, num_steps: int) -> bool:

@@ -40,6 +40,7 @@ class Request(NamedTuple):
         kinds: Names of GPUs.
         prices: Of an hour.
         max_gpus: No more than these.
+        max_nodes: No more machines than these, and one where a machine has one GPU; None: any.
         network: Between nodes; empty: that of the maker's own systems.
         usd_per_kwh: Electricity of what is owned; None: unknown.
         owned: What the user owns.
@@ -54,6 +55,7 @@ class Request(NamedTuple):
     kinds: tuple[str, ...]
     prices: Prices
     max_gpus: int
+    max_nodes: int | None = None
     network: str = ""
     usd_per_kwh: float | None = None
     owned: tuple[Cluster, ...] = ()
@@ -148,6 +150,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         alone: Every kind, one GPU of it.
         fewest: The fewest GPUs of each kind that hold the job, where that was asked for.
         smallest: The fewest of any that hold it within what was asked, as far as was looked.
+        one_node: The best of one machine that does, where what is taken has several.
         dropped: Numbers of GPUs that are not among the options.
         owned: What the user owns, as far as it fits.
         unfit: The rest of it, and why.
@@ -160,6 +163,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     alone: tuple[Alone, ...]
     fewest: tuple[Option, ...] = ()
     smallest: Option | None = None
+    one_node: Option | None = None
     likely: tuple[Option, ...] = ()
     dropped: tuple[Dropped, ...]
     owned: tuple[Option, ...]
