@@ -1,6 +1,7 @@
 """``brimful shop``: which GPU and how many, under a deadline or a budget; own or rent."""
 
 import argparse
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -261,6 +262,8 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "
     from brimful.search.space import Pins, needs, pinned_strategy
 
     clusters = [load_cluster(name, memory_limit_bytes=None) for name in kinds]
+    if _may_attend_otherwise(args):
+        _trace_others(args, job, clusters)
     ((most, _),) = Counter(kernels_of(each.device) for each in clusters).most_common(1)
     one = next(each for each in clusters if kernels_of(each.device) == most)
     attention = usual.attention_from(args, job, None)
@@ -269,6 +272,26 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "
     every = needs(job, [Pins(ep=1)], attention, several)
     tell = partial(tell_shop_least, args, job, kinds, prices)
     return traced_or_untold(args, asked, every, tell)
+
+
+def _may_attend_otherwise(args: argparse.Namespace) -> bool:
+    """Whether kinds are few, and nobody said how to attend: others' traces take a while."""
+    return args.kinds is not None and args.attention is None
+
+
+def _trace_others(args: argparse.Namespace, job: "Job", clusters: "Sequence[Cluster]") -> None:
+    """Trace what attends without scores on kinds of GPU where the usual kernel writes them out."""
+    from brimful.cli.on_demand import traced_or_untold
+    from brimful.search.attending import beside_usual
+    from brimful.search.space import Pins, needs, pinned_strategy
+
+    usually = usual.attention_from(args, job, None)
+    for one in clusters:
+        several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
+        for attention in beside_usual(job, usually, one.device):
+            asked = flags.Asked(job, one, pinned_strategy(Pins(), attention))
+            with contextlib.suppress(UnsupportedError):
+                traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
 
 
 def job_from(
@@ -358,6 +381,7 @@ def _market(
         network=args.network or "",
         usd_per_kwh=args.electricity,
         owned=_owned(args),
+        others=_may_attend_otherwise(args),
         every=args.every,
         limits=None if is_whole else limits,
         fewest=is_whole or tells_each,

@@ -12,10 +12,12 @@ from brimful.job import plain_job
 from brimful.models.config import load_model
 from brimful.search.grid import Search, seconds_of
 from brimful.search.holding import hold
+from brimful.search.shop import shelf
 from brimful.search.shop.bound import least_of_grid, least_seconds, least_work
 from brimful.search.shop.cell import Found
 from brimful.search.shop.choose import choose
 from brimful.search.shop.market import counts, counts_of, frontier, market, option_of
+from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import DAY_S, Limits, Request
 from brimful.search.solve import solve
 from brimful.search.space import Pins, grids
@@ -218,6 +220,19 @@ def test_one_machine_is_named_beside_several():
     usual = market(asked._replace(max_nodes=8))
     assert choose(usual, limits).best.gpus == "8xh100-80gb"
     assert usual.one_node is None, "one machine is what is taken"
+
+
+def test_old_cards_attend_without_scores_where_that_is_traced(monkeypatch):
+    job = plain_job(
+        load_model("qwen3-4b"), seq_len=1024, global_batch=2, num_steps=1, precision="fp16-mixed"
+    )
+    old, new = (load_cluster(name, memory_limit_bytes=None).device for name in ("t4", "a10"))
+    asked = request(job=job, others=True)
+    monkeypatch.setattr(shelf, "missing_formula", lambda *_: "")
+    assert (Shelf(asked).attention(old), Shelf(asked).attention(new)) == ("efficient", "sdpa")
+    assert Shelf(asked._replace(others=False)).attention(old) == "sdpa"
+    monkeypatch.setattr(shelf, "missing_formula", lambda *_: "it was not traced")
+    assert Shelf(asked).attention(old) == "sdpa"
 
 
 def test_counts_fill_nodes():

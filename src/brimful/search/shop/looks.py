@@ -204,7 +204,8 @@ def held(
     if fitting is not None:
         return best._replace(strategy=fitting)
     table = within(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
-    space = Space(request.job, cluster, request.attention, shelf.pins, "time", table)
+    attention = shelf.attention(cluster.device)
+    space = Space(request.job, cluster, attention, shelf.pins, "time", table)
     found = hold(space.best(), seen)
     row = found.solution.record.rows[0]
     if found.reserved is None or found.reserved.word != "fits" or row.step_s is None:

@@ -148,7 +148,8 @@ def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
         usable_bytes=tensor_limit_bytes(cluster), at_best_usd=None, why_not="",
     )  # fmt: skip
     try:
-        check_formula(request.job, pinned_strategy(Pins(), request.attention), cluster.device)
+        attends = pinned_strategy(Pins(), shelf.attention(cluster.device))
+        check_formula(request.job, attends, cluster.device)
         lean = shelf.leanest(cluster)
         lean.below(0)  # the leanest of all
         least = shelf.least(cluster)
@@ -248,7 +249,8 @@ def _own(shelf: Shelf, cluster: Cluster) -> Option | Dropped:
     """Search what the user owns, whatever beats it, or say why it has no plan."""
     request, name = shelf.request, spelled(cluster)
     try:
-        check_formula(request.job, pinned_strategy(Pins(), request.attention), cluster.device)
+        attends = pinned_strategy(Pins(), shelf.attention(cluster.device))
+        check_formula(request.job, attends, cluster.device)
         least = shelf.least(cluster)
     except (InputError, UnsupportedError) as error:
         return Dropped(gpus=name, why=str(error))

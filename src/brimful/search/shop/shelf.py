@@ -6,19 +6,21 @@ from typing import Any, NamedTuple
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.formula import missing_formula
 from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import Replays
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
+from brimful.search.attending import beside_usual
 from brimful.search.grid import Grid, Search
 from brimful.search.holding import as_it_fits
 from brimful.search.shop.bound import Least, Work, least_seconds, least_work
 from brimful.search.shop.cell import Leanest
 from brimful.search.shop.values import Request
-from brimful.search.space import Pins, grids
-from brimful.strategy import default_reference
+from brimful.search.space import Pins, grids, pinned_strategy
+from brimful.strategy import Attention, default_reference
 
 _Alike = tuple[str, int]
 
@@ -61,17 +63,31 @@ class Shelf:
         self._shared: dict[_Key, _Shared] = {}
         self._works: dict[_Alike, Work] = {}
         self._leanest: dict[_Key, Leanest] = {}
+        self._attentions: dict[_Alike, Attention] = {}
 
     @cached_property
     def pins(self) -> Pins:
         """What is fixed in every search."""
         return Pins(reference=default_reference(self.request.job))
 
+    def attention(self, device: Device) -> Attention:
+        """Return how the job attends on a device: as is usual, or without writing scores out."""
+        request, key = self.request, _alike(device)
+        if key not in self._attentions:
+            others = beside_usual(request.job, request.attention, device) if request.others else ()
+            told = (
+                each
+                for each in others
+                if not missing_formula(request.job, pinned_strategy(Pins(), each), device)
+            )
+            self._attentions[key] = next(told, request.attention)
+        return self._attentions[key]
+
     def search(self, cluster: Cluster) -> Search:
         """Return a search that shares levels with those of as many devices of other kinds."""
         shared, request = self._of(cluster), self.request
         return Search(
-            request.job, cluster, request.attention, held={}, levels=shared.levels,
+            request.job, cluster, self.attention(cluster.device), held={}, levels=shared.levels,
             works=shared.works, waits={}, kept=shared.kept, peaks=shared.peaks, least=shared.least,
         )  # fmt: skip
 
@@ -83,7 +99,8 @@ class Shelf:
         """Return every strategy of a cluster; of other kinds of GPU it is the same."""
         space, request = self._of(cluster).space, self.request
         if not space:
-            space += grids(request.job, self.pins, attention=request.attention, cluster=cluster)
+            attention = self.attention(cluster.device)
+            space += grids(request.job, self.pins, attention=attention, cluster=cluster)
         return space
 
     def least(self, cluster: Cluster) -> Least:
@@ -91,7 +108,7 @@ class Shelf:
         job, device = self.request.job, cluster.device
         key = _alike(device)
         if key not in self._works:
-            self._works[key] = least_work(job, self.request.attention, device)
+            self._works[key] = least_work(job, self.attention(device), device)
         return least_seconds(self._works[key], job, device)
 
     def leanest(self, cluster: Cluster) -> Leanest:

@@ -44,6 +44,8 @@ class Request(NamedTuple):
         network: Between nodes; empty: that of the maker's own systems.
         usd_per_kwh: Electricity of what is owned; None: unknown.
         owned: What the user owns.
+        others: Whether a fused kernel is taken where the attention writes scores out
+            (``attending``) and it has a formula.
         limits: What is asked, where it is enough to know what to take, the fastest and what lies
             between; None: the whole frontier.
         every: Whether cells are planned that something else beats.
@@ -59,6 +61,7 @@ class Request(NamedTuple):
     network: str = ""
     usd_per_kwh: float | None = None
     owned: tuple[Cluster, ...] = ()
+    others: bool = False
     limits: Limits | None = None
     every: bool = False
     fewest: bool = False
