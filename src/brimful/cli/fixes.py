@@ -73,13 +73,14 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
     ways = () if found else tuple(_ways(asked, looked))
     found = found or on_the_host(job, cluster, strategy)
     facts = fix_facts(job, strategy, found, ways)
-    if found is None and _has_untried_kernels(asked):
-        return Fixes((_not_tried(job), *facts), None)
     if found is None and cluster.memory_limit_bytes:
         facts = (*_limit(asked, looked), *facts)
         return Fixes(facts, None)
-    is_exact = found is not None or any(way.is_exact for way in ways)
-    return Fixes(facts if is_exact else (*_needed(job, cluster), *facts), found)
+    if found is None and not any(way.is_exact for way in ways):
+        facts = (*_needed(job, cluster), *facts)
+    if found is None and _has_untried_kernels(asked):
+        facts = (_not_tried(job), *facts)
+    return Fixes(facts, found)
 
 
 def _by_other_kernels(asked: "flags.Asked") -> "Fix | None":
@@ -91,10 +92,13 @@ def _by_other_kernels(asked: "flags.Asked") -> "Fix | None":
 
 
 def _has_untried_kernels(asked: "flags.Asked") -> bool:
-    """Whether some were not traced yet, and can be here."""
+    """Whether some were not traced yet, and can be here, and states leave them room at best."""
     from brimful.cli.on_demand import untraced_leaner
+    from brimful.search.ways_out import has_room
 
-    return find_spec("torch") is not None and any(map(untraced_leaner, _other_kernels(asked)))
+    if find_spec("torch") is None or not has_room(asked.job, asked.cluster):
+        return False
+    return any(map(untraced_leaner, _other_kernels(asked)))
 
 
 def _other_kernels(asked: "flags.Asked") -> "Iterator[flags.Asked]":

@@ -85,8 +85,11 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
         args: The flags.
         budget: Of a search that simulates.
     """
+    from brimful.search.ways_out import has_room
+
     found = _fused_or_not(args, budget)
-    if found.plan.estimate is None:
+    plan = found.plan
+    if plan.estimate is None or not (plan.estimate.fits or has_room(plan.job, plan.cluster)):
         return found
     others = [_by_attention(args, each, budget) for each in _attentions_beside(args)]
     every = [found, *(each for each in others if each is not None)]

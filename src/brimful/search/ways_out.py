@@ -7,7 +7,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.estimate import allocatable_bytes, estimate_or_none, limit_bytes
+from brimful.cost.estimate import (
+    allocatable_bytes,
+    estimate_or_none,
+    limit_bytes,
+    tensor_limit_bytes,
+)
 from brimful.cost.money import shipped_prices
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
@@ -378,6 +383,18 @@ def _shorter_sequences(plan: Plan, find: Find) -> _Way:
 def _is_hopeless(plan: Plan) -> bool:
     """Whether what stays does not fit even if all devices share it evenly: parameters and state."""
     return least_devices(plan) > plan.cluster.num_devices
+
+
+def has_room(job: Job, cluster: Cluster) -> bool:
+    """Whether parameters and optimizer state alone fit, if all devices share them evenly.
+
+    True where nobody has listed the model's parameters.
+    """
+    try:
+        stay = staying_bytes(job, cluster.device.kernels)
+    except UnsupportedError:
+        return True
+    return stay <= tensor_limit_bytes(cluster) * cluster.num_devices
 
 
 def least_devices(plan: Plan) -> int:
