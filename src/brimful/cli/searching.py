@@ -12,7 +12,7 @@ import msgspec
 
 from brimful.cli import defaults, flags, usual
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
-from brimful.terminal import say
+from brimful.terminal import note, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +91,8 @@ def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
     plan = found.plan
     if plan.estimate is None or not (plan.estimate.fits or has_room(plan.job, plan.cluster)):
         return found
-    others = [_by_attention(args, each, budget) for each in _attentions_beside(args)]
+    fits = found.record.rows[0].fits
+    others = [_by_attention(args, each, budget, is_spare=fits) for each in _attentions_beside(args)]
     every = [found, *(each for each in others if each is not None)]
     return min(every, key=partial(_badness, objective=args.objective))
 
@@ -108,12 +109,20 @@ def _attentions_beside(args: argparse.Namespace) -> "tuple[Attention, ...]":
 
 
 def _by_attention(
-    args: argparse.Namespace, attention: "Attention", budget: "Budget"
+    args: argparse.Namespace, attention: "Attention", budget: "Budget", *, is_spare: bool
 ) -> "Solution | None":
-    """Search by one kernel what formulas tell, traced where they are not there yet; None: none."""
+    """Search by one kernel what formulas tell, traced where they are not there yet; None: none.
+
+    What is spare, as something fits already, is not traced: who waits half a minute has asked.
+    """
     said = argparse.Namespace(**{**vars(args), "attention": attention})
     try:
-        if asked(said, traces=_chosen(said)).untold:
+        if asked(said, traces=_none if is_spare else _chosen(said)).untold:
+            if is_spare:
+                note(
+                    f"--attention {attention} keeps no scores, and may be faster: it has no "
+                    f"formula yet, and asking for it traces one"
+                )
             return None
         return _fused_or_not(said, budget)
     except UnsupportedError:
@@ -236,6 +245,12 @@ def all_of(needs: "list[Need]") -> "list[Need]":
 def _only_plain(needs: "list[Need]") -> "list[Need]":
     """Trace what recomputes nothing."""
     return [need for need in needs if need.body == "plain"]
+
+
+def _none(needs: "list[Need]") -> "list[Need]":
+    """Choose nothing to trace."""
+    del needs
+    return []
 
 
 def _chosen(args: argparse.Namespace) -> "Chosen":
