@@ -9,7 +9,7 @@ what breaks other values. Dropout and every other noise is off, else no row woul
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from brimful.job import FP8, IN_FP32, MODULE, Job
+from brimful.job import FP8, IN_FP32, MODULE, Allowed, Job
 from brimful.models.architectures import named_with
 
 Field = Literal[
@@ -38,11 +38,13 @@ class Exactness(NamedTuple):
         field: The switch.
         how: Whether and how far it is exact.
         reason: One sentence.
+        allowed_by: What a job may allow so that it is taken all the same; None: nothing.
     """
 
     field: Field
     how: How
     reason: str
+    allowed_by: Allowed | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -50,7 +52,7 @@ class Exactness(NamedTuple):
         return self.how == "exact"
 
 
-Found = Iterator[tuple[How, str]]
+Found = Iterator[tuple[How, str] | tuple[How, str, Allowed]]
 """What breaks a switch, worst first."""
 
 
@@ -101,6 +103,7 @@ def _statistics(job: Job) -> Found:
                 f"together; run the whole batch in one micro-batch on one device, or "
                 f"allow=batch-statistics"
             ),
+            "batch-statistics",
         )
     config = job.model.hf_config
     balances = config.get("output_router_logits") and config.get("router_aux_loss_coef", 0)

@@ -740,7 +740,10 @@ def _check_exact(job: Job, strategy: Strategy) -> None:
         found = exactness(job, field, value)
         if found.how == "changes":
             said = getattr(strategy, field, value)
-            raise InputError(f"{field}={said} would change what this job learns: {found.reason}")
+            raise InputError(
+                f"{field}={said} would change what this job learns: {found.reason}",
+                nearest={"allow": found.allowed_by} if found.allowed_by else None,
+            )
 
 
 def _check_size(job: Job, strategy: Strategy) -> None:

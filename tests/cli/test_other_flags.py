@@ -101,3 +101,16 @@ def test_flags_of_unsloth_and_peft_are_ours_or_named(brimful):
         refused = brimful("estimate", "qwen3-4b", flag, "1")
         assert refused.code == 2
         assert words in refused.err
+
+
+def test_tokens_that_are_read_and_written_are_one_text():
+    taken = taken_for_ours(["--num-generations", "8", "--max-completion-length", "2048"], PLAN)
+    assert taken.arguments == ["--seq-len", "2560"]
+    assert "--seq-len 2560 is taken for --max-prompt-length 512" in taken.notes[-1]
+    said = ["--seq-len", "4096", "--max_completion_length", "1024"]
+    assert taken_for_ours(said, PLAN).arguments == said[:2]
+
+
+def test_lightnings_batches_are_summed_up_too():
+    typed = "--micro-batch 4 --accumulate-grad-batches 8"
+    assert taken_for_ours(typed.split(), PLAN).arguments[-2:] == ["--global-batch", "32"]

@@ -20,7 +20,8 @@ _FLAGS = {
         "--gbs", "--global-batch-size", "--total-batch-size", "--train-batch-size",
     ),
     "--seq-len": (
-        "--block-size", "--context-length", "--cutoff-len", "--max-length", "--max-seq-len",
+        "--block-size", "--context-length", "--cutoff-len", "--max-length", "--max-model-len",
+        "--max-seq-len",
         "--max-seq-length", "--model-max-length", "--seq-length", "--sequence-len",
         "--sequence-length",
     ),
@@ -65,15 +66,21 @@ _SWITCHES = {
 _ALSO = {"--load-in-8bit": ("--method", "qlora")}
 """What a switch says beside that."""
 _MODELS = ("--base-model", "--model-id", "--model-name", "--model-name-or-path", "--model")
-_ACCUMULATED = ("--gradient-accumulation-steps", "--grad-accum", "--gradient-accumulation")
+_ACCUMULATED = (
+    "--accumulate-grad-batches", "--gradient-accumulation-steps", "--grad-accum",
+    "--gradient-accumulation",
+)  # fmt: skip
+_WRITTEN = {"--max-prompt-length": 512, "--max-completion-length": 256}
+"""Tokens of a text that a model is given and writes, as TRL names them, with its defaults
+(``GRPOConfig`` of 0.24)."""
 _OF_NO_WEIGHT = frozenset({
     "--bnb-4bit-compute-dtype", "--dataloader-num-workers", "--dataset", "--dataset-dir",
     "--dataset-name", "--lora-bias", "--lora-task-type",
     "--dataset-text-field", "--dataset-train-split", "--ddp-timeout", "--do-train",
     "--eval-strategy", "--logging-dir", "--logging-steps", "--logging-strategy",
-    "--lr-scheduler-type", "--num-workers", "--output-dir", "--overwrite-cache",
-    "--overwrite-output-dir", "--plot-loss", "--preprocessing-num-workers", "--push-to-hub",
-    "--report-to", "--run-name", "--save-only-model", "--save-steps", "--save-strategy",
+    "--lr-scheduler-type", "--num-generations", "--num-workers", "--output-dir",
+    "--overwrite-cache", "--overwrite-output-dir", "--plot-loss", "--preprocessing-num-workers",
+    "--push-to-hub", "--report-to", "--run-name", "--save-only-model", "--save-steps", "--save-strategy",
     "--save-total-limit", "--template", "--warmup-ratio",
 })  # fmt: skip
 """What takes no memory of a GPU, whatever its value."""
@@ -81,7 +88,7 @@ _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
 _YES, _NO = frozenset({"1", "true", "unsloth", "yes"}), frozenset({"0", "false", "no"})
 NO_FLAG = {
     **dict.fromkeys(
-        ("--epochs", "--num-epochs", "--num-train-epochs"),
+        ("--epochs", "--max-epochs", "--num-epochs", "--num-train-epochs"),
         "epochs need the size of your data: give --tokens, those of one epoch times epochs",
     ),
     **dict.fromkeys(
@@ -157,6 +164,7 @@ class _Reader:
         self._models: list[str] = []
         self._switches: dict[str, str] = {}
         self._accumulated: _Typed | None = None
+        self._written: dict[str, int] = {}
         self._notes: list[str] = []
 
     def take(self, typed: _Typed) -> None:
@@ -181,6 +189,8 @@ class _Reader:
             self._models.append(value)
         elif flag in _ACCUMULATED and _BATCH in self._known:
             self._accumulated = typed
+        elif flag in _WRITTEN and (value or "").isdecimal():
+            self._written[flag] = int(value or "")
         else:
             return False
         return True
@@ -196,6 +206,13 @@ class _Reader:
         for flag, (value, word) in said.items():
             ours = [flag, value, *ours]
             notes.append(f"{flag} {value} is taken for {word}")
+        if self._written and _OF_JOBS not in ours:
+            tokens = str(sum({**_WRITTEN, **self._written}.values()))
+            ours = [*ours, _OF_JOBS, tokens]
+            both = " and ".join(
+                f"{flag} {num}" for flag, num in {**_WRITTEN, **self._written}.items()
+            )
+            notes.append(f"{_OF_JOBS} {tokens} is taken for {both}")
         if self._accumulated is not None:
             batch = _global_batch(self._accumulated, ours)
             ours = [*ours, _BATCH, batch]
@@ -225,7 +242,7 @@ def _typed(arguments: Sequence[str]) -> Iterator[_Typed]:
             yield _Typed([word], name, None)
 
 
-_VALUED = frozenset(chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT))
+_VALUED = frozenset(chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT, _WRITTEN))
 
 
 def _global_batch(accumulated: _Typed, ours: Sequence[str]) -> str:
