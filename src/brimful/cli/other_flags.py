@@ -80,7 +80,8 @@ _OF_NO_WEIGHT = frozenset({
     "--eval-strategy", "--logging-dir", "--logging-steps", "--logging-strategy",
     "--lr-scheduler-type", "--num-generations", "--num-workers", "--output-dir",
     "--overwrite-cache", "--overwrite-output-dir", "--plot-loss", "--preprocessing-num-workers",
-    "--push-to-hub", "--report-to", "--run-name", "--save-only-model", "--save-steps", "--save-strategy",
+    "--push-to-hub", "--report-to", "--run-name", "--save-only-model", "--save-steps",
+    "--save-strategy",
     "--save-total-limit", "--template", "--warmup-ratio",
 })  # fmt: skip
 """What takes no memory of a GPU, whatever its value."""
