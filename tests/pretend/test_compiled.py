@@ -3,6 +3,7 @@
 Each case takes PyTorch's compiler a second; importing it takes three.
 """
 
+import copy
 from functools import partial
 
 import pytest
@@ -370,3 +371,36 @@ def test_attention_is_chosen_for_a_batch_whose_size_is_a_symbol(run):
         x = torch.ones(batch, 2, 32, 64, device="cuda", dtype=torch.bfloat16)
         assert compiled(x).shape == x.shape
     assert run.tape is not None
+
+
+@pytest.mark.usefixtures("run")
+def test_products_of_eight_bits_are_the_library_s_in_the_default_mode():
+    side = 512
+    scale = torch.ones((), device="cuda")
+    left = torch.empty(side, side, device="cuda").to(torch.float8_e4m3fn)
+    right = torch.empty(side, side, device="cuda").to(torch.float8_e4m3fn).t()
+
+    def product(x, y):
+        return torch._scaled_mm(x, y, scale, scale, out_dtype=torch.bfloat16)
+
+    torch.compile(product)(left, right)  # the library's workspace is there
+    assert peak_over(lambda: torch.compile(product)(left, right)) == 2 * side * side
+
+
+@pytest.mark.usefixtures("run")
+def test_counters_that_programs_read_are_there():
+    x = matrix()
+    stats = torch.cuda.memory_stats()
+    assert stats["reserved_bytes.all.peak"] >= stats["allocated_bytes.all.peak"] >= x.nbytes
+    assert stats["num_alloc_retries"] == stats["num_ooms"] == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_what_is_known_of_values_is_copied_with_them():
+    ones, mask = torch.ones(4, device="cuda"), torch.arange(4, device="cuda")
+    copied, numbers = copy.deepcopy([ones, mask])
+    ones.zero_()
+    numbers[1] = 7
+    assert bool(copied.all())
+    assert (mask.tolist(), numbers.tolist()) == ([0, 1, 2, 3], [0, 7, 2, 3])
+    assert torch.histc(mask, bins=2, min=0, max=4).tolist() == [2, 2]

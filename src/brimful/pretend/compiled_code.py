@@ -42,6 +42,7 @@ from brimful.errors import UnsupportedError
 from brimful.pretend import kernels, streams
 from brimful.pretend.cuda_calls import CUDA, inward
 from brimful.pretend.known_values import KnownValues
+from brimful.pretend.libraries import library
 from brimful.pretend.replacing import replaced
 
 _inductor: Any = torch._inductor  # noqa: SLF001
@@ -58,6 +59,7 @@ _SIGNATURE = re.compile(r"(?:def|void)\s+\w+\(([^)]*)\)")
 _READ = re.compile(r"\bin_ptr\d+\b")
 """Inductor's names: ``in_ptr`` of what is read, ``out_ptr`` and ``in_out_ptr`` of what is written
 (``KernelArgs`` of ``torch/_inductor/codegen/common.py``)."""
+_ADA = 89
 _TUNING = "compiled kernels were tuned before: what their trials take in a first step is not in it"
 _PADDING = (
     "no product was padded by the compiler: a card times whether that is worth it for "
@@ -118,6 +120,7 @@ def _card() -> Iterator[tuple[Any, str, Any]]:
     if not _inductor.runtime.triton_compat.HAS_TRITON:  # but, maybe, something in its place
         yield _triton, "triton_hash_with_backend", lambda: ""
         yield torch._dynamo.utils, "has_triton", lambda: False  # noqa: SLF001 - of whose version?
+    yield _inductor.utils, "_triton_supported_fp8_dtypes", _types_in_eight_bits
     # What a CPU can do is known; whether a compiler can build for it is asked for kernels alone.
     yield _inductor.cpu_vec_isa.VecISA, "check_build", lambda _isa, _code: True
     # Of a key for results on disk, which are not kept.
@@ -126,6 +129,11 @@ def _card() -> Iterator[tuple[Any, str, Any]]:
     folder = _inductor.fx_passes.joint_graph.UniformValueConstantFolder
     yield folder, "__init__", _on_host(folder.__init__)
     yield folder, "run", _on_host(folder.run)
+
+
+def _types_in_eight_bits(_backend: str, arch: int, _warp_size: int) -> tuple[str, ...]:
+    """Return what Triton computes with (``backends/nvidia/compiler.py`` of 3.9.0)."""
+    return ("fp8e5", "fp8e4b15", *(["fp8e4nv"] if arch >= _ADA else []))
 
 
 def _system() -> dict[str, Any]:
@@ -184,10 +192,12 @@ class _Choices:
 
 def _of_libraries(original: Any) -> Any:
     """Return what offers kernels of a matrix product, where only a library's are."""
-    template = _inductor.select_algorithm.TritonTemplate
+    template, config = _inductor.select_algorithm.TritonTemplate, _inductor.config
 
     def offer(choices: Any, inputs: Any, templates: Any, name: str, *args: Any, **how: Any) -> Any:
-        if any(isinstance(each, template) for each in templates):
+        # Of eight bits generated kernels are named in any mode, and have configurations in two.
+        competes = config.max_autotune or config.max_autotune_gemm
+        if competes and any(isinstance(each, template) for each in templates):
             raise _by_timing(name)
         return original(choices, inputs, templates, name, *args, **how)
 
@@ -281,6 +291,15 @@ def _with_triton_at_hand(load: Any) -> Any:
 
 
 # -- memory --
+
+
+def _written(*_: Any, out: torch.Tensor, **__: Any) -> torch.Tensor:
+    """Return what a product is written into, which PyTorch knows no shapes of."""
+    return out
+
+
+for _name in ("_scaled_mm.out", "_scaled_mm_v2.out"):
+    library("Meta").impl(_name, _written)
 
 
 def _memory() -> Iterator[tuple[Any, str, Any]]:

@@ -27,6 +27,8 @@ TWIN = "_brimful_twin"
 """The attribute of a fake tensor that holds its known values."""
 _ALIKE = "_brimful_alike"
 """The attribute of a fake tensor of floats that are all one known number."""
+KNOWN = (TWIN, _ALIKE)
+"""Attributes that hold real tensors."""
 REALLY_FAKE = (torch._subclasses, "FakeTensor", FakeTensor)  # noqa: SLF001 - its home
 """What undoes that libraries find no fake tensor where values are known: a name and its value."""
 _aten = torch.ops.aten
@@ -112,6 +114,16 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
         if twin is not None and twin.untyped_storage()._cdata in self._spoilt:  # noqa: SLF001
             return None
         return twin
+
+    def copies_of(self, tensor: Any) -> dict[str, torch.Tensor]:
+        """Return copies of what is known of a tensor, by attribute."""
+        found = {name: vars(tensor)[name] for name in KNOWN if name in vars(tensor)}
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001
+            return {
+                name: twin.clone()
+                for name, twin in found.items()
+                if twin.untyped_storage()._cdata not in self._spoilt  # noqa: SLF001
+            }
 
     def choose(self, chosen: torch.Tensor, count: int) -> None:
         """Take it that choices, which nobody knows, are spread evenly, one after the other.
@@ -318,6 +330,9 @@ def _spread(rows: int, count: int, columns: int) -> torch.Tensor:
 def _really(func: Any, args: Any, kwargs: Any) -> Any:
     kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
     with torch._C._DisableTorchDispatch(), torch.no_grad():  # noqa: SLF001
+        if func is _aten.histc.default and not args[0].is_floating_point():
+            # CUDA's kernel counts integers too: which experts were chosen.
+            return func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
         return func(*args, **kwargs)
 
 

@@ -31,7 +31,9 @@ class Pieces:
         whole = self._tensor.shape[self._dim]
         size = -(-whole // self._num)
         start = index * size
-        with _unseen() if self._tensor.is_meta else contextlib.nullcontext():
+        # What a class of a program's does, as torchao's weights, it does in Python.
+        is_plain = not hasattr(type(self._tensor), "__tensor_flatten__")
+        with _unseen() if self._tensor.is_meta and is_plain else contextlib.nullcontext():
             if start < whole:
                 return self._tensor.narrow(self._dim, start, min(size, whole - start))
             return self._tensor.new_empty(0)

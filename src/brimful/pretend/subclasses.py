@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from brimful.pretend.known_values import KNOWN, KnownValues
 
 _original = torch.Tensor._make_subclass  # noqa: SLF001 - what classes of tensors call
 _new_fake = FakeTensor.__new__
@@ -22,6 +25,21 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield what stands for PyTorch's own while tensors are fake."""
     yield torch.Tensor, "_make_subclass", staticmethod(_make_subclass)
     yield FakeTensor, "__new__", staticmethod(_new)
+    yield FakeTensor, "__deepcopy__", _copied
+
+
+def _copied(tensor: Any, memo: Any) -> Any:
+    """Copy a fake tensor, and what is known of its values apart: they are real tensors."""
+    modes = (mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, KnownValues))
+    mode = next(modes, None)
+    copies = mode.copies_of(tensor) if mode else {}
+    known = {name: x for name in KNOWN if (x := vars(tensor).pop(name, None)) is not None}
+    try:
+        made = torch.Tensor.__deepcopy__(tensor, memo)
+    finally:
+        vars(tensor).update(known)
+    vars(made).update(copies)
+    return made
 
 
 def _make_subclass(cls: Any, data: Any, require_grad: bool = False, **more: Any) -> Any:  # noqa: FBT001, FBT002 - PyTorch's

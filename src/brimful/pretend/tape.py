@@ -68,8 +68,11 @@ _COLLECTIVES = "c10d"
 """Namespace of what processes ask of each other."""
 _MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
 """What tells of operations whose parts a tape is to see."""
-COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes")
-"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for."""
+COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes", "reserved_bytes")
+"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for, and of what is
+reserved that it is no less."""
+COUNTERS_OF_TROUBLE = ("num_alloc_retries", "num_ooms")
+"""Of the same: a program that ends has had none."""
 STANDS_FOR = "stands_for"
 """Attribute of an autograd node of ours: the name of the program's node that is in its place."""
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
@@ -242,7 +245,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     def memory_stats(self, index: int) -> dict[str, int]:
         """Return counters of a device under the names of ``torch.cuda.memory_stats``."""
         builder = self._builder(torch.device(NAME, index))
-        return {
+        return dict.fromkeys(COUNTERS_OF_TROUBLE, 0) | {
             f"{counter}.all.{when}": num_bytes
             for counter in COUNTERS_OF_LIVE_BYTES
             for when, num_bytes in (("current", builder.live_bytes), ("peak", builder.peak_bytes))

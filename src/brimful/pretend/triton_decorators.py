@@ -13,7 +13,7 @@ import inspect
 from functools import partial
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from brimful.pretend import device, streams
 from brimful.pretend.absent import StandIn
@@ -121,11 +121,19 @@ class _Name:
     def __getitem__(self, _key: Any) -> Any:
         return self
 
+    def __iter__(self) -> Any:
+        """Refuse what would never end: Python takes what has items for something to go through."""
+        raise TypeError(f"{self.__name__} is a name of Triton's, which is not installed here")
+
     def __mro_entries__(self, _bases: Any) -> tuple[()]:
         return ()
 
-    def __or__(self, _other: Any) -> Any:
-        return self
+    def __or__(self, other: Any) -> Any:
+        """Return the union of types that it may stand in, as Inductor counts their parts."""
+        try:
+            return Union[self, other]  # noqa: UP007 - of what is no type
+        except TypeError:
+            return self
 
     __ror__ = __or__
 
@@ -154,6 +162,8 @@ class _Constant:
 
 class _Launchable:
     """What is launched by ``kernel[grid](...)``."""
+
+    stands_in_for_triton = True
 
     def __init__(self, fn: Any) -> None:
         self.fn = fn
