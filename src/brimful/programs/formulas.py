@@ -73,6 +73,15 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     notes: tuple[str, ...]
 
 
+def has_formula(text: str) -> bool:
+    """Whether a command line is of a program that is predicted by its own formulas.
+
+    Args:
+        text: As it was given.
+    """
+    return not megatron.WITH_FORMULA.keys().isdisjoint(Path(word).name for word in text.split())
+
+
 def predict_program(
     text: str, world_size: int | None, gpu: str, *, per_node: int = megatron.NODE, network: str = ""
 ) -> Prediction:

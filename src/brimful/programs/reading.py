@@ -18,9 +18,13 @@ PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
     trl.COMMAND: trl.program,
     llama_factory.COMMAND: llama_factory.program,
     axolotl.COMMAND: axolotl.program,
-    **dict.fromkeys((torchtitan.MODULE, torchtitan.SCRIPT), torchtitan.program),
+    **dict.fromkeys(
+        (torchtitan.MODULE, torchtitan.SCRIPT, torchtitan.OLD_SCRIPT), torchtitan.program
+    ),
 }
 """By the name of the script or the command."""
+_BY_FLAG = dict.fromkeys(torchtitan.FILE_FLAGS, torchtitan.program)
+"""By a flag: scripts of any name."""
 _ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"
 """Keys of a YAML of arguments: a mapping of flags, and one of variables."""
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -33,7 +37,7 @@ _YAML = frozenset({".yaml", ".yml"})
 def is_program(text: str) -> bool:
     """Whether a text is a command line of a program that is known here, and no file's name."""
     words = text.split()
-    return any(Path(word).name in PROGRAMS for word in words)
+    return any(Path(word).name in PROGRAMS or word.partition("=")[0] in _BY_FLAG for word in words)
 
 
 def read_program(text: str, world_size: int | None) -> Program:
@@ -48,7 +52,8 @@ def read_program(text: str, world_size: int | None) -> Program:
         FileFormatError: The YAML has no arguments.
     """
     command = read_command(text)
-    read = PROGRAMS.get(Path(command.script).name)
+    by_flag = (_BY_FLAG.get(word.partition("=")[0]) for word in command.arguments)
+    read = PROGRAMS.get(Path(command.script).name) or next(filter(None, by_flag), None)
     if read is None:
         known = ", ".join(sorted(PROGRAMS))
         raise InputError(

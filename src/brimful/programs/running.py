@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from brimful.pretend.session import Run
 
 T = TypeVar("T")
+_ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Where PyTorch looks for settings of the allocator, the newer name first."""
 _LINES = 3
 """Of what a program said last, that are shown where it failed."""
 
@@ -49,13 +51,16 @@ def run_program(
     Args:
         program: What is run.
         gpu: A card of ``brimful gpus``.
-        allocator: Settings of the allocator; empty: the defaults.
+        allocator: Settings of the allocator; empty: what the program sets for itself.
         done: Is told of each process that has ended.
 
     Raises:
         RunError: The program ended with an error.
     """
-    asked = [Asked(program, rank, gpu, allocator) for rank in program.ranks]
+    told = allocator or next(
+        (program.environment[name] for name in _ALLOCATORS if name in program.environment), ""
+    )
+    asked = [Asked(program, rank, gpu, told) for rank in program.ranks]
     return run_each(_run_rank, asked, done)
 
 
