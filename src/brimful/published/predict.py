@@ -6,7 +6,7 @@ from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import BrimfulError, UnsupportedError
 from brimful.plan import Band, Estimate
-from brimful.programs.formulas import predict_program
+from brimful.programs.formulas import has_formula, predict_program
 from brimful.published.express import FLOAT8, Expressed, Unexpressed, express
 from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram, memory_of, other_program
@@ -45,7 +45,7 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
     Args:
         run: The run.
     """
-    if run.command:
+    if run.command and has_formula(run.command):
         return _of_command(run)
     expressed = express(run)
     if isinstance(expressed, Unexpressed):

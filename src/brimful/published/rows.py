@@ -100,7 +100,8 @@ class PublishedRun(
         pp: Stages.
         schedule: Of the stages; empty for one.
         allocator: ``expandable`` where segments grew in place.
-        command: The program's own command line, where that says it all: then it is what counts.
+        command: The program's own command line, where that says it all: then it is what counts
+            where the program has formulas of its own, and what is run where it is simulated.
         unlike: What of the program has no switch here and is left out of its prediction.
         beyond: What of the program makes a prediction impossible.
         allocated_gib: Peak of live tensors.
