@@ -102,7 +102,7 @@ FAMILIES = (
            "(`src/brimful/data/published/splits.json`): parameters were fitted to *fit* sources; "
            "*validation* sources were looked at when they were chosen, all that were carried "
            "then; *test* sources were carried later and nothing was changed for them.",
-           ("published", "published_predicted", "megatron_records")),
+           ("published", "published_predicted", "megatron_records", "torchtitan")),
     Family("Exactness", "What is learnt, against one plain loop on one device.",
            ("parity", "parallel_parity", "reshard", "dpo", "deepspeed")),
     Family("Beside other programs, and between recipes", "Hugging Face's Trainer with the same "

@@ -72,3 +72,33 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     peak_error: float | None
     predicted_between_steps_bytes: int | None
     published_between_steps_bytes: int | None
+
+
+class TitanRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A published run of torchtitan, and the same command line on the pretend GPU.
+
+    Attributes:
+        id: Its name among the published runs.
+        commit: Of torchtitan's code, which ran.
+        command: As it was given.
+        gpu: A card of ``brimful gpus``.
+        world_size: Processes.
+        refused: Why nothing was simulated; empty: it was.
+        published_reserved_gib: What the fullest process reserved at most.
+        simulated_reserved_gib: The same, of the process that reserves most of those that were run.
+        simulated_allocated_gib: Of live tensors, in that process.
+        reserved_error: Signed, relative to published.
+        explanation: Which bytes differ, where they are known and nothing was done about them.
+    """
+
+    id: str
+    commit: str
+    command: str
+    gpu: str
+    world_size: int
+    refused: str
+    published_reserved_gib: float
+    simulated_reserved_gib: float | None
+    simulated_allocated_gib: float | None
+    reserved_error: float | None
+    explanation: str = ""

@@ -65,6 +65,7 @@ _MODULES: dict[Part, str] = {
     "small_spaces": "small_spaces_part",
     "programs": "programs_part",
     "megatron_records": "megatron_records_part",
+    "torchtitan": "torchtitan_part",
     "compiled": "compiled_part",
 }
 BARS_MISSED, REFUSED = 1, 2

@@ -97,6 +97,7 @@ LEAST_ROWS = {
     "small_spaces": 20,
     "programs": 14,
     "megatron_records": 827,
+    "torchtitan": 37,
     "compiled": 14,
 }
 
@@ -236,7 +237,16 @@ def megatron_records(rows):
     ]
 
 
+def torchtitan_runs(rows):
+    """All that are carried, with what their programs were told."""
+    runs = published_runs("torchtitan")
+    assert [(row.id, row.command, row.published_reserved_gib) for row in rows] == [
+        (run.id, run.command, run.reserved_gib) for run in runs
+    ]
+
+
 CASELESS = {
+    "torchtitan": torchtitan_runs,
     "megatron_records": megatron_records,
     "deepspeed_simulated": deepspeed_names,
     "deepspeed_predicted": deepspeed_flags,

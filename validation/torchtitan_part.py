@@ -1,0 +1,121 @@
+"""Published runs of torchtitan, each run again on the pretend GPU by its own code of that day.
+
+Every run that is carried and names its command line and commit counts; one that ends otherwise than
+with a figure says why. PyTorch is today's, not that of then. Nothing is drawn.
+"""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from evidence import Summary, spread_of
+from program_rows import TitanRow
+from progress import shown
+from torchtitan_site import Site, packages, torchtitan_site
+
+from brimful.published.rows import PublishedRun, published_runs
+from brimful.units import GIB
+
+MEDIAN_BAR, FAR_BAR, FAR_SHARE = 0.04, 0.1, 0.9
+EXPLAINED = Path(__file__).parent / "torchtitan_explained.json"
+"""Which bytes differ, by the name of a run."""
+_QUICK = "tt_l3-8b_ce_before"
+_TIMEOUT_S = 1200
+_REFUSED = 2
+"""Exit code of a run that ended without a figure."""
+
+
+def run(*, seed: int, quick: bool) -> tuple[list[TitanRow], Summary]:
+    """Run every published run's command line."""
+    del seed
+    runs = [each for each in published_runs("torchtitan") if not quick or each.id == _QUICK]
+    with torchtitan_site() as site:
+        rows = [row_of(each, site) for each in shown("published runs of torchtitan", runs)]
+    return rows, summarize(rows)
+
+
+def commit_of(run: PublishedRun) -> str:
+    """Return the commit of torchtitan that ran; empty: it is not known."""
+    words = run.versions.replace(",", " ").split()
+    after = (word for name, word in pairwise(words) if name == "torchtitan")
+    return next((word for word in after if len(word) >= len("e7c0cae")), "")
+
+
+def row_of(run: PublishedRun, site: Site) -> TitanRow:
+    """Run a command line on the pretend GPU, beside what was published."""
+    peak, refused = _simulated(run, site)
+    reserved = peak and peak["simulated_peak_reserved_bytes"] / GIB
+    published = run.reserved_gib or 0.0
+    return TitanRow(
+        id=run.id,
+        commit=commit_of(run),
+        command=run.command,
+        gpu=run.gpu,
+        world_size=run.num_devices,
+        refused=refused,
+        published_reserved_gib=published,
+        simulated_reserved_gib=reserved and round(reserved, 3),
+        simulated_allocated_gib=peak and round(peak["simulated_peak_allocated_bytes"] / GIB, 3),
+        reserved_error=reserved and reserved / published - 1,
+        explanation=explained().get(run.id, ""),
+    )
+
+
+def explained() -> dict[str, str]:
+    """Say, by run, which bytes are missing or too many, where that is known."""
+    return dict(json.loads(EXPLAINED.read_bytes()))
+
+
+def _simulated(run: PublishedRun, site: Site) -> tuple[dict[str, Any] | None, str]:
+    """Return the process that reserves most; or None, and why."""
+    commit = commit_of(run)
+    if not run.command or not commit:
+        return None, f"its {'commit' if run.command else 'command line'} is not published"
+    words = ["--gpus", run.gpu, "--world-size", str(run.num_devices), "--from", run.command]
+    done = subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-m", "brimful", "simulate", "--json", *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=site.checkout(commit),
+        env=site.environment(commit),
+        timeout=_TIMEOUT_S,
+    )
+    if done.returncode == _REFUSED or not done.stdout:
+        return None, done.stderr.strip().splitlines()[-1].removeprefix("brimful: ")
+    ranks = json.loads(done.stdout)["ranks"]
+    return max(ranks, key=lambda rank: rank["simulated_peak_reserved_bytes"]), ""
+
+
+def summarize(rows: list[TitanRow]) -> Summary:
+    """Sum up; a row without a figure is not near."""
+    errors = [row.reserved_error for row in rows if row.reserved_error is not None]
+    spread = spread_of("reserved", errors)
+    num_near = sum(abs(error) <= FAR_BAR for error in errors)
+    missed = [f"median {spread.median:.2%}"] * (spread.median > MEDIAN_BAR) + [
+        f"within {FAR_BAR:.0%}: {num_near} of {len(rows)}"
+    ] * (num_near < FAR_SHARE * len(rows))
+    reasons = Counter(row.refused for row in rows if row.refused)
+    return Summary(
+        num_drawn=len(rows),
+        refusals=(),
+        num_cases=len(rows),
+        num_rich=0,
+        spreads=(spread,),
+        bars=(
+            (
+                f"median of all that are told within {MEDIAN_BAR:.0%}, {FAR_SHARE:.0%} of all "
+                f"rows within {FAR_BAR:.0%}"
+            ),
+        ),
+        missed=tuple(missed),
+        findings=(
+            f"by {', '.join(packages())}",
+            f"told: {len(errors)} of {len(rows)}; within {FAR_BAR:.0%}: {num_near}",
+            *(f"not told, {num}: {why}" for why, num in reasons.most_common()),
+        ),
+    )
