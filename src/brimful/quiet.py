@@ -7,11 +7,12 @@ import warnings
 _TALKATIVE = (
     "bitsandbytes.backends.cpu.ops", "torch.utils._pytree", "torchao",
     "torch.distributed.tensor._redistribute", "transformers.integrations.hub_kernels",
-    "transformers.modeling_rope_utils",
+    "transformers.modeling_rope_utils", "torch._higher_order_ops.wrap",
 )  # fmt: skip
 """Loggers that say at every import which kernels or enums of theirs this machine has no use for, or
 that experts which two axes shard are gathered axis by axis; that kernels are not installed, which
-we say; that a configuration of the maker's own is odd."""
+we say; that a configuration of the maker's own is odd; what a selective checkpoint that is compiled
+must not contain."""
 
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 """Prints its whole schedule, a line for each action of each stage, at any exception on its way up,
@@ -30,6 +31,8 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # PEFT asks transformers for an attribute by its old name.
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+    # Blocks that are compiled end in a view; nobody writes into it.
+    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(.*\) returned a view tensor")
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger(_SCHEDULES).setLevel(logging.CRITICAL)

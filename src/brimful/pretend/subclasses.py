@@ -52,9 +52,13 @@ def _make_subclass(cls: Any, data: Any, require_grad: bool = False, **more: Any)
 
 
 def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make a parameter where a program calls the class of one, as ``type(old)(data)``."""
-    is_parameter = cls is FakeTensor and args and isinstance(args[0], torch.Tensor)
-    return nn.Parameter(*args, **kwargs) if is_parameter else _new_fake(cls, *args, **kwargs)
+    """Make a parameter where a program calls the class of one, as ``type(old)(data)``.
+
+    What such a call hands on of ``vars(old)`` is the fake tensor's own.
+    """
+    if cls is FakeTensor and args and isinstance(args[0], torch.Tensor):
+        return nn.Parameter(*args, **{k: x for k, x in kwargs.items() if k == "requires_grad"})
+    return _new_fake(cls, *args, **kwargs)
 
 
 @cache

@@ -34,6 +34,7 @@ _PIECES = 32_000
 """Of Llama 2's."""
 _CONFIGS = ("torchtitan.config", "torchtitan.config_manager", "torchtrain.config_manager")
 """Where the parser was, the newest first."""
+_SECTIONS = ("parallelism", "training", "experimental")
 _SET: dict[str, tuple[tuple[str, Any], ...]] = {
     "training": (("steps", _STEPS),),
     "checkpoint": (("enable", False), ("enable_checkpoint", False)),
@@ -62,19 +63,32 @@ def _put(config: Any, section: str, name: str, value: Any) -> None:
         setattr(part, name, value)
 
 
+def _degree(config: Any, name: str) -> int:
+    """Return a degree of parallelism, which three sections have had."""
+    sections = (getattr(config, section, None) for section in _SECTIONS)
+    found = (getattr(section, f"{name}_parallel_degree", None) for section in sections)
+    return int(next(filter(None, found), 1))
+
+
+def _micro_batch(config: Any) -> int:
+    """Return the rows that go through a pipeline at once; until 2025 their number was said."""
+    section = getattr(config, "parallelism", None) or config.experimental
+    num_rows = getattr(section, "pipeline_parallel_microbatch_size", None)
+    if num_rows is not None:
+        return int(num_rows)
+    num = section.pipeline_parallel_microbatches or _degree(config, "pipeline")
+    return int(config.training.batch_size // num)
+
+
 def _few_batches(config: Any) -> None:
     """Leave a step at most two micro-batches, where a version accumulates them."""
-    training, parallelism = config.training, getattr(config, "parallelism", None)
+    training = config.training
     asked = getattr(training, "global_batch_size", -1)
-    if asked <= 0 or parallelism is None:
+    if asked <= 0:
         return
-    inner = (
-        getattr(parallelism, f"{name}_parallel_degree", 1)
-        for name in ("tensor", "context", "pipeline")
-    )
     others = int(os.environ["WORLD_SIZE"])
-    for degree in inner:
-        others //= degree
+    for name in ("tensor", "context", "pipeline"):
+        others //= _degree(config, name)
     training.global_batch_size = min(asked, MOST_MICRO_BATCHES * training.local_batch_size * others)
 
 
@@ -214,22 +228,12 @@ def _tell_stages(parsed: list[Any]) -> None:
 
     class Stage(PipelineStage):  # type: ignore[misc]  # torch is untyped to mypy
         def __init__(self, module: Any, index: int, *args: Any, **how: Any) -> None:
-            training, parallelism = parsed[-1].training, parsed[-1].parallelism
-            if parallelism.tensor_parallel_degree > 1:
-                raise UnsupportedError(
-                    "stages with tensor parallelism send each other shards, and what torchtitan's "
-                    "send is not known here; use a tensor_parallel_degree or a "
-                    "pipeline_parallel_degree of 1"
-                )
-            num_rows = parallelism.pipeline_parallel_microbatch_size
-            seq_len = training.seq_len // parallelism.context_parallel_degree
-            shape, dtype = (
-                (num_rows, seq_len, module.model_args.dim),
-                training.mixed_precision_param,
-            )
-            sent = torch.empty(
-                shape, dtype=getattr(torch, dtype), device="meta", requires_grad=True
-            )
+            config = parsed[-1]
+            # With tensor parallelism blocks hand on the tokens of one device each.
+            split = _degree(config, "context") * _degree(config, "tensor")
+            shape = (_micro_batch(config), config.training.seq_len // split, module.model_args.dim)
+            dtype = getattr(torch, config.training.mixed_precision_param)
+            sent = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
             told = {"input_args": (sent,)} if index else {}
             super().__init__(module, index, *args, **how, **told)
 
