@@ -305,6 +305,18 @@ def test_small_things_that_programs_of_others_ask_for(run):
     assert "buffers" in {item.name for item in run.report().items}
 
 
+@pytest.mark.usefixtures("run")
+def test_a_state_that_another_process_sent_leaves_the_hosts_generator_as_it_is():
+    """As Accelerate does with the generator of each data loader, by way of the GPU."""
+    sent = torch.get_rng_state().cuda().cpu()
+    own = torch.Generator().manual_seed(3)
+    before = own.get_state()
+    own.set_state(sent)
+    torch.set_rng_state(sent)
+    torch.random.set_rng_state(sent)
+    assert torch.equal(own.get_state(), before)
+
+
 def test_tensors_of_numbers_that_are_tensors(run):
     known, unknown = torch.arange(3, device="cuda").sum(), torch.randn(3, device="cuda").argmax()
     assert torch.tensor([[known, 2], [0, 1]]).tolist() == [[3, 2], [0, 1]]

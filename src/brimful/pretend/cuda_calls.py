@@ -246,8 +246,9 @@ class Generator(_RealGenerator, metaclass=_GeneratorKind):  # type: ignore[misc]
         return torch.gpu.get_rng_state() if self.is_of_gpu else super().get_state()
 
     def set_state(self, state: torch.Tensor) -> Any:
-        """Take a state; the GPU's has none."""
-        return self if self.is_of_gpu else super().set_state(state)
+        """Take a state; the GPU's has none, and what other processes sent has no value here."""
+        is_taken = not (self.is_of_gpu or isinstance(state, FakeTensor))
+        return super().set_state(state) if is_taken else self
 
     def clone_state(self) -> Any:
         """Return another one of the same state."""
@@ -318,6 +319,16 @@ def _saves_nothing(function: str, result: Any = None) -> Any:
     return save
 
 
+def _set_rng_state(taken: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    """Leave the host's generator as it is where another process sent the state: it has no value."""
+
+    def set_rng_state(new_state: torch.Tensor) -> None:
+        if not isinstance(new_state, FakeTensor):
+            taken(new_state)
+
+    return set_rng_state
+
+
 def safetensors_write_nothing(files: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield what keeps a program from writing values that nobody has over its checkpoints.
 
@@ -349,6 +360,8 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(NAME)
     yield torch, "set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(NAME, dtype)
     yield torch, "Generator", Generator
+    for module in (torch, torch.random):
+        yield module, "set_rng_state", _set_rng_state(torch.random.set_rng_state)
     yield torch.cuda, "default_generators", tuple(map(Generator, [CUDA] * torch.gpu.device_count()))
     loader = torch.utils.data.DataLoader
     yield loader, "__init__", _loader_init(loader.__init__)
