@@ -160,10 +160,17 @@ def choice(
         if found is None:
             raise unknown_name(what, text, allowed)
         if found in allowed:
-            _note_once(f"--{what} {found} is taken for {text!r}")
+            paged = _PAGED_WORDS if _plain(text).startswith("paged") else ""
+            _note_once(f"--{what} {found} is taken for {text!r}{paged}")
         return found
 
     return parse
+
+
+_PAGED_WORDS = (
+    ", of which nothing leaves the GPU: a paged one's states do where it is full, which "
+    "--offload optimizer comes nearest to"
+)
 
 
 def _plain(word: str) -> str:

@@ -27,7 +27,7 @@ from brimful.cli.searching import no_at_once, pins_from, search
 from brimful.cli.usual import attention_from
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
-from brimful.terminal import say
+from brimful.terminal import note, say
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def run(args: argparse.Namespace) -> int:
     searched = search(args, budget)
     if args.output is not None:  # before anything is said: a disk may be full
         write_yaml(searched.plan, args.output)
+        _note_weights(args, searched.plan)
     if not args.json:
         _show_source(args.source, source)
         _show(args, searched)
@@ -157,6 +158,15 @@ def run(args: argparse.Namespace) -> int:
         write_page(args, _answer(args, found, proof, word))
     code = exit_code(found)
     return code if word is None or code != FITS else word_code(args, word)
+
+
+def _note_weights(args: argparse.Namespace, plan: "Plan") -> None:
+    """Say which of several models of the same shape a plan's exports name, if it is another."""
+    from brimful.export.adapters import model_name
+
+    typed, named = str(args.model), model_name(plan.job)
+    if typed.count("/") == 1 and not Path(typed).exists() and typed != named:
+        note(f"exports of this plan name {named}; --weights {typed} has them name that")
 
 
 def _as_text_says(

@@ -88,6 +88,20 @@ def _linear(subject: Subject) -> Finding:
     )
 
 
+def _batch_doubles(subject: Subject) -> Finding:
+    """Peaks of the asker's own job at two micro-batches, of which one is twice the other."""
+    batch = subject.strategy.micro_batch
+    jobs = [msgspec.structs.replace(subject.job, global_batch=num * batch) for num in (1, 2)]
+    one, two = (peak(run(subject, job, micro_batch=job.global_batch)) for job in jobs)
+    return compare(
+        2.0,
+        two / one,
+        times,
+        why=f"{gibibytes(one)} at micro_batch={batch}, {gibibytes(two)} at {2 * batch}: what is "
+        f"held whatever the batch, {gibibytes(2 * one - two)} here, is there once",
+    )
+
+
 def _low_bit(subject: Subject) -> Finding:
     """How much smaller a 4-bit base is."""
     quarter = frozen_bytes(low_rank(subject, "bf16", "qlora"))
@@ -291,6 +305,7 @@ MEMORY_RULES = (
         "full-linear", FULL, "Memory is linear in the number of parameters",
         "13B is a fifth of 70B, under 200 GB", _linear, is_of_full=True,
     ),
+    Rule("batch-doubles", FULL, "Twice the batch takes twice the memory", "2 x", _batch_doubles),
     Rule(
         "low-bit-partial", FULL,
         "Weights in 8 or 4 bits shrink the parameters only; gradients and optimizer stay",
