@@ -33,7 +33,8 @@ from samples import make_cluster, make_job
 
 DOCS = Path(__file__).parents[2] / "docs"
 IDS = (
-    "full-70b-parts", "full-formula", "full-linear", "low-bit-partial", "weights-7b",
+    "full-70b-parts", "full-formula", "full-linear", "batch-doubles", "low-bit-partial",
+    "weights-7b",
     "lora-saves", "lora-70b", "qlora-gigabyte", "qlora-time", "int8-compute", "qat", "moe-saves",
     "moe-equivalent",
     "moe-pitfalls", "amp-half", "amp-formula", "amp-speed", "amp-batch", "amp-bandwidth",
