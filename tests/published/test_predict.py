@@ -54,7 +54,7 @@ def test_products_of_blocks_that_are_recomputed_in_full_are_never_kept():
 
 def test_a_root_that_gives_up_its_parameters_holds_none_beside_the_loss():
     run = RUNS["tt_l3-8b_ce_before"]
-    held, resharded = predict(CHANGES(run, root="held")), predict(run)
+    held, resharded = predict(run), predict(CHANGES(run, root="resharded"))
     embedding = 2 * 128256 * 4096
     assert held.allocated_bytes - resharded.allocated_bytes >= 2 * embedding
     elsewhere = RUNS["tt_q3-32b_fsdp8_mb1"]  # peaks in a block

@@ -151,13 +151,25 @@ def run(args: argparse.Namespace) -> int:
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
         whose = for_program.program_facts(args, found.plan, is_proven=proof is not None)
-        facts = (*whose, *_traced_facts(found), *assumed_facts(args, found.plan.job))
+        facts = (*_untraced_facts(args), *whose, *_traced_facts(found))
+        facts += assumed_facts(args, found.plan.job)
         show_facts(*facts, *fused_facts(found.plan.strategy), *_next(args, found, word))
         _show_more(args, found, why)
     if args.page is not None:
         write_page(args, _answer(args, found, proof, word))
     code = exit_code(found)
     return code if word is None or code != FITS else word_code(args, word)
+
+
+def _untraced_facts(args: argparse.Namespace) -> "tuple[Fact, ...]":
+    """Name the attention kernel that was not searched, as it would have to be traced."""
+    from brimful.show.summary import Fact
+
+    attention = getattr(args, "untraced_attention", None)
+    if attention is None:
+        return ()
+    words = f"--attention {attention}, which keeps no scores: not traced yet, may be faster"
+    return (Fact("or with", words),)
 
 
 def _note_weights(args: argparse.Namespace, plan: "Plan") -> None:

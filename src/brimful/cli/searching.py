@@ -12,7 +12,7 @@ import msgspec
 
 from brimful.cli import defaults, flags, usual
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
-from brimful.terminal import note, say
+from brimful.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,10 +119,7 @@ def _by_attention(
     try:
         if asked(said, traces=_none if is_spare else _chosen(said)).untold:
             if is_spare:
-                note(
-                    f"--attention {attention} keeps no scores, and may be faster: it has no "
-                    f"formula yet, and asking for it traces one"
-                )
+                args.untraced_attention = attention
             return None
         return _fused_or_not(said, budget)
     except UnsupportedError:

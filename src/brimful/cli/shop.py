@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.model} already is a plan; give a model to shop for")
     if args.task == flags.INFERENCE:
         raise InputError(
-            "shop compares what training costs; brimful estimate MODEL --task inference --gpus ... "
-            "says what serving takes on some GPUs, and how fast it is"
+            "--task inference trains nothing; brimful estimate and brimful simulate take it, as in "
+            "brimful estimate MODEL --task inference --gpus 8xh100"
         )
     in_dollars(args)
     shopped = shop(args)
