@@ -151,8 +151,7 @@ def run(args: argparse.Namespace) -> int:
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
         whose = for_program.program_facts(args, found.plan, is_proven=proof is not None)
-        facts = (*_untraced_facts(args), *whose, *_traced_facts(found))
-        facts += assumed_facts(args, found.plan.job)
+        facts = (*whose, *_traced_facts(found), *assumed_facts(args, found.plan.job))
         show_facts(*facts, *fused_facts(found.plan.strategy), *_next(args, found, word))
         _show_more(args, found, why)
     if args.page is not None:
@@ -161,15 +160,13 @@ def run(args: argparse.Namespace) -> int:
     return code if word is None or code != FITS else word_code(args, word)
 
 
-def _untraced_facts(args: argparse.Namespace) -> "tuple[Fact, ...]":
+def _with_untraced(args: argparse.Namespace, found: "Solution") -> "Solution":
     """Name the attention kernel that was not searched, as it would have to be traced."""
-    from brimful.show.summary import Fact
-
     attention = getattr(args, "untraced_attention", None)
     if attention is None:
-        return ()
-    words = f"--attention {attention}, which keeps no scores: not traced yet, may be faster"
-    return (Fact("or with", words),)
+        return found
+    left = (*found.record.left_out, f"untried: --attention {attention}")
+    return found._replace(record=msgspec.structs.replace(found.record, left_out=left))
 
 
 def _note_weights(args: argparse.Namespace, plan: "Plan") -> None:
@@ -203,7 +200,9 @@ def _summary(
     plan, best = found.plan, found.record.rows[0]
     run = run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s)
     chosen = None if proof is None or proof.chosen is None else proof.trials[proof.chosen]
-    told = plan_summary(found, run, None if chosen is None else chosen.reserved)
+    told = plan_summary(
+        _with_untraced(args, found), run, None if chosen is None else chosen.reserved
+    )
     return for_program.within(args, told)
 
 
