@@ -14,9 +14,9 @@ from program_rows import RecordRow
 from progress import shown
 
 from brimful.errors import BrimfulError
-from brimful.programs.formulas import predict_program
+from brimful.programs.formulas import Machines, predict_program
 
-MEDIAN_BAR, FAR_BAR, FAR_SHARE, TOLD_SHARE = 0.02, 0.1, 0.88, 0.6
+MEDIAN_BAR, FAR_BAR, FAR_SHARE, TOLD_SHARE = 0.02, 0.1, 0.9, 0.6
 _QUICK = 40
 _DETAILS = re.compile(r" \([^()]*\)| of Megatron-LM.*|[,;] .*")
 _NUMBERS = re.compile(r"\b\d+\b")
@@ -35,7 +35,7 @@ def predicted(record: MegatronRecord) -> RecordRow:
     peak = between = None
     refused = ""
     try:
-        found = predict_program(record.command, record.world_size, record.gpu)
+        found = predict_program(record.command, record.world_size, Machines(record.gpu))
         peak = found.ranks[-1].predicted_peak_allocated_bytes
         between = found.ranks[-1].predicted_between_steps_bytes
     except BrimfulError as error:

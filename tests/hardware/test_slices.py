@@ -58,6 +58,8 @@ def test_a_run_has_one_slice():
         ("ryzen-ai-max-395", {"gpus": "dgx-spark", "card_memory": 128 * GIB}),
         ("2xrx-7900-xtx", {"gpus": "2x", "card_memory": 24 * GIB}),
         ("tpu-v5e", {}),
+        ("m1", {"gpus": "", "card_memory": 5 * GIB}),
+        ("m2-max", {"gpus": "", "card_memory": 21 * GIB}),
         ("m3-max", {"gpus": "", "card_memory": 27 * GIB}),
         ("m3-max-64gb", {"gpus": "", "card_memory": 48 * GIB}),
     ],

@@ -7,7 +7,7 @@ Source: ``c10/core/AllocatorConfig.h``, ``c10/core/AllocatorConfig.cpp`` and
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from brimful.errors import InputError, unknown_name
 from brimful.units import MIB
 
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Where PyTorch looks for the settings, the newer name first."""
 MIN_BLOCK_BYTES = 512
 """Every request is rounded to a multiple of it (``kMinBlockSize``)."""
 SMALL_BYTES = MIB
@@ -97,6 +99,15 @@ def parse_settings(text: str) -> AllocatorSettings:
         elif key not in _HARMLESS:
             raise unknown_name("allocator setting", key, (*_READERS, *_NOT_REPLAYED, *_HARMLESS))
     return settings
+
+
+def settings_in(environment: Mapping[str, str]) -> str:
+    """Return the settings that an environment says; empty where it says none.
+
+    Args:
+        environment: Variables by name.
+    """
+    return next((environment[name] for name in VARIABLES if name in environment), "")
 
 
 def spell_settings(settings: AllocatorSettings) -> str:

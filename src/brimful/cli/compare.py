@@ -84,19 +84,20 @@ def run(args: argparse.Namespace) -> int:
     cache = token_cache(args.out or Path())
     with Progress("comparing", quiet=args.json) as progress:
         told = _Told(progress, args.out, num_runs=len(settings.recipes) * settings.num_seeds)
+        is_interrupted = False
         try:
             made = compare_recipes(plan, source, settings, cache=cache, watching=told)
         except KeyboardInterrupt:
             if told.so_far is None:
                 raise
-            made = told.so_far
+            made, is_interrupted = told.so_far, True
     _keep(args.out, made)
     if args.json:
         show_json(msgspec.structs.asdict(made))
     else:
         _show(made)
-    if made is told.so_far and told.num_left:
-        say(f"interrupted, {told.num_left} runs were not made", file=sys.stderr)
+    if is_interrupted:
+        say(f"interrupted, up to {told.num_left} runs were not made", file=sys.stderr)
         return INTERRUPTED
     return FITS if any(row.heldout_loss is not None for row in made.rows) else DOES_NOT_FIT
 

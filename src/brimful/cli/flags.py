@@ -141,7 +141,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def choice(
-    what: str, allowed: tuple[str, ...], others: Mapping[str, str] | None = None
+    what: str,
+    allowed: tuple[str, ...],
+    others: Mapping[str, str] | None = None,
+    *,
+    remark: Callable[[str], str] = lambda _: "",
 ) -> Callable[[str], str]:
     """Return an argparse type that takes one of ``allowed`` and knows the nearest otherwise.
 
@@ -149,6 +153,7 @@ def choice(
         what: It is.
         allowed: That is told.
         others: More that passes, and as what.
+        remark: What the note of such a word adds about it.
     """
 
     def parse(text: str) -> str:
@@ -160,17 +165,20 @@ def choice(
         if found is None:
             raise unknown_name(what, text, allowed)
         if found in allowed:
-            paged = _PAGED_WORDS if _plain(text).startswith("paged") else ""
-            _note_once(f"--{what} {found} is taken for {text!r}{paged}")
+            _note_once(f"--{what} {found} is taken for {text!r}{remark(text)}")
         return found
 
     return parse
 
 
-_PAGED_WORDS = (
-    ", of which nothing leaves the GPU: a paged one's states do where it is full, which "
-    "--offload optimizer comes nearest to"
-)
+def _of_paged(optimizer: str) -> str:
+    """Say what a paged optimizer does that none here does."""
+    if not _plain(optimizer).startswith("paged"):
+        return ""
+    return (
+        ", of which nothing leaves the GPU: a paged one's states do where it is full, which "
+        "--offload optimizer comes nearest to"
+    )
 
 
 def _plain(word: str) -> str:
@@ -320,7 +328,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     add(
         "--optimizer",
         metavar="NAME",
-        type=choice("optimizer", optimizers, taken_as("optimizer")),
+        type=choice("optimizer", optimizers, taken_as("optimizer"), remark=_of_paged),
         help=f"{' or '.join(optimizers)}; default {defaults.OPTIMIZER}",
     )
     _add_choice(add, "--schedule", get_args(Schedule), defaults.SCHEDULE)

@@ -21,9 +21,8 @@ _FLAGS = {
     ),
     "--seq-len": (
         "--block-size", "--context-length", "--cutoff-len", "--max-length", "--max-model-len",
-        "--max-seq-len",
-        "--max-seq-length", "--model-max-length", "--seq-length", "--sequence-len",
-        "--sequence-length",
+        "--max-seq-len", "--max-seq-length", "--model-max-length", "--seq-length",
+        "--sequence-len", "--sequence-length",
     ),
     "--steps": ("--max-steps", "--num-steps", "--train-iters"),
     "--learning-rate": ("--lr",),
@@ -75,14 +74,13 @@ _WRITTEN = {"--max-prompt-length": 512, "--max-completion-length": 256}
 (``GRPOConfig`` of 0.24)."""
 _OF_NO_WEIGHT = frozenset({
     "--bnb-4bit-compute-dtype", "--dataloader-num-workers", "--dataset", "--dataset-dir",
-    "--dataset-name", "--lora-bias", "--lora-task-type",
-    "--dataset-text-field", "--dataset-train-split", "--ddp-timeout", "--do-train",
-    "--eval-strategy", "--logging-dir", "--logging-steps", "--logging-strategy",
-    "--lr-scheduler-type", "--num-generations", "--num-workers", "--output-dir",
-    "--overwrite-cache", "--overwrite-output-dir", "--plot-loss", "--preprocessing-num-workers",
-    "--push-to-hub", "--report-to", "--run-name", "--save-only-model", "--save-steps",
-    "--save-strategy",
-    "--save-total-limit", "--template", "--warmup-ratio",
+    "--dataset-name", "--dataset-text-field", "--dataset-train-split", "--ddp-timeout",
+    "--do-train", "--eval-strategy", "--logging-dir", "--logging-steps", "--logging-strategy",
+    "--lora-bias", "--lora-task-type", "--lr-scheduler-type", "--num-generations",
+    "--num-workers", "--output-dir", "--overwrite-cache", "--overwrite-output-dir", "--plot-loss",
+    "--preprocessing-num-workers", "--push-to-hub", "--report-to", "--run-name",
+    "--save-only-model", "--save-steps", "--save-strategy", "--save-total-limit", "--template",
+    "--warmup-ratio",
 })  # fmt: skip
 """What takes no memory of a GPU, whatever its value."""
 _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
@@ -208,11 +206,10 @@ class _Reader:
             ours = [flag, value, *ours]
             notes.append(f"{flag} {value} is taken for {word}")
         if self._written and _OF_JOBS not in ours:
-            tokens = str(sum({**_WRITTEN, **self._written}.values()))
+            parts = _WRITTEN | self._written
+            tokens = str(sum(parts.values()))
             ours = [*ours, _OF_JOBS, tokens]
-            both = " and ".join(
-                f"{flag} {num}" for flag, num in {**_WRITTEN, **self._written}.items()
-            )
+            both = " and ".join(f"{flag} {num}" for flag, num in parts.items())
             notes.append(f"{_OF_JOBS} {tokens} is taken for {both}")
         if self._accumulated is not None:
             batch = _global_batch(self._accumulated, ours)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from brimful.allocator.config import VARIABLES, settings_in
 from brimful.cli import defaults, flags, output_paths
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.page import add_page
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from brimful.show.answer import Answer
 
 HELP = "run any script on a pretend GPU and read its memory"
-_ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""Where PyTorch looks for settings of the allocator, the newer name first."""
-
 _GPU_FLAGS = ("--gpu", "--gpus")
 """How a GPU is named here and by other verbs."""
 
@@ -53,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--world-size", metavar="N", type=world, help=alone)
     rank = flags.whole("--rank", least=0)
     add("--rank", metavar="R", type=rank, default=0, help="which of them this is; default 0")
-    allocator = (
-        f"as in {_ENVIRONMENT[0]}, e.g. expandable_segments:True; default: what stands there"
-    )
+    allocator = f"as in {VARIABLES[0]}, e.g. expandable_segments:True; default: what stands there"
     add("--allocator", metavar="SETTINGS", help=allocator)
     selected = "count the largest result where its size hangs on values"
     add("--assume-all-selected", action="store_true", help=selected)
@@ -216,7 +212,7 @@ def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "An
 def _allocator(args: argparse.Namespace) -> str:
     if args.allocator is not None:
         return str(args.allocator)
-    return next((os.environ[name] for name in _ENVIRONMENT if name in os.environ), "")
+    return settings_in(os.environ)
 
 
 def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:

@@ -89,14 +89,16 @@ def check_alone(args: argparse.Namespace, verb: str) -> None:
 def run_estimate(args: argparse.Namespace) -> int:
     """Print what each kind of process of a program takes, by formula."""
     from brimful.hardware.gpus import device_named
-    from brimful.programs.formulas import predict_program
+    from brimful.programs.formulas import Machines, predict_program
     from brimful.show.answer import Answer
     from brimful.show.programs import predicted_summary, verdict_of
 
     gpu, num = _gpus(args)
     counted = split_counts(args.gpus or gpu)
-    per_node = {"per_node": counted.per_node} if counted.num_nodes > 1 else {}
-    found = predict_program(str(args.source), num, gpu, network=args.network or "", **per_node)
+    machines = Machines(gpu, network=args.network or "")
+    if counted.num_nodes > 1:
+        machines = machines._replace(per_node=counted.per_node)
+    found = predict_program(str(args.source), num, machines)
     device = device_named(gpu)
     fits = verdict_of(found) == "FITS"
     if args.json:

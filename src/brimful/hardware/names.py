@@ -123,9 +123,9 @@ def alike_gpus(text: str, keys: Iterable[str]) -> list[str]:
 
 
 _APPLES = "one of Apple's"
-_OF_METAL = 0.75
+_OF_METAL, _OF_SMALL_METAL, _MOST_SMALL_GB = 3 / 4, 2 / 3, 32
 """Of a Mac's memory, what macOS leaves its GPU unless it is told otherwise
-(``MTLDevice.recommendedMaxWorkingSetSize``: three quarters, of small ones two thirds)."""
+(``MTLDevice.recommendedMaxWorkingSetSize``), and up to which size it is the smaller share."""
 
 
 def _is_called(name: str, sheet: Datasheet) -> bool:
@@ -137,7 +137,7 @@ _NOT_MODELLED = {
     r"(amd[- ]?)?(ryzen[- ]?ai[- ]?max|strix[- ]?halo|gmktec|framework[- ]?desktop)": (
         "one of AMD's processors with memory that its GPU shares", 128
     ),
-    r"(apple[- ]?)?m[34][- ]?ultra": (_APPLES, 96),
+    r"(apple[- ]?)?m[3-9][- ]?ultra": (_APPLES, 96),
     r"(apple[- ]?)?m[12][- ]?ultra": (_APPLES, 64),
     r"(apple[- ]?)?m[3-9][- ]?max": (_APPLES, 36),
     r"(apple[- ]?)?m[12][- ]?max": (_APPLES, 32),
@@ -184,7 +184,8 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
 
 def _not_modelled(text: str, whose: str, memory_gb: int, *, is_said: bool) -> UnknownNameError:
     """Build the error for what is no GPU of ours, with the card that has as much memory."""
-    held = math.floor(memory_gb * (_OF_METAL if whose == _APPLES else 1))
+    share = _OF_SMALL_METAL if memory_gb <= _MOST_SMALL_GB else _OF_METAL
+    held = math.floor(memory_gb * share) if whose == _APPLES else memory_gb
     near = _as_large(held) if held else ""
     kept = ""
     if whose == _APPLES:

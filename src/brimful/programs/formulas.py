@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,6 +11,7 @@ from brimful.cost.outside import Room, room_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
+from brimful.hardware.cuda_libraries import NEWEST, Version, libraries
 from brimful.hardware.gpus import load_cluster
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.layout import Layout
@@ -82,17 +84,29 @@ def has_formula(text: str) -> bool:
     return not megatron.WITH_FORMULA.keys().isdisjoint(Path(word).name for word in text.split())
 
 
-def predict_program(
-    text: str, world_size: int | None, gpu: str, *, per_node: int = megatron.NODE, network: str = ""
-) -> Prediction:
+class Machines(NamedTuple):
+    """On what a program runs.
+
+    Attributes:
+        gpu: A card of ``brimful gpus``.
+        per_node: Cards of one machine, at most.
+        network: Between machines, a name of ``brimful gpus``; empty: of the maker's own systems.
+        torch_version: PyTorch's (major, minor), which cuBLAS's workspaces follow.
+    """
+
+    gpu: str
+    per_node: int = megatron.NODE
+    network: str = ""
+    torch_version: Version = NEWEST
+
+
+def predict_program(text: str, world_size: int | None, machines: Machines) -> Prediction:
     """Predict what each kind of process of a command line takes, and how long a step is.
 
     Args:
         text: A command line, or a YAML of arguments.
         world_size: Processes, where that is asked for; None: as the command line says.
-        gpu: A card of ``brimful gpus``.
-        per_node: Of one machine, at most.
-        network: Between machines, a name of ``brimful gpus``; empty: of the maker's own systems.
+        machines: On what.
 
     Raises:
         InputError: It cannot be read, or does not fit the world.
@@ -106,7 +120,7 @@ def predict_program(
             f"--from '...' runs it as it is on a pretend GPU"
         )
     told = megatron.told(command, world_size)
-    cluster = _cluster(gpu, told.world_size, per_node, network)
+    cluster = _cluster(machines, told.world_size)
     if cluster.device.kernels != "cuda":
         raise UnsupportedError("Megatron-LM's formulas are of CUDA GPUs; give --gpus, as 8xh100")
     room, capability = room_of(cluster.device), version_of(cluster.device.capability)
@@ -121,9 +135,11 @@ def predict_program(
         )
         for stage in told.stages
     ]
-    cublas_bytes = _cublas_bytes(command)
+    handle = _cublas_bytes(command)
+    if handle is None:
+        handle = libraries().cublas_bytes(capability, machines.torch_version)
     ranks = tuple(
-        _prediction(rank, peak(at, cublas_bytes=cublas_bytes, capacity_bytes=room.most_bytes), room)
+        _prediction(rank, peak(at, cublas_bytes=handle, capacity_bytes=room.most_bytes), room)
         for rank, at in zip(told.ranks, stages, strict=True)
     )
     overlaps = told.flags.has("--overlap-grad-reduce")
@@ -164,12 +180,13 @@ def _word(found: Peak, room: Room) -> Word:
     return "fits" if found.predicted_peak_reserved_bytes <= room.firm_bytes else "tight"
 
 
-def _cluster(gpu: str, world_size: int, per_node: int, network: str) -> Cluster:
+def _cluster(machines: Machines, world_size: int) -> Cluster:
     """Return as many GPUs as there are processes, on as few machines as hold them."""
-    each = math.gcd(world_size, per_node) if world_size > per_node else world_size
+    gpu, most = machines.gpu, machines.per_node
+    each = math.gcd(world_size, most) if world_size > most else world_size
     nodes = world_size // each
     name = gpu if world_size == 1 else f"{nodes}x{each}x{gpu}" if nodes > 1 else f"{each}x{gpu}"
-    return load_cluster(name, memory_limit_bytes=None, network_name=network)
+    return load_cluster(name, memory_limit_bytes=None, network_name=machines.network)
 
 
 def _cublas_bytes(command: Command) -> int | None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from brimful.allocator.config import settings_in
 from brimful.child_process import run_in_child
 from brimful.errors import BrimfulError, RunError
 from brimful.programs.base import FOLDER, Program, Rank, RankPeak
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from brimful.pretend.session import Run
 
 T = TypeVar("T")
-_ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""Where PyTorch looks for settings of the allocator, the newer name first."""
 _LINES = 3
 """Of what a program said last, that are shown where it failed."""
 
@@ -57,9 +56,7 @@ def run_program(
     Raises:
         RunError: The program ended with an error.
     """
-    told = allocator or next(
-        (program.environment[name] for name in _ALLOCATORS if name in program.environment), ""
-    )
+    told = allocator or settings_in(program.environment)
     asked = [Asked(program, rank, gpu, told) for rank in program.ranks]
     return run_each(_run_rank, asked, done)
 

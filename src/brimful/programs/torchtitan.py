@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from brimful.allocator.config import EXPANDABLE, VARIABLES
 from brimful.errors import InputError, UnsupportedError
 from brimful.programs.base import FOLDER, STEPS, Command, Flags, Program, Rank, flags_of
 
@@ -29,9 +30,7 @@ FILE_FLAG = "--job.config_file"
 _PACKAGE, _STEP, _TOML_STEP = "torchtitan", "torchtitan_step.py", "torchtitan_toml_step.py"
 _FILE, _TRAIN_FILE = "CONFIG_FILE", "TRAIN_FILE"
 FILE_FLAGS = (FILE_FLAG, FILE_FLAG.replace("_", "-"))
-_ALLOCATOR, _OLD_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
-_SET = "expandable_segments:True"
-"""What its shell scripts say to every process, by either name."""
+_ALLOCATOR, _OLD_ALLOCATOR = VARIABLES
 _AS_THEN = {"TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}
 """Of attention's kernels PyTorch preferred cuDNN's to none before 2.11."""
 _STAGES = "--parallelism.pipeline_parallel_degree"
@@ -140,7 +139,7 @@ def _of_script(command: Command, *, as_then: bool = False) -> dict[str, str]:
         return {}
     script = Path(command.script)
     text = script.read_text("utf-8") if as_then and script.is_file() else _OLD_ALLOCATOR
-    return {_ALLOCATOR: _SET} if _OLD_ALLOCATOR in text else {}
+    return {_ALLOCATOR: EXPANDABLE} if _OLD_ALLOCATOR in text else {}
 
 
 def _of_file(

@@ -1,17 +1,21 @@
 """Predicting a published run: its peaks and its speed beside what was measured."""
 
+import re
 from typing import NamedTuple
 
 from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import BrimfulError, UnsupportedError
+from brimful.hardware.cuda_libraries import NEWEST, Version
 from brimful.plan import Band, Estimate
-from brimful.programs.formulas import has_formula, predict_program
+from brimful.programs.formulas import Machines, has_formula, predict_program
 from brimful.published.express import FLOAT8, Expressed, Unexpressed, express
 from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram, memory_of, other_program
 from brimful.published.replayed import replayed, told
 from brimful.published.rows import PublishedRun, is_traced
+
+_TORCH = re.compile(r"\btorch (\d+)\.(\d+)")
 
 
 class Predicted(NamedTuple):
@@ -74,7 +78,8 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
 def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
     """Predict what a program's own command line asks for: its fullest process."""
     try:
-        found = predict_program(run.command, run.num_devices, run.gpu, network=run.network)
+        machines = Machines(run.gpu, network=run.network, torch_version=_torch_version(run))
+        found = predict_program(run.command, run.num_devices, machines)
     except BrimfulError as error:
         return Unexpressed(str(error).partition(";")[0])
     reserved = max(rank.predicted_peak_reserved_bytes for rank in found.ranks)
@@ -88,6 +93,12 @@ def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
         likely_reserved_bytes=reserved,
         likely_process_bytes=None,
     )
+
+
+def _torch_version(run: PublishedRun) -> Version:
+    """Return PyTorch's (major, minor) where a row says it."""
+    said = _TORCH.search(run.versions)
+    return (int(said[1]), int(said[2])) if said else NEWEST
 
 
 def _peak(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from brimful import pretend
+from brimful.allocator.config import settings_in
 from brimful.cost.outside import room_of
 from brimful.hardware.cluster import Device
 from brimful.hardware.gpus import gpus
@@ -61,7 +62,7 @@ def simulate_loop(train: Callable[[], Any], device: Device) -> Simulated:
     del kept
     reserved = None
     if kernels == "cuda":
-        settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")  # those of this very process
+        settings = settings_in(os.environ)  # those of this very process
         reserved = reserve(recording, allocator=settings, room=room_of(device))
     simulation = read_simulation(
         recording,
