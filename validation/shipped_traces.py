@@ -21,7 +21,8 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cli.main import main as run_brimful
-from brimful.files import write_text
+from brimful.files.traced import ship, shipped_folder
+from brimful.files.writing import write_text
 from brimful.models.generic import (
     Listed,
     encoder_types,
@@ -29,7 +30,6 @@ from brimful.models.generic import (
     known_types,
     types_file,
 )
-from brimful.traced_files import ship, shipped_folder
 
 DENSE, MIXTURE = ("full", "lora", "qlora"), ("lora", "full")
 """Ways in which they are trained; experts are seldom packed."""

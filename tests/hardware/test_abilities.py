@@ -11,7 +11,7 @@ from brimful.hardware.abilities import (
     tensor_core_types,
 )
 from brimful.hardware.datasheets import datasheets
-from brimful.kernel_support import Place, why_not
+from brimful.techniques.kernel_support import Place, why_not
 from samples import make_job
 
 SHEETS = datasheets()

@@ -11,9 +11,9 @@ from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.gpus import gpus, load_cluster
 from brimful.hardware.links import assumed_network
 from brimful.hardware.probe import probe_local
-from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.ways_out import same_strategy, ways_out
 from brimful.units import GIB
+from brimful.values.plan import PLAN_SCHEMA, Plan
 from samples import make_cluster, make_job, make_strategy
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from brimful.cost.least import Least
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster
-    from brimful.job import Job
-    from brimful.plan import Estimate
-    from brimful.strategy import Strategy
+    from brimful.values.job import Job
+    from brimful.values.plan import Estimate
+    from brimful.values.strategy import Strategy
 
 
 def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
@@ -89,9 +89,9 @@ def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
         least: What there is at least, for which there is no room here; None: there is room.
     """
     from brimful.cost.held import pack_experts
-    from brimful.job import IN_FP32, QUANTIZED
     from brimful.models.config import has_layout, layout_of
     from brimful.models.mixtures import has_stacks
+    from brimful.values.job import IN_FP32, QUANTIZED
 
     base = "same" if job.adapter is None else job.adapter.base
     if base not in QUANTIZED or job.precision in IN_FP32 or not has_stacks(job.model):
@@ -138,7 +138,7 @@ def _label_words(args: argparse.Namespace) -> list[str]:
 
 def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:
     """Say what has to be installed where a plan with fused kernels runs, if it is not here."""
-    from brimful.fused_kernels import PACKAGES
+    from brimful.techniques.fused_kernels import PACKAGES
 
     if strategy.fused_kernels == "none" or all(map(find_spec, PACKAGES)):
         return ()

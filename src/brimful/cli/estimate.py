@@ -18,14 +18,14 @@ from brimful.cli.output import (
 )
 from brimful.cli.page import add_page
 from brimful.show.summary import Fact
-from brimful.terminal import say
+from brimful.text.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cost.money import Cost
-    from brimful.plan import Estimate
     from brimful.show.answer import Answer
     from brimful.show.estimate import Around
     from brimful.show.summary import Verdict
+    from brimful.values.plan import Estimate
 
 _WAY_LABELS = frozenset({"would fit", "instead", ""})
 WAY_FITS = " would fit"

@@ -12,22 +12,22 @@ from brimful.cli.output import inputs_json, show_json, tell
 from brimful.cli.page import add_page
 from brimful.cli.proof import add_accept_tight, word_code, word_of
 from brimful.errors import InputError, UnsupportedError
-from brimful.escaping import json_text
-from brimful.rungs import EVAL, RESUME, SAVE
-from brimful.strategy import check_simulated, world_size
-from brimful.unknown_memory import named_statement
+from brimful.text.escaping import json_text
+from brimful.values.results import EVAL, RESUME, SAVE
+from brimful.values.strategy import check_simulated, world_size
+from brimful.values.unknown_memory import named_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
 
-    from brimful.plan import Plan, Word
-    from brimful.routing import Routing
-    from brimful.rungs import Simulation
     from brimful.show.answer import Answer
     from brimful.show.summary import Fact
     from brimful.simulate.run import Simulated
+    from brimful.techniques.parallel.routing import Routing
+    from brimful.values.plan import Plan, Word
+    from brimful.values.results import Simulation
 
     Routed = tuple[int | None, Routing]
     """A device and how tokens come to its experts."""
@@ -111,9 +111,9 @@ def run(args: argparse.Namespace) -> int:
         return _run_program(args, asked)
     routed = _checked(args, asked)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
-    from brimful.files import write_text
-    from brimful.plan import PLAN_SCHEMA, Plan
-    from brimful.quiet import quiet_libraries
+    from brimful.files.writing import write_text
+    from brimful.process.library_output import quiet_libraries
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     quiet_libraries()
     from brimful.models.config import check_buildable
@@ -160,8 +160,8 @@ def _run_program(args: argparse.Namespace, asked: flags.Asked) -> int:
         raise InputError(f"-o {args.output} does not go with --for; write --json into a file")
     from brimful.export.programs import program_of
     from brimful.models.config import check_buildable
-    from brimful.plan import PLAN_SCHEMA, Plan
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     quiet_libraries()
     check_buildable(asked.job.model)
@@ -195,7 +195,7 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
 
 
 def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]") -> "Simulated":
-    from brimful.quick_imports import quick_imports
+    from brimful.process.quick_imports import quick_imports
 
     with quick_imports():
         from brimful.simulate.run import fullness, simulate_recorded
@@ -230,7 +230,7 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     Raises:
         InputError: Nobody parts experts, the run has seen none, or there is no such device.
     """
-    from brimful.routing import BALANCED, worst
+    from brimful.techniques.parallel.routing import BALANCED, worst
     from brimful.train.observed_routing import heaviest_ranks, observed
 
     job, strategy = asked.job, asked.strategy
@@ -253,8 +253,8 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
 
 def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
     """Say what the peak is if every token prefers the simulated device's experts."""
-    from brimful.routing import worst
     from brimful.simulate.run import simulate
+    from brimful.techniques.parallel.routing import worst
     from brimful.units import format_bytes
 
     routing = worst(asked.job, asked.strategy.ep)
@@ -313,9 +313,9 @@ def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
 
 
 def _tables(plan: "Plan", simulation: "Simulation") -> "Iterator[RenderableType]":
+    from brimful.measure.verdict import judge
     from brimful.report.text import inputs_table, owners_table, verdict_table
     from brimful.report.words import collectives_sentence
-    from brimful.verdict import judge
 
     yield inputs_table(plan.job, plan.cluster, plan.strategy)
     yield ""

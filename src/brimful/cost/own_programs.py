@@ -44,12 +44,12 @@ from brimful.cost.sending import (
 )
 from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
-from brimful.identity import once_for_each
-from brimful.job import FP8, Job, Packing, Task
+from brimful.files.remembered import once_for_each
+from brimful.files.traced import REFUSED, digest, read_traced
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, num_windows_within
-from brimful.strategy import Attention, Recompute, Strategy
-from brimful.traced_files import REFUSED, digest, read_traced
+from brimful.values.job import FP8, Job, Packing, Task
+from brimful.values.strategy import Attention, Recompute, Strategy
 
 SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 """Of which shipped profiles are: all run the blocks and the logits of the first."""
@@ -171,7 +171,7 @@ def is_foreseen(
 ) -> bool:
     """Whether shipped profiles are what a job is predicted by, checkpointed in one way.
 
-    Where devices part experts parameters are gathered (``expert_split``).
+    Where devices part experts parameters are gathered (``parallel.experts``).
     """
     if not all(shipped_settings(job, attention).values()):
         return False

@@ -13,10 +13,10 @@ import msgspec
 from brimful.hardware.cluster import AMPERE, VOLTA
 from brimful.hardware.datasheets import Datasheet, MatrixType
 from brimful.hardware.devices import NO_BF16, has_cuda
-from brimful.job import Job, Precision, plain_job
-from brimful.kernel_support import Place, runnable
 from brimful.models.config import load_model
-from brimful.strategy import Attention
+from brimful.techniques.kernel_support import Place, runnable
+from brimful.values.job import Job, Precision, plain_job
+from brimful.values.strategy import Attention
 
 TENSOR_CORES_SINCE: dict[MatrixType, float] = {
     "fp16": VOLTA, "int8": 7.5, "bf16": AMPERE, "tf32": AMPERE, "fp8": 8.9,

@@ -5,8 +5,8 @@ from typing import Literal
 import msgspec
 
 from brimful.errors import InputError
-from brimful.escaping import Line
-from brimful.job import FP8, Precision
+from brimful.text.escaping import Line
+from brimful.values.job import FP8, Precision
 
 
 class MatrixRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,13 +7,13 @@ from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import BrimfulError, UnsupportedError
 from brimful.hardware.cuda_libraries import NEWEST, Version
-from brimful.plan import Band, Estimate
 from brimful.programs.formulas import Machines, has_formula, predict_program
 from brimful.published.express import FLOAT8, Expressed, Unexpressed, express
 from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram, memory_of, other_program
 from brimful.published.replayed import replayed, told
 from brimful.published.rows import PublishedRun, is_traced
+from brimful.values.plan import Band, Estimate
 
 _TORCH = re.compile(r"\btorch (\d+)\.(\d+)")
 

@@ -14,15 +14,15 @@ from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.pretend.tape import go_on
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Reserved
 from brimful.simulate.capacity import reserve_for
 from brimful.simulate.items import HostPeak, read_host
 from brimful.simulate.run import NUM_STEPS, trace
 from brimful.simulate.unrolled import record_whole
-from brimful.strategy import Strategy, num_micro_batches
+from brimful.values.job import Job
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Reserved
+from brimful.values.strategy import Strategy, num_micro_batches
 
 _STEP = f"step {NUM_STEPS}"
 _UPDATE = f"{_STEP} optimizer"

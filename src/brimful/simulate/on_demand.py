@@ -17,13 +17,13 @@ from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
 from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
-from brimful.job import Job
+from brimful.files.traced import keep_traced, read_traced
 from brimful.models.traced import keep_built
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
 from brimful.simulate.runs import UnlikeShapesError
-from brimful.strategy import Attention
-from brimful.traced_files import keep_traced, read_traced
+from brimful.values.job import Job
+from brimful.values.strategy import Attention
 
 _TOLD_EVERY_S = 0.5
 

@@ -32,11 +32,8 @@ from brimful.cost.outside import num_groups
 from brimful.cost.shards import largest_share
 from brimful.cost.stage_site import fullest_ranks
 from brimful.cost.trained import trained_shapes
-from brimful.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
-from brimful.job import Job, Precision
-from brimful.kernel_support import Place, check_attention, check_fused, check_precision
 from brimful.models.config import has_parameter_count
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
@@ -52,8 +49,6 @@ from brimful.pretend.repeats import repeat_blocks
 from brimful.pretend.skipping import Chosen, Skipper
 from brimful.pretend.stand_ins import stand_in
 from brimful.pretend.tape import Tape, go_on
-from brimful.routing import BALANCED, Replay, Routing
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
 from brimful.simulate.capacity import reserve_for
 from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
@@ -61,14 +56,19 @@ from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
 from brimful.simulate.series import blocks_of, may_stand_in, series_of
 from brimful.simulate.unrolled import record_whole
-from brimful.strategy import (
+from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
+from brimful.techniques.kernel_support import Place, check_attention, check_fused, check_precision
+from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.parallel.routing import BALANCED, Replay, Routing
+from brimful.values.job import Job, Precision
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
+from brimful.values.strategy import (
     Strategy,
     check_simulated,
     gathers_alone,
     num_micro_batches,
     world_size,
 )
-from brimful.techniques.optimizers import OPTIMIZERS
 
 NUM_STEPS = 2
 """In the first step kernels and buckets are made ready; every later one is like the second."""
