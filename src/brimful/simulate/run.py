@@ -99,10 +99,11 @@ class Traced:
 
 
 class Simulated(NamedTuple):
-    """What a simulation says, and the recording of the device that it speaks of."""
+    """What a simulation says, and the recordings of the device and of the host it speaks of."""
 
     simulation: Simulation
     recording: Recording
+    host: Recording
 
 
 def simulate(
@@ -124,6 +125,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     *,
     rank: int | None = None,
     routing: Routing = BALANCED,
+    count_costs: bool = False,
     on_op: Callable[[], None] = go_on,
 ) -> Simulated:
     """Run a plan's own program on the pretend GPU, and keep what it allocated.
@@ -134,6 +136,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         strategy: How it is run.
         rank: Which of many devices is simulated; None: one that holds as much as any.
         routing: How many rows its experts get, where devices part them.
+        count_costs: Whether the recording says too what operations compute.
         on_op: Called before every operation; what it raises ends the simulation.
 
     Returns:
@@ -147,7 +150,15 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     if rank is None and strategy.pp > 1:
         ranks = fullest_ranks(job, strategy)
         each = (
-            simulate_recorded(job, cluster, strategy, rank=r, routing=routing, on_op=on_op)
+            simulate_recorded(
+                job,
+                cluster,
+                strategy,
+                rank=r,
+                routing=routing,
+                count_costs=count_costs,
+                on_op=on_op,
+            )
             for r in ranks
         )
         return max(each, key=fullness)
@@ -161,6 +172,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             imitate=device.kernels,
             capability=device.capability,
             rank=rank,
+            count_costs=count_costs,
             count_messages=world_size(strategy) > 1,
             routing=routing,
             on_op=on_op,
@@ -169,7 +181,11 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         return traced.recording
 
     is_alike = not routing.received  # else every block is of its own
-    recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
+    recording = (
+        record_whole(job, strategy, record, counts_costs=count_costs)
+        if is_alike
+        else record(job, strategy)
+    )
     simulation = read_simulation(
         recording,
         kernels=device.kernels,
@@ -187,7 +203,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         host=traces[-1].host,  # where something is kept there the whole was traced, once
         unknown_ops={op for traced in traces for op in traced.unknown_ops},
     )
-    return Simulated(simulation, recording)
+    return Simulated(simulation, recording, traces[-1].host)
 
 
 def _bounded(traces: Iterable[Traced]) -> dict[str, int]:
