@@ -11,6 +11,7 @@ import yaml
 from tests.cli.conftest import TINY
 
 from brimful.cli.main import VERBS, parser_of
+from brimful.units import format_seconds
 
 INPUTS = {
     "job": {
