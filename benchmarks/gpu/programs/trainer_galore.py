@@ -21,7 +21,7 @@ class RandomTokens(Dataset):
 
 torch.manual_seed(0)
 config = LlamaConfig(
-    vocab_size=32000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=12,
+    vocab_size=32000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=6,
     num_attention_heads=16, num_key_value_heads=16,
 )  # fmt: skip
 model = LlamaForCausalLM(config).to(torch.bfloat16)

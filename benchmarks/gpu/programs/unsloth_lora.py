@@ -27,6 +27,7 @@ model = FastLanguageModel.get_peft_model(
     model, r=16, lora_alpha=16, use_gradient_checkpointing="unsloth",
     target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 )  # fmt: skip
+FastLanguageModel.for_training(model)
 trained = [p for p in model.parameters() if p.requires_grad]
 optimizer = torch.optim.AdamW(trained, lr=2e-4)
 for step in range(4):
