@@ -42,8 +42,8 @@ flags = {
     "training.dataset": "words", "training.seq_len": 4096, "training.local_batch_size": 2,
     "training.steps": 4, "metrics.log_freq": 1,
     "activation_checkpoint.mode": "selective", "activation_checkpoint.selective_ac_option": "op",
-    "compile.enable": True,
 }  # fmt: skip
-trainer = Trainer(ConfigManager().parse_args([f"--{k}={v}" for k, v in flags.items()]))
+words_given = ["--compile.enable", *(f"--{name}={value}" for name, value in flags.items())]
+trainer = Trainer(ConfigManager().parse_args(words_given))
 trainer.train()
 trainer.close()
