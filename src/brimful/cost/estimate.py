@@ -31,7 +31,7 @@ from brimful.cost.stage_memory import fullest
 from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import Row, step_of_row
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
-from brimful.cost.traffic import traffic_seconds, with_traffic
+from brimful.cost.traffic import traffic_of, with_traffic
 from brimful.cost.update import update_flops
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
 from brimful.values.job import Job
@@ -112,12 +112,10 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     each = exchange_seconds(job, family, cluster, sent) + experts_seconds(
         job, family, cluster, sent
     )
-    waited = family_micro_batches(job, family) * each + _offloaded(
-        job, profile, family, cluster, alone
-    )
-    seconds = _step_time(
-        alone and with_traffic(alone, traffic_seconds(job, family, cluster), waited)
-    )
+    times = family_micro_batches(job, family)
+    waited = times * each + _offloaded(job, profile, family, cluster, alone)
+    traffic = traffic_of(job, family, cluster)
+    seconds = _step_time(alone and with_traffic(alone, traffic, waited, times))
     return _Found(memory, phases, float(work.matrix_flops[0] + work.attention_flops[0]), seconds)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.expert_shards import padded_experts, part_experts, same_experts
-from brimful.cost.family import Family, family_micro_batches, family_shards
+from brimful.cost.family import Family, family_shards
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, padded
@@ -43,16 +43,25 @@ class Traffic(NamedTuple):
     per_step: Array
 
 
-def traffic_seconds(job: Job, family: Family, cluster: Cluster) -> Array:
-    """Return the seconds of all collectives of a step, one after another: [strategies].
+BACKWARD_SHARE = 2 / 3
+"""Of a micro-batch: two products for each of the forward pass."""
+
+
+def step_seconds_with(own_s: Array, traffic: Traffic, times: Array | float) -> Array:
+    """Return the seconds of a step and of its collectives beside it.
+
+    What happens once a step, above all gradients that were held, begins in the last micro-batch's
+    backward pass and runs beside nothing else: however many micro-batches came before.
 
     Args:
-        job: What is trained.
-        family: The strategies.
-        cluster: Says the links; NaN where one is unknown.
+        own_s: Of the device's own work, and of what it waits for.
+        traffic: Of collectives that run beside it.
+        times: Micro-batches of a step.
     """
-    traffic = traffic_of(job, family, cluster)
-    return family_micro_batches(job, family) * traffic.per_micro_batch + traffic.per_step
+    each: Array = times * traffic.per_micro_batch
+    share = BACKWARD_SHARE / np.asarray(times)
+    before = overlapped_seconds(own_s * (1 - share), each * (1 - share))
+    return before + overlapped_seconds(own_s * share, each * share + traffic.per_step)
 
 
 def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
@@ -83,16 +92,19 @@ def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
     return Traffic(gathers, reduces + sent)
 
 
-def with_traffic(seconds: StepSeconds, traffic: Array, waited: Array) -> StepSeconds:
+def with_traffic(
+    seconds: StepSeconds, traffic: Traffic, waited: Array, times: Array | float
+) -> StepSeconds:
     """Add what of the collectives does not run beside the device's own work.
 
     Args:
         seconds: Of that work.
         traffic: Of collectives that run beside it.
         waited: Of those that it waits for (``exchange.py``).
+        times: Micro-batches of a step.
     """
     alone = seconds.matrix_s + seconds.memory_s + seconds.launch_s
-    return seconds._replace(exposed_s=overlapped_seconds(alone + waited, traffic) - alone)
+    return seconds._replace(exposed_s=step_seconds_with(alone + waited, traffic, times) - alone)
 
 
 def gather_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.comm import overlapped_seconds
 from brimful.cost.copied import copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
@@ -35,7 +34,7 @@ from brimful.cost.shards import ROWS, piece_bytes, row_bytes
 from brimful.cost.spread import holds_whole, num_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
-from brimful.cost.traffic import Traffic, traffic_of
+from brimful.cost.traffic import Traffic, step_seconds_with, traffic_of
 from brimful.cost.trajectory import kinds_bytes
 from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
@@ -421,11 +420,9 @@ def seconds_of(search: Search, grid: Grid) -> Array:
         return np.full(work.moved_bytes.shape, np.nan)
     traffic = held.traffic
     times = np.array([family_micro_batches(job, family) for family in grid.batches])
-    exchanged = times[:, None, None] * traffic.per_micro_batch + traffic.per_step
     device_s = seconds.matrix_s + seconds.memory_s + seconds.launch_s
     waited = times[:, None, None] * _waited(search, grid) + _offloaded(search, grid, device_s)
-    total: Array = overlapped_seconds(device_s + waited, exchanged)
-    return total
+    return step_seconds_with(device_s + waited, traffic, times[:, None, None])
 
 
 def _offloaded(search: Search, grid: Grid, device_s: Array) -> Array:
