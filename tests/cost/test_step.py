@@ -34,6 +34,14 @@ def test_each_kind_of_work_takes_its_own_rate():
     assert moved.memory_s == pytest.approx(1e12 / (H100.memory_bytes_per_s * reached.memory_share))
 
 
+def test_attention_of_fp8_runs_in_16_bits():
+    narrow = msgspec.structs.replace(JOB, precision="fp8")
+    attended = [step_seconds(work(attention_flops=1e15), job, H100, SIZE) for job in (JOB, narrow)]
+    assert attended[0].matrix_s == attended[1].matrix_s
+    products = [step_seconds(work(matrix_flops=1e15), job, H100, SIZE) for job in (JOB, narrow)]
+    assert products[1].matrix_s < products[0].matrix_s
+
+
 def test_launches_hide_behind_work_on_cuda():
     busy = step_seconds(work(matrix_flops=1e15, num_ops=1000), JOB, H100, SIZE)
     idle = step_seconds(work(num_ops=1000), JOB, H100, SIZE)

@@ -25,7 +25,7 @@ from brimful.cost.profiles import Dimensions, Group, Profile, Run
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.job import Job, Precision
+from brimful.job import FP8, Job, Precision
 
 CAUSAL_SHARE = 0.5
 """Half of a causal attention's scores are masked, and fused kernels skip them.
@@ -136,7 +136,8 @@ def step_seconds(work: StepWork, job: Job, device: Device, size: ProductSize) ->
     if not np.all(matrix) or not bandwidth:
         return None
     share = 1.0 if device.calibrated else CAUSAL_SHARE
-    attention_s = share * work.attention_flops / (rate * reached.attention_share)
+    attended = matrix_rate(device, "bf16-mixed") if job.precision == FP8 else rate
+    attention_s = share * work.attention_flops / (attended * reached.attention_share)
     matrix_s = work.matrix_flops / matrix + attention_s
     memory_s = work.moved_bytes / bandwidth
     launch_s = work.num_ops * device.op_overhead_s
