@@ -1,21 +1,22 @@
 """Ask Brimful for figures that people published, and write what it says beside them.
 
-``python validation/blind/ask.py FILE --into asked`` asks every row of a file of such figures, by
+``python validation/blind_asked.py FILE --into asked`` asks every row of a file of such figures, by
 the command line or the schema that the row says, and rewrites the file. A row is asked once under
 one name: what was said first stays.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from brimful.cli.main import main as run_brimful
 from brimful.published.compare import compare
 from brimful.published.rows import PublishedRun
 from brimful.units import GIB
@@ -65,12 +66,13 @@ def _by_command(row: Row) -> Row:
         config = Path(folder, "config.json")
         config.write_text(json.dumps(row.get("model_config", {})))
         flags = [str(config) if flag == "MODEL" else flag for flag in row["flags"]]
-        words = [sys.executable, "-m", "brimful", row["by"], *flags, "--json"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            run_brimful([row["by"], *flags, "--json"])
     try:
-        said = json.loads(done.stdout)
+        said = json.loads(out.getvalue())
     except json.JSONDecodeError:
-        return {"reason": done.stderr.strip().splitlines()[0] if done.stderr else "no answer"}
+        return {"reason": next(iter(err.getvalue().strip().splitlines()), "no answer")}
     return _read(said)
 
 
@@ -83,7 +85,9 @@ def _read(said: Row) -> Row:
     return {
         "reason": "",
         "live_gib": _gib(said, "predicted_peak_allocated_bytes", "simulated_peak_allocated_bytes"),
-        "reserved_gib": _gib(held, "predicted_peak_reserved_bytes", "simulated_peak_reserved_bytes"),
+        "reserved_gib": _gib(
+            held, "predicted_peak_reserved_bytes", "simulated_peak_reserved_bytes"
+        ),
         "process_gib": _gib(held, "predicted_process_bytes", "simulated_process_bytes"),
         "tokens_per_s": speed / devices if speed else None,
     }
