@@ -14,14 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from brimful.cli.main import main as run_brimful
-from brimful.published.compare import compare
-from brimful.published.rows import PublishedRun
 from brimful.units import GIB
 
 KINDS = ("live_gib", "reserved_gib", "process_gib", "tokens_per_s")
+SIMULATE = "brimful simulate"
 Row = dict[str, Any]
 
 
@@ -40,46 +37,60 @@ def main(argv: list[str] | None = None) -> None:
     told.file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     for complete in (True, False):
         print("complete configurations" if complete else "of these and all others")
-        _count([row for row in rows if row["complete"] or not complete], told.into)
+        kept = [row for row in rows if told.into in row]
+        _count([row for row in kept if row["complete"] or not complete], told.into)
 
 
 def _said(row: Row) -> Row:
-    if row["by"] == "published":
-        return _by_schema(msgspec.convert(row["run"], PublishedRun))
-    return _by_command(row)
+    with tempfile.TemporaryDirectory() as folder:
+        if row["by"] == "published":
+            return _by_schema(row["run"], Path(folder))
+        return _by_command(row, Path(folder))
 
 
-def _by_schema(run: PublishedRun) -> Row:
-    row = compare(run)
+def _by_schema(run: Row, folder: Path) -> Row:
+    """Ask ``brimful validate``, which traces what does not ship."""
+    file = folder / "runs.jsonl"
+    file.write_text(f"{json.dumps(run)}\n")
+    told, reason = _answer("validate", "--file", str(file), "--trace", "--runs")
+    if told is None:
+        return {"reason": reason}
+    (row,) = told["runs"]
     return {
-        "reason": row.reason,
-        "live_gib": row.predicted_allocated_gib,
-        "reserved_gib": row.likely_reserved_gib,
-        "process_gib": row.likely_process_gib,
-        "tokens_per_s": row.predicted_tokens_per_s,
+        "reason": row.get("reason", ""),
+        "live_gib": row.get("predicted_allocated_gib"),
+        "reserved_gib": row.get("likely_reserved_gib"),
+        "process_gib": row.get("likely_process_gib"),
+        "tokens_per_s": row.get("predicted_tokens_per_s"),
     }
 
 
-def _by_command(row: Row) -> Row:
-    """Run ``brimful estimate`` or ``brimful simulate`` as a person would, and read its JSON."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder, "config.json")
-        config.write_text(json.dumps(row.get("model_config", {})))
-        flags = [str(config) if flag == "MODEL" else flag for flag in row["flags"]]
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            run_brimful([row["by"], *flags, "--json"])
+def _by_command(row: Row, folder: Path) -> Row:
+    """Ask ``brimful estimate``, and ``brimful simulate`` where it says so."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(row.get("model_config", {})))
+    flags = [str(config) if flag == "MODEL" else flag for flag in row["flags"]]
+    told, reason = _answer(row["by"], *flags)
+    if told is None and SIMULATE in reason:
+        told, reason = _answer("simulate", *flags)
+    return {"reason": reason} if told is None else _read(told)
+
+
+def _answer(*words: str) -> tuple[Row | None, str]:
+    """Run a verb as a person would; return its JSON, or None and what it says instead."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        run_brimful([*words, "--json"])
     try:
-        said = json.loads(out.getvalue())
+        return json.loads(out.getvalue()), ""
     except json.JSONDecodeError:
-        return {"reason": next(iter(err.getvalue().strip().splitlines()), "no answer")}
-    return _read(said)
+        return None, next(iter(err.getvalue().strip().splitlines()), "no answer")
 
 
 def _read(said: Row) -> Row:
     if "error" in said:
         return {"reason": str(said["error"])}
-    held = said.get("predicted_reserved") or said
+    held = said.get("predicted_reserved") or said.get("reserved") or said
     devices = said.get("cluster", {}).get("num_devices", 1)
     speed = said.get("tokens_per_s")
     return {
