@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from brimful.files import write_bytes
-from brimful.quiet import quiet_libraries
-from brimful.versions import versions
+from brimful.files.writing import write_bytes
+from brimful.process.library_output import quiet_libraries
+from brimful.process.versions import versions
 
 quiet_libraries()
 
@@ -28,11 +28,11 @@ from brimful.build.assemble import build_program  # noqa: E402
 from brimful.build.batch import Batch, count_targets  # noqa: E402
 from brimful.build.step import train_step  # noqa: E402
 from brimful.hardware.cluster import Cluster, Device, MatrixRates  # noqa: E402
-from brimful.job import Job, plain_job  # noqa: E402
 from brimful.measure.kernels import kernels  # noqa: E402
 from brimful.models.config import read_config  # noqa: E402
 from brimful.simulate.attempt import attempt  # noqa: E402
-from brimful.strategy import Strategy  # noqa: E402
+from brimful.values.job import Job, plain_job  # noqa: E402
+from brimful.values.strategy import Strategy  # noqa: E402
 
 OFFLOAD_SPEED_SCHEMA = "brimful.offload-speed/1"
 BAR = 0.25

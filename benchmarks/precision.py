@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from brimful.files import write_bytes
-from brimful.quiet import quiet_libraries
-from brimful.versions import versions
+from brimful.files.writing import write_bytes
+from brimful.process.library_output import quiet_libraries
+from brimful.process.versions import versions
 
 quiet_libraries()
 
@@ -27,9 +27,9 @@ from brimful.build.batch import Batch, count_targets  # noqa: E402
 from brimful.build.program import Program  # noqa: E402
 from brimful.build.step import train_step  # noqa: E402
 from brimful.doctor.program import watcher_of  # noqa: E402
-from brimful.job import plain_job  # noqa: E402
 from brimful.models.config import read_config  # noqa: E402
-from brimful.strategy import Strategy  # noqa: E402
+from brimful.values.job import plain_job  # noqa: E402
+from brimful.values.strategy import Strategy  # noqa: E402
 
 PRECISION_SPEED_SCHEMA = "brimful.precision-speed/1"
 EVERY = 50

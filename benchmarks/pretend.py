@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from speed import Benchmark, Figure, figure_of, lines, printed, speed_of
 
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 
 THEME = "speed of the pretend GPU"
 TIMES_FASTER = 20.0
@@ -22,7 +22,7 @@ _OURS = """
 import time
 from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 quiet_libraries()
 from brimful.simulate.run import simulate
 flags = ["llama-3.1-8b", "--gpus", "h200", "--precision", "bf16", "--seq-len", "4096"]

@@ -24,8 +24,8 @@ from brimful.cli.main import parser_of
 from brimful.cli.searching import search
 from brimful.errors import BrimfulError
 from brimful.models.config import load_model
-from brimful.plan import Plan, write_yaml
 from brimful.search.budget import Budget
+from brimful.values.plan import Plan, write_yaml
 
 MODELS = (
     "llama-3.1-8b", "qwen3-8b", "mistral-7b-v0.3", "olmo-2-7b", "gemma-2-9b", "qwen2.5-7b",
@@ -45,8 +45,8 @@ _IMPORTS = """
 import sys
 from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
-from brimful.quick_imports import own_process, quick_imports
-from brimful.quiet import quiet_libraries
+from brimful.process.quick_imports import own_process, quick_imports
+from brimful.process.library_output import quiet_libraries
 
 own_process()
 quiet_libraries()

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
+from brimful.process.versions import versions
 from brimful.units import format_seconds
-from brimful.versions import versions
 
 SPEED_SCHEMA = "brimful.speed/1"
 BRIMFUL = [sys.executable, "-m", "brimful"]
@@ -50,7 +50,7 @@ _SIMULATE = f"""
 import time
 from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 quiet_libraries()
 from brimful.simulate.run import simulate
 job = asked(parser_of("simulate").parse_args({JOB!r}))
@@ -62,10 +62,10 @@ _RANK_CLASS = f"""
 import time
 from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 quiet_libraries()
 from brimful.simulate.run import simulate
-from brimful.strategy import stage_rank
+from brimful.values.strategy import stage_rank
 job = asked(parser_of("simulate").parse_args({[*ON_1024, *ROW]!r}))
 start_s = time.perf_counter()
 simulate(*job, rank=stage_rank(job[2], PLACE))
@@ -74,7 +74,7 @@ print(time.perf_counter() - start_s)
 _SEARCH = """
 import time
 from brimful.hardware.gpus import load_cluster
-from brimful.job import plain_job
+from brimful.values.job import plain_job
 from brimful.models.config import load_model
 from brimful.search.solve import tabulate
 from brimful.search.space import Pins, grids

@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import Any
 
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 quiet_libraries()
 

@@ -33,7 +33,7 @@ from scoreboard import (  # noqa: E402
 from scoreboard_plot import board_svg  # noqa: E402
 
 from brimful.errors import InputError  # noqa: E402
-from brimful.files import write_text  # noqa: E402
+from brimful.files.writing import write_text  # noqa: E402
 
 PAGE = HERE / "accuracy.md"
 PLOTS = HERE / "accuracy"

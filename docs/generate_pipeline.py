@@ -15,7 +15,7 @@ from group import Turn, answers  # noqa: E402
 
 from brimful.cost.pipeline_orders import Operation  # noqa: E402
 from brimful.cost.pipeline_replay import Done, replay  # noqa: E402
-from brimful.files import write_text  # noqa: E402
+from brimful.files.writing import write_text  # noqa: E402
 from brimful.report.pipeline_chart import chart_svg  # noqa: E402
 
 DEVICES = 4

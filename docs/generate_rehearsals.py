@@ -23,8 +23,8 @@ from rehearsal_rows import (  # noqa: E402
     Rehearsed,
 )
 
-from brimful.strategy import Strategy, data_parallel, num_micro_batches  # noqa: E402
 from brimful.units import GIB  # noqa: E402
+from brimful.values.strategy import Strategy, data_parallel, num_micro_batches  # noqa: E402
 
 PAGE = HERE / "rehearsals.md"
 WIDTH = 100

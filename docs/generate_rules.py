@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Precision, plain_job
 from brimful.models.config import load_model
 from brimful.report.rules import markdown, summary, verdict_table
 from brimful.rules.base import Checked
 from brimful.rules.subject import Subject, plain_strategy
 from brimful.rules.table import check_rules
+from brimful.values.job import Precision, plain_job
 
 PAGE = Path(__file__).parent / "rules-of-thumb.md"
 

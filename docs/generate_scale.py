@@ -24,13 +24,13 @@ from scale_plot import Area, Point, Row, mfu_of, scale_svg  # noqa: E402
 from scale_rows import ExpertScaleRow, ScaleRow  # noqa: E402
 
 from brimful.cost.speed import step_flops  # noqa: E402
-from brimful.files import write_text  # noqa: E402
+from brimful.files.writing import write_text  # noqa: E402
 from brimful.hardware.cluster import matrix_rate  # noqa: E402
-from brimful.job import Job  # noqa: E402
 from brimful.published.express import Unexpressed, express  # noqa: E402
 from brimful.published.rows import published_runs  # noqa: E402
-from brimful.strategy import Strategy  # noqa: E402
 from brimful.units import GIB  # noqa: E402
+from brimful.values.job import Job  # noqa: E402
+from brimful.values.strategy import Strategy  # noqa: E402
 
 PAGE, PLOT = HERE / "scale.md", HERE / "scale" / "efficiency.svg"
 WORDS = frozenset({"plan", "beside", "limit"})

@@ -21,10 +21,10 @@ sys.path[:0] = [str(HERE), str(VALIDATION)]
 from page_parts import table  # noqa: E402
 from scoreboard import Document, measured  # noqa: E402
 
-from brimful.escaping import json_text  # noqa: E402
-from brimful.files import write_text  # noqa: E402
+from brimful.files.writing import write_text  # noqa: E402
 from brimful.published.rows import split_of  # noqa: E402
 from brimful.published.scoreboard import p90  # noqa: E402
+from brimful.text.escaping import json_text  # noqa: E402
 
 BEGIN, END = "<!-- trust: begin -->\n", "<!-- trust: end -->\n"
 _TINY = 1e-5

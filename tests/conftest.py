@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 
 import processes
-from brimful import child_process
+from brimful.process import child as child_process
 from few_cases import chosen, named
 
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,7 +1,7 @@
 """Tiny decoders of other kinds than in ``samples``: experts, caps, windows, sinks, latents."""
 
-from brimful.job import Adapter
 from brimful.models.config import read_config
+from brimful.values.job import Adapter
 from samples import make_job
 
 COMMON = {

@@ -3,9 +3,9 @@
 import torch
 
 from brimful.build.batch import IGNORE_INDEX, Batch
-from brimful.job import plain_job
 from brimful.models.config import default_task, read_config
 from brimful.models.module import read_factory
+from brimful.values.job import plain_job
 
 SHAPE = {"d_model": 32, "d_kv": 8, "d_ff": 80, "num_heads": 4, "vocab_size": 97}
 CONFIGS = {

@@ -1,6 +1,6 @@
 """Tiny preference jobs and pairs of answers that the tests of many packages share."""
 
-from brimful.job import Preference
+from brimful.values.job import Preference
 from samples import make_adapter, make_job
 
 PREFERENCE = Preference(beta=0.1, label_smoothing=0.0)

@@ -3,7 +3,7 @@
 from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
 from brimful.export.read_source import model_of, read_source
-from brimful.plan import PLAN_SCHEMA, Plan
+from brimful.values.plan import PLAN_SCHEMA, Plan
 
 MODEL = "qwen2.5-0.5b"
 NUM_LAYERS = 24

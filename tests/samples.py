@@ -1,9 +1,9 @@
 """Tiny jobs, strategies and clusters that the tests of many packages share."""
 
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
-from brimful.job import Adapter, plain_job
 from brimful.models.config import read_config
-from brimful.strategy import Strategy
+from brimful.values.job import Adapter, plain_job
+from brimful.values.strategy import Strategy
 
 TINY_LLAMA = {
     "model_type": "llama",

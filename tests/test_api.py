@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
@@ -43,14 +44,22 @@ def test_markup_that_was_given_is_escaped():
 
 
 def test_modules_of_the_verbs_names_stay_modules():
-    import brimful.plan as module
-    from brimful.plan import Plan
+    import brimful.simulate as module
+    from brimful.simulate.run import simulate
 
-    assert brimful.plan is module
-    assert module.Plan is Plan
+    assert brimful.simulate is module
+    assert module.run.simulate is simulate
     assert callable(brimful.simulate)
     assert callable(brimful.train)
-    assert {"estimate", "plan", "shop", "pretend"} <= set(dir(brimful))
+    assert {"estimate", "plan", "shop", "pretend", "Plan"} <= set(dir(brimful))
+
+
+def test_values_are_named_beside_the_verbs():
+    from brimful import Cluster, Job, Plan, Strategy
+
+    assert {"job": Job, "cluster": Cluster, "strategy": Strategy}.items() <= get_type_hints(
+        Plan
+    ).items()
 
 
 def test_a_list_and_a_switch_are_the_flags_of_that_name():

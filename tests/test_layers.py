@@ -12,40 +12,29 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     (
         "errors",
-        "escaping",
-        "terminal",
         "units",
+        "text",
+        "process",
         "files",
-        "versions",
-        "traced_files",
-        "identity",
-        "quiet",
-        "quick_imports",
-        "child_process",
-        "mismatch",
-        "yaml_loader",
         "techniques",
         "allocator",
     ),
     ("models",),
     (
-        "job",
-        "quantization",
-        "nouns",
-        "exact",
-        "expert_split",
-        "fused_kernels",
-        "tensor_split",
-        "pipeline_split",
-        "offload",
-        "strategy",
+        "values.job",
+        "values.strategy",
+        "values.task_words",
+        "techniques.exact",
+        "techniques.fused_kernels",
+        "techniques.kernel_support",
+        "techniques.offload",
+        "techniques.parallel",
+        "techniques.quantization",
         "build.deepspeed.config",  # DeepSpeed's JSON, of which formulas ask the sizes too
-        "routing",
-        "kernel_support",
         "hardware.cluster",
     ),
     ("models.config", "models.resized", "models.kernels", "models.targets", "hardware"),
-    ("plan", "rungs", "timeline", "unknown_memory", "run_files", "expert_load", "takeover_words"),
+    ("values",),
     ("cost", "programs.base"),
     ("megatron",),
     ("search",),
@@ -60,17 +49,19 @@ LAYERS = (
     ("measure",),
     ("launch",),
     ("compare",),
-    ("verdict",),
+    ("measure.verdict",),
     ("show",),
     ("report",),
     ("export",),
     ("watch",),
     ("cli", "__main__", "api", "web"),
 )
-"""Values that others are made of come before the package that reads them from files."""
-PLANNING = ("", ".models.config", ".hardware.gpus", ".hardware.probe", ".plan", ".verdict",
-            ".cost.estimate", ".search.solve", ".search.holding", ".search.explain", ".rules.table",
-            ".report.text", ".published.scoreboard", ".report.validate")  # fmt: skip
+"""Values that others are made of come before the package that reads them from files; what is asked
+of a technique before a job is one, the optimizers' records, before what is asked of both."""
+PLANNING = ("", ".models.config", ".hardware.gpus", ".hardware.probe", ".values.plan",
+            ".measure.verdict", ".cost.estimate", ".search.solve", ".search.holding",
+            ".search.explain", ".rules.table", ".report.text", ".published.scoreboard",
+            ".report.validate")  # fmt: skip
 
 
 def module_name(path):

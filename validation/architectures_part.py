@@ -42,12 +42,12 @@ from brimful.cost.own_programs import needs_of
 from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
 from brimful.errors import BrimfulError
-from brimful.job import Adapter, plain_job
+from brimful.files.traced import source_hash
 from brimful.models.config import default_task, read_config
 from brimful.models.kernels import left_out
 from brimful.models.spec import ModelSpec
-from brimful.strategy import Attention, Strategy, world_size
-from brimful.traced_files import source_hash
+from brimful.values.job import Adapter, plain_job
+from brimful.values.strategy import Attention, Strategy, world_size
 
 MOST_BLOCKS = 12
 LIMIT_S = 90
@@ -327,7 +327,7 @@ def summarize(rows: list[ArchitectureRow]) -> Summary:
 
 
 if __name__ == "__main__":
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     found = run(seed=int(sys.argv[1]) if len(sys.argv) > 1 else 0, quick=False)

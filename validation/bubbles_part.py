@@ -15,7 +15,7 @@ from parallel_part import size_of, tiny_job
 
 from brimful.cost.pipeline_orders import Operation
 from brimful.cost.pipeline_replay import Replay, replay
-from brimful.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy, check_strategy
 
 BAR = 0.1
 SECONDS = (0.8, 1.6)

@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 Kernels = Literal["cpu", "cuda"]
 

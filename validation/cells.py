@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from brimful.cost.profiles import is_shipped
 from brimful.cost.programs import HALF, TRACED_AS, Program, Tuning
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import (
+from brimful.models.architectures import ARCHITECTURES
+from brimful.models.config import read_config
+from brimful.models.spec import ModelSpec
+from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import (
     SCALED,
     Adapter,
     Base,
@@ -28,11 +32,7 @@ from brimful.job import (
     Precision,
     plain_job,
 )
-from brimful.models.architectures import ARCHITECTURES
-from brimful.models.config import read_config
-from brimful.models.spec import ModelSpec
-from brimful.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
 
 Cell = dict[str, str]
 FACTORS = {

@@ -18,10 +18,10 @@ from deepspeed_site import deepspeed_site, run_group, version_at
 from evidence import Summary, describe_case, relative, spread_of
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import Job, check_job, plain_job
 from brimful.models.config import read_config
-from brimful.strategy import Strategy, check_strategy, default_accumulate
 from brimful.units import format_bytes
+from brimful.values.job import Job, check_job, plain_job
+from brimful.values.strategy import Strategy, check_strategy, default_accumulate
 
 NUM_PROCESSES = 2
 NUM_STEPS = 5

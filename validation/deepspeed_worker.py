@@ -17,7 +17,7 @@ import msgspec
 from cases import Case
 from deepspeed_asks import Ask, Told
 
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 quiet_libraries()
 
@@ -33,9 +33,9 @@ from brimful.build.parallel.place import own_part  # noqa: E402
 from brimful.build.precision import PARAMETER_DTYPE  # noqa: E402
 from brimful.build.program import Program  # noqa: E402
 from brimful.build.step import evaluate, train_step  # noqa: E402
-from brimful.job import Job  # noqa: E402
 from brimful.measure.meter import CpuMeter  # noqa: E402
-from brimful.strategy import num_micro_batches  # noqa: E402
+from brimful.values.job import Job  # noqa: E402
+from brimful.values.strategy import num_micro_batches  # noqa: E402
 
 NUM_METERED_STEPS = 2
 _CPU = torch.device("cpu")

@@ -13,12 +13,12 @@ from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
 from brimful.build.program import Program
 from brimful.build.tasks.dpo import first_scores
-from brimful.job import Adapter, Job, Preference, check_job, plain_job
 from brimful.models.config import read_config
-from brimful.strategy import Reference, Strategy, check_strategy
 from brimful.train.data.batches import START
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import plain_source
+from brimful.values.job import Adapter, Job, Preference, check_job, plain_job
+from brimful.values.strategy import Reference, Strategy, check_strategy
 
 BETA = 0.1
 SMOOTHINGS = (0.0, 0.1)

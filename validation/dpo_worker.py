@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from cases import Case
 
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 quiet_libraries()
 warnings.simplefilter("ignore")

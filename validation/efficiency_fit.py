@@ -18,10 +18,10 @@ from brimful.cost import efficiency
 from brimful.cost.efficiency import Efficiency, generations
 from brimful.cost.estimate import estimate
 from brimful.hardware.devices import gpus
-from brimful.job import FP8
 from brimful.published.express import FLOAT8, Expressed, express
 from brimful.published.predict import Predicted, predict
 from brimful.published.rows import PublishedRun, runs_of
+from brimful.values.job import FP8
 
 SHARES = (-0.06, -0.03, 0.0, 0.03, 0.06)
 WIDTHS = TOKENS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)

@@ -31,12 +31,12 @@ from soak_rows import SoakRow
 from technique_rows import TechniqueRow
 
 from brimful.errors import FileFormatError
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.hardware.calibration import Calibration
-from brimful.plan import MemoryItem
 from brimful.published.compare import Compared
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
-from brimful.strategy import Strategy, num_micro_batches, world_size
+from brimful.values.plan import MemoryItem
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 EVIDENCE_SCHEMA = "brimful.evidence/1"
 _STATES = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE})

@@ -25,10 +25,10 @@ from small_llama import SMALL_LLAMA
 from brimful.errors import RunError, UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Exported
-from brimful.job import check_job, plain_job
 from brimful.models.config import read_config
-from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.strategy import Strategy, check_strategy, num_micro_batches, world_size
+from brimful.values.job import check_job, plain_job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.strategy import Strategy, check_strategy, num_micro_batches, world_size
 
 LOSS_BAR = 1e-5
 NUM_STEPS = 3

@@ -5,8 +5,8 @@ from typing import Any
 from exporters_plans import AC
 
 from brimful.export.adapters import model_name
-from brimful.plan import Plan
-from brimful.strategy import gathers, num_micro_batches
+from brimful.values.plan import Plan
+from brimful.values.strategy import gathers, num_micro_batches
 
 _BITS = {"nf4": 4, "nf4-double": 4, "llm-int8": 8}
 

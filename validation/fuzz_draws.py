@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from brimful.cli.main import parser_of
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Optimizer, Precision, Schedule, plain_job
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import load_model
 from brimful.models.registry import registry
-from brimful.plan import to_yaml
 from brimful.search.solve import solve
 from brimful.search.space import Pins
+from brimful.values.job import Optimizer, Precision, Schedule, plain_job
+from brimful.values.plan import to_yaml
 
 ROOT = Path(__file__).parents[1]
 MODELS = ("gpt2", "tinyllama-1.1b", "llama-3.1-8b", "llama-3.1-70b", "gemma-2-2b", "qwen3-0.6b",

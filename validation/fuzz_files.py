@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from brimful.hardware.calibration import CALIBRATION_SCHEMA, calibration_path
 from brimful.hardware.cluster import Device
 from brimful.hardware.probe import probe_local
-from brimful.versions import versions
+from brimful.process.versions import versions
 
 
 def _yaml(value: Any) -> bytes:

@@ -33,7 +33,7 @@ from unittest import mock
 
 import msgspec
 
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 quiet_libraries()
 
@@ -69,8 +69,9 @@ _LOCAL = Device(
 _HOST_BYTES = 32 * 2**30
 _DATA = ("profiles", "eval_profiles", "models", "gpus", "links", "prices", "workspaces")
 _DOCUMENTS = (
-    "brimful.plan:Plan", "brimful.run_files:DataSummary", "brimful.rungs:Simulation",
-    "brimful.rungs:Measurement", "brimful.verdict:Verdict", "brimful.search.record:SearchRecord",
+    "brimful.values.plan:Plan", "brimful.values.run_files:DataSummary",
+    "brimful.values.results:Simulation", "brimful.values.results:Measurement",
+    "brimful.measure.verdict:Verdict", "brimful.search.record:SearchRecord",
     "brimful.hardware.calibration:Calibration", "brimful.cost.money:Prices",
     "brimful.cost.profiles:Profile", "brimful.doctor.examination:Examination",
     "brimful.compare.record:Comparison",

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 from cases import Case
 
-from brimful.run_files import ExpertRow
-from brimful.rungs import Collective
+from brimful.values.results import Collective
+from brimful.values.run_files import ExpertRow
 
 HERE = Path(__file__).parent
 _TIMEOUT_S = 3600

@@ -3,7 +3,7 @@
 import msgspec
 from cases import Case
 
-from brimful.rungs import Collective
+from brimful.values.results import Collective
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 quiet_libraries()
 
@@ -32,13 +32,13 @@ from brimful.build.step import train_step  # noqa: E402
 from brimful.measure.collectives import watched_collectives  # noqa: E402
 from brimful.measure.meter import CpuMeter  # noqa: E402
 from brimful.measure.reading import Reading  # noqa: E402
-from brimful.plan import PLAN_SCHEMA, Plan  # noqa: E402
-from brimful.rungs import Collective  # noqa: E402
-from brimful.strategy import Strategy  # noqa: E402
 from brimful.train.checkpoint import Progress, load_checkpoint, save_checkpoint  # noqa: E402
 from brimful.train.data.batches import START  # noqa: E402
 from brimful.train.expert_watch import ExpertWatch  # noqa: E402
 from brimful.train.world import of_all  # noqa: E402
+from brimful.values.plan import PLAN_SCHEMA, Plan  # noqa: E402
+from brimful.values.results import Collective  # noqa: E402
+from brimful.values.strategy import Strategy  # noqa: E402
 
 from cases import Case  # noqa: E402  # isort: skip
 

@@ -3,7 +3,7 @@
 import msgspec
 from cases import Case
 
-from brimful.plan import Word
+from brimful.values.plan import Word
 
 
 class ReservedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

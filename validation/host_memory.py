@@ -19,13 +19,13 @@ from provenance import Watch, provenance
 
 from brimful.cost.estimate import estimate
 from brimful.cost.host import HAND_OVER, STEPS, SaveMode
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job, plain_job
 from brimful.models.config import read_config
-from brimful.plan import PLAN_SCHEMA, HostMemory, Plan, read_plan, write_yaml
-from brimful.rungs import LOAD, RESUME, SAVE
-from brimful.strategy import Strategy
+from brimful.values.job import Job, plain_job
+from brimful.values.plan import PLAN_SCHEMA, HostMemory, Plan, read_plan, write_yaml
+from brimful.values.results import LOAD, RESUME, SAVE
+from brimful.values.strategy import Strategy
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = "brimful.host-memory/1"
@@ -189,7 +189,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 def work(request: Request) -> Measured:
     """Run a plan and watch it."""
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     from brimful.train.loop import train

@@ -26,12 +26,12 @@ from provenance import ROOT
 from sampler import cluster_of, job_of
 
 from brimful.cost.estimate import estimate_or_none
-from brimful.job import Adapter, Job, LossScale
 from brimful.models.config import read_config
-from brimful.plan import PLAN_SCHEMA, Plan, write_yaml
-from brimful.run_files import CHECKPOINTS, METRICS_FILE, MODEL, TOKENS, Row, TrainRow
-from brimful.strategy import Strategy
 from brimful.train.checkpoint import is_sound, list_checkpoints
+from brimful.values.job import Adapter, Job, LossScale
+from brimful.values.plan import PLAN_SCHEMA, Plan, write_yaml
+from brimful.values.run_files import CHECKPOINTS, METRICS_FILE, MODEL, TOKENS, Row, TrainRow
+from brimful.values.strategy import Strategy
 
 NUM_KILLS, NUM_QUICK_KILLS = 50, 3
 LEAST_SAVING = 15

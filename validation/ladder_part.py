@@ -23,17 +23,17 @@ from safetensors.torch import load_file
 
 from brimful.build import phases
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Adapter, Job, plain_job
 from brimful.launch.alone import run_alone
 from brimful.launch.local import Group, launch
 from brimful.models.config import read_config
-from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.report.run_folder import RunFolder, read_run_folder
 from brimful.simulate.ladder import next_plan
 from brimful.simulate.run import simulate
-from brimful.strategy import Strategy, world_size
 from brimful.train.observers import PlainObserver
 from brimful.train.settings import RunSettings, plain_settings
+from brimful.values.job import Adapter, Job, plain_job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.strategy import Strategy, world_size
 
 BAR = 1e-5
 LIMIT = "limit"

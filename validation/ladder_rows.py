@@ -3,7 +3,7 @@
 import msgspec
 from cases import Case
 
-from brimful.run_files import TakeoverRow
+from brimful.values.run_files import TakeoverRow
 
 
 class LadderRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

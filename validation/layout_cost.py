@@ -21,9 +21,9 @@ from brimful.cost.speed import speed_of
 from brimful.cost.step import family_work, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_of
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.pipeline_split import blocks_of_stages, stages_of_device
-from brimful.strategy import (
+from brimful.techniques.parallel.stages import blocks_of_stages, stages_of_device
+from brimful.values.job import Job
+from brimful.values.strategy import (
     Strategy,
     data_parallel,
     is_selective,

@@ -19,9 +19,9 @@ from evidence import Summary, relative
 from group_rows import LostRow
 from progress import shown
 
-from brimful.files import write_bytes
-from brimful.run_files import CHECKPOINTS, METRICS_FILE, Row, TrainRow
+from brimful.files.writing import write_bytes
 from brimful.train.checkpoint import list_checkpoints
+from brimful.values.run_files import CHECKPOINTS, METRICS_FILE, Row, TrainRow
 
 NUM_WORKERS = 4
 NUM_KILLS, NUM_QUICK_KILLS = 30, 1

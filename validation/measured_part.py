@@ -17,9 +17,9 @@ from sampler import FACTORS, Drawn, Range, Shapes, cluster_of, draw_cases
 from worker import meter
 
 from brimful.cost.estimate import estimate
-from brimful.plan import Estimate
 from brimful.simulate.run import simulate
 from brimful.units import MIB
+from brimful.values.plan import Estimate
 
 NUM_CASES, NUM_QUICK_CASES = 44, 2
 LEAST_PEAK_BYTES, MOST_PEAK_BYTES = 256 * MIB, 1536 * MIB

@@ -13,13 +13,13 @@ from rehearsal_rows import MixturePlace, MixtureRow, SearchedPlan
 from brimful.cost.formula import missing_formula
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job, plain_job
 from brimful.models.config import load_model
-from brimful.routing import BALANCED, Routing, worst
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.simulate.run import simulate
-from brimful.strategy import Strategy, check_strategy, stage_rank
+from brimful.techniques.parallel.routing import BALANCED, Routing, worst
+from brimful.values.job import Job, plain_job
+from brimful.values.strategy import Strategy, check_strategy, stage_rank
 
 NUM_QUICK_LAYOUTS = 1
 

@@ -26,13 +26,13 @@ from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.estimate import estimate_or_none
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job, Optimizer, plain_job
 from brimful.models.config import load_model, parameter_count, read_config
 from brimful.models.spec import ModelSpec
-from brimful.rungs import OPTIMIZER_STATE, PARAMETERS, Simulation
 from brimful.simulate.run import simulate
-from brimful.strategy import Strategy, check_strategy
 from brimful.units import GIB
+from brimful.values.job import Job, Optimizer, plain_job
+from brimful.values.results import OPTIMIZER_STATE, PARAMETERS, Simulation
+from brimful.values.strategy import Strategy, check_strategy
 
 SEQ_LEN, CHUNKS = 4096, 8
 HOST_RESERVE_BYTES = 8 * GIB

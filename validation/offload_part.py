@@ -13,11 +13,11 @@ from sampler import cluster_of
 from worker import meter
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import Job, check_job, plain_job
 from brimful.models.config import read_config
 from brimful.simulate.run import simulate
-from brimful.strategy import Strategy, check_strategy, num_micro_batches
 from brimful.units import MIB
+from brimful.values.job import Job, check_job, plain_job
+from brimful.values.strategy import Strategy, check_strategy, num_micro_batches
 
 NUM_CASES, NUM_QUICK_CASES = 44, 2
 SHARE_BAR, BYTES_BAR = 0.005, MIB

@@ -16,9 +16,9 @@ from parity_part import ADAPTER, CONFIGS
 from parity_summary import LOSS_BAR, NORM_BAR, farthest, parity_summary
 
 from brimful.errors import BrimfulError
-from brimful.job import Base, Job, check_job, plain_job
 from brimful.models.config import read_config
-from brimful.strategy import Strategy, check_strategy, data_parallel, world_size
+from brimful.values.job import Base, Job, check_job, plain_job
+from brimful.values.strategy import Strategy, check_strategy, data_parallel, world_size
 
 NUM_STEPS = 5
 SEQ_LEN = 24

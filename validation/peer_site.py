@@ -13,14 +13,14 @@ import torch
 from cases import Case
 
 from brimful.build.assemble import build_program
-from brimful.files import cache_dir
-from brimful.job import Job
-from brimful.run_files import TOKENS
-from brimful.strategy import Strategy
+from brimful.files.writing import cache_dir
 from brimful.train.adapter_export import export_adapters
 from brimful.train.data.batches import START
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import DataSource, as_source
+from brimful.values.job import Job
+from brimful.values.run_files import TOKENS
+from brimful.values.strategy import Strategy
 
 WEIGHTS, ADAPTERS, ROWS = "weights", "adapters", "rows.npy"
 _PLAINEST = Strategy(

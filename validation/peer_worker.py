@@ -20,8 +20,8 @@ from typing import Any, Literal
 import msgspec
 from cases import Case
 
-from brimful.quiet import quiet_libraries
-from brimful.strategy import num_micro_batches
+from brimful.process.library_output import quiet_libraries
+from brimful.values.strategy import num_micro_batches
 
 NUM_WARM_STEPS = 2
 """The first makes the optimizer's state, the second is the first with it."""
@@ -194,10 +194,10 @@ def _ours(request: Request, folder: Path) -> Answer:
     from sampler import cluster_of
 
     from brimful.cost.estimate import estimate_or_none
-    from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.train.loop import train
     from brimful.train.metering import NullMeter
     from brimful.train.settings import plain_settings
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     case, cluster = request.case, cluster_of("cpu")
     plan = Plan(

@@ -29,12 +29,12 @@ from brimful.errors import RunError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.probe import probe_local
-from brimful.job import Adapter, Job, check_job, plain_job
 from brimful.models.config import read_config
 from brimful.search.solve import solve
 from brimful.search.space import Pins, micro_batches
-from brimful.strategy import Strategy, check_strategy
 from brimful.units import MIB, format_bytes
+from brimful.values.job import Adapter, Job, check_job, plain_job
+from brimful.values.strategy import Strategy, check_strategy
 
 SPEED_BAR, PEAK_BAR = 0.97, 1.02
 LOSS_BAR = {"fp32": 1e-4, "bf16-mixed": 1e-2}

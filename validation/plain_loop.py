@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from brimful.build.batch import IGNORE_INDEX
-from brimful.job import Job
+from brimful.values.job import Job
 
 _CLASSES = {
     "causal-lm": AutoModelForCausalLM,

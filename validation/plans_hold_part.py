@@ -18,9 +18,9 @@ from brimful.cli.main import parser_of
 from brimful.cli.searching import search
 from brimful.errors import BrimfulError
 from brimful.models.config import load_model
-from brimful.plan import Plan
 from brimful.search.budget import Budget
 from brimful.simulate.run import simulate_recorded
+from brimful.values.plan import Plan
 
 NUM_PLANS, NUM_QUICK_PLANS = 200, 2
 """Said to fit, in all."""

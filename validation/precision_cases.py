@@ -14,10 +14,10 @@ from brimful.build.batch import count_targets
 from brimful.build.parallel.place import own_part
 from brimful.build.program import Program
 from brimful.doctor.program import PlainStep
-from brimful.job import SCALED, Job, LossScale, check_job, plain_job
 from brimful.models.config import load_model, read_config
 from brimful.models.kernels import attentions_of
-from brimful.strategy import Strategy, check_strategy, data_parallel
+from brimful.values.job import SCALED, Job, LossScale, check_job, plain_job
+from brimful.values.strategy import Strategy, check_strategy, data_parallel
 
 NUM_STEPS, SEQ_LEN = 6, 24
 RATE = 1e-3

@@ -25,7 +25,7 @@ from precision_shares import worst_errors
 from progress import shown
 
 from brimful.doctor.findings import Finding
-from brimful.strategy import world_size
+from brimful.values.strategy import world_size
 
 SHARE_BAR = 1e-6
 _LAYER, _BLOCK = "model.layers.1.mlp.down_proj", "transformer.h.1.attn.c_proj"

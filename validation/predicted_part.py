@@ -34,8 +34,8 @@ from sampler import (
 from side_by_side import answered
 
 from brimful.cost.estimate import estimate
-from brimful.rungs import Simulation
 from brimful.simulate.run import simulate
+from brimful.values.results import Simulation
 
 NAME = "predicted vs simulated"
 NUM_CASES, NUM_QUICK_CASES = 300, 3

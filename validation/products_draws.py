@@ -17,17 +17,17 @@ from evidence import Refusal
 from sampler import Range, cluster_for
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import Job, Preference, check_job
-from brimful.kernel_support import Place, why_not_simulated
 from brimful.models.config import default_task, experts_of, read_config
 from brimful.models.spec import ModelSpec
-from brimful.strategy import (
+from brimful.techniques.kernel_support import Place, why_not_simulated
+from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import Job, Preference, check_job
+from brimful.values.strategy import (
     Strategy,
     check_strategy,
     default_reference,
     world_size,
 )
-from brimful.techniques.optimizers import OPTIMIZERS
 
 HEAD_DIM = 64
 NUM_HEADS, VOCAB = Range(4, 128), Range(8_000, 260_000)

@@ -33,8 +33,8 @@ from sampler import cluster_for
 import brimful
 from brimful.cost.estimate import estimate
 from brimful.errors import BrimfulError
-from brimful.strategy import world_size
-from brimful.traced_files import source_hash
+from brimful.files.traced import source_hash
+from brimful.values.strategy import world_size
 
 NUM_PRODUCTS, NUM_QUICK = 400, 3
 LIMIT_S = 240
@@ -182,7 +182,7 @@ def _line(row: ProductRow) -> str:
 
 
 if __name__ == "__main__":
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     seed, num = map(int, sys.argv[1:3])

@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from brimful.quiet import quiet_libraries
-from brimful.versions import versions
+from brimful.process.library_output import quiet_libraries
+from brimful.process.versions import versions
 
 quiet_libraries()
 

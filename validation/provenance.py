@@ -14,7 +14,7 @@ import torch
 from evidence import Machine, Provenance
 
 from brimful.hardware.probe import host_ram_bytes, probe_local
-from brimful.versions import versions
+from brimful.process.versions import versions
 
 ROOT = Path(__file__).parents[1]
 _NO_INPUTS = (":(exclude)validation/*.json", ":(exclude)validation/README.md")

@@ -31,12 +31,9 @@ from small_llama import SMALL_LLAMA
 from brimful.build.assemble import build_program
 from brimful.build.step import evaluate
 from brimful.cost.estimate import estimate_or_none
-from brimful.files import cache_dir
-from brimful.job import Adapter, Job, check_job, plain_job
+from brimful.files.writing import cache_dir
 from brimful.models.config import read_config
-from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.run_files import MODEL, TOKENS
-from brimful.strategy import Strategy, check_strategy
+from brimful.process.versions import versions
 from brimful.train.data.corpus import fingerprint, load_corpus
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import as_source
@@ -45,7 +42,10 @@ from brimful.train.loop import train
 from brimful.train.metering import NullMeter
 from brimful.train.observers import PlainObserver
 from brimful.train.settings import plain_settings
-from brimful.versions import versions
+from brimful.values.job import Adapter, Job, check_job, plain_job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.run_files import MODEL, TOKENS
+from brimful.values.strategy import Strategy, check_strategy
 
 GAP_BAR = 0.02
 NUM_SEEDS = 3

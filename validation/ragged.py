@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from brimful.build.batch import IGNORE_INDEX, Batch
-from brimful.job import Job
+from brimful.values.job import Job
 
 NUM_LABELS = 3
 PER_ROW = 2

@@ -12,11 +12,11 @@ from parity_part import ADAPTER
 from progress import shown
 from sampler import cluster_of
 
-from brimful.job import Base, check_job, plain_job
 from brimful.models.config import read_config
-from brimful.routing import Routing
 from brimful.simulate.run import simulate
-from brimful.strategy import Strategy, check_strategy, gathers, world_size
+from brimful.techniques.parallel.routing import Routing
+from brimful.values.job import Base, check_job, plain_job
+from brimful.values.strategy import Strategy, check_strategy, gathers, world_size
 
 BAR = 0.01
 _MODELS: dict[str, dict[str, Any]] = {

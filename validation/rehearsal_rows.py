@@ -3,8 +3,8 @@
 import msgspec
 from cases import Case
 
-from brimful.plan import MemoryItem
-from brimful.strategy import Strategy
+from brimful.values.plan import MemoryItem
+from brimful.values.strategy import Strategy
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

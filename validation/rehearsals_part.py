@@ -14,13 +14,13 @@ from rehearsal_rows import Place, Published, RehearsalRow, Rehearsed
 
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job, Precision, plain_job
 from brimful.models.config import load_model
-from brimful.pipeline_split import blocks_of_stages, stages_of_device
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.simulate.run import simulate
-from brimful.strategy import (
+from brimful.techniques.parallel.stages import blocks_of_stages, stages_of_device
+from brimful.values.job import Job, Precision, plain_job
+from brimful.values.strategy import (
     Strategy,
     check_strategy,
     num_micro_batches,

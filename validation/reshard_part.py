@@ -14,8 +14,8 @@ from parallel_part import tiny_job
 from parity_part import ADAPTER
 from parity_summary import LOSS_BAR, NORM_BAR, farthest, parity_summary
 
-from brimful.job import Job
-from brimful.strategy import Strategy, check_strategy, world_size
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, check_strategy, world_size
 
 NUM_BEFORE, NUM_AFTER = 3, 2
 NUM_QUICK_PAIRS = 2

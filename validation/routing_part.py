@@ -16,11 +16,11 @@ from progress import shown
 from ranks_part import PLAIN, case_of
 from sampler import cluster_of
 
-from brimful.expert_load import loads_of
 from brimful.models.config import experts_of
-from brimful.routing import Routing
 from brimful.simulate.run import simulate
-from brimful.strategy import Strategy, world_size
+from brimful.techniques.parallel.routing import Routing
+from brimful.train.expert_load import loads_of
+from brimful.values.strategy import Strategy, world_size
 
 BAR = 0.01
 NUM_READINGS = 2

@@ -34,11 +34,11 @@ from brimful.cost.programs import HALF, is_written_out
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Base, Job, check_job
 from brimful.models.config import load_model, read_config, registry
 from brimful.models.spec import ModelSpec
-from brimful.plan import Estimate
-from brimful.strategy import (
+from brimful.values.job import Base, Job, check_job
+from brimful.values.plan import Estimate
+from brimful.values.strategy import (
     Recompute,
     Strategy,
     check_strategy,

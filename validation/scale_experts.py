@@ -21,17 +21,17 @@ from brimful.cost.recipes import RECIPES
 from brimful.cost.shards import computed_bytes
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.hardware.cluster import Cluster, matrix_rate
-from brimful.job import Job
 from brimful.models.config import layout_of, read_config
 from brimful.models.layout import num_elements, parts
 from brimful.models.mixtures import known_experts
 from brimful.models.spec import ModelSpec
-from brimful.pipeline_split import blocks_of_stages, stages_of_device
 from brimful.pretend.recording import Recording
 from brimful.simulate.attempt import step_work
 from brimful.simulate.messages import ALL_TO_ALL, collectives_of_step
 from brimful.simulate.run import NUM_STEPS, trace
-from brimful.strategy import (
+from brimful.techniques.parallel.stages import blocks_of_stages, stages_of_device
+from brimful.values.job import Job
+from brimful.values.strategy import (
     Strategy,
     data_parallel,
     num_micro_batches,

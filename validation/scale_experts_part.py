@@ -20,10 +20,10 @@ from brimful.cost.estimate import allocatable_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job
-from brimful.rungs import Simulation
 from brimful.simulate.run import simulate
-from brimful.strategy import Strategy, check_strategy, world_size
+from brimful.values.job import Job
+from brimful.values.results import Simulation
+from brimful.values.strategy import Strategy, check_strategy, world_size
 
 HERE = Path(__file__).parent
 MODEL, REPORTED = scale_ceiling.MODEL, "deepseek-v3, as reported"

@@ -15,12 +15,12 @@ from brimful.cost.speed import step_flops
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job, plain_job
 from brimful.models.config import load_model
-from brimful.plan import Plan
 from brimful.search.solve import solve
 from brimful.search.space import Pins
-from brimful.strategy import Strategy
+from brimful.values.job import Job, plain_job
+from brimful.values.plan import Plan
+from brimful.values.strategy import Strategy
 
 GPU, PER_NODE = "h100-80gb", 8
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")

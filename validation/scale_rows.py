@@ -3,7 +3,7 @@
 import msgspec
 from rehearsal_rows import LayoutCost
 
-from brimful.strategy import Strategy
+from brimful.values.strategy import Strategy
 
 
 class ScaleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

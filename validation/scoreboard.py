@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from brimful.errors import FileFormatError, InputError
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.published.compare import Compared
 from brimful.published.scoreboard import group_by, p90
 

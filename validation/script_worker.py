@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 _TIMEOUT_S = 600
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from brimful.files import write_text
+from brimful.files.writing import write_text
 
 FILES = (
     "_torch_docs.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 from evidence import PARTS, Evidence, Spread, in_all, path_of, read_evidence
 
-from brimful.files import write_text
+from brimful.files.writing import write_text
 
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 _WIDTH = 100

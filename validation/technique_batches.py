@@ -11,8 +11,8 @@ import torch
 
 from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.user_module import take_sample
-from brimful.job import Job
 from brimful.models.bert import num_labels
+from brimful.values.job import Job
 
 DOCUMENTS = 4
 """Of a packed row."""

@@ -16,11 +16,11 @@ from sampler import Cell, pairs_of
 
 from brimful.build.assemble import build_skeleton
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import SCALED, Adapter, Base, LossScale, Task, Upcast, check_job, plain_job
-from brimful.kernel_support import Place, check_attention
 from brimful.models.config import load_model, read_config
 from brimful.models.spec import MODULE, ModelSpec
-from brimful.strategy import Strategy, check_strategy
+from brimful.techniques.kernel_support import Place, check_attention
+from brimful.values.job import SCALED, Adapter, Base, LossScale, Task, Upcast, check_job, plain_job
+from brimful.values.strategy import Strategy, check_strategy
 
 FACTORS: dict[str, tuple[str, ...]] = {
     "architecture": ("llama", "gpt2", "qwen2", "bert", "t5", "switch_transformers", "module"),

@@ -16,7 +16,7 @@ import msgspec
 from cases import Case
 from worker import NUM_WARM_STEPS, Metered
 
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 _LIBRARIES = (
     "brimful.build.assemble",

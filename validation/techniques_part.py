@@ -27,13 +27,13 @@ from technique_rows import ItemRow, TechniqueRow
 from technique_worker import meter, meters
 
 from brimful.cost.estimate import estimate_or_none
-from brimful.job import Job
 from brimful.models.spec import MODULE
-from brimful.plan import MemoryItem
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Simulation
 from brimful.simulate.run import simulate
-from brimful.strategy import num_micro_batches
 from brimful.units import MIB
+from brimful.values.job import Job
+from brimful.values.plan import MemoryItem
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Simulation
+from brimful.values.strategy import num_micro_batches
 
 NUM_QUICK_CASES = 3
 LEAST_PEAK_BYTES, MOST_PEAK_BYTES = 64 * MIB, 1024 * MIB

@@ -18,7 +18,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.hardware.probe import host_ram_bytes, probe_local
 from brimful.measure.calibrate import calibrate
 from brimful.models.config import read_config
-from brimful.strategy import Strategy
+from brimful.values.strategy import Strategy
 
 STEP_BAR = 0.25
 KNOWN_TO = 0.03

@@ -13,8 +13,8 @@ import msgspec
 from evidence import Case
 from median_interval import half_width
 
-from brimful.plan import MemoryItem
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
+from brimful.values.plan import MemoryItem
 
 NUM_WARM_STEPS = 2
 """The first makes the optimizer state, the second is the first with it."""

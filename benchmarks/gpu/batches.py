@@ -7,9 +7,9 @@ get. The others are ragged where the packing leaves padding, as data is.
 import torch
 
 from brimful.build.batch import ANSWER, IGNORE_INDEX, QUESTION, Batch
-from brimful.job import Job
 from brimful.models.bert import num_labels
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 NUM_DOCUMENTS = 4
 """Of a packed row."""

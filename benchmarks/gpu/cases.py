@@ -13,10 +13,10 @@ from rows import Case
 
 from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
-from brimful.job import Job, check_job
 from brimful.models.config import check_model, load_model, read_config
 from brimful.models.spec import ModelSpec
-from brimful.strategy import Strategy, check_strategy
+from brimful.values.job import Job, check_job
+from brimful.values.strategy import Strategy, check_strategy
 
 NUM_METERED_STEPS = 2
 NUM_TIMED_STEPS = 5

@@ -18,11 +18,11 @@ from cases import NUM_METERED_STEPS, NUM_TIMED_STEPS
 from rows import PeerRun
 
 from brimful.errors import RunError
-from brimful.strategy import num_micro_batches
+from brimful.values.strategy import num_micro_batches
 
 if TYPE_CHECKING:
-    from brimful.job import Job
-    from brimful.strategy import Strategy
+    from brimful.values.job import Job
+    from brimful.values.strategy import Strategy
 
 PACKAGES = {"hf": "transformers", "hf-liger": "liger-kernel", "trl": "trl"}
 """What each trainer is made of."""

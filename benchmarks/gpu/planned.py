@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from rows import Case, Simulated
 
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.hardware.cluster import Device
 from brimful.units import GIB
 

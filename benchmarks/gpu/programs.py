@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import machine
 import msgspec
 
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.units import GIB
 
 FOLDER = Path(__file__).with_name("programs")

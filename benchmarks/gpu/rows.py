@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import FileFormatError
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.hardware.cluster import Device
-from brimful.plan import Band, MemoryItem, PhasePeak
+from brimful.values.plan import Band, MemoryItem, PhasePeak
 
 ROW_SCHEMA = "brimful.gpu-row/3"
 FILE_SCHEMA = "brimful.gpu/1"

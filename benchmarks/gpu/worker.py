@@ -20,18 +20,18 @@ from peers import PACKAGES, run_peer
 from rows import Case, Environment, Measured, PeerRun, PhaseCounters, Simulated
 
 from brimful.errors import RunError
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.hardware.cluster import Cluster, Device
-from brimful.plan import PhasePeak
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
+from brimful.values.plan import PhasePeak
 
 if TYPE_CHECKING:
     from brimful.build.batch import Batch
     from brimful.build.program import Program
-    from brimful.job import Job
     from brimful.measure.meter import Meter
     from brimful.pretend.recording import Recording
-    from brimful.strategy import Strategy
+    from brimful.values.job import Job
+    from brimful.values.strategy import Strategy
 
 FUSED_ATTENTION = "aten::_scaled_dot_product_"
 
@@ -83,7 +83,7 @@ def environment(request: Request) -> Environment:
     import psutil
     import torch
 
-    from brimful.versions import versions
+    from brimful.process.versions import versions
 
     has_gpu = request.device.kernels == "cuda"
     return Environment(
@@ -202,7 +202,7 @@ def measure(request: Request) -> Measured:
 
     from brimful.build.assemble import build_program
     from brimful.measure.meter import meter_for
-    from brimful.versions import versions
+    from brimful.process.versions import versions
 
     job, strategy = _asked(request)
     device = torch.device(request.device.kernels)

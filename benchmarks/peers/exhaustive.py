@@ -12,10 +12,10 @@ from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.search.space import CHUNKS
 from brimful.search.table import TIE
-from brimful.strategy import Strategy, check_strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, check_strategy
 
 
 class Tried(NamedTuple):

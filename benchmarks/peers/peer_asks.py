@@ -19,15 +19,15 @@ from brimful.cost.recipes import RECIPES
 from brimful.cost.states import held_bytes
 from brimful.errors import BrimfulError
 from brimful.hardware.gpus import load_cluster
-from brimful.job import Job
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import parts
 from brimful.models.spec import ModelSpec
 from brimful.published.express import Expressed, express, model_of
 from brimful.published.predict import Predicted, predict
 from brimful.published.rows import PublishedRun, published_runs
-from brimful.strategy import num_checkpointed
 from brimful.units import GIB
+from brimful.values.job import Job
+from brimful.values.strategy import num_checkpointed
 
 VALIDATION = Path(__file__).parents[2] / "validation"
 UNGATED = frozenset({"gpt2", "gpt_bigcode", "gpt_neox", "falcon", "phi", "mpt", "bert"})

@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from evidence import Provenance
 
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 
 RESULT_SCHEMA = "brimful.peers/1"
 NEAR = 0.1

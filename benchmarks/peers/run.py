@@ -25,7 +25,7 @@ from peer_rows import (  # noqa: E402
 from provenance import Watch, provenance  # noqa: E402
 
 from brimful.hardware.probe import probe_local  # noqa: E402
-from brimful.quiet import quiet_libraries  # noqa: E402
+from brimful.process.library_output import quiet_libraries  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "validation"))
 
 from simulator_programs import NUM_STEPS, PROGRAMS, Program
 
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 
 def main() -> None:

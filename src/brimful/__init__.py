@@ -13,8 +13,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 _VERBS = frozenset({"estimate", "plan", "report", "shop", "simulate", "train"})
-_MODULES = frozenset({"plan", "report", "simulate", "train"})
-"""Verbs after which a module is named too: it stays the module, and can be called."""
+_MODULES = frozenset({"report", "simulate", "train"})
+"""Verbs after which a package is named too: it stays the package, and can be called."""
+_VALUES = {
+    "Cluster": "brimful.hardware.cluster", "Job": "brimful.values.job",
+    "Plan": "brimful.values.plan", "Strategy": "brimful.values.strategy",
+}  # fmt: skip
 
 
 class _Verb(ModuleType):
@@ -37,16 +41,18 @@ class _Package(ModuleType):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Load a verb, or the pretend GPU, when it is first asked for."""
+        """Load a verb, a value or the pretend GPU when it is first asked for."""
         if name in _MODULES or name == "pretend":
             return import_module(f"brimful.{name}")
         if name in _VERBS:
             return getattr(import_module("brimful.api"), name)
+        if name in _VALUES:
+            return getattr(import_module(_VALUES[name]), name)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
-        """List the verbs too."""
-        return sorted({*super().__dir__(), *_VERBS, "pretend"})
+        """List the verbs and the values too."""
+        return sorted({*super().__dir__(), *_VERBS, *_VALUES, "pretend"})
 
 
 sys.modules[__name__].__class__ = _Package

@@ -3,7 +3,7 @@
 import sys
 
 from brimful.cli.main import main
-from brimful.quick_imports import leave_behind, own_process
+from brimful.process.quick_imports import leave_behind, own_process
 
 
 def run() -> int:

@@ -174,7 +174,7 @@ def _text(verb: str, subject: str, given: dict[str, Given]) -> str:
 
 def _run(verb: str, args: argparse.Namespace) -> tuple[int, str]:
     """Run a verb; return its exit code and what it printed."""
-    from brimful.terminal import forget_notes
+    from brimful.text.terminal import forget_notes
 
     printed = io.StringIO()
     try:

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from brimful.errors import RunError
-from brimful.files import write_text
+from brimful.files.writing import write_text
 
 
 def test_a_loop_of_links_is_not_written_to(tmp_path):

@@ -17,7 +17,7 @@ from brimful.build.program import gradients
 from brimful.build.quantize import is_quantized
 from brimful.build.step import micro_step, train_step
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
-from brimful.job import Adapter
+from brimful.values.job import Adapter
 from samples import make_job, make_model, make_strategy
 
 from .plain import BETAS, EPSILON, MASKED, plain_model, ragged_batch

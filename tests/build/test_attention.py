@@ -11,7 +11,7 @@ from brimful.build.attention import IMPLEMENTATION, KERNELS, model_inputs
 from brimful.build.attention.flex import causal_blocks, document_blocks
 from brimful.build.batch import Batch
 from brimful.errors import UnsupportedError
-from brimful.strategy import Attention
+from brimful.values.strategy import Attention
 from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -9,7 +9,7 @@ from brimful.build.assemble import build_program
 from brimful.build.batch import Batch
 from brimful.build.blocks import decoder_blocks
 from brimful.build.step import micro_step
-from brimful.job import Adapter
+from brimful.values.job import Adapter
 from samples import make_job, make_strategy
 
 from .documents import PACKED_LENGTHS, make_documents, to_batch

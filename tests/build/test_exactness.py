@@ -117,7 +117,7 @@ def test_masked_labels_are_those_that_torch_ignores():
     assert count_targets([Batch(labels, labels), Batch(labels, labels)]) == 4
 
 
-# -- rows of the table (brimful.exact) that no strategy of one device shows --
+# -- rows of the table (brimful.techniques.exact) that no strategy of one device shows --
 
 
 def gradients_of(program):

@@ -14,10 +14,10 @@ from brimful.build.precision.kept import without_borders
 from brimful.build.program import gradients, state_tensors
 from brimful.build.step import micro_step, train_step, update
 from brimful.errors import InputError, UnsupportedError
-from brimful.exact import exactness
-from brimful.job import check_job
-from brimful.kernel_support import Place, check_precision
-from brimful.strategy import FP8_MULTIPLE, check_strategy
+from brimful.techniques.exact import exactness
+from brimful.techniques.kernel_support import Place, check_precision
+from brimful.values.job import check_job
+from brimful.values.strategy import FP8_MULTIPLE, check_strategy
 from float8 import WHY
 from samples import make_adapter, make_job, make_model, make_strategy
 

@@ -10,9 +10,9 @@ from brimful.build.precision.kept import kept_modules
 from brimful.build.precision.masters import MASTER
 from brimful.build.step import micro_step, train_step, update
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
-from brimful.job import SCALED, LossScale, check_job
 from brimful.models.config import load_model
-from brimful.strategy import check_strategy
+from brimful.values.job import SCALED, LossScale, check_job
+from brimful.values.strategy import check_strategy
 from samples import make_adapter, make_job, make_model, make_strategy
 
 from .plain import ragged_batch

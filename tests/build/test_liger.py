@@ -18,8 +18,8 @@ import torch
 
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
-from brimful.exact import exactness
-from brimful.fused_kernels import (
+from brimful.techniques.exact import exactness
+from brimful.techniques.fused_kernels import (
     LIGER_FUNCTIONS,
     LIGER_MODELS,
     SCALED_LOGITS,
@@ -27,8 +27,8 @@ from brimful.fused_kernels import (
     budget_for,
     chunk_tokens,
 )
-from brimful.kernel_support import Place, check_fused
-from brimful.strategy import check_examined, check_strategy
+from brimful.techniques.kernel_support import Place, check_fused
+from brimful.values.strategy import check_examined, check_strategy
 from other_decoders import make_decoder
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 

@@ -13,7 +13,7 @@ from brimful.build.precision.loss_scaling import MIN_SCALE, LossScaler
 from brimful.build.program import gradients, state_tensors
 from brimful.build.step import micro_step, train_step
 from brimful.errors import RunError
-from brimful.job import SCALED, LossScale
+from brimful.values.job import SCALED, LossScale
 
 from .plain import ragged_batch
 from .test_optimizers import job_of, start, steps_of

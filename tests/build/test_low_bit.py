@@ -12,12 +12,12 @@ from torch import nn
 from brimful.build.optimizers import build_optimizer
 from brimful.build.optimizers.base import compiled_in
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import check_job
-from brimful.strategy import check_strategy
 from brimful.techniques.optimizers import OPTIMIZERS, Settings, Updated, bytes_kept
 from brimful.techniques.optimizers.adamw_4bit import FOUR_BITS
 from brimful.techniques.optimizers.adamw_fp8 import EIGHT_BITS
 from brimful.techniques.optimizers.low_bit import LEAST
+from brimful.values.job import check_job
+from brimful.values.strategy import check_strategy
 from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -15,8 +15,8 @@ from brimful.build.optimizers.adamw_8bit import AdamW8bit
 from brimful.build.precision import TECHNIQUES
 from brimful.build.step import train_step
 from brimful.errors import UnsupportedError
-from brimful.job import SCALED, LossScale
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import SCALED, LossScale
 from samples import make_job, make_model, make_strategy
 
 from .plain import ragged_batch

@@ -12,8 +12,8 @@ from brimful.build.pipelined import _fitted, _in_calls
 from brimful.build.program import Program
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
-from brimful.pipeline_split import STAGED_DECODERS, device_of_stage
-from brimful.strategy import split_of
+from brimful.techniques.parallel.stages import STAGED_DECODERS, device_of_stage
+from brimful.values.strategy import split_of
 from build.plain import ragged_batch
 from other_decoders import make_decoder_job
 from samples import make_adapter, make_job, make_model, make_strategy

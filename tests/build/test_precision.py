@@ -9,7 +9,7 @@ from brimful.build.precision import PARAMETER_DTYPE, TECHNIQUES, micro_batch_con
 from brimful.build.precision.tf32 import fp32_products
 from brimful.build.program import gradients, state_tensors
 from brimful.build.step import evaluate, micro_step, train_step, update
-from brimful.job import SCALED, LossScale
+from brimful.values.job import SCALED, LossScale
 from samples import make_job, make_strategy
 
 from .plain import ragged_batch

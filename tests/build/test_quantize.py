@@ -10,7 +10,7 @@ from transformers.pytorch_utils import Conv1D
 from brimful.build import quantize
 from brimful.build.quantize.int8 import Int8Linear
 from brimful.errors import UnsupportedError
-from brimful.job import Base
+from brimful.values.job import Base
 
 pytestmark = pytest.mark.torch
 

@@ -13,10 +13,10 @@ from brimful.build.program import gradients
 from brimful.build.rounding import convert, rounded_layers
 from brimful.build.step import evaluate, micro_step, train_step
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import check_job
 from brimful.models.config import read_config
-from brimful.quantization import ROW, Quantization
-from brimful.strategy import check_strategy
+from brimful.techniques.quantization import ROW, Quantization
+from brimful.values.job import check_job
+from brimful.values.strategy import check_strategy
 from samples import make_job, make_strategy
 
 from .plain import ragged_batch

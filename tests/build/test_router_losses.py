@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.exact import exactness
-from brimful.job import check_job
-from brimful.strategy import check_strategy
+from brimful.techniques.exact import exactness
+from brimful.values.job import check_job
+from brimful.values.strategy import check_strategy
 from other_decoders import CONFIGS, EAGER_ONLY
 from samples import make_job, make_strategy
 

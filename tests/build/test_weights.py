@@ -23,9 +23,9 @@ from brimful.build.added_rows import fill_added
 from brimful.build.assemble import build_program
 from brimful.build.weights import load, open_checkpoint
 from brimful.errors import InputError
-from brimful.job import Adapter
 from brimful.models.config import read_config
 from brimful.models.resized import with_num_labels, with_vocab_size
+from brimful.values.job import Adapter
 from other_models import CNN, CONFIGS, make_other_job, make_other_model
 from samples import make_job, make_model, make_strategy
 

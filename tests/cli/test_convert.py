@@ -10,8 +10,8 @@ import pytest
 from tests.samples import make_cluster, make_job, make_model, make_strategy
 
 from brimful.models.resized import with_num_labels
-from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.quantization import Quantization, default_group
+from brimful.techniques.quantization import Quantization, default_group
+from brimful.values.plan import PLAN_SCHEMA, Plan
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torchao", reason="torchao is not installed (pip install 'brimful[qat]')")

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 LOADED_BY = {
-    "plan": "brimful.quiet",
-    "simulate": "brimful.quiet",
+    "plan": "brimful.process.library_output",
+    "simulate": "brimful.process.library_output",
     "train": "brimful.train.run_folder",
     "precision": "brimful.train.world",
 }

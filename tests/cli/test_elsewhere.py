@@ -6,7 +6,7 @@ import pytest
 
 from brimful.cli.elsewhere import NOT_RUN, SAME, TASKS
 from brimful.cli.main import parser_of
-from brimful.job import Method, Optimizer, Precision, Task
+from brimful.values.job import Method, Optimizer, Precision, Task
 
 H100 = ("--gpus", "h100-80gb")
 

@@ -8,7 +8,7 @@ from tests.cli.conftest import CONFIG
 
 from brimful.cli import flags
 from brimful.cli.flags import Parser
-from brimful.strategy import Strategy
+from brimful.values.strategy import Strategy
 
 TWO = ("--gpus", "2xa100-40gb", "--precision", "fp32", "--seq-len", "32")
 BY_DEEPSPEED = ("--engine", "deepspeed", "--zero", "2")

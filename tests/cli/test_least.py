@@ -17,7 +17,7 @@ GPT_OSS = ("gpt-oss-20b", "--gpus", "h100-80gb", "--attention", "eager")
 def nothing_is_shipped(tmp_path, monkeypatch):
     """Answers where nothing was traced: what is shipped of this model is out of sight."""
     monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "traced"))
-    monkeypatch.setattr("brimful.traced_files.shipped_folder", lambda: tmp_path / "shipped")
+    monkeypatch.setattr("brimful.files.traced.shipped_folder", lambda: tmp_path / "shipped")
     monkeypatch.setattr("brimful.models.traced._known", {})
     monkeypatch.setattr("brimful.cost.profiles._own", {})
 

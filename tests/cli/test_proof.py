@@ -8,7 +8,7 @@ import pytest
 
 from brimful.cli.main import main, parser_of
 from brimful.cli.proof import word_code
-from brimful.plan import read_plan
+from brimful.values.plan import read_plan
 
 pytestmark = pytest.mark.torch
 NEAR = (

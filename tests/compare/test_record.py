@@ -9,8 +9,8 @@ import pytest
 from brimful.compare.recipes import RECIPES, in_recipe, shortened, why_not
 from brimful.compare.record import RecipeRun, over, row_of
 from brimful.hardware.cluster import MatrixRates
-from brimful.job import SCALED, LossScale, Precision
-from brimful.plan import PLAN_SCHEMA, Plan
+from brimful.values.job import SCALED, LossScale, Precision
+from brimful.values.plan import PLAN_SCHEMA, Plan
 from samples import make_cluster, make_job, make_strategy
 
 SCALE = LossScale(

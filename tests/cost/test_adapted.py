@@ -10,11 +10,11 @@ from brimful.build.tasks.causal_lm import AutoModelForCausalLM
 from brimful.cost import trained
 from brimful.cost.estimate import estimate
 from brimful.cost.trained import frozen_bytes, num_trained, trained_shapes
-from brimful.job import QUANTIZED
 from brimful.models.config import layout_of, parameter_count, read_config
 from brimful.models.targets import LINEAR
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
+from brimful.values.job import QUANTIZED
+from brimful.values.results import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from samples import CONFIGS, make_adapter, make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch

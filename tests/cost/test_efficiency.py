@@ -14,8 +14,8 @@ from brimful.cost.efficiency import (
     size_of,
 )
 from brimful.hardware.devices import gpus
-from brimful.job import plain_job
 from brimful.models.config import load_model
+from brimful.values.job import plain_job
 
 LARGE = ProductSize(1e9, 1e9)
 

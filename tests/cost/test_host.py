@@ -10,7 +10,7 @@ from brimful.cost.estimate import estimate
 from brimful.cost.saved import disk_bytes, pinned_bytes, saved_sizes
 from brimful.errors import InputError
 from brimful.hardware.cluster import check_cluster
-from brimful.strategy import data_parallel
+from brimful.values.strategy import data_parallel
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 DDP, ZERO_1 = {"zero": 0, "dp_replicate": 8}, {"zero": 1, "dp_shard": 8}
@@ -86,8 +86,8 @@ def test_what_is_saved_is_listed_tensor_by_tensor(name):
 def test_a_checkpoint_takes_the_disk_that_it_is_said_to(tmp_path, precision):
     from tests.train.programs import progress
 
-    from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.train.checkpoint import save_checkpoint
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     job, strategy, cluster = make_job(model=make_model(**LARGE)), make_strategy(), make_cluster()
     job = msgspec.structs.replace(job, precision=precision)

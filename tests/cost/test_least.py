@@ -11,8 +11,8 @@ from brimful.cost.least import (
     spread_of,
 )
 from brimful.cost.recipes import RECIPES
-from brimful.job import Adapter
 from brimful.models.config import active_parameters, load_model, parameter_count
+from brimful.values.job import Adapter
 from samples import make_cluster, make_job, make_strategy
 
 MODEL = load_model("qwen2.5-0.5b")

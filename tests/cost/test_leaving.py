@@ -13,8 +13,8 @@ from brimful.cost.requests import asked_of
 from brimful.hardware.gpus import load_cluster
 from brimful.search.solve import tabulate
 from brimful.search.space import grids
-from brimful.strategy import world_size
 from brimful.units import MIB
+from brimful.values.strategy import world_size
 from cost.replays import ALLOCATORS, live_peak, reserved
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 from search.test_grid import assert_rows_are_estimates, sampled

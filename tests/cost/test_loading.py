@@ -8,8 +8,8 @@ from brimful.cost.held import held_bytes
 from brimful.cost.inference import LOAD, TRANSIENTS, InferenceJob, estimate_inference
 from brimful.cost.loading import has_load_formula
 from brimful.models.config import read_config
-from brimful.rungs import WORKSPACES
 from brimful.simulate.inference import simulate_inference
+from brimful.values.results import WORKSPACES
 from samples import make_cluster
 
 pytestmark = pytest.mark.torch

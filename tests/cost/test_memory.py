@@ -18,7 +18,7 @@ from brimful.cost.update import CPU, update_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import MatrixRates
 from brimful.models.config import load_model, parameter_count, registry
-from brimful.rungs import LOGITS, SAVED_ACTIVATIONS
+from brimful.values.results import LOGITS, SAVED_ACTIVATIONS
 from samples import make_cluster, make_job, make_model, make_strategy
 
 NUM_LAYERS = 12

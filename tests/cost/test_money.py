@@ -10,8 +10,8 @@ from brimful.cost.money import DRAW_SHARE, MARKETS, PUE, cost_of, read_prices, s
 from brimful.errors import FileFormatError
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
-from brimful.job import plain_job
 from brimful.models.config import load_model
+from brimful.values.job import plain_job
 
 JOB = plain_job(load_model("gpt2"), seq_len=1000, global_batch=10, num_steps=3600)
 

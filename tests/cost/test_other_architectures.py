@@ -8,9 +8,9 @@ from brimful.cost.profiles import load_profile
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import gpus
 from brimful.models.config import read_config
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE
 from brimful.simulate.run import simulate, trace
-from brimful.strategy import data_parallel
+from brimful.values.results import BUFFERS, OPTIMIZER_STATE
+from brimful.values.strategy import data_parallel
 from samples import make_adapter, make_job, make_strategy
 
 pytestmark = pytest.mark.torch

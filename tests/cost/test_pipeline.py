@@ -17,7 +17,7 @@ from brimful.cost.pipeline import (
 )
 from brimful.cost.pipeline_orders import Operation, Row, order_of
 from brimful.cost.pipeline_replay import replay
-from brimful.pipeline_split import Split, stages_of_device
+from brimful.techniques.parallel.stages import Split, stages_of_device
 
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("zero-bubble", 1)]
 SHAPES = list(itertools.product((1, 2, 4, 8), (1, 2, 5)))

@@ -13,8 +13,8 @@ from brimful.cost.profiles import load_profile
 from brimful.cost.programs import program_of
 from brimful.errors import UnsupportedError
 from brimful.pretend import attention_choice
-from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
+from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

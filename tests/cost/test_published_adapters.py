@@ -10,9 +10,9 @@ from brimful.cost.estimate import estimate
 from brimful.cost.programs import ADAPTED, tuning_of
 from brimful.cost.trained import frozen_bytes, num_trained, trained_shapes
 from brimful.models.config import read_config
-from brimful.rungs import OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.profile import NARROW, shipped_programs
 from brimful.simulate.run import simulate
+from brimful.values.results import OPTIMIZER_STATE, PARAMETERS
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch

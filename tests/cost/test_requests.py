@@ -6,9 +6,9 @@ import pytest
 from brimful.cost.estimate import estimate
 from brimful.cost.requests import asked_of, requests_of
 from brimful.cost.reserved import candidate_of, predicted_reserved
-from brimful.job import plain_job
 from brimful.models.config import load_model
 from brimful.units import GIB, MIB
+from brimful.values.job import plain_job
 from cost.replays import ALLOCATORS, live_peak, reserved
 from samples import make_adapter, make_cluster, make_strategy
 

@@ -3,8 +3,8 @@
 import pytest
 
 from brimful.cost.programs import TRACED_AS
-from brimful.job import SCALED, LossScale
 from brimful.simulate.run import trace
+from brimful.values.job import SCALED, LossScale
 from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch

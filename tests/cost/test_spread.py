@@ -13,9 +13,16 @@ from brimful.cost.spread import NUM_PIECES, Piece, Way, has_pieces, is_block, sp
 from brimful.cost.trained import trained_shapes
 from brimful.cost.trajectory import stands_for_none
 from brimful.errors import UnsupportedError
-from brimful.rungs import GATHERED, GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REDUCED, WORKSPACES
 from brimful.simulate.run import fullest_rank, simulate
-from brimful.strategy import check_strategy, data_parallel
+from brimful.values.results import (
+    GATHERED,
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    REDUCED,
+    WORKSPACES,
+)
+from brimful.values.strategy import check_strategy, data_parallel
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 ADAMW_STEP_BYTES = 4

@@ -6,9 +6,9 @@ from brimful.cost.reserved import candidate_of
 from brimful.cost.stage_memory import device_memory, peak_of
 from brimful.cost.stage_requests import device_asked
 from brimful.cost.stage_site import classes_of, fullest_ranks, site_of
-from brimful.job import plain_job
 from brimful.models.config import load_model, read_config
 from brimful.units import GIB, MIB
+from brimful.values.job import plain_job
 from cost.replays import ALLOCATORS, live_peak, reserved
 from samples import make_cluster, make_strategy
 

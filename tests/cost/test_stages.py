@@ -18,9 +18,9 @@ from brimful.cost.stage_time import Way, row_seconds, step_of_row
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
-from brimful.pipeline_split import ONE_STAGE
-from brimful.rungs import OPTIMIZER_STATE, PARAMETERS, WORKSPACES
-from brimful.strategy import check_strategy, world_size
+from brimful.techniques.parallel.stages import ONE_STAGE
+from brimful.values.results import OPTIMIZER_STATE, PARAMETERS, WORKSPACES
+from brimful.values.strategy import check_strategy, world_size
 from samples import TINY_LLAMA, make_adapter, make_cluster, make_job, make_strategy
 
 NUM_CASES = 48

@@ -10,9 +10,9 @@ from brimful.cost.speed import speed_of, step_flops
 from brimful.cost.step import StepWork, step_seconds, utilization
 from brimful.hardware.devices import gpus
 from brimful.hardware.gpus import load_cluster
-from brimful.job import plain_job
 from brimful.models.config import load_model, parameter_count
-from brimful.strategy import Strategy
+from brimful.values.job import plain_job
+from brimful.values.strategy import Strategy
 
 H100 = gpus()["h100-80gb"]
 SIZE = ProductSize(16384, 4096)

@@ -3,8 +3,8 @@
 import pytest
 
 from brimful.cost.own_programs import traced_adapters
-from brimful.job import Adapter, plain_job
 from brimful.models.config import load_model
+from brimful.values.job import Adapter, plain_job
 
 
 def job(upcast, base="nf4-double"):

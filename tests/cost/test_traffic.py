@@ -8,8 +8,8 @@ from brimful.cost.family import Family
 from brimful.cost.traffic import reduce_seconds
 from brimful.cost.trained import Part
 from brimful.hardware.gpus import load_cluster
-from brimful.job import plain_job
 from brimful.models.config import load_model
+from brimful.values.job import plain_job
 
 JOB = plain_job(load_model("llama-3.2-1b"), precision="bf16", seq_len=2048, global_batch=64)
 SHAPE = (4096, 2048)

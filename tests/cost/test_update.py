@@ -12,8 +12,8 @@ from brimful.cost.estimate import estimate
 from brimful.cost.programs import TRACED_AS
 from brimful.cost.shapes import parameter_shapes
 from brimful.cost.update import CPU, update_of
-from brimful.job import SCALED, LossScale
 from brimful.simulate.run import simulate
+from brimful.values.job import SCALED, LossScale
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -83,7 +83,11 @@ def test_the_site_loads_nothing_from_elsewhere(site):
 
 def test_the_reference_has_units(site):
     text = (site / "api.html").read_text("utf-8")
-    for name in ("brimful.pretend.session.gpu", "brimful.job.Job", "brimful.plan.Estimate"):
+    for name in (
+        "brimful.pretend.session.gpu",
+        "brimful.values.job.Job",
+        "brimful.values.plan.Estimate",
+    ):
         assert f'id="{name}"' in text
     assert "peak_allocated_bytes" in text
 

@@ -9,7 +9,7 @@ import yaml
 from brimful.cli.main import main
 from brimful.export import TARGETS
 from brimful.export.given import Given
-from brimful.plan import read_plan
+from brimful.values.plan import read_plan
 from round_trips import plan_of
 
 FLAGS = ("--gpus", "rtx-4090", "--seq-len", "512")

@@ -14,7 +14,7 @@ from brimful.cli.main import main
 from brimful.export import TARGETS
 from brimful.export.given import Given
 from brimful.models.config import load_model
-from brimful.plan import PLAN_SCHEMA, Plan, write_yaml
+from brimful.values.plan import PLAN_SCHEMA, Plan, write_yaml
 from samples import make_cluster, make_job, make_strategy
 
 GIVEN = Given("plan.yaml", "my data", "runs/first")

@@ -9,7 +9,7 @@ from brimful.errors import UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
 from brimful.export.read_source import read_source
-from brimful.plan import read_plan
+from brimful.values.plan import read_plan
 from round_trips import MODEL, plan_from, plan_of
 
 TO = "llama-factory"

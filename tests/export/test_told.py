@@ -8,10 +8,10 @@ from brimful.export import TARGETS
 from brimful.export.programs import program_of
 from brimful.export.told import Asking, check_told, fields, narrowed, why_untold
 from brimful.hardware.gpus import load_cluster
-from brimful.job import plain_job
 from brimful.models.config import load_model
-from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.strategy import Strategy
+from brimful.values.job import plain_job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.strategy import Strategy
 
 PLAINEST = Strategy(micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="sdpa")
 

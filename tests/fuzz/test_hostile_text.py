@@ -34,10 +34,10 @@ from brimful.export import TARGETS
 from brimful.export.given import Given
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, read_config
-from brimful.plan import PLAN_SCHEMA, Plan, read_plan, to_yaml
 from brimful.report.run_folder import read_run_folder, record_command
-from brimful.terminal import console
+from brimful.text.terminal import console
 from brimful.train.observers import describe_stop
+from brimful.values.plan import PLAN_SCHEMA, Plan, read_plan, to_yaml
 from samples import TINY_LLAMA, make_job, make_strategy
 
 from .hostile import (
@@ -342,6 +342,7 @@ def test_a_folders_name_is_text_on_the_page_and_in_its_commands(run, tmp_path):
 def tables(run, watched, shopped, plan):
     """What lays out tables, each of a text."""
     from brimful.cost.inference import estimate_inference
+    from brimful.measure.verdict import judge
     from brimful.report import text as tables
     from brimful.report.comparison import comparison_tables
     from brimful.report.inference import inference_tables
@@ -350,7 +351,6 @@ def tables(run, watched, shopped, plan):
     from brimful.report.shop import shop_tables
     from brimful.report.tables import filled_table, pairs_table
     from brimful.report.watched import watched_lines
-    from brimful.verdict import judge
 
     pretended, compared, seen = report_of(), make_comparison(), examined(run)
     verdict = judge(run.plan, run.simulation, run.measurement)

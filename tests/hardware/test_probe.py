@@ -3,7 +3,7 @@ import psutil
 import pytest
 
 from brimful.errors import FileFormatError
-from brimful.files import cache_dir
+from brimful.files.writing import cache_dir
 from brimful.hardware import probe
 from brimful.hardware.calibration import (
     CALIBRATION_SCHEMA,
@@ -14,8 +14,8 @@ from brimful.hardware.calibration import (
 )
 from brimful.hardware.cluster import MatrixRates
 from brimful.hardware.gpus import gpus
+from brimful.process.versions import versions
 from brimful.units import MIB
-from brimful.versions import versions
 
 
 def calibration(**changes):

@@ -11,7 +11,6 @@ from tests.launch import watchers
 from brimful.errors import DataError
 from brimful.launch.local import Group, launch
 from brimful.measure.meter import CpuMeter
-from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.report.html import write_report
 from brimful.report.run_folder import read_run_folder
 from brimful.simulate.run import simulate
@@ -19,6 +18,7 @@ from brimful.train.loop import train
 from brimful.train.metering import NullMeter
 from brimful.train.refit import refitted
 from brimful.train.settings import plain_settings
+from brimful.values.plan import PLAN_SCHEMA, Plan
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tests.launch import watchers
 
-from brimful.child_process import run_in_child
+from brimful.process.child import run_in_child
 
 pytestmark = pytest.mark.torch
 

@@ -14,17 +14,17 @@ from tests.launch import watchers
 
 from brimful.build import phases
 from brimful.errors import RunError
-from brimful.job import LossScale
 from brimful.launch.alone import run_alone
 from brimful.launch.local import Group, launch
 from brimful.measure.meter import CpuMeter
-from brimful.plan import PLAN_SCHEMA, Plan, read_plan
+from brimful.measure.verdict import judge
 from brimful.report.run_folder import read_run_folder
-from brimful.run_files import TakeoverRow
 from brimful.simulate.ladder import next_plan
 from brimful.simulate.run import simulate
 from brimful.train.settings import plain_settings
-from brimful.verdict import judge
+from brimful.values.job import LossScale
+from brimful.values.plan import PLAN_SCHEMA, Plan, read_plan
+from brimful.values.run_files import TakeoverRow
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from brimful.child_process import ending_with_parent
+from brimful.process.child import ending_with_parent
 from brimful.train.observers import PlainObserver
 
 PATIENCE_S = 600.0

@@ -23,12 +23,12 @@ from brimful.cost.inference import (
     estimate_inference,
 )
 from brimful.errors import FileFormatError, UnsupportedError
-from brimful.job import plain_job
 from brimful.measure.inference import measure_inference
 from brimful.models.config import load_model, read_config
-from brimful.rungs import BUFFERS, PARAMETERS
 from brimful.simulate.inference import simulate_inference
 from brimful.units import MIB
+from brimful.values.job import plain_job
+from brimful.values.results import BUFFERS, PARAMETERS
 from samples import make_cluster
 
 pytestmark = pytest.mark.torch
@@ -199,7 +199,7 @@ def test_int8_is_that_of_torchao():
 def exported(tmp_path):
     """Write a folder as ``brimful convert`` does."""
     from brimful.build.rounding import convert, left_whole, prepare
-    from brimful.quantization import Quantization
+    from brimful.techniques.quantization import Quantization
     from brimful.train.rounded_export import write_rounded
 
     def write(scheme, group_size):

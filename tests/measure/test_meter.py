@@ -19,7 +19,7 @@ from brimful.measure.allocations import (
 )
 from brimful.measure.meter import CpuMeter, CudaMeter, meter_for
 from brimful.measure.reading import measurement
-from brimful.rungs import MEASUREMENT_SCHEMA, PARAMETERS, TRANSIENTS
+from brimful.values.results import MEASUREMENT_SCHEMA, PARAMETERS, TRANSIENTS
 from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch

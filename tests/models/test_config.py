@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from brimful.errors import InputError, ModelConfigError, UnknownNameError, UnsupportedError
-from brimful.job import plain_job
 from brimful.models.config import (
     check_buildable,
     check_model,
@@ -22,6 +21,7 @@ from brimful.models.hub import fetch_file, fetch_folder, is_hub_id
 from brimful.models.kernels import attentions_of
 from brimful.models.module import is_factory, read_factory
 from brimful.models.resized import with_num_labels, with_vocab_size
+from brimful.values.job import plain_job
 from other_models import CONFIGS, make_other_model
 from samples import TINY_LLAMA, make_model
 

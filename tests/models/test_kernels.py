@@ -3,11 +3,11 @@
 import pytest
 
 from brimful.errors import UnsupportedError
-from brimful.job import plain_job
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.attention_source import OWN_ATTENTION, left_out_of, scores_of
 from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import OWN_SCORES, attentions_of, check_taken, left_out
+from brimful.values.job import plain_job
 from other_decoders import make_decoder
 
 

@@ -5,7 +5,6 @@ from importlib import resources
 
 import pytest
 
-from brimful.job import plain_job
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import (
     SEQ2SEQ_TYPES,
@@ -22,6 +21,7 @@ from brimful.models.experts import NO_EXPERTS
 from brimful.models.fields import MAX_POSITIONS
 from brimful.models.layout import all_parameters, num_elements
 from brimful.models.registry import registry
+from brimful.values.job import plain_job
 from models.meta import named_shapes
 from samples import make_strategy
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from brimful.pretend.recording import NEVER, Place, Recording, RecordingBuilder
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 from brimful.units import KIB, MIB
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 
 COMM_STREAM = 5
 LAYERS = ("model.layers.0.mlp", "model.layers.1.mlp")

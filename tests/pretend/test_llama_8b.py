@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from brimful.rungs import WORKSPACES
 from brimful.units import GIB
+from brimful.values.results import WORKSPACES
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,8 @@ from brimful.allocator.replay import replay
 from brimful.pretend import perfetto
 from brimful.pretend.perfetto import trace_of, write_trace
 from brimful.pretend.reading import classify
-from brimful.rungs import ITEM_NAMES
 from brimful.units import MIB
+from brimful.values.results import ITEM_NAMES
 
 from .recordings import COMM_STREAM, LAYERS, long_run, small_run
 

@@ -14,8 +14,8 @@ from brimful.pretend.modules import by_owner, by_pattern, pattern_of, whole_of
 from brimful.pretend.recording import RecordingBuilder
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PRETEND_SCHEMA, PretendReport
-from brimful.rungs import PARAMETERS
 from brimful.units import GIB, KIB, MIB
+from brimful.values.results import PARAMETERS
 
 from .recordings import ACTIVATION, COMM_STREAM, PARAMETER, long_run, place, small_run, take
 

@@ -13,7 +13,7 @@ from torch.optim import optimizer as optimizers
 from brimful import pretend
 from brimful.errors import InputError, UnknownNameError
 from brimful.pretend.report_values import PRETEND_SCHEMA
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 
 pytestmark = pytest.mark.torch
 

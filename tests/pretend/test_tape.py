@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from brimful.pretend import autocast, device
 from brimful.pretend.recording import NEVER
 from brimful.pretend.tape import Tape
-from brimful.rungs import WORKSPACES
+from brimful.values.results import WORKSPACES
 
 pytestmark = pytest.mark.torch
 

@@ -6,7 +6,7 @@ import pytest
 from brimful.cost.programs import kernels_of, program_of
 from brimful.published.express import GPTQ, Expressed, Unexpressed, express
 from brimful.published.rows import families, published_runs
-from brimful.strategy import num_micro_batches, world_size
+from brimful.values.strategy import num_micro_batches, world_size
 
 RUNS = {run.id: run for run in published_runs()}
 LORA = RUNS["fms_base_Mistral-7B-v0.1_none_lora_1gpu_b8"]

@@ -4,7 +4,7 @@ from brimful.cost.profiles import EventKind, Run, Term, Work
 from brimful.cost.sections import Event, Section
 from brimful.published.kept import without
 from brimful.published.logit_copies import Copies, with_copies
-from brimful.rungs import ITEM_NAMES, LOGITS, TRANSIENTS
+from brimful.values.results import ITEM_NAMES, LOGITS, TRANSIENTS
 
 TRANSIENT, OF_LOSS = map(ITEM_NAMES.index, (TRANSIENTS, LOGITS))
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from brimful.plan import Band
 from brimful.published.compare import Compared
 from brimful.published.rows import split_of, splits
 from brimful.published.scoreboard import p90, scoreboard
+from brimful.values.plan import Band
 
 
 def row(name, **changes):

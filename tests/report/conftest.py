@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brimful.plan import write_yaml
+from brimful.measure.verdict import judge
 from brimful.report.run_folder import record_command
-from brimful.run_files import DATA_SCHEMA, DataSummary
-from brimful.verdict import judge
+from brimful.values.plan import write_yaml
+from brimful.values.run_files import DATA_SCHEMA, DataSummary
 
 from .sample import (
     HOSTILE,

@@ -1,9 +1,11 @@
 """The values of a run: small, complete, and with names that must be escaped."""
 
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
-from brimful.job import plain_job
 from brimful.models.config import read_config
-from brimful.plan import (
+from brimful.search.record import SEARCH_SCHEMA, Considered, SearchRecord
+from brimful.units import GIB, MIB
+from brimful.values.job import plain_job
+from brimful.values.plan import (
     PLAN_SCHEMA,
     Band,
     Estimate,
@@ -12,7 +14,7 @@ from brimful.plan import (
     Plan,
     StepTime,
 )
-from brimful.rungs import (
+from brimful.values.results import (
     GRADIENTS,
     MEASUREMENT_SCHEMA,
     OPTIMIZER_STATE,
@@ -25,9 +27,7 @@ from brimful.rungs import (
     Simulation,
     Timeline,
 )
-from brimful.search.record import SEARCH_SCHEMA, Considered, SearchRecord
-from brimful.strategy import Strategy
-from brimful.units import GIB, MIB
+from brimful.values.strategy import Strategy
 
 HOSTILE = "</script><script>alert('x')</script> & [red]"
 """A name that would end a script, open a tag and turn rich's markup on."""

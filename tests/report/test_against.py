@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from brimful.cli.main import main
-from brimful.plan import read_plan, write_yaml
 from brimful.report.against import differences, figures_of, render_against
 from brimful.report.run_folder import read_run_folder
+from brimful.values.plan import read_plan, write_yaml
 
 from .test_html import Page, charts
 

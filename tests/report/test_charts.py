@@ -1,8 +1,8 @@
 import msgspec
 
 from brimful.report.charts import align, loss_chart, memory_chart, phase_peaks, thin
-from brimful.run_files import EvalRow, TrainRow
-from brimful.rungs import Timeline
+from brimful.values.results import Timeline
+from brimful.values.run_files import EvalRow, TrainRow
 
 
 def timeline(starts, phases, num_events, scale=1):

@@ -7,7 +7,7 @@ import msgspec
 
 from brimful.report.experts_section import experts_section, load_svg, whole_run
 from brimful.report.run_folder import read_run_folder
-from brimful.run_files import ExpertRow
+from brimful.values.run_files import ExpertRow
 
 ROWS = (
     ExpertRow(step=10, num_steps=10, blocks=(1, 3), load=((500,) * 4, (900, 400, 400, 300)),

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from brimful.errors import FileFormatError, RunError
-from brimful.plan import write_yaml
 from brimful.report.html import render_report, write_report
 from brimful.report.run_folder import read_run_folder
 from brimful.report.time_sections import pipeline_section
 from brimful.units import MIB
+from brimful.values.plan import write_yaml
 
 from .sample import SIZES, make_plan, metric_lines
 

@@ -5,10 +5,10 @@ import re
 import msgspec
 
 from brimful.cost.estimate import estimate
-from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.report.ledger_section import ledger_section
 from brimful.search.ledger import ledger
 from brimful.units import format_bytes
+from brimful.values.plan import PLAN_SCHEMA, Plan
 from samples import make_cluster, make_job, make_strategy
 
 CLUSTER = make_cluster("cuda", usable_bytes=2**33)

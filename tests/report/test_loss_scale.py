@@ -3,7 +3,7 @@ import json
 from brimful.report.charts import loss_scale_chart
 from brimful.report.html import render_report
 from brimful.report.run_folder import read_run_folder
-from brimful.run_files import TrainRow
+from brimful.values.run_files import TrainRow
 
 
 def rows(*scales):

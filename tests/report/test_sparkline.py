@@ -1,7 +1,7 @@
 """The curve in one line: its highest column is full, and every step is named where it begins."""
 
 from brimful.report.sparkline import sparkline
-from brimful.rungs import Timeline
+from brimful.values.results import Timeline
 
 
 def timeline(live, starts=(0,), phases=("load",)):

@@ -2,6 +2,7 @@ import msgspec
 import pytest
 
 from brimful.cost.money import Cost
+from brimful.measure.verdict import judge
 from brimful.report.text import WIDTH, estimate_tables, plain_lines, search_table, verdict_table
 from brimful.report.words import (
     cluster_inputs,
@@ -12,7 +13,6 @@ from brimful.report.words import (
     step_time_words,
 )
 from brimful.units import format_bytes
-from brimful.verdict import judge
 
 from .sample import (
     HOSTILE,

@@ -12,7 +12,6 @@ from brimful.cost.states import held_bytes, states
 from brimful.cost.update import CUDA, update_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
-from brimful.job import plain_job
 from brimful.models.config import load_model, parameter_count
 from brimful.rules import base, calculators, devices, precision, table
 from brimful.rules.base import TOLERANCE, compare, compare_range, stated, times, verdict_words
@@ -28,7 +27,8 @@ from brimful.rules.subject import (
     sheet_of,
 )
 from brimful.rules.table import RULES, check_rules
-from brimful.strategy import Strategy
+from brimful.values.job import plain_job
+from brimful.values.strategy import Strategy
 from samples import make_cluster, make_job
 
 DOCS = Path(__file__).parents[2] / "docs"

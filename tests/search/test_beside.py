@@ -7,11 +7,11 @@ from brimful.cost.reserved import predicted_reserved
 from brimful.cost.stage_memory import device_peaks
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
-from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.beside import beside, fix
 from brimful.search.lean import LIMIT_STEP_BYTES, lean, lean_fix, least_limit
 from brimful.search.ways_out import ways_out
 from brimful.units import GIB
+from brimful.values.plan import PLAN_SCHEMA, Plan
 from samples import make_job, make_strategy
 
 

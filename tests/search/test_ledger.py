@@ -8,12 +8,12 @@ import pytest
 from brimful.cost.estimate import estimate
 from brimful.errors import UnsupportedError
 from brimful.models.config import parameter_count
-from brimful.plan import StepTime
 from brimful.report.ledger import naive_cells
 from brimful.search import ledger as module
 from brimful.search.alternatives import alternatives
 from brimful.search.ledger import ledger, naive_point
 from brimful.units import format_bytes
+from brimful.values.plan import StepTime
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 CLUSTER = make_cluster("cuda", usable_bytes=2**33)

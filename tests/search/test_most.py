@@ -3,13 +3,13 @@
 import msgspec
 
 from brimful.hardware.gpus import load_cluster
-from brimful.job import plain_job
 from brimful.models.config import load_model
-from brimful.plan import Estimate
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.most import largest_micro_batch, leanest, longest
-from brimful.strategy import Strategy
+from brimful.values.job import plain_job
+from brimful.values.plan import Estimate
+from brimful.values.strategy import Strategy
 
 JOB = plain_job(load_model("llama-3.2-1b"), precision="bf16", seq_len=2048)
 CARD = load_cluster("rtx-4090", memory_limit_bytes=None)

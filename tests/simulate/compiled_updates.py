@@ -6,10 +6,10 @@ Runs in a process of its own: what the compiler keeps of pretend devices would b
 import warnings
 
 from brimful.build.optimizers.low_bit import LowBitAdamW
-from brimful.job import check_job
 from brimful.pretend.cuda_mode import compiling
 from brimful.pretend.tape import Tape
 from brimful.simulate import run
+from brimful.values.job import check_job
 from samples import make_cluster, make_job, make_model, make_strategy
 from tapes import taken_by_update
 

@@ -4,11 +4,11 @@ from functools import cache
 
 import pytest
 
-from brimful.job import Adapter
 from brimful.models.config import read_config
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS, SAVED_ACTIVATIONS
 from brimful.simulate.run import simulate
 from brimful.units import KIB, MIB
+from brimful.values.job import Adapter
+from brimful.values.results import BUFFERS, OPTIMIZER_STATE, PARAMETERS, SAVED_ACTIVATIONS
 from metered import meter_steps
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 

@@ -11,10 +11,10 @@ from brimful.build.attention.varlen import SUPPOSED_TOKENS
 from brimful.build.batch import IGNORE_INDEX, Batch, count_targets
 from brimful.build.step import train_step
 from brimful.errors import UnsupportedError
-from brimful.kernel_support import Place, why_not
 from brimful.measure.meter import CpuMeter
 from brimful.simulate import unrolled
 from brimful.simulate.run import simulate, trace
+from brimful.techniques.kernel_support import Place, why_not
 from brimful.units import KIB, MIB
 from samples import make_cluster, make_job, make_model, make_strategy
 

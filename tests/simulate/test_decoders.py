@@ -10,9 +10,9 @@ import torch
 
 from brimful.build.assemble import build_skeleton
 from brimful.build.batch import Batch
-from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
 from brimful.units import KIB, MIB
+from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from metered import meter_steps
 from other_decoders import CONFIGS, EAGER_ONLY, make_decoder, make_decoder_job
 from samples import make_cluster, make_strategy

@@ -9,10 +9,10 @@ from brimful.build.assemble import build_program
 from brimful.build.step import train_step
 from brimful.cost.preference import reference_parts
 from brimful.measure.meter import CpuMeter
-from brimful.rungs import OPTIMIZER_STATE, PARAMETERS, REFERENCE
 from brimful.simulate.run import simulate, trace
 from brimful.simulate.unrolled import record_whole
 from brimful.units import MIB
+from brimful.values.results import OPTIMIZER_STATE, PARAMETERS, REFERENCE
 from pairs import cut_pairs, make_lora, make_pair_job, make_pairs
 from samples import make_cluster, make_model, make_strategy
 

@@ -8,11 +8,11 @@ import pytest
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import MatrixRates
-from brimful.job import check_job
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.attempt import attempt
 from brimful.simulate.run import simulate, trace
 from brimful.units import MIB
+from brimful.values.job import check_job
+from brimful.values.results import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from float8 import WHY
 from metered import meter_steps
 from samples import make_cluster, make_job, make_model, make_strategy

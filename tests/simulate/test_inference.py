@@ -21,11 +21,11 @@ from brimful.cost.inference import (
 )
 from brimful.cost.kv_cache import CACHED
 from brimful.errors import UnsupportedError
-from brimful.job import plain_job
 from brimful.measure.allocations import collect, lifetimes, live_bytes
 from brimful.models.config import read_config
-from brimful.rungs import BUFFERS, PARAMETERS
 from brimful.simulate.inference import simulate_inference, trace_inference
+from brimful.values.job import plain_job
+from brimful.values.results import BUFFERS, PARAMETERS
 from hybrids import HYBRID, SPARSE
 from other_decoders import PLAIN
 from samples import make_cluster

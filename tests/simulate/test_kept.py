@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from brimful.cost.formula import missing_formula
-from brimful.job import SCALED, LossScale, check_job
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.attempt import attempt
 from brimful.simulate.run import simulate
 from brimful.units import MIB
+from brimful.values.job import SCALED, LossScale, check_job
+from brimful.values.results import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from metered import meter_steps
 from samples import make_cluster, make_job, make_model, make_strategy
 

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 import torch
 
-from brimful.rungs import EVAL, OPTIMIZER_STATE, RESUME, SAVE
 from brimful.simulate import unrolled
 from brimful.simulate.lifetime import peak_bytes, simulate_phases, with_phases
 from brimful.simulate.run import simulate
 from brimful.train.keeping import KEEPING
+from brimful.values.results import EVAL, OPTIMIZER_STATE, RESUME, SAVE
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -2,13 +2,13 @@
 
 import pytest
 
-from brimful.child_process import run_in_child
 from brimful.cost.estimate import estimate
-from brimful.job import check_job
-from brimful.rungs import OPTIMIZER_STATE
+from brimful.process.child import run_in_child
 from brimful.simulate.run import simulate
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import KIB
+from brimful.values.job import check_job
+from brimful.values.results import OPTIMIZER_STATE
 from metered import meter_steps, product_scratch_bytes
 from samples import make_cluster, make_job, make_model, make_strategy
 from simulate import compiled_updates

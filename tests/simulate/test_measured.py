@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
 from brimful.units import KIB, MIB
+from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from metered import meter_steps
 from samples import make_cluster, make_job, make_model, make_strategy
 

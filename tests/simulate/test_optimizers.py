@@ -13,13 +13,13 @@ from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
 from brimful.build.precision import TECHNIQUES
 from brimful.build.step import train_step
-from brimful.job import SCALED, LossScale
 from brimful.measure.meter import CpuMeter
 from brimful.models.config import parameter_count
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 from brimful.simulate.run import simulate, trace
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.units import KIB, MIB
+from brimful.values.job import SCALED, LossScale
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 from float8 import with_skips
 from samples import make_cluster, make_job, make_model, make_strategy
 

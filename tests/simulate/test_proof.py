@@ -8,7 +8,6 @@ from brimful.cost.assumptions import DATASHEET
 from brimful.cost.estimate import allocatable_bytes
 from brimful.cost.outside import Part
 from brimful.hardware.gpus import load_cluster
-from brimful.rungs import Reserved
 from brimful.search.budget import Budget
 from brimful.search.holding import OTHER_ALLOCATORS
 from brimful.search.solve import solve
@@ -20,6 +19,7 @@ from brimful.simulate import proof as proof_module
 from brimful.simulate.proof import MAX_TRIALS, Trial, prove
 from brimful.simulate.run import simulate
 from brimful.units import MIB
+from brimful.values.results import Reserved
 from samples import make_adapter, make_cluster, make_job, make_model
 
 pytestmark = pytest.mark.torch

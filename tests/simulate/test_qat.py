@@ -5,11 +5,11 @@ from functools import cache
 import pytest
 
 from brimful.cost.formula import missing_formula
-from brimful.job import check_job
-from brimful.quantization import Quantization
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate
+from brimful.techniques.quantization import Quantization
 from brimful.units import MIB
+from brimful.values.job import check_job
+from brimful.values.results import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 from metered import meter_steps
 from samples import make_cluster, make_job, make_model, make_strategy
 

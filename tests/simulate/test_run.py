@@ -4,10 +4,11 @@ import torch
 
 from brimful.build.assemble import finish_program
 from brimful.errors import OutOfTimeError
-from brimful.plan import convert
 from brimful.pretend.reading import classify, items_at, phase_of_step
 from brimful.pretend.recording import NEVER
-from brimful.rungs import (
+from brimful.simulate.run import simulate, simulate_recorded, trace
+from brimful.values.plan import convert
+from brimful.values.results import (
     AUTOCAST_CACHE,
     ITEM_NAMES,
     LOGITS,
@@ -15,7 +16,6 @@ from brimful.rungs import (
     SAVED_ACTIVATIONS,
     Simulation,
 )
-from brimful.simulate.run import simulate, simulate_recorded, trace
 from other_models import CNN, make_other_job
 from samples import make_cluster, make_job, make_strategy
 

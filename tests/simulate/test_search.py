@@ -5,8 +5,8 @@ import pytest
 
 from brimful.cost.estimate import estimate
 from brimful.errors import InputError, OutOfTimeError
+from brimful.measure.verdict import judge
 from brimful.report.words import untried_sentence
-from brimful.rungs import MEASUREMENT_SCHEMA, Measurement
 from brimful.search.budget import Budget
 from brimful.search.record import INTERRUPTED
 from brimful.search.solve import solve
@@ -16,7 +16,7 @@ from brimful.simulate import search
 from brimful.simulate.attempt import attempt
 from brimful.simulate.run import simulate
 from brimful.simulate.search import simulated_shortfall, solve_by_simulation
-from brimful.verdict import judge
+from brimful.values.results import MEASUREMENT_SCHEMA, Measurement
 from samples import make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch

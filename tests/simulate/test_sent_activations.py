@@ -10,7 +10,7 @@ from brimful.cost.reserved import predicted_reserved
 from brimful.cost.sending import LEAST_SENT_TOKENS
 from brimful.cost.speed import step_flops
 from brimful.models.config import read_config
-from brimful.rungs import SAVED_ACTIVATIONS
+from brimful.values.results import SAVED_ACTIVATIONS
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch

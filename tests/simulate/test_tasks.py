@@ -14,9 +14,9 @@ from brimful.build.batch import Batch
 from brimful.build.step import train_step
 from brimful.build.user_module import take_sample
 from brimful.measure.meter import CpuMeter
-from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.simulate.run import simulate, trace
 from brimful.units import MIB
+from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from metered import meter_steps
 from other_models import make_other_job, make_other_model
 from samples import make_cluster, make_job, make_model, make_strategy

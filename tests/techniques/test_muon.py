@@ -15,14 +15,14 @@ from brimful.cost.update import CUDA, update_flops, update_of
 from brimful.errors import UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
-from brimful.job import check_job
 from brimful.measure.meter import CpuMeter
 from brimful.models.config import load_model
-from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.rungs import OPTIMIZER_STATE
 from brimful.simulate.run import simulate
-from brimful.strategy import check_strategy
 from brimful.units import KIB
+from brimful.values.job import check_job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.results import OPTIMIZER_STATE
+from brimful.values.strategy import check_strategy
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

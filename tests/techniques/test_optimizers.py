@@ -10,9 +10,6 @@ from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
-from brimful.job import check_job
-from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.rungs import OPTIMIZER_STATE
 from brimful.simulate.run import simulate
 from brimful.techniques.optimizers import (
     DEFAULT,
@@ -26,6 +23,9 @@ from brimful.techniques.optimizers import (
     whole_of,
 )
 from brimful.techniques.optimizers.base import STEP, at_once
+from brimful.values.job import check_job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.results import OPTIMIZER_STATE
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from brimful.hardware.cluster import Cluster, Device, MatrixRates
-from brimful.job import plain_job
 from brimful.models.config import read_config
-from brimful.plan import PLAN_SCHEMA, Estimate, Plan
-from brimful.strategy import Strategy
+from brimful.values.job import plain_job
+from brimful.values.plan import PLAN_SCHEMA, Estimate, Plan
+from brimful.values.strategy import Strategy
 
 VOCAB_SIZE = 300
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from brimful.run_files import TrainRow
 from brimful.train.step_report import StepReport
+from brimful.values.run_files import TrainRow
 
 
 def make_row(step, **changes):

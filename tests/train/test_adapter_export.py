@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM
 from brimful.build import adapters
 from brimful.build.assemble import build_program
 from brimful.errors import InputError, RunError
-from brimful.job import Adapter
 from brimful.train import adapter_export
 from brimful.train.adapter_export import export_adapters, merge, plain_model
+from brimful.values.job import Adapter
 from other_models import make_other_job
 from samples import make_job, make_model, make_strategy
 

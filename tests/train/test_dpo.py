@@ -8,7 +8,7 @@ from tests.pairs import PREFERENCE
 from tests.train.conftest import make_plan
 
 from brimful.errors import UnsupportedError
-from brimful.job import Adapter
+from brimful.values.job import Adapter
 
 pytestmark = pytest.mark.torch
 

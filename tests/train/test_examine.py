@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from brimful.doctor.examination import PRECISION_SCHEMA, ExamineSettings
-from brimful.job import LossScale
+from brimful.values.job import LossScale
 from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from brimful import terminal
-from brimful.run_files import EvalRow
+from brimful.text import terminal
 from brimful.train.live import RichObserver, view
 from brimful.units import GIB
+from brimful.values.run_files import EvalRow
 from train.reports import make_report
 
 LAST = EvalRow(step=9000, heldout_loss=2.4712, perplexity=11.84)

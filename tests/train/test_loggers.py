@@ -8,10 +8,10 @@ import pytest
 
 import processes
 from brimful.errors import UnknownNameError, UnsupportedError
-from brimful.plan import write_yaml
-from brimful.run_files import EvalRow
 from brimful.train.loggers import LOGGERS, check_loggers
 from brimful.train.loggers.base import scalars_of
+from brimful.values.plan import write_yaml
+from brimful.values.run_files import EvalRow
 from train.reports import make_row
 
 pytestmark = pytest.mark.torch
@@ -22,7 +22,7 @@ from pathlib import Path
 
 plan_path, data, out, cache, where, track = sys.argv[1:]
 
-from brimful.plan import read_plan
+from brimful.values.plan import read_plan
 from brimful.train.loop import train
 from brimful.train.metering import NullMeter
 from brimful.train.settings import plain_settings

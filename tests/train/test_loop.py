@@ -11,7 +11,7 @@ import pytest
 
 import processes
 from brimful.errors import DataError, InputError, RunError
-from brimful.plan import write_yaml
+from brimful.values.plan import write_yaml
 
 pytestmark = pytest.mark.torch
 
@@ -475,7 +475,7 @@ def audit(event, arguments):
 
 sys.addaudithook(audit)
 
-from brimful.plan import read_plan
+from brimful.values.plan import read_plan
 from brimful.train.loop import train
 from brimful.train.metering import NullMeter
 from brimful.train.settings import plain_settings

@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from brimful.errors import FileFormatError
-from brimful.run_files import EvalRow, TrainRow
 from brimful.train.data.prepare import Summary
 from brimful.train.metrics import (
     append_row,
@@ -14,6 +13,7 @@ from brimful.train.metrics import (
     write_data_summary,
 )
 from brimful.train.tally import tally_of
+from brimful.values.run_files import EvalRow, TrainRow
 
 
 def row(step, loss=1.5):

@@ -7,8 +7,8 @@ import pytest
 from safetensors.torch import load_file
 
 from brimful.errors import RunError
-from brimful.job import LossScale
-from brimful.run_files import EvalRow
+from brimful.values.job import LossScale
+from brimful.values.run_files import EvalRow
 from samples import make_job, make_strategy
 from train.reports import make_row
 

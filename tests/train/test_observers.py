@@ -2,9 +2,9 @@ import io
 import shlex
 from pathlib import Path
 
-from brimful.run_files import EvalRow
 from brimful.train.observers import Observers, PlainObserver, describe_stop
 from brimful.train.step_report import describe_step
+from brimful.values.run_files import EvalRow
 from train.reports import make_report
 
 NUMBERS = (

@@ -315,7 +315,7 @@ def test_a_base_counts_however_big_its_pieces(plan_with, monkeypatch):
 
 
 def scaled_plan(plan_with):
-    from brimful.job import LossScale
+    from brimful.values.job import LossScale
 
     loss_scale = LossScale(
         initial_scale=2.0**16 / 3, growth_factor=2.0, backoff_factor=0.3, growth_interval=7

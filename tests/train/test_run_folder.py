@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from brimful.errors import InputError, RunError
-from brimful.plan import read_plan
+from brimful.values.plan import read_plan
 
 pytestmark = pytest.mark.torch
 

@@ -258,7 +258,7 @@ def audit(event, arguments):
         time.sleep(0.5)
 
 sys.addaudithook(audit)
-from brimful.plan import read_plan
+from brimful.values.plan import read_plan
 from brimful.train.rotation import Kept
 from brimful.train.saver import open_saver
 from tests.train.programs import build, nudge, progress
@@ -285,7 +285,7 @@ for step in (1, 2):
 def test_a_process_that_ends_while_it_saves_leaves_whole_checkpoints(
     plan_with, tmp_path, how, code, left
 ):
-    from brimful.plan import write_yaml
+    from brimful.values.plan import write_yaml
 
     write_yaml(plan_with(), tmp_path / "plan.yaml")
     root = tmp_path / "checkpoints"

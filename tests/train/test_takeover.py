@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from brimful.errors import FileFormatError, RunError
-from brimful.run_files import TakeoverRow
-from brimful.takeover_words import describe_takeover
 from brimful.train import takeover
 from brimful.train.metrics import add_row, open_metrics, read_metrics
 from brimful.train.takeover import Shortage, Ways
 from brimful.train.whereabouts import Whereabouts
+from brimful.values.run_files import TakeoverRow
+from brimful.values.run_words import describe_takeover
 
 pytestmark = pytest.mark.torch
 

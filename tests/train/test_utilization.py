@@ -2,8 +2,8 @@ import msgspec
 import pytest
 
 from brimful.cost.estimate import estimate
-from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.train.utilization import Utilization, utilization_of
+from brimful.values.plan import PLAN_SCHEMA, Plan
 from samples import make_cluster, make_job, make_model, make_strategy
 
 

@@ -8,7 +8,7 @@ import cells
 import pytest
 import sampler
 
-from brimful.strategy import Strategy, world_size
+from brimful.values.strategy import Strategy, world_size
 
 SOME = {
     "architecture": ("llama", "gpt2-tied"),

@@ -46,11 +46,11 @@ from examples_part import CASES, Example
 from megatron_records import read_records
 
 from brimful.errors import FileFormatError
-from brimful.job import check_job
 from brimful.models.config import check_model
+from brimful.process.versions import versions
 from brimful.published.rows import published_runs
-from brimful.strategy import check_strategy, world_size
-from brimful.versions import versions
+from brimful.values.job import check_job
+from brimful.values.strategy import check_strategy, world_size
 
 pytestmark = pytest.mark.torch
 

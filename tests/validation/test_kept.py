@@ -12,7 +12,7 @@ from cases import Case
 from group import Turn, answers
 
 from brimful.build.assemble import build_program
-from brimful.strategy import Strategy, check_strategy, gathers
+from brimful.values.strategy import Strategy, check_strategy, gathers
 
 pytestmark = pytest.mark.torch
 

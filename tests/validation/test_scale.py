@@ -16,7 +16,7 @@ from brimful.models.config import load_model, read_config
 from brimful.simulate.attempt import step_work
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.run import trace
-from brimful.strategy import num_micro_batches, world_size
+from brimful.values.strategy import num_micro_batches, world_size
 from other_decoders import CONFIGS
 from samples import make_job, make_strategy
 

@@ -22,9 +22,9 @@ from brimful.build.own import whole
 from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
-from brimful.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job, Task
 from brimful.models.module_paths import ends_in
-from brimful.quick_imports import quick_imports
+from brimful.process.quick_imports import quick_imports
+from brimful.values.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job, Task
 
 NAME = "default"
 """What PEFT calls an adapter that nobody named."""

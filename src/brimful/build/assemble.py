@@ -34,9 +34,9 @@ from brimful.build.root import Root
 from brimful.build.rounding import prepare_qat
 from brimful.build.router_losses import router_losses
 from brimful.build.tasks import task_of
-from brimful.job import Job
-from brimful.kernel_support import Place, check_attention, check_fused, check_precision
-from brimful.strategy import Strategy, gathers, num_checkpointed
+from brimful.techniques.kernel_support import Place, check_attention, check_fused, check_precision
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, gathers, num_checkpointed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

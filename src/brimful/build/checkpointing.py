@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
 
 from brimful.build.attention import KERNELS
 from brimful.build.blocks import decoder_blocks
-from brimful.strategy import Strategy, is_selective, num_checkpointed
+from brimful.values.strategy import Strategy, is_selective, num_checkpointed
 
 KEPT = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, *KERNELS})
 """Operators whose results selective checkpointing keeps, as dispatched."""

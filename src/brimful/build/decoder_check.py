@@ -17,9 +17,9 @@ from brimful.build.attention.own import attends_by_itself, other_kinds, takes_ke
 from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
 from brimful.build.logits import LogitStep, OwnWayError, read_steps
 from brimful.errors import UnknownMemoryError, UnsupportedError
-from brimful.job import PACKINGS, Job
 from brimful.models.attention_source import is_causal_by_itself, scores_of
-from brimful.strategy import Strategy
+from brimful.values.job import PACKINGS, Job
+from brimful.values.strategy import Strategy
 
 _PLAIN = ("wrapped", "none")
 """Packings whose rows are one text each, so that a causal mask is all that there is to hide."""

@@ -1,7 +1,7 @@
 """The optimizer's update inside the backward pass: each parameter as soon as its gradient is whole.
 
 Of all gradients one exists at a time. Exact where nothing has to know all gradients first: no clip,
-one micro-batch, no loss scale (``brimful.exact``). A gradient that is not finite has been applied
+one micro-batch, no loss scale (``exact``). A gradient that is not finite has been applied
 by the time that the step's norm says so. As torchtune's ``optimizer_in_bwd``, with one optimizer
 for all parameters, so that state and checkpoints are those of any other run.
 

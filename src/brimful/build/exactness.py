@@ -1,12 +1,12 @@
-"""What only the built model can tell of exactness (``brimful.exact``, ``built``)."""
+"""What only the built model can tell of exactness (``techniques.exact``, ``built``)."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from brimful.errors import InputError
-from brimful.exact import exactness
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.techniques.exact import exactness
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 
 def check_built(job: Job, strategy: Strategy, model: nn.Module) -> nn.Module:

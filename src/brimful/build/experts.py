@@ -18,10 +18,10 @@ from typing import Any
 from torch import nn
 
 from brimful.errors import UnsupportedError
-from brimful.job import Job
 from brimful.models.mixtures import GROUPED as GROUPED_TYPES
 from brimful.models.mixtures import OWN_EXPERTS
 from brimful.models.names import has_experts
+from brimful.values.job import Job
 
 GROUPED = "grouped_mm"
 _ROUTERS = ("gate", "router")

@@ -5,7 +5,7 @@ from torch import nn
 from brimful.build.adapters import output_layers, paths_of
 from brimful.build.precision import fp8
 from brimful.build.precision.kept import find_kept
-from brimful.job import FP8, Job
+from brimful.values.job import FP8, Job
 
 
 def use_fp8(model: nn.Module, job: Job, *, emulate: bool) -> nn.Module:

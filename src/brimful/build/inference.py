@@ -14,8 +14,8 @@ from brimful.build.quantize.torchao import INT4_GROUP
 from brimful.cost.formats import COMPUTE_BYTES, WeightsFormat
 from brimful.cost.inference import InferenceJob
 from brimful.errors import ModelConfigError
-from brimful.job import plain_job
-from brimful.quantization import GROUP_SIZE
+from brimful.techniques.quantization import GROUP_SIZE
+from brimful.values.job import plain_job
 
 _REASON_LENGTH = 160
 _NUMBERS = "qdata"

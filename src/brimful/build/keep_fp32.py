@@ -9,8 +9,8 @@ from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.precision.kept import find_kept, hold_fp32, lay_border, sharing
 from brimful.build.quantize import is_quantized
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import Job
-from brimful.strategy import Attention, Strategy, gathers
+from brimful.values.job import Job
+from brimful.values.strategy import Attention, Strategy, gathers
 
 _HALF_ONLY: frozenset[Attention] = frozenset({"flash", "cudnn", "varlen"})
 """Attention kernels that take no fp32 queries."""

@@ -18,11 +18,11 @@ from brimful.build.blocks import decoder_blocks
 from brimful.build.experts import expert_modules
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
-from brimful.job import Job
 from brimful.models.layout import Kind, Layout, Parameter, runs
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, keep_built
-from brimful.strategy import Attention, Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Attention, Strategy
 
 _TYPES = "layer_types"
 

@@ -21,7 +21,7 @@ from torch import nn
 from brimful.build.batch import IGNORE_INDEX
 from brimful.build.logits import LogitStep, steps_of
 from brimful.errors import UnsupportedError
-from brimful.fused_kernels import LIGER_VERSION, PACKAGES
+from brimful.techniques.fused_kernels import LIGER_VERSION, PACKAGES
 
 _PLAIN_LOSS: dict[str, Any] = {
     "ce_weight": None,

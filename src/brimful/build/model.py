@@ -29,8 +29,8 @@ from brimful.build.switch import use_fixed_capacity
 from brimful.build.user_module import UserModule, make, without_dropout
 from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
 from brimful.errors import ModelConfigError, UnsupportedError
-from brimful.job import Job
-from brimful.strategy import Strategy, gathers
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, gathers
 
 _RANDOM = re.compile(r"dropout|pdrop|drop_path|layerdrop|jitter_noise|drop_rate|droprate")
 """Names of configuration fields that are probabilities or noises of training."""

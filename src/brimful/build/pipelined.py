@@ -18,7 +18,7 @@ from brimful.build.phases import phase
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.program import Program
 from brimful.build.tasks import task_of
-from brimful.strategy import gathers
+from brimful.values.strategy import gathers
 
 _PADDING = Batch(inputs=0, labels=IGNORE_INDEX, segments=0)
 """What a row or a token is filled with that counts for nothing."""

@@ -12,8 +12,8 @@ from brimful.build.early_update import EarlyUpdate
 from brimful.build.offload import HostOptimizer, Offloaded
 from brimful.build.parallel.pipeline import Pipeline
 from brimful.build.precision.loss_scaling import LossScaler
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 from brimful.build.adapters import base_name
 from brimful.build.blocks import decoder_blocks
 from brimful.build.model import allocate, materialize, skeleton_of
-from brimful.job import QUANTIZED, Job
-from brimful.strategy import Strategy
+from brimful.values.job import QUANTIZED, Job
+from brimful.values.strategy import Strategy
 
 SECOND_MODELS = ("resident", "offloaded")
 """Kinds of reference that are a model of their own."""

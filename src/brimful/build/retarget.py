@@ -17,8 +17,8 @@ from brimful.build.decoder_check import check_scores
 from brimful.build.exactness import check_built
 from brimful.build.program import Program
 from brimful.build.tasks import task_of
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.strategy import Strategy
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.values.strategy import Strategy
 
 SWITCHES = ("micro_batch", "activation_checkpointing", "loss_chunks", "attention")
 """Fields of a strategy in which the two programs may differ."""

@@ -20,8 +20,8 @@ from brimful.build.adapters import output_layers, paths_of
 from brimful.build.precision.kept import crosses_borders, find_kept
 from brimful.build.quantize.torchao import config_of, require_torchao
 from brimful.errors import UnsupportedError
-from brimful.job import QAT, Job
-from brimful.quantization import Quantization, check_width
+from brimful.techniques.quantization import Quantization, check_width
+from brimful.values.job import QAT, Job
 
 
 def prepare_qat(model: nn.Module, job: Job) -> nn.Module:

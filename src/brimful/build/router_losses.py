@@ -24,8 +24,8 @@ from torch import nn
 from brimful.build.batch import Batch
 from brimful.build.experts import is_router
 from brimful.build.parallel.routing import is_recomputed
-from brimful.job import Job
 from brimful.models.architectures import named_with
+from brimful.values.job import Job
 
 SIGMOID = named_with("balanced_router")
 """Architectures whose routers score every expert by itself."""

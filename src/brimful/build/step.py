@@ -25,7 +25,7 @@ from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.precision.loss_scaling import is_finite, unscale
 from brimful.build.precision.masters import MasterWeights
 from brimful.build.program import Program, gradients
-from brimful.strategy import gathers
+from brimful.values.strategy import gathers
 
 
 class StepResult(NamedTuple):

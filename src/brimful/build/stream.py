@@ -11,8 +11,8 @@ import torch
 from brimful.build.parallel.stages import held_dtype
 from brimful.build.precision import COMPUTE_DTYPE
 from brimful.build.precision.kept import returned_by
-from brimful.job import Job
-from brimful.strategy import Strategy, gathers
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, gathers
 
 
 def stream_dtype(model: Any, job: Job, strategy: Strategy) -> torch.dtype:

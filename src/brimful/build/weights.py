@@ -23,7 +23,7 @@ from brimful.build.quantize import is_quantized
 from brimful.build.weight_files import FLOATS, find_files, opened, pieces, read_whole
 from brimful.build.weight_names import Joined, Matched, join, match
 from brimful.errors import InputError
-from brimful.escaping import one_line
+from brimful.text.escaping import one_line
 
 _log = logging.getLogger(__name__)
 _SHOWN = 3

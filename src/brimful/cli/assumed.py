@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from brimful.cost.least import Least
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster
-    from brimful.job import Job
-    from brimful.plan import Estimate
-    from brimful.strategy import Strategy
+    from brimful.values.job import Job
+    from brimful.values.plan import Estimate
+    from brimful.values.strategy import Strategy
+
+
+EXPERIMENTAL = "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1"
+"""Without it attention is not fused on a Strix Halo."""
 
 
 def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
@@ -35,7 +39,7 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
-    words += _label_words(args)
+    words += [*_label_words(args), *_rocm_words(args)]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
@@ -89,9 +93,9 @@ def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
         least: What there is at least, for which there is no room here; None: there is room.
     """
     from brimful.cost.held import pack_experts
-    from brimful.job import IN_FP32, QUANTIZED
     from brimful.models.config import has_layout, layout_of
     from brimful.models.mixtures import has_stacks
+    from brimful.values.job import IN_FP32, QUANTIZED
 
     base = "same" if job.adapter is None else job.adapter.base
     if base not in QUANTIZED or job.precision in IN_FP32 or not has_stacks(job.model):
@@ -127,6 +131,23 @@ def _packed_words(job: "Job", num_bytes: int) -> str:
     return f"{words}: --gpus {card.name} would leave {format_bytes(left)} then, and is not planned"
 
 
+def _rocm_words(args: argparse.Namespace) -> list[str]:
+    """Say by whose kernels an AMD card is answered."""
+    from brimful.hardware.datasheets import datasheets
+    from brimful.hardware.devices import has_cuda, is_modelled
+    from brimful.hardware.names import find_gpu, split_counts
+
+    sheet = datasheets().get(
+        find_gpu(split_counts(getattr(args, "gpus", None) or defaults.GPUS).gpu)
+    )
+    if sheet is None or has_cuda(sheet) or not is_modelled(sheet):
+        return []
+    words = ["ROCm's kernels take no more than CUDA's (by PyTorch's source, not measured)"]
+    if sheet.target == "gfx1151":
+        words.append(f"{EXPERIMENTAL}, and GTT raised (Linux gives a GPU half the memory)")
+    return words
+
+
 def _label_words(args: argparse.Namespace) -> list[str]:
     """Say how a card's memory was read that was given in GB."""
     label = getattr(args, "card_memory", None)
@@ -138,7 +159,7 @@ def _label_words(args: argparse.Namespace) -> list[str]:
 
 def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:
     """Say what has to be installed where a plan with fused kernels runs, if it is not here."""
-    from brimful.fused_kernels import PACKAGES
+    from brimful.techniques.fused_kernels import PACKAGES
 
     if strategy.fused_kernels == "none" or all(map(find_spec, PACKAGES)):
         return ()

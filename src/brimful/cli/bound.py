@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Device, MatrixRates
     from brimful.hardware.datasheets import DatasheetRates
-    from brimful.job import Job
     from brimful.models.spec import ModelSpec
     from brimful.show.bound import Bounded
     from brimful.show.summary import Fact, Meter
+    from brimful.values.job import Job
 
 
 Found = TypeVar("Found")
@@ -256,7 +256,7 @@ def _meter_of(asked: "flags.Asked") -> "Meter | None":
         return meter_of(made)
     if find_spec("torch") is None:
         return None
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     from brimful.simulate.run import simulate

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate, store, print."""
     from brimful.cli.progress import Progress
     from brimful.hardware.probe import probe_local
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     from brimful.measure.calibrate import calibrate

@@ -14,16 +14,16 @@ from brimful.cli.progress import Progress
 from brimful.compare.recipes import RECIPES, shortened
 from brimful.compare.record import MOST_STEPS, NUM_SEEDS, CompareSettings
 from brimful.errors import InputError
-from brimful.escaping import json_text
 from brimful.hardware.probe import check_present
-from brimful.terminal import say
+from brimful.text.escaping import json_text
+from brimful.text.terminal import say
 from brimful.units import format_seconds
 
 if TYPE_CHECKING:
     from brimful.cli.flags import Asked
     from brimful.compare.record import Comparison, RecipeRun
-    from brimful.job import Precision
-    from brimful.plan import Plan
+    from brimful.values.job import Precision
+    from brimful.values.plan import Plan
 
 COMPARISON_FILE, PLOT_FILE = "comparison.json", "comparison.svg"
 _ALL = "all"
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> "Plan":
     """Resolve what is run, for as many steps as are asked for."""
-    from brimful.plan import PLAN_SCHEMA, Plan
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     asked = _asked(args)
     return Plan(
@@ -161,7 +161,7 @@ class _Told:
 
 
 def _write(out: Path, made: "Comparison") -> None:
-    from brimful.files import write_text
+    from brimful.files.writing import write_text
 
     told = json_text(made, indent=1)
     write_text(out / COMPARISON_FILE, told + "\n")
@@ -171,7 +171,7 @@ def _keep(out: Path | None, made: "Comparison") -> None:
     """Write the JSON and the plot into the folder that was asked for."""
     if out is None:
         return
-    from brimful.files import write_text
+    from brimful.files.writing import write_text
     from brimful.report.comparison_plot import comparison_svg
 
     _write(out, made)

@@ -35,7 +35,7 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     Nor of one whose tensors do not fit: where they do and the plan does not, it is the host's turn.
     """
     from brimful.cost.estimate import limit_bytes
-    from brimful.offload import NONE
+    from brimful.techniques.offload import NONE
 
     plan = found.plan
     if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
@@ -51,7 +51,7 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
         fits = made.fits and as_it_fits(plan.job, plan.cluster, here) is not None
         peaks = [each.predicted_peak_allocated_bytes for each in (plan.estimate, made)]
         return offload_facts(plan.cluster, peaks, offloaded_bytes(plan.estimate), fits=fits)
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     from brimful.simulate.run import simulate

@@ -4,7 +4,7 @@ import argparse
 
 from brimful.cli import flags
 from brimful.cli.output import show_json
-from brimful.terminal import say
+from brimful.text.terminal import say
 
 HELP = "print a script that teaches your shell brimful's verbs and flags"
 SHELLS = ("bash", "zsh", "tcsh")

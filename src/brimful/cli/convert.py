@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, get_args
 from brimful.cli import data_flags, flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import InputError
-from brimful.quantization import GROUP_SIZE, LONGEST_ROW, Scheme
-from brimful.run_files import PLAN_FILE
+from brimful.techniques.quantization import GROUP_SIZE, LONGEST_ROW, Scheme
+from brimful.values.run_files import PLAN_FILE
 
 if TYPE_CHECKING:
     from brimful.train.convert import Given
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert, check and print."""
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     from brimful.train.convert import chosen, convert_model

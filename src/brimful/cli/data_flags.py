@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, get_args
 
 from brimful.cli import flags
 from brimful.errors import InputError
-from brimful.files import read_whole
+from brimful.files.writing import read_whole
 
 if TYPE_CHECKING:
     from brimful.train.data.source import DataSource

@@ -1,12 +1,12 @@
 """The user's defaults, in one table; every output echoes them."""
 
-from brimful.fused_kernels import FusedKernels
-from brimful.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.models.spec import ModelSpec
-from brimful.pipeline_split import Schedule as PipelineSchedule
-from brimful.quantization import Scheme
-from brimful.strategy import Accumulate, Attention, Compile, Engine, Zero
+from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
+from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
+from brimful.techniques.quantization import Scheme
+from brimful.values.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precision, Preference
+from brimful.values.strategy import Accumulate, Attention, Compile, Engine, Zero
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"

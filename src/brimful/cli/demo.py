@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from brimful.cli import flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_summary
 from brimful.errors import RunError
-from brimful.escaping import json_text
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
-from brimful.job import Job, Precision, plain_job
-from brimful.terminal import say
+from brimful.text.escaping import json_text
+from brimful.text.terminal import say
 from brimful.units import MIB, format_bytes, format_count, format_seconds
+from brimful.values.job import Job, Precision, plain_job
 
 if TYPE_CHECKING:
-    from brimful.plan import Plan
     from brimful.search.solve import Solution
+    from brimful.values.plan import Plan
 
 HELP = "plan, simulate, train and check a real job of about 25 M parameters on this machine"
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Climb the ladder."""
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     out = args.out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
@@ -142,7 +142,7 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     from brimful.search.space import Pins
     from brimful.show.plan import plan_summary
     from brimful.show.run import speed_facts
-    from brimful.strategy import Strategy
+    from brimful.values.strategy import Strategy
 
     _headline("2 of 6: the job", "a decoder on the Python standard library's own sources")
     precision = _precision(cluster.device)
@@ -170,9 +170,9 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
 
 
 def _write_plan(found: "Solution", out: Path) -> None:
-    from brimful.files import write_text
-    from brimful.plan import write_yaml
+    from brimful.files.writing import write_text
     from brimful.report.run_folder import record_command
+    from brimful.values.plan import write_yaml
 
     write_yaml(found.plan, out / "plan.yaml")
     write_text(out / "search.json", json_text(found.record))
@@ -180,7 +180,7 @@ def _write_plan(found: "Solution", out: Path) -> None:
 
 
 def _simulate(plan: "Plan", out: Path) -> None:
-    from brimful.files import write_text
+    from brimful.files.writing import write_text
     from brimful.simulate.run import simulate
 
     _headline("4 of 6: the simulation", "the plan's own code on a pretend GPU")

@@ -18,14 +18,14 @@ from brimful.cli.output import (
 )
 from brimful.cli.page import add_page
 from brimful.show.summary import Fact
-from brimful.terminal import say
+from brimful.text.terminal import say
 
 if TYPE_CHECKING:
     from brimful.cost.money import Cost
-    from brimful.plan import Estimate
     from brimful.show.answer import Answer
     from brimful.show.estimate import Around
     from brimful.show.summary import Verdict
+    from brimful.values.plan import Estimate
 
 _WAY_LABELS = frozenset({"would fit", "instead", ""})
 WAY_FITS = " would fit"
@@ -129,9 +129,9 @@ def _simulated(args: argparse.Namespace, untold: str) -> int:
 
     say(f"{told_short(untold)}: it is simulated", file=sys.stderr, flush=True)
     simulated = parser_of("simulate").parse_args([args.model])
-    for name in vars(simulated):
-        setattr(simulated, name, getattr(args, name, getattr(simulated, name)))
-    return simulate.run(simulated)
+    for name, value in vars(args).items():
+        setattr(simulated, name, value)
+    return simulate.run(simulated, with_costs=True)
 
 
 def _answer(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli import flags, output_paths
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json
 from brimful.errors import InputError
-from brimful.terminal import say
+from brimful.text.terminal import say
 
 if TYPE_CHECKING:
     from brimful.export.given import Exported
-    from brimful.plan import Plan
+    from brimful.values.plan import Plan
 
 HELP = "write a plan as what something else takes, and say what that cannot express"
 _TARGETS = (
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     from brimful.export import TARGETS
     from brimful.export.given import Given, about
     from brimful.export.lost import lost_lines
-    from brimful.files import write_text
-    from brimful.plan import read_plan
+    from brimful.files.writing import write_text
+    from brimful.values.plan import read_plan
 
     if not flags.is_plan(args.plan):
         raise InputError(f"{args.plan} is no plan; brimful plan MODEL -o plan.yaml makes one")

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from brimful.cli import flags
     from brimful.hardware.cluster import Cluster
-    from brimful.job import Job
-    from brimful.plan import Plan
     from brimful.search.beside import Beside, Fix
     from brimful.search.lean import Looked
     from brimful.search.ways_out import WayOut
     from brimful.show.summary import Fact
+    from brimful.values.job import Job
+    from brimful.values.plan import Plan
 
 
 class Fixes(NamedTuple):
@@ -160,9 +160,9 @@ def _limit(asked: "flags.Asked", looked: "Looked") -> "tuple[Fact, ...]":
 
 def _ways(asked: "flags.Asked", looked: "Looked") -> "Iterator[WayOut]":
     """Yield the first way that leaves what is learnt alone, and the first that keeps the GPUs."""
-    from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.search.lean import lean
     from brimful.search.ways_out import ways_out
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     job, cluster, strategy = asked
     plan = Plan(

@@ -15,14 +15,26 @@ from brimful.cli import defaults, usual
 from brimful.cli.elsewhere import NOT_RUN, refuse_elsewhere, taken_as
 from brimful.cli.other_flags import NO_FLAG, taken_for_ours
 from brimful.errors import InputError, unknown_name
-from brimful.exact import exactness
-from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
 from brimful.hardware.links import network_names
 from brimful.hardware.names import split_counts
-from brimful.job import (
+from brimful.models.config import default_task, for_task, load_model
+from brimful.models.names import taken_words
+from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
+from brimful.models.spec import ModelSpec
+from brimful.models.targets import check_targets
+from brimful.techniques.exact import exactness
+from brimful.techniques.fused_kernels import FusedKernels
+from brimful.techniques.kernel_support import check_precision
+from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.parallel.stages import ONE_STAGE
+from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
+from brimful.techniques.quantization import GROUP_SIZE, Quantization, Scheme, default_group
+from brimful.text.terminal import note, noted
+from brimful.units import Labelled, parse_bytes, parse_card_bytes, parse_count, parse_length
+from brimful.values.job import (
     PACKINGS,
     PREFERENCE,
     QAT,
@@ -43,17 +55,8 @@ from brimful.job import (
     Upcast,
     check_job,
 )
-from brimful.kernel_support import check_precision
-from brimful.models.config import default_task, for_task, load_model
-from brimful.models.names import taken_words
-from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
-from brimful.models.spec import ModelSpec
-from brimful.models.targets import check_targets
-from brimful.pipeline_split import ONE_STAGE
-from brimful.pipeline_split import Schedule as PipelineSchedule
-from brimful.plan import read_plan
-from brimful.quantization import GROUP_SIZE, Quantization, Scheme, default_group
-from brimful.strategy import (
+from brimful.values.plan import read_plan
+from brimful.values.strategy import (
     Accumulate,
     Attention,
     Compile,
@@ -66,9 +69,6 @@ from brimful.strategy import (
     default_reference,
     placed,
 )
-from brimful.techniques.optimizers import OPTIMIZERS
-from brimful.terminal import note, noted
-from brimful.units import Labelled, parse_bytes, parse_card_bytes, parse_count, parse_length
 
 INFERENCE = "inference"
 """A task that trains nothing; ``brimful.cli.inference`` takes it over."""

@@ -8,9 +8,9 @@ from brimful.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from brimful.export.told import Asking
-    from brimful.plan import Plan
     from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Simulates
+    from brimful.values.plan import Plan
 
 OWN = "brimful"
 DEEPSPEED = "deepspeed"
@@ -160,7 +160,7 @@ def why_not_offloaded(args: argparse.Namespace) -> str:
     if "offload" not in fixed_fields(args):
         return ""
     from brimful.export.told import why_untold
-    from brimful.offload import OPTIMIZER
+    from brimful.techniques.offload import OPTIMIZER
 
     theirs = argparse.Namespace(**{**vars(args), "program": whose(args), "offload": None})
     what, _, why = why_untold(_asking(theirs), "offload", OPTIMIZER).partition(": ")

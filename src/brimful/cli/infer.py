@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             f"brimful infer measures on a CPU in this version and {cluster.name} is a GPU; use "
             f"--gpus local on a machine without one, or brimful simulate --task inference"
         )
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     from brimful.cost.exported import exported_format

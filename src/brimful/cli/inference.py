@@ -13,9 +13,9 @@ from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.proof import word_code, word_of
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
 from brimful.errors import InputError, UnsupportedError
-from brimful.escaping import json_text, one_line
 from brimful.hardware.cluster import Cluster, spelled
-from brimful.terminal import note, say
+from brimful.text.escaping import json_text, one_line
+from brimful.text.terminal import note, say
 from brimful.units import parse_length
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def run_estimate(args: argparse.Namespace) -> int:
 
 def _forward_bytes(job: "InferenceJob", cluster: Cluster) -> int:
     """Simulate what a forward takes beside weights and cache, where weights are as they compute."""
-    from brimful.rungs import TRANSIENTS, WORKSPACES
+    from brimful.values.results import TRANSIENTS, WORKSPACES
 
     plain = msgspec.structs.replace(job, weights_format=job.compute)
     _, simulation = _simulated(plain, cluster, allocator="")
@@ -180,7 +180,7 @@ def _simulated(
     job: "InferenceJob", cluster: Cluster, *, allocator: str
 ) -> "tuple[Recording, InferenceSimulation]":
     """Run a job on the pretend GPU."""
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     from brimful.simulate.inference import read_inference, trace_inference
@@ -199,7 +199,7 @@ def _tell_simulated(
     beside: "Beside | None" = None,
 ) -> int:
     """Simulate, and print beside what is predicted; what else is known of the job comes below."""
-    from brimful.files import write_text
+    from brimful.files.writing import write_text
 
     recording, simulation = _simulated(job, cluster, allocator=args.allocator or "")
     if beside is None:
@@ -269,15 +269,15 @@ def _read(args: argparse.Namespace, job: "InferenceJob") -> None:
     if (find_built(model) is not None and find_cached(model) is not None) or not find_spec("torch"):
         return
     from brimful.cli.progress import Progress
-    from brimful.quick_imports import quick_imports
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
+    from brimful.process.quick_imports import quick_imports
 
     quiet_libraries()
     with Progress("reading", quiet=args.json), quick_imports():
         from brimful.build.cached import read_cached
         from brimful.build.layout import read_built
-        from brimful.job import plain_job
         from brimful.models.traced import keep_cached
+        from brimful.values.job import plain_job
 
         plain_text = plain_job(model, seq_len=min(_SHORT, model.max_seq_len))
         read_built(plain_text, usual.attention_from(args, plain_text, None))

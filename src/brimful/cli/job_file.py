@@ -46,7 +46,7 @@ def expand(
 
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the fields of a job file; None where it is another kind of file, such as a plan."""
-    from brimful.plan import load_yaml
+    from brimful.values.plan import load_yaml
 
     if not path.is_file():
         return None

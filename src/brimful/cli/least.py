@@ -24,22 +24,22 @@ from brimful.errors import BrimfulError
 from brimful.hardware.cluster import matrix_rate
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.names import find_gpu, split_counts
-from brimful.job import QUANTIZED
 from brimful.models.config import exact_count, has_layout, known_count
 from brimful.models.mixtures import has_stacks
 from brimful.models.traced import find_built
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.strategy import Attention, Strategy, world_size
-from brimful.terminal import say
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.text.terminal import say
 from brimful.units import format_bytes, format_count, format_days, format_money
+from brimful.values.job import QUANTIZED
+from brimful.values.strategy import Attention, Strategy, world_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from brimful.cost.own_programs import Need
     from brimful.hardware.cluster import Device
-    from brimful.job import Job
     from brimful.show.summary import Fact
+    from brimful.values.job import Job
 
 _ADAPTED = ("lora", "qlora")
 """Methods that hold less, most exact first."""
@@ -307,8 +307,8 @@ def least_as_held(args: argparse.Namespace, job: "Job") -> Least | None:
 def _least_read(args: argparse.Namespace, job: "Job", attention: Attention) -> Least | None:
     """Read off a model that is built, as its tracing would, what of it is packed."""
     from brimful.cli.progress import Progress
-    from brimful.quick_imports import quick_imports
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
+    from brimful.process.quick_imports import quick_imports
 
     quiet_libraries()
     with Progress("reading", quiet=args.json), quick_imports():

@@ -14,8 +14,8 @@ from brimful.cli.job_file import expand
 from brimful.cli.nearest import answer
 from brimful.cli.output import BAD_INPUT, INTERRUPTED, OUT_OF_TIME
 from brimful.errors import BrimfulError, InputError, OutOfTimeError, unknown_name
-from brimful.escaping import check_line, one_line
-from brimful.terminal import forget_notes, say
+from brimful.text.escaping import check_line, one_line
+from brimful.text.terminal import forget_notes, say
 
 VERBS = {
     "demo": "the main job, end to end, on this machine",

@@ -67,10 +67,10 @@ def _predicted(spec: "ModelSpec") -> str:
     """Say what predicts a model's training as it usually is, on one GPU."""
     from brimful.cost.formula import is_traceable, missing_formula
     from brimful.hardware.gpus import load_cluster
-    from brimful.job import plain_job
     from brimful.models.config import default_task
     from brimful.models.kernels import attentions_of
-    from brimful.strategy import Attention, Strategy
+    from brimful.values.job import plain_job
+    from brimful.values.strategy import Attention, Strategy
 
     job = plain_job(spec, task=default_task(spec), seq_len=min(_SEQ_LEN, spec.max_seq_len))
     attention: Attention = "sdpa" if "sdpa" in attentions_of(job) else "eager"

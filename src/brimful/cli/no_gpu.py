@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from brimful.hardware.cluster import Device
-    from brimful.job import Job, Method
     from brimful.search.beside import Fix
     from brimful.show.answer import Answer
+    from brimful.values.job import Job, Method
 
 METHODS: "tuple[Method, ...]" = ("full", "lora", "qlora")
 """That are told where none was asked for, in the order of what they take."""
@@ -160,10 +160,10 @@ def _candidates(args: argparse.Namespace) -> "Iterator[str]":
 
 def _held(args: argparse.Namespace, asked: flags.Asked) -> "tuple[Fix | None, int]":
     """Return what holds of a job on a cluster, and the peak of the leanest that was looked at."""
-    from brimful.plan import Estimate
     from brimful.search.beside import held_fix
     from brimful.search.lean import lean_fix
     from brimful.search.ledger import Point, predict
+    from brimful.values.plan import Estimate
 
     job, cluster, strategy = asked
     made = predict(Point(job, strategy), cluster)

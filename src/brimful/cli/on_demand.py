@@ -16,8 +16,8 @@ from brimful.cost.profiles import Body, is_own, load_profile
 from brimful.cost.programs import kernels_of
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.show.summary import Fact
-from brimful.strategy import gathers, is_selective
-from brimful.terminal import say
+from brimful.text.terminal import say
+from brimful.values.strategy import gathers, is_selective
 
 if TYPE_CHECKING:
     from brimful.cli.flags import Asked
@@ -123,8 +123,8 @@ def _trace(
     if not missing:
         return
     from brimful.cli.progress import Progress
-    from brimful.quick_imports import quick_imports
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
+    from brimful.process.quick_imports import quick_imports
 
     quiet_libraries()
     if not args.json:

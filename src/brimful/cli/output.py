@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from brimful.cli.flags import Asked
-from brimful.escaping import json_text
-from brimful.plan import Estimate, HostMemory
-from brimful.terminal import console, num_heading_lines, say
+from brimful.text.escaping import json_text
+from brimful.text.terminal import console, num_heading_lines, say
+from brimful.values.plan import Estimate, HostMemory
 
 if TYPE_CHECKING:
     from brimful.show.answer import Answer

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags
-from brimful.files import check_output_file, check_output_folder
+from brimful.files.writing import check_output_file, check_output_folder
 
 if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster

@@ -4,8 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from brimful.cli import output_paths
-from brimful.escaping import shell_words
-from brimful.files import write_text
+from brimful.files.writing import write_text
+from brimful.text.escaping import shell_words
 
 if TYPE_CHECKING:
     from brimful.show.answer import Answer

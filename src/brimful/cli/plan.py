@@ -27,18 +27,18 @@ from brimful.cli.searching import no_at_once, pins_from, search
 from brimful.cli.usual import attention_from
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
-from brimful.terminal import note, say
+from brimful.text.terminal import note, say
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from brimful.plan import Plan, Word
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
     from brimful.show.answer import Answer
     from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Proof, ProofWord
+    from brimful.values.plan import Plan, Word
 
 _OF_A_PLAN = frozenset({"tight", "settings", "host", "speed", "run", "offload"})
 """Labels of what another plan has others of."""
@@ -111,8 +111,8 @@ def add_objective(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search and print."""
-    from brimful.plan import write_yaml
     from brimful.search.budget import Budget
+    from brimful.values.plan import write_yaml
 
     _take_model(args)
     if args.program == for_program.MEGATRON:

@@ -9,11 +9,11 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.cli.progress import Progress
 from brimful.doctor.examination import ExamineSettings
 from brimful.errors import InputError, UnsupportedError
-from brimful.escaping import json_text
 from brimful.hardware.probe import check_present
 from brimful.show.summary import Fact
 from brimful.show.terminal import fact_lines
-from brimful.strategy import check_examined, world_size
+from brimful.text.escaping import json_text
+from brimful.values.strategy import check_examined, world_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look, print, and keep."""
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     compare.refuse_without(args)
@@ -158,9 +158,9 @@ def _examined(
     from pathlib import Path
 
     from brimful.models.config import check_buildable
-    from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.train.examine import examine_plan
     from brimful.train.out_folder import token_cache
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     check_buildable(asked.job.model)
     plan = Plan(
@@ -180,7 +180,7 @@ def _keep(args: argparse.Namespace, examined: "Examination") -> None:
     if args.out is None:
         return
 
-    from brimful.files import write_text
+    from brimful.files.writing import write_text
     from brimful.report.precision import precision_json, spectra
     from brimful.report.precision_plots import exponents_svg, scale_svg
 

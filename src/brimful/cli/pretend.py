@@ -19,7 +19,7 @@ from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
 from brimful.pretend.largest import Argument, Largest, argument_of, find_largest, with_default
-from brimful.terminal import note, say
+from brimful.text.terminal import note, say
 
 if TYPE_CHECKING:
     from brimful.pretend import Run
@@ -89,7 +89,7 @@ class _Done(NamedTuple):
 def run(args: argparse.Namespace) -> int:
     """Run the script, print what it did to memory, and write what was asked for."""
     from brimful.pretend.scripts import check_program, launched
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     typed = args.program[1:] if args.program[:1] == ["--"] else args.program
     program, num, launcher, environment = launched(typed, rank=args.rank)

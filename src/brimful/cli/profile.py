@@ -7,7 +7,7 @@ import msgspec
 from brimful.cli import flags, output_paths
 from brimful.cli.output import show_json
 from brimful.errors import InputError
-from brimful.terminal import say
+from brimful.text.terminal import say
 
 HELP = "trace the profile of a key such as llama.hf.bf16-mixed.sdpa.cuda; --all makes every one"
 
@@ -30,13 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trace and write."""
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     if (args.key is None) == (not args.all):
         raise InputError("give either one profile key or --all; see brimful profile --help")
     quiet_libraries()
     from brimful.cli.progress import Progress
-    from brimful.files import write_bytes
+    from brimful.files.writing import write_bytes
     from brimful.simulate.profile import (
         data_folder,
         make_profile,

@@ -11,16 +11,16 @@ import msgspec
 from brimful.cli import flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
 from brimful.errors import InputError, UnsupportedError
-from brimful.escaping import shell_words
 from brimful.hardware.devices import cards
 from brimful.hardware.names import split_counts
 from brimful.programs.base import Rank
 from brimful.show.summary import Fact
+from brimful.text.escaping import shell_words
 
 if TYPE_CHECKING:
-    from brimful.job import Job
     from brimful.programs.base import Program, RankPeak
     from brimful.show.answer import Answer
+    from brimful.values.job import Job
 
 SCHEMA = "brimful.program/1"
 _DATA = "--data-path DATA --tokenizer-type HuggingFaceTokenizer --tokenizer-model TOKENIZER"
@@ -125,13 +125,13 @@ def run_estimate(args: argparse.Namespace) -> int:
 def run_plan(args: argparse.Namespace) -> int:
     """Find the fastest layout of Megatron-LM that fits, and print it."""
     from brimful.cli.progress import Progress
-    from brimful.escaping import comments, yaml_text
-    from brimful.files import write_text
+    from brimful.files.writing import write_text
     from brimful.programs.base import as_mapping, flags_of
     from brimful.programs.megatron import SCRIPT
     from brimful.programs.planned import plan_megatron
     from brimful.show.answer import Answer
     from brimful.show.programs import planned_summary
+    from brimful.text.escaping import comments, yaml_text
 
     pins = _pins(args)
     if args.precision is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from brimful.terminal import console, say
+from brimful.text.terminal import console, say
 
 PLAIN_EVERY_S = 5.0
 """How often a line says where a task is, where there is no terminal to show it."""

@@ -9,13 +9,13 @@ from brimful.cli.output import DOES_NOT_FIT, FITS, host_may_fit
 from brimful.cost.outside import num_groups, room_of
 
 if TYPE_CHECKING:
-    from brimful.plan import Word
-    from brimful.rungs import Simulation
     from brimful.search.budget import Budget
     from brimful.search.solve import Solution
     from brimful.simulate.inference import InferenceSimulation
     from brimful.simulate.proof import Proof, ProofWord
-    from brimful.strategy import Strategy
+    from brimful.values.plan import Word
+    from brimful.values.results import Simulation
+    from brimful.values.strategy import Strategy
 
 
 def add_proof(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +57,8 @@ def proof_of(
     if args.no_proof or not is_needed or find_spec("torch") is None:
         return found, None
     from brimful.cli.progress import Progress
-    from brimful.quick_imports import quick_imports
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
+    from brimful.process.quick_imports import quick_imports
 
     quiet_libraries()
     with Progress("proving the plan", quiet=args.json) as progress:

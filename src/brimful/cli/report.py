@@ -5,7 +5,7 @@ import argparse
 from brimful.cli import flags
 from brimful.cli.output import show, show_json
 from brimful.errors import InputError
-from brimful.terminal import say
+from brimful.text.terminal import say
 
 HELP = "write RUN_DIR/report.html and print the verdict"
 
@@ -31,12 +31,12 @@ def run(args: argparse.Namespace) -> int:
     """Read the run, judge, write, print."""
     import msgspec
 
+    from brimful.measure.verdict import judge
     from brimful.report.html import write_report
     from brimful.report.run_folder import read_run_folder
     from brimful.report.text import verdict_table
     from brimful.report.watched_run import is_watched
-    from brimful.takeover_words import describe_event
-    from brimful.verdict import judge
+    from brimful.values.run_words import describe_event
 
     if args.against is not None:
         return _against(args)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from brimful.hardware.cluster import Cluster
-    from brimful.job import Job
-    from brimful.plan import Plan
     from brimful.rules.base import Checked
     from brimful.rules.subject import Subject
-    from brimful.strategy import Attention
+    from brimful.values.job import Job
+    from brimful.values.plan import Plan
+    from brimful.values.strategy import Attention
 
 HELP = "check the rules of thumb that circulate on your model and GPU, each with a verdict"
 
@@ -130,7 +130,7 @@ def _planned(
     from brimful.cli.on_demand import traced_or_untold
     from brimful.search.solve import solve
     from brimful.search.space import Pins, needs, pinned_strategy
-    from brimful.strategy import default_reference
+    from brimful.values.strategy import default_reference
 
     pins = Pins(args.micro_batch, None, None, reference=default_reference(job))
     asked = flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))

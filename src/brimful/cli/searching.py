@@ -12,19 +12,19 @@ import msgspec
 
 from brimful.cli import defaults, flags, usual
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
-from brimful.terminal import say
+from brimful.text.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from brimful.cost.own_programs import Need
     from brimful.hardware.cluster import Cluster
-    from brimful.job import Job
     from brimful.search.budget import Budget
     from brimful.search.solve import Solution
     from brimful.search.space import Pins
     from brimful.simulate.search import SearchState
-    from brimful.strategy import Attention
+    from brimful.values.job import Job
+    from brimful.values.strategy import Attention
 
 Chosen = Callable[[list["Need"]], list["Need"]]
 """Chooses what is traced."""
@@ -144,9 +144,9 @@ def _fused_or_not(args: argparse.Namespace, budget: "Budget") -> "Solution":
 
 def _may_fuse(args: argparse.Namespace) -> bool:
     """Whether Liger's kernels are here, and run what is asked: a plan promises that it runs."""
-    from brimful.fused_kernels import PACKAGES
-    from brimful.kernel_support import why_not_fused
     from brimful.search.space import plainest_strategy
+    from brimful.techniques.fused_kernels import PACKAGES
+    from brimful.techniques.kernel_support import why_not_fused
 
     if not all(map(find_spec, PACKAGES)):
         return False
@@ -279,7 +279,7 @@ def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -
     from brimful.cli.least import spread_whole, tell_least
     from brimful.cli.progress import Progress
     from brimful.cost.formula import told_short
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     job, cluster, pins, _, attention, untold = question
     quiet_libraries()
@@ -347,7 +347,7 @@ def _unsearched(asked: flags.Asked) -> str:
 
     Which blocks send what they keep is a program of its own with every number of checkpoints.
     """
-    from brimful.strategy import what_is_away
+    from brimful.values.strategy import what_is_away
 
     job, _, strategy = asked
     if not what_is_away(job, strategy).activations:
@@ -414,7 +414,7 @@ def _plainest(args: argparse.Namespace) -> flags.Asked:
 def pins_from(args: argparse.Namespace) -> "list[Pins]":
     """Return what is fixed: one value of each flag, or every combination of lists."""
     from brimful.search.space import Pins, possible
-    from brimful.strategy import default_reference
+    from brimful.values.strategy import default_reference
 
     job = flags.job_from(args)
     values = {name: getattr(args, name) for name in Pins._fields}

@@ -15,18 +15,18 @@ from brimful.cli.assumed import assumed_facts, prices_from
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_answer, show_json
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.links import network_names
-from brimful.terminal import say
+from brimful.text.terminal import say
 from brimful.units import DOLLARS, Money, parse_duration, parse_electricity, parse_money, parse_rate
 
 if TYPE_CHECKING:
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster, Device
-    from brimful.job import Job
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
     from brimful.search.shop.looks import OnLook
     from brimful.search.shop.values import Market
     from brimful.show.summary import Fact
+    from brimful.values.job import Job
 
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
 OUTPUT_SUFFIXES = (".html", ".svg")
@@ -315,12 +315,13 @@ def job_from(
 
 
 def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
-    """Return the GPUs that are compared."""
-    from brimful.hardware.gpus import gpus
+    """Return the GPUs that are compared: those named, or those that could stand in for another."""
+    from brimful.hardware.devices import cards, gpus
     from brimful.hardware.names import split_counts
 
     if text is None:
-        return tuple(name for name in gpus() if name in prices.gpus)
+        priced = {card.name for card in cards()} & set(prices.gpus)
+        return tuple(name for name in gpus() if name in priced)
     parts = [part for part in text.split(",") if part.strip()]
     for part in parts:
         nodes, each, name = split_counts(part)
@@ -434,7 +435,7 @@ def shop_json(shopped: "Shopped") -> dict[str, Any]:
 
 
 def _write(shopped: "Shopped", output: Path) -> None:
-    from brimful.files import write_text
+    from brimful.files.writing import write_text
     from brimful.report.shop_page import shop_page
     from brimful.report.shop_plot import shop_plot
 

@@ -11,12 +11,12 @@ from brimful.models.config import known_count
 from brimful.search.shop.least import LeastOffer, LeastRoom, least_offers, least_rooms
 from brimful.search.shop.values import Limits
 from brimful.show.shop_bound import least_lines
-from brimful.terminal import say
+from brimful.text.terminal import say
 from brimful.units import shown_in
 
 if TYPE_CHECKING:
     from brimful.cost.money import Prices
-    from brimful.job import Job
+    from brimful.values.job import Job
 
 
 class Offered(NamedTuple):

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import flags, for_program, inference, output_paths, programs
-from brimful.cli.assumed import assumed_facts
+from brimful.cli.assumed import assumed_facts, run_of
 from brimful.cli.output import inputs_json, show_json, tell
 from brimful.cli.page import add_page
 from brimful.cli.proof import add_accept_tight, word_code, word_of
 from brimful.errors import InputError, UnsupportedError
-from brimful.escaping import json_text
-from brimful.rungs import EVAL, RESUME, SAVE
-from brimful.strategy import check_simulated, world_size
-from brimful.unknown_memory import named_statement
+from brimful.text.escaping import json_text
+from brimful.values.results import EVAL, RESUME, SAVE
+from brimful.values.strategy import check_simulated, world_size
+from brimful.values.unknown_memory import named_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
 
-    from brimful.plan import Plan, Word
-    from brimful.routing import Routing
-    from brimful.rungs import Simulation
     from brimful.show.answer import Answer
     from brimful.show.summary import Fact
     from brimful.simulate.run import Simulated
+    from brimful.techniques.parallel.routing import Routing
+    from brimful.values.plan import Plan, Word
+    from brimful.values.results import Simulation
 
     Routed = tuple[int | None, Routing]
     """A device and how tokens come to its experts."""
@@ -91,8 +91,13 @@ def _phases(text: str) -> tuple[str, ...]:
     return names
 
 
-def run(args: argparse.Namespace) -> int:
-    """Simulate, compare with the prediction, and print."""
+def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
+    """Simulate, compare with the prediction, and print.
+
+    Args:
+        args: The flags.
+        with_costs: Whether they have a length and prices, so that an answer tells time and money.
+    """
     programs.check_alone(args, "simulate")
     if args.source is not None:
         return programs.run_simulate(args)
@@ -111,9 +116,9 @@ def run(args: argparse.Namespace) -> int:
         return _run_program(args, asked)
     routed = _checked(args, asked)
     from brimful.cost.estimate import estimate_or_none, limit_bytes
-    from brimful.files import write_text
-    from brimful.plan import PLAN_SCHEMA, Plan
-    from brimful.quiet import quiet_libraries
+    from brimful.files.writing import write_text
+    from brimful.process.library_output import quiet_libraries
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     quiet_libraries()
     from brimful.models.config import check_buildable
@@ -126,7 +131,8 @@ def run(args: argparse.Namespace) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    simulated = _simulated(args, asked, routed)
+    counts = with_costs and world_size(asked.strategy) == 1
+    simulated = _simulated(args, asked, routed, count_costs=counts)
     simulation = simulated.simulation
     if args.output is not None:
         write_text(args.output, json_text(simulation))
@@ -150,7 +156,8 @@ def run(args: argparse.Namespace) -> int:
                 "word": word,
             }
         )
-    tell(args, lambda: _answer(args, plan, simulation, word))
+    costs = _costs(args, asked, simulated) if counts and word == "fits" else ()
+    tell(args, lambda: _answer(args, plan, simulation, word, costs))
     return word_code(args, word)
 
 
@@ -160,8 +167,8 @@ def _run_program(args: argparse.Namespace, asked: flags.Asked) -> int:
         raise InputError(f"-o {args.output} does not go with --for; write --json into a file")
     from brimful.export.programs import program_of
     from brimful.models.config import check_buildable
-    from brimful.plan import PLAN_SCHEMA, Plan
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     quiet_libraries()
     check_buildable(asked.job.model)
@@ -194,8 +201,22 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     return _routed(args, asked)
 
 
-def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]") -> "Simulated":
-    from brimful.quick_imports import quick_imports
+def _costs(
+    args: argparse.Namespace, asked: flags.Asked, simulated: "Simulated"
+) -> "tuple[Fact, ...]":
+    """Say how fast a run goes and what it costs, by what its operations compute."""
+    from brimful.simulate.attempt import seconds_of_step
+    from brimful.simulate.items import read_host
+
+    job, cluster, strategy = asked
+    recorded = simulated.recording, read_host(simulated.host)
+    return run_of(args, job, cluster, None, seconds_of_step(job, cluster, strategy, recorded))
+
+
+def _simulated(
+    args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]", *, count_costs: bool
+) -> "Simulated":
+    from brimful.process.quick_imports import quick_imports
 
     with quick_imports():
         from brimful.simulate.run import fullness, simulate_recorded
@@ -211,7 +232,9 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Route
                 progress.report(f"{num_ops:,} operations", 0.0)
 
         each = (
-            simulate_recorded(*asked, rank=rank, routing=routing, on_op=on_op)
+            simulate_recorded(
+                *asked, rank=rank, routing=routing, count_costs=count_costs, on_op=on_op
+            )
             for rank, routing in routed
         )
         simulated = max(each, key=fullness)
@@ -230,7 +253,7 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     Raises:
         InputError: Nobody parts experts, the run has seen none, or there is no such device.
     """
-    from brimful.routing import BALANCED, worst
+    from brimful.techniques.parallel.routing import BALANCED, worst
     from brimful.train.observed_routing import heaviest_ranks, observed
 
     job, strategy = asked.job, asked.strategy
@@ -253,8 +276,8 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
 
 def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
     """Say what the peak is if every token prefers the simulated device's experts."""
-    from brimful.routing import worst
     from brimful.simulate.run import simulate
+    from brimful.techniques.parallel.routing import worst
     from brimful.units import format_bytes
 
     routing = worst(asked.job, asked.strategy.ep)
@@ -267,7 +290,11 @@ def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
 
 
 def _answer(
-    args: argparse.Namespace, plan: "Plan", simulation: "Simulation", word: "Word"
+    args: argparse.Namespace,
+    plan: "Plan",
+    simulation: "Simulation",
+    word: "Word",
+    costs: "tuple[Fact, ...]",
 ) -> "Answer":
     from brimful.show.answer import Answer
     from brimful.show.simulate import simulate_summary
@@ -280,7 +307,7 @@ def _answer(
     is_plan = flags.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
     return Answer(
-        simulate_summary(plan, simulation, word, _beside(plan, word)),
+        simulate_summary(plan, simulation, word, (*costs, *_beside(plan, word))),
         (
             *routing,
             *assumed_facts(args, plan.job),
@@ -313,9 +340,9 @@ def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
 
 
 def _tables(plan: "Plan", simulation: "Simulation") -> "Iterator[RenderableType]":
+    from brimful.measure.verdict import judge
     from brimful.report.text import inputs_table, owners_table, verdict_table
     from brimful.report.words import collectives_sentence
-    from brimful.verdict import judge
 
     yield inputs_table(plan.job, plan.cluster, plan.strategy)
     yield ""

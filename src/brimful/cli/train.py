@@ -12,23 +12,23 @@ from brimful.cli.early import refuse_early
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.cli.train_inputs import check_inputs
 from brimful.errors import InputError, OutOfTimeError
-from brimful.escaping import json_text
-from brimful.terminal import say
+from brimful.text.escaping import json_text
+from brimful.text.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brimful.job import Job
     from brimful.launch.local import Group
     from brimful.measure.reading import Reading
-    from brimful.plan import Plan
-    from brimful.rungs import Simulation
     from brimful.search.record import SearchRecord
     from brimful.search.solve import Solution
     from brimful.train.data.source import DataSource
     from brimful.train.observers import Observer
     from brimful.train.result import TrainResult
     from brimful.train.settings import RunSettings
+    from brimful.values.job import Job
+    from brimful.values.plan import Plan
+    from brimful.values.results import Simulation
 
 
 HELP = "run a plan, or plan a model and run it: progress, checkpoints, measurement, verdict"
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, then write measurement and verdict into the run's folder."""
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
     if not args.preview:
@@ -118,8 +118,8 @@ def _trained(
     args: argparse.Namespace, plan: "Plan", settings: "RunSettings"
 ) -> "tuple[TrainResult, tuple[Reading | None, ...]]":
     """Train in this process, as one of a group that was started for us, or in a group of ours."""
-    from brimful.strategy import world_size
     from brimful.train.world import place_here
+    from brimful.values.strategy import world_size
 
     # With --json standard output is one object, for a program.
     observer = _to_stderr if args.json else _observer
@@ -129,9 +129,9 @@ def _trained(
 
         alone = run_alone(plan, settings, observer=observer, next_plan=next_plan)
         return alone.result, (alone.reading,)
-    from brimful.child_process import ending_with_parent
     from brimful.launch.local import launch
     from brimful.launch.worker import Patience, checked, work
+    from brimful.process.child import ending_with_parent
 
     group = _group(args)
     if place_here() is None:
@@ -195,8 +195,8 @@ class _Planned(NamedTuple):
 
 def _planned(args: argparse.Namespace) -> _Planned:
     """Return the plan that is run: the file's, the resumed run's own, or the best found now."""
-    from brimful.plan import read_plan
-    from brimful.run_files import PLAN_FILE
+    from brimful.values.plan import read_plan
+    from brimful.values.run_files import PLAN_FILE
 
     if flags.is_plan(args.model):
         flags.refuse_flags(args)
@@ -215,7 +215,7 @@ def _planned(args: argparse.Namespace) -> _Planned:
     if args.engine not in {None, defaults.ENGINE}:
         return _known(_as_asked(args))
     if args.pp not in (None, 1) or args.ep not in {None, 1}:
-        from brimful.child_process import run_in_child
+        from brimful.process.child import run_in_child
         from brimful.train.world import place_here
 
         plan = _as_asked(args)
@@ -232,8 +232,8 @@ def _planned(args: argparse.Namespace) -> _Planned:
 
 def _as_asked(args: argparse.Namespace) -> "Plan":
     """Plan what the flags say: another engine, a pipeline, parted experts are not searched."""
-    from brimful.plan import PLAN_SCHEMA, Plan
     from brimful.search.space import Pins
+    from brimful.values.plan import PLAN_SCHEMA, Plan
 
     what = f"--ep {args.ep}" if args.pp in (None, 1) else f"--pp {args.pp}"
     if args.engine not in {None, defaults.ENGINE}:
@@ -252,7 +252,7 @@ def _as_asked(args: argparse.Namespace) -> "Plan":
 def _is_resized(args: argparse.Namespace, plan: "Plan") -> bool:
     """Whether the run goes on with more or fewer devices than it began with."""
     from brimful.hardware.gpus import count_devices
-    from brimful.strategy import world_size
+    from brimful.values.strategy import world_size
 
     return args.gpus is not None and count_devices(args.gpus) != world_size(plan.strategy)
 
@@ -265,8 +265,8 @@ def _known(plan: "Plan") -> _Planned:
 
 def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
     """Search; where that simulates, in another process: what is measured never saw the tape."""
-    from brimful.child_process import run_in_child
     from brimful.cli.searching import search, why_untold
+    from brimful.process.child import run_in_child
     from brimful.search.budget import Budget
 
     if not why_untold(args):
@@ -277,7 +277,7 @@ def _searched(args: argparse.Namespace) -> "tuple[Solution, Simulation | None]":
 def _simulated_row(plan: "Plan") -> "list[Simulation]":
     """Simulate a device of every place in the row."""
     from brimful.simulate.run import simulate
-    from brimful.strategy import stage_rank
+    from brimful.values.strategy import stage_rank
 
     job, cluster, strategy = plan.job, plan.cluster, plan.strategy
     ranks = (stage_rank(strategy, place) for place in range(strategy.pp))
@@ -313,8 +313,8 @@ def _refuse(planned: _Planned) -> int:
 def _fit_words(planned: _Planned) -> str:
     """Say whether the plan fits, with both numbers; "unknown" where nobody has looked."""
     from brimful.cost.estimate import limit_bytes
-    from brimful.kernel_support import Place, why_not_simulated
     from brimful.report.words import NO_FORMULA, fit_sentence
+    from brimful.techniques.kernel_support import Place, why_not_simulated
 
     if planned.peak is None:
         device = planned.plan.cluster.device
@@ -394,8 +394,8 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
 
 def _started_with(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that a run which goes on was started with; flags win over them."""
-    from brimful.run_files import SETTINGS_FILE
     from brimful.train.run_folder import read_settings
+    from brimful.values.run_files import SETTINGS_FILE
 
     path = args.out / SETTINGS_FILE
     if not (args.resume and path.is_file()):
@@ -405,8 +405,8 @@ def _started_with(args: argparse.Namespace) -> dict[str, Any]:
 
 def _source(args: argparse.Namespace) -> "DataSource":
     """Return what the flags say; of a run that goes on and whose flags say nothing, its own."""
-    from brimful.run_files import SOURCE_FILE
     from brimful.train.run_folder import read_source
+    from brimful.values.run_files import SOURCE_FILE
 
     started = args.out / SOURCE_FILE
     if args.resume and args.data is None and started.is_file():
@@ -428,10 +428,10 @@ def _keep(
     planned: _Planned, readings: "Sequence[Reading | None]", result: "TrainResult", out: Path
 ) -> None:
     """Write what the report reads beside what the loop wrote: of many devices, the hottest's."""
-    from brimful.files import write_text
+    from brimful.files.writing import write_text
     from brimful.measure.reading import measurement
-    from brimful.plan import read_plan
-    from brimful.run_files import MEASUREMENT_FILE, PLAN_FILE, SEARCH_FILE, SIMULATION_FILE
+    from brimful.values.plan import read_plan
+    from brimful.values.run_files import MEASUREMENT_FILE, PLAN_FILE, SEARCH_FILE, SIMULATION_FILE
 
     if read_plan(out / PLAN_FILE).strategy != planned.plan.strategy:  # memory ran out
         planned = planned._replace(record=None, simulation=None)
@@ -466,10 +466,10 @@ def _show_plan(planned: _Planned) -> None:
 
 def _show(plan: "Plan", result: "TrainResult", settings: "RunSettings") -> None:
     """Lay the rungs side by side, and say where the model is and what comes next."""
+    from brimful.measure.verdict import judge
     from brimful.report.run_folder import read_run_folder
     from brimful.report.text import verdict_table
-    from brimful.takeover_words import describe_event
-    from brimful.verdict import judge
+    from brimful.values.run_words import describe_event
 
     folder = read_run_folder(settings.out)
     if folder.measurement is not None:

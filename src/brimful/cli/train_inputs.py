@@ -17,10 +17,10 @@ def check_inputs(args: argparse.Namespace, settings: "RunSettings") -> None:
         BrimfulError: The data, the run's folder, a logger's package, the device or the weights are
             not there or of no use.
     """
-    from brimful.plan import read_plan
     from brimful.train.data.origin import check_present
     from brimful.train.loggers import check_loggers
     from brimful.train.out_folder import check_out
+    from brimful.values.plan import read_plan
 
     if flags.is_plan(args.model):
         flags.refuse_flags(args)
@@ -43,7 +43,7 @@ def check_inputs(args: argparse.Namespace, settings: "RunSettings") -> None:
 
 def _is_started_again(out: Path) -> bool:
     """Whether this may be a process of a group that goes on where the one before it was lost."""
-    from brimful.run_files import PLAN_FILE
     from brimful.train.world import place_here
+    from brimful.values.run_files import PLAN_FILE
 
     return place_here() is not None and (out / PLAN_FILE).is_file()

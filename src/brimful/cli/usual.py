@@ -12,8 +12,8 @@ from typing import cast
 from brimful.cli import defaults
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import Job, Precision
-from brimful.kernel_support import (
+from brimful.models.kernels import attentions_of, check_taken, left_out
+from brimful.techniques.kernel_support import (
     Place,
     check_attention,
     check_precision,
@@ -21,9 +21,9 @@ from brimful.kernel_support import (
     why_emulated,
     why_not,
 )
-from brimful.models.kernels import attentions_of, check_taken, left_out
-from brimful.strategy import Attention, Strategy, Zero
-from brimful.terminal import note
+from brimful.text.terminal import note
+from brimful.values.job import Job, Precision
+from brimful.values.strategy import Attention, Strategy, Zero
 
 
 def place_of(device: Device) -> Place:

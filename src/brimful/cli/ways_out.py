@@ -15,7 +15,6 @@ from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from brimful.job import Job
     from brimful.search.budget import Budget
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from brimful.search.ways_out import WayOut
     from brimful.show.summary import Fact
     from brimful.simulate.proof import ProofWord
+    from brimful.values.job import Job
 
 MAX_WAYS, MAX_WAYS_TIGHT = 2, 1
 """Ways that are told, a line or two each; fewer beside a plan that may fit."""
@@ -181,9 +181,9 @@ def _freed(
         search: How.
         told: Fields that stay fixed, as another program is told nothing else of them.
     """
-    from brimful.offload import NONE
     from brimful.search.space import Pins
     from brimful.search.ways_out import WayOut
+    from brimful.techniques.offload import NONE
 
     plan, pins = searched.plan, search.pins
     stays = pins.offload if pins.offload == NONE else None  # who refuses it knows why
@@ -217,9 +217,9 @@ def _sending(
     That is simulated, and only where what they keep is as much as is lacking.
     """
     from brimful.hardware.datasheets import has_one_memory
-    from brimful.offload import ACTIVATIONS, NONE
-    from brimful.rungs import SAVED_ACTIVATIONS
     from brimful.search.ways_out import short_bytes_of
+    from brimful.techniques.offload import ACTIVATIONS, NONE
+    from brimful.values.results import SAVED_ACTIVATIONS
 
     made, strategy = searched.plan.estimate, searched.plan.strategy
     is_one = has_one_memory(searched.plan.cluster.device.name)
@@ -241,7 +241,7 @@ def _leaving(
     from brimful.cost.least import least_bytes
     from brimful.hardware.datasheets import has_one_memory
     from brimful.models.config import exact_count
-    from brimful.offload import NONE, OPTIMIZER, PARAMETERS
+    from brimful.techniques.offload import NONE, OPTIMIZER, PARAMETERS
 
     plan, pins = searched.plan, search.pins
     count = exact_count(plan.job.model)
@@ -262,7 +262,7 @@ def _offloading(
 ) -> "Iterator[WayOut]":
     """Yield that a plan's strategy fits with something on the host, where it does so simulated."""
     from brimful.cli.progress import Progress
-    from brimful.quiet import quiet_libraries
+    from brimful.process.library_output import quiet_libraries
     from brimful.search.ways_out import WayOut
     from brimful.show.run import rate_words
     from brimful.units import format_bytes

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from brimful.cli import flags, output_paths
 from brimful.errors import InputError, RunError
-from brimful.files import write_bytes
-from brimful.terminal import say
+from brimful.files.writing import write_bytes
+from brimful.text.terminal import say
 from brimful.units import format_bytes
 
 HELP = "a page to explore with: paste a model, move a slider, see what breaks first"

@@ -7,8 +7,6 @@ from typing import Protocol
 from brimful.compare.record import RecipeRun
 from brimful.errors import RunError
 from brimful.measure.meter import Meter, meter_for
-from brimful.plan import Plan
-from brimful.run_files import METRICS_FILE, EvalRow, ExpertRow, TrainRow
 from brimful.train.data.source import DataSource
 from brimful.train.loop import train
 from brimful.train.metering import NUM_METERED_STEPS, NullMeter
@@ -16,6 +14,8 @@ from brimful.train.metrics import read_metrics
 from brimful.train.settings import RunSettings, plain_settings
 from brimful.train.step_report import StepReport
 from brimful.train.tally import median_or_none, tally_of
+from brimful.values.plan import Plan
+from brimful.values.run_files import METRICS_FILE, EvalRow, ExpertRow, TrainRow
 
 _NEVER = 10**9
 """Steps between held-out losses; the last step has one."""

@@ -7,8 +7,8 @@ import msgspec
 
 from brimful.doctor.findings import Finding
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job, LossScale, Precision
-from brimful.strategy import Strategy
+from brimful.values.job import Job, LossScale, Precision
+from brimful.values.strategy import Strategy
 
 COMPARISON_SCHEMA = "brimful.comparison/1"
 NUM_SEEDS = 3

@@ -25,16 +25,16 @@ from brimful.cost.estimate import estimate_or_none
 from brimful.doctor.examination import ExamineSettings
 from brimful.doctor.findings import Finding
 from brimful.errors import BrimfulError, InputError, UnsupportedError
-from brimful.job import MAX_SEED, Precision
-from brimful.plan import Plan
+from brimful.process.versions import versions
 from brimful.simulate.run import simulate
-from brimful.strategy import world_size
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import DataSource
 from brimful.train.examine import examine_plan
 from brimful.train.run_folder import require_device
 from brimful.train.settings import NUM_EVAL_TOKENS
-from brimful.versions import versions
+from brimful.values.job import MAX_SEED, Precision
+from brimful.values.plan import Plan
+from brimful.values.strategy import world_size
 
 T = TypeVar("T")
 MOST_EXAMINED = 100

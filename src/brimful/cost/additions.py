@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from brimful.cost.profiles import Run
-from brimful.identity import once_for_each
-from brimful.strategy import Accumulate, Zero
+from brimful.files.remembered import once_for_each
+from brimful.values.strategy import Accumulate, Zero
 
 
 class Piece(IntEnum):

@@ -16,7 +16,7 @@ from brimful.cost.piece_tensors import NUM_STREAMS, OLDEST_FIRST, Tensors
 from brimful.cost.profiles import Alike
 from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
 from brimful.cost.resident import Made
-from brimful.rungs import GRADIENTS, ITEM_NAMES
+from brimful.values.results import GRADIENTS, ITEM_NAMES
 
 GRADIENT = ITEM_NAMES.index(GRADIENTS)
 SHARDS = frozenset({Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD})

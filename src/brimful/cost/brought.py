@@ -16,9 +16,9 @@ from brimful.cost.profiles import Dimensions, EventKind, Profile, Run
 from brimful.cost.spread import negated_terms
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import evaluate_terms
-from brimful.job import Job
 from brimful.models.config import layout_of
-from brimful.rungs import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, PARAMETERS
+from brimful.values.job import Job
+from brimful.values.results import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, PARAMETERS
 
 NUM_ON_THE_WAY = 2
 """Gradients that the device still has while the next one is computed."""

@@ -52,11 +52,11 @@ from brimful.cost.shapes import parameter_shapes
 from brimful.cost.states import States
 from brimful.cost.update import Update, settings_of, updated_groups, updater_of
 from brimful.hardware.cluster import Device
-from brimful.job import Job
 from brimful.models.config import buffers_of, layout_of
-from brimful.rungs import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS
-from brimful.strategy import Strategy, num_micro_batches, world_size
 from brimful.techniques.optimizers import OPTIMIZERS, bytes_kept
+from brimful.values.job import Job
+from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS
+from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 _GRADIENT, _GATHERED = ITEM_NAMES.index(GRADIENTS), ITEM_NAMES.index(GATHERED)
 _TRANSIENT = ITEM_NAMES.index(TRANSIENTS)

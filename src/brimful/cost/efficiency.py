@@ -18,7 +18,7 @@ import numpy as np
 
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.job import FP8, Job, Precision
+from brimful.values.job import FP8, Job, Precision
 
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 _FOLDER = "data/efficiency"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from brimful.cost.family import Family, family_micro_batches, family_tokens
 from brimful.cost.recipes import RECIPES
 from brimful.cost.trajectory import Peak
-from brimful.job import Job
-from brimful.rungs import GRADIENTS, ITEM_NAMES, TRANSIENTS, WORKSPACES
+from brimful.values.job import Job
+from brimful.values.results import GRADIENTS, ITEM_NAMES, TRANSIENTS, WORKSPACES
 
 FEW_INDICES = 3072
 """Up to so many are added up by one kernel without partial sums."""

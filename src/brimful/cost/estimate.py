@@ -35,9 +35,9 @@ from brimful.cost.step import StepSeconds, family_work, step_seconds, update_byt
 from brimful.cost.traffic import traffic_seconds, with_traffic
 from brimful.cost.update import update_flops
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
-from brimful.job import Job, Precision
-from brimful.plan import Band, Estimate, PhasePeak, Plan, StepTime
-from brimful.strategy import Strategy, gathers, world_size
+from brimful.values.job import Job, Precision
+from brimful.values.plan import Band, Estimate, PhasePeak, Plan, StepTime
+from brimful.values.strategy import Strategy, gathers, world_size
 
 
 def estimate(

@@ -21,10 +21,10 @@ from brimful.cost.programs import HALF, kernels_of
 from brimful.cost.spread import spread_runs
 from brimful.cost.trajectory import follow_step
 from brimful.hardware.cluster import Device
-from brimful.job import Job
-from brimful.plan import PhasePeak
-from brimful.rungs import EVAL, RESUME, SAVE
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.plan import PhasePeak
+from brimful.values.results import EVAL, RESUME, SAVE
+from brimful.values.strategy import Strategy
 
 
 def other_phases(

@@ -26,9 +26,9 @@ from brimful.cost.recipes import FP32_BYTES, RECIPES
 from brimful.cost.shards import HALF_BYTES, computed_bytes
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.layout import parts
+from brimful.values.job import Job
 
 
 class Sent(NamedTuple):

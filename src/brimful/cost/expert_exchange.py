@@ -23,9 +23,9 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shards import computed_bytes
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.models.architectures import record_of
 from brimful.models.config import experts_of
+from brimful.values.job import Job
 
 _COUNT_BYTES = 8
 

@@ -17,8 +17,8 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape
 from brimful.cost.trained import block_kinds, frozen_element
-from brimful.job import Job
 from brimful.models.layout import Parameter
+from brimful.values.job import Job
 
 Array = NDArray[np.float64]
 HALF_BYTES = 2

@@ -5,7 +5,7 @@ from typing import Any
 from brimful.cost.formats import WeightsFormat
 from brimful.errors import UnsupportedError
 from brimful.models.spec import ModelSpec
-from brimful.quantization import GROUP_SIZE
+from brimful.techniques.quantization import GROUP_SIZE
 
 _FIELD = "quantization_config"
 _KIND = "Int8DynamicActivationIntxWeightConfig"

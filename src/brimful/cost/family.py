@@ -19,10 +19,10 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
-from brimful.fused_kernels import FusedKernels, chunk_tokens, fused_head
-from brimful.job import Job
-from brimful.offload import NOTHING, Away
-from brimful.strategy import (
+from brimful.techniques.fused_kernels import FusedKernels, chunk_tokens, fused_head
+from brimful.techniques.offload import NOTHING, Away
+from brimful.values.job import Job
+from brimful.values.strategy import (
     Accumulate,
     Recompute,
     Reference,

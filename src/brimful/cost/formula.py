@@ -30,11 +30,11 @@ from brimful.cost.programs import (
 from brimful.cost.sending import LEAST_SENT_TOKENS, sending_of
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import QAT, Job, Task
 from brimful.models.config import default_task, experts_of
 from brimful.models.spec import MODULE
-from brimful.pipeline_split import Schedule
-from brimful.strategy import Strategy, gathers_alone, num_micro_batches, what_is_away
+from brimful.techniques.parallel.stages import Schedule
+from brimful.values.job import QAT, Job, Task
+from brimful.values.strategy import Strategy, gathers_alone, num_micro_batches, what_is_away
 
 OWN_TASKS: dict[Task, frozenset[Task]] = {
     "causal-lm": SHIPPED_TASKS,

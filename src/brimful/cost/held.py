@@ -17,7 +17,7 @@ from brimful.models.config import experts_of, has_parameter_count, layout_of
 from brimful.models.layout import Parameter, num_elements, parts
 from brimful.models.spec import ModelSpec
 from brimful.models.traced import find_built
-from brimful.quantization import GROUP_SIZE
+from brimful.techniques.quantization import GROUP_SIZE
 
 INT4_GROUP = 128
 """Weights of a row that share a scale: torchao's default. Rows that it does not divide stay."""

@@ -19,10 +19,10 @@ from brimful.cost.saved import disk_bytes, pinned_bytes, saved_sizes
 from brimful.cost.sent_activations import NOTHING_SENT, sent_activations
 from brimful.cost.trained import frozen_element, num_trained, trained_recipe
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.models.config import parameter_count
-from brimful.plan import Band, HostMemory, MemoryItem, PhasePeak
-from brimful.rungs import (
+from brimful.values.job import Job
+from brimful.values.plan import Band, HostMemory, MemoryItem, PhasePeak
+from brimful.values.results import (
     GRADIENTS,
     LOAD,
     OPTIMIZER_STATE,
@@ -33,7 +33,7 @@ from brimful.rungs import (
     SAVED_ACTIVATIONS,
     STEP_2,
 )
-from brimful.strategy import Strategy, data_parallel, gathers, what_is_away, world_size
+from brimful.values.strategy import Strategy, data_parallel, gathers, what_is_away, world_size
 
 SaveMode = Literal["sync", "async"]
 STEPS, HAND_OVER = "steps", "hand-over"

@@ -26,10 +26,10 @@ from brimful.cost.reading import (
 )
 from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device
-from brimful.job import MAX_COUNT
 from brimful.models.spec import ModelSpec
-from brimful.plan import Band, MemoryItem, PhasePeak
-from brimful.rungs import BUFFERS, PARAMETERS, TRANSIENTS, WORKSPACES
+from brimful.values.job import MAX_COUNT
+from brimful.values.plan import Band, MemoryItem, PhasePeak
+from brimful.values.results import BUFFERS, PARAMETERS, TRANSIENTS, WORKSPACES
 
 _LEAST_PROMPT = 64
 """Tokens that one forward reads at least: fewer save nothing that counts."""

@@ -12,10 +12,10 @@ from brimful.cost.states import states
 from brimful.cost.trained import HALF_BYTES, trained_recipe, trained_shapes
 from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
-from brimful.job import Base, Job, Task
 from brimful.models.config import active_parameters, has_layout
 from brimful.models.spec import ModelSpec
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import Base, Job, Task
 
 _PACKED_BYTES: dict[Base, float] = {
     "nf4": 0.5,

@@ -34,8 +34,8 @@ from brimful.cost.family import Family, family_dimensions, family_micro_batches
 from brimful.cost.profiles import Dimensions, EventKind, Profile, Run, Term, Variant
 from brimful.cost.spread import negated_terms, with_events
 from brimful.cost.trajectory import evaluate_terms
-from brimful.identity import once_for_each
-from brimful.job import Job
+from brimful.files.remembered import once_for_each
+from brimful.values.job import Job
 
 _Terms = tuple[Term, ...]
 

@@ -20,7 +20,7 @@ from brimful.cost.additions import NUM_PIECES, is_block
 from brimful.cost.profiles import EventKind, Group, Profile, Run
 from brimful.cost.spread import has_pieces, num_pieces
 from brimful.cost.trajectory import num_special, stands_for_none
-from brimful.identity import once_for_each
+from brimful.files.remembered import once_for_each
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

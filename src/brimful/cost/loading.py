@@ -18,7 +18,7 @@ from brimful.cost.trained import NF4_BLOCK
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter
 from brimful.models.spec import ModelSpec
-from brimful.quantization import GROUP_SIZE, ROW
+from brimful.techniques.quantization import GROUP_SIZE, ROW
 
 _FP16_BYTES, _TABLE_BYTES, _NESTED_TABLE_BYTES = 2, 16 * 4, 256 * 4
 _BOUNDS_BYTES = _TABLE_BYTES + 16 * 8 + 15 * 4

@@ -40,9 +40,9 @@ from brimful.cost.update import Update
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
-from brimful.job import Job
-from brimful.plan import MemoryItem, PhasePeak
-from brimful.rungs import (
+from brimful.values.job import Job
+from brimful.values.plan import MemoryItem, PhasePeak
+from brimful.values.results import (
     AUTOCAST_CACHE,
     BUFFERS,
     GATHERED,
@@ -59,7 +59,7 @@ from brimful.rungs import (
     TRANSIENTS,
     WORKSPACES,
 )
-from brimful.strategy import Attention, Strategy
+from brimful.values.strategy import Attention, Strategy
 
 NUM_BLAS_THREADS = 2
 Step = tuple[Profile, tuple[Run, ...]]

@@ -30,8 +30,8 @@ from brimful.cost.trajectory import Array, kind_bytes, stands_for_none
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
-from brimful.job import Job
-from brimful.rungs import GATHERED, ITEM_NAMES, SAVED_ACTIVATIONS
+from brimful.values.job import Job
+from brimful.values.results import GATHERED, ITEM_NAMES, SAVED_ACTIVATIONS
 
 _GRADIENT_PIECES: dict[int, bool] = {
     Piece.BLOCK_GRADIENTS: False,

@@ -12,13 +12,13 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from brimful.errors import FileFormatError, InputError
-from brimful.escaping import Line
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.names import find_gpu
-from brimful.job import Job
-from brimful.plan import load_yaml
+from brimful.text.escaping import Line
 from brimful.units import DOLLARS, Money, parse_money
+from brimful.values.job import Job
+from brimful.values.plan import load_yaml
 
 _FOLDER = "data/prices"
 HOUR_S = 3600.0

@@ -8,8 +8,8 @@ from brimful.cost.family import body_of, family_of
 from brimful.cost.own_programs import Need, needs_of, traced_chunks
 from brimful.cost.stage_site import stages_of
 from brimful.cost.trained import untied_job
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 
 def traced_job(job: Job, strategy: Strategy) -> Job:

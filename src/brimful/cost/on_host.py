@@ -24,9 +24,9 @@ from brimful.cost.states import away_numbers, device_update
 from brimful.cost.step import traffic_of_update
 from brimful.cost.trained import trained_recipe
 from brimful.cost.update import Updater
-from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters
+from brimful.values.job import Job
 
 
 class OnHost(NamedTuple):

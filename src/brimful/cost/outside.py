@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.hardware.cluster import Device
-from brimful.strategy import Strategy
+from brimful.values.strategy import Strategy
 
 
 class Part(NamedTuple):

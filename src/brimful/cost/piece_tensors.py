@@ -21,7 +21,7 @@ from brimful.cost.shapes import Shape
 from brimful.cost.shards import ROWS, computed_bytes, first_shard
 from brimful.cost.spread import Array
 from brimful.cost.trained import Part, Status, frozen_element, trained_recipe
-from brimful.job import Job
+from brimful.values.job import Job
 
 COMPUTES, GATHERS, REDUCES = 0, 1, 3
 NUM_STREAMS = 4

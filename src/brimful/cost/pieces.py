@@ -15,7 +15,7 @@ def piece_shape(parameter: Parameter, tp: int) -> Shape:
     """Return the shape of the first device's piece, which is as large as any.
 
     Args:
-        parameter: Of a decoder that is cut (``tensor_split.CUT_DECODERS``), where ``tp`` > 1.
+        parameter: Of a decoder that is cut (``parallel.tensor.CUT_DECODERS``), where ``tp`` > 1.
         tp: Devices that share it.
     """
     first, *others = parameter.shape

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from brimful.pipeline_split import Schedule
+from brimful.techniques.parallel.stages import Schedule
 
 Kind = Literal["forward", "backward", "input", "weight"]
 

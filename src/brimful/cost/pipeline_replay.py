@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from brimful.cost.pipeline import WEIGHT_SHARE
 from brimful.cost.pipeline_orders import Operation, Row, order_of
-from brimful.pipeline_split import Schedule, Split, stages_of_device
+from brimful.techniques.parallel.stages import Schedule, Split, stages_of_device
 
 Ends = dict[tuple[str, int, int], float]
 """When the work of a kind on a micro-batch was done by a stage."""

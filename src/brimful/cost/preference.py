@@ -38,11 +38,11 @@ from brimful.cost.shapes import parameter_shapes
 from brimful.cost.trained import frozen_bytes, frozen_element
 from brimful.cost.trajectory import follow, kind_bytes
 from brimful.hardware.cluster import Device
-from brimful.job import PREFERENCE, Job
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter
-from brimful.rungs import ITEM_NAMES, TRANSIENTS
-from brimful.strategy import Attention, Reference
+from brimful.values.job import PREFERENCE, Job
+from brimful.values.results import ITEM_NAMES, TRANSIENTS
+from brimful.values.strategy import Attention, Reference
 
 
 class Parts(NamedTuple):

@@ -14,9 +14,9 @@ import msgspec
 
 from brimful.cost.programs import ONE_SEQUENCE
 from brimful.errors import UnsupportedError
-from brimful.job import Job
+from brimful.files.traced import keep_traced, read_traced
 from brimful.models.config import experts_of
-from brimful.traced_files import keep_traced, read_traced
+from brimful.values.job import Job
 
 PROFILE_SCHEMA = "brimful.profile/1"
 TWO_CHUNKS = 2
@@ -96,7 +96,7 @@ class EventKind(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         terms: Its size; negative coefficients free.
-        item: Index of its class in ``rungs.ITEM_NAMES``.
+        item: Index of its class in ``values.results.ITEM_NAMES``.
         origin: The group of blocks or chunks whose middle members each cause one such event
             though the event itself lies elsewhere; empty where it happens once.
         newer: Which tensor goes of those that are equal in size and class: how many of them came

@@ -7,15 +7,15 @@ one profile (``profiles.py``).
 
 from typing import Literal, NamedTuple
 
-from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import AMPERE, Device
-from brimful.job import ALL_LINEAR, FP8, IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
 from brimful.models.architecture import ONE_KERNEL_GELU
 from brimful.models.architectures import record_of
 from brimful.models.kernels import left_out
 from brimful.models.module_paths import names_block
 from brimful.models.spec import ModelSpec
-from brimful.strategy import Attention, Recompute
+from brimful.techniques.fused_kernels import FusedKernels
+from brimful.values.job import ALL_LINEAR, FP8, IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
+from brimful.values.strategy import Attention, Recompute
 
 IMPLEMENTATION = "hf"
 """Whose code was traced: ``transformers`` modules under ``build/``."""

@@ -5,7 +5,7 @@ Source: the types that the techniques of ``build/precision`` hold.
 
 import msgspec
 
-from brimful.job import Precision
+from brimful.values.job import Precision
 
 HALF_BYTES, FP32_BYTES = 2, 4
 

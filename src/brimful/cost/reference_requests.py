@@ -16,8 +16,8 @@ from brimful.cost.resident import Made, base_alone
 from brimful.cost.row_sums import RowSums
 from brimful.cost.trajectory import kind_bytes, middles
 from brimful.hardware.cluster import Device
-from brimful.job import Job
-from brimful.strategy import Attention
+from brimful.values.job import Job
+from brimful.values.strategy import Attention
 
 _OWN = 1
 """The reference's rows are apart from those of the model that trains, which are 0."""

@@ -26,8 +26,8 @@ from brimful.cost.trained import trained_parts
 from brimful.cost.trajectory import middles
 from brimful.cost.update import transients, updater_of
 from brimful.hardware.cluster import Device
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 NUM_STEPS = 2
 """The first fills the allocator's cache, the second finds it full; later ones are like that."""

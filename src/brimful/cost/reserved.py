@@ -16,9 +16,9 @@ from brimful.cost.requests import requests_of
 from brimful.cost.stage_requests import row_makers
 from brimful.cost.stage_site import site_of
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import PredictedReserved
-from brimful.strategy import Strategy, gathers
+from brimful.values.job import Job
+from brimful.values.plan import PredictedReserved
+from brimful.values.strategy import Strategy, gathers
 
 Makers = tuple[Callable[[], Requests], ...]
 

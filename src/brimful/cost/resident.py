@@ -32,10 +32,10 @@ from brimful.cost.trained import (
     trained_shapes,
 )
 from brimful.cost.update import state_tensors, updated_groups
-from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of
 from brimful.models.layout import Parameter, all_parameters
 from brimful.models.targets import LINEAR
+from brimful.values.job import QUANTIZED, Job
 
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES = 16 * 4, 256 * 4, 4
 

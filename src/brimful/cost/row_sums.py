@@ -16,7 +16,7 @@ from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import Multiprocessors, chips, version_of
 from brimful.hardware.cuda_reductions import row_sums_bytes
-from brimful.job import Job
+from brimful.values.job import Job
 
 Terms = tuple[tuple[str, float], ...]
 _OF_TOKENS = frozenset("BSnCr")

@@ -18,12 +18,12 @@ from brimful.cost.shards import first_shard
 from brimful.cost.states import updated_shapes
 from brimful.cost.trained import frozen_element, trained_recipe, trained_shapes
 from brimful.cost.update import CPU, settings_of, updated_groups
-from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters, parts
 from brimful.models.targets import LINEAR
-from brimful.strategy import Strategy, gathers
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import QUANTIZED, Job
+from brimful.values.strategy import Strategy, gathers
 
 RANDOM_BYTES = 5056
 """State of torch's generator of the host: ``torch.get_rng_state()``."""

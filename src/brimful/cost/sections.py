@@ -19,7 +19,7 @@ from brimful.cost.spread import (
     replaced,
     with_events,
 )
-from brimful.rungs import ITEM_NAMES, LOGITS
+from brimful.values.results import ITEM_NAMES, LOGITS
 
 Step = tuple[Profile, tuple[Run, ...]]
 

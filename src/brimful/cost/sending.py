@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.cost.family import Family
-from brimful.job import Job
 from brimful.models.sequence import numbered, shown_by
 from brimful.models.traced import BuiltModel
-from brimful.offload import num_sent
+from brimful.techniques.offload import num_sent
+from brimful.values.job import Job
 
 
 class Sending(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from brimful.cost.family import Family, family_dimensions, family_variant
 from brimful.cost.profiles import Profile
 from brimful.cost.trajectory import evaluate_terms
-from brimful.job import Job
+from brimful.values.job import Job
 
 
 class SentActivations(NamedTuple):

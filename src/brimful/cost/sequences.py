@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from brimful.cost.profiles import PLACE, EventKind, Group, Profile, Run, Variant, is_place
-from brimful.identity import once_for_each
+from brimful.files.remembered import once_for_each
 from brimful.models.sequence import END
 
 _ENDS, _SAME, _STATUS = 8, 2, 1

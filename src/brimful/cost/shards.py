@@ -23,7 +23,7 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
-from brimful.job import Job, Precision
+from brimful.values.job import Job, Precision
 
 Array = NDArray[np.float64]
 HALF_BYTES = 2

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from brimful.cost.pipeline_orders import Row, order_of
 from brimful.cost.stage_runs import REDUCES, Act, Phase
-from brimful.pipeline_split import LOOPED, Schedule
-from brimful.strategy import Zero
+from brimful.techniques.parallel.stages import LOOPED, Schedule
+from brimful.values.strategy import Zero
 
 _ROUNDS = 3
 """Rounds of micro-batches after which a schedule repeats itself: warming up, and two in turn."""

@@ -13,9 +13,9 @@ from brimful.cost.memory import profile_for
 from brimful.cost.needed import traced_job
 from brimful.cost.step import family_work, utilization
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.strategy import Strategy
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 
 class Speed(NamedTuple):

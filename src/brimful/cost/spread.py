@@ -33,9 +33,9 @@ from brimful.cost.family import Family, family_micro_batches
 from brimful.cost.fsdp_units import sharded_additions
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
-from brimful.identity import once_for_each
-from brimful.job import Job
-from brimful.rungs import (
+from brimful.files.remembered import once_for_each
+from brimful.values.job import Job
+from brimful.values.results import (
     GATHERED,
     GRADIENTS,
     ITEM_NAMES,
@@ -46,7 +46,7 @@ from brimful.rungs import (
 )
 
 if TYPE_CHECKING:
-    from brimful.strategy import Accumulate, Zero
+    from brimful.values.strategy import Accumulate, Zero
 
 Array = NDArray[np.float64]
 _ITEMS = {

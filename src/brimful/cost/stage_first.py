@@ -22,7 +22,7 @@ from brimful.cost.profiles import (
     variant_key,
 )
 from brimful.cost.sequences import Blocks, written_out
-from brimful.rungs import AUTOCAST_CACHE, ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
+from brimful.values.results import AUTOCAST_CACHE, ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 
 _SAVED, _TRANSIENT, _CACHED = map(ITEM_NAMES.index, (SAVED_ACTIVATIONS, TRANSIENTS, AUTOCAST_CACHE))
 

@@ -58,11 +58,11 @@ from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_apart, updater_of
 from brimful.hardware.cluster import Device
-from brimful.job import Job
-from brimful.pipeline_split import (
+from brimful.techniques.parallel.stages import (
     ONE_STAGE,
 )
-from brimful.rungs import (
+from brimful.values.job import Job
+from brimful.values.results import (
     GATHERED,
     GRADIENTS,
     ITEM_NAMES,
@@ -71,7 +71,7 @@ from brimful.rungs import (
     TRANSIENTS,
     WORKSPACES,
 )
-from brimful.strategy import Strategy, num_micro_batches, split_of
+from brimful.values.strategy import Strategy, num_micro_batches, split_of
 
 Array = NDArray[np.float64]
 _ROWS = len(ITEM_NAMES)

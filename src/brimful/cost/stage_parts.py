@@ -24,10 +24,10 @@ from brimful.cost.trained import (
     trained_parts,
     trained_recipe,
 )
-from brimful.job import Job
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter
 from brimful.models.spec import ModelSpec
+from brimful.values.job import Job
 
 Array = NDArray[np.float64]
 

@@ -59,9 +59,9 @@ from brimful.cost.stage_site import (
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import kind_bytes, middles
 from brimful.cost.update import transients, updater_of
-from brimful.pipeline_split import LOOPED
-from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
-from brimful.strategy import num_micro_batches
+from brimful.techniques.parallel.stages import LOOPED
+from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
+from brimful.values.strategy import num_micro_batches
 
 if TYPE_CHECKING:
     from brimful.cost.profiles import Alike

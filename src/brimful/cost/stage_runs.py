@@ -48,8 +48,14 @@ from brimful.cost.stage_first import (
     until_marked,
     without_casts,
 )
-from brimful.identity import once_for_each
-from brimful.rungs import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
+from brimful.files.remembered import once_for_each
+from brimful.values.results import (
+    AUTOCAST_CACHE,
+    GRADIENTS,
+    ITEM_NAMES,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+)
 
 Phase = Literal["forward", "backward", "reduce"]
 

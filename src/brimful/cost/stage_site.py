@@ -18,11 +18,11 @@ from brimful.cost.stage_parts import StageParts, drawn_bytes, parts_of_blocks, s
 from brimful.cost.trained import frozen_element, untied_job
 from brimful.cost.trajectory import evaluate_terms
 from brimful.hardware.cluster import Device
-from brimful.job import Job
 from brimful.models.spec import ModelSpec
 from brimful.models.traced import find_built
-from brimful.pipeline_split import blocks_of_stages, device_of_stage, stages_of_device
-from brimful.strategy import Strategy, num_checkpointed, split_of, stage_rank
+from brimful.techniques.parallel.stages import blocks_of_stages, device_of_stage, stages_of_device
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, num_checkpointed, split_of, stage_rank
 
 Known = TypeVar("Known")
 _UNTIED = ("untied job",)

@@ -60,8 +60,8 @@ from brimful.cost.traffic import (
 )
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
 from brimful.hardware.cluster import Cluster
-from brimful.pipeline_split import Schedule, blocks_of_stages, stages_of_device
-from brimful.strategy import num_checkpointed, num_micro_batches, split_of
+from brimful.techniques.parallel.stages import Schedule, blocks_of_stages, stages_of_device
+from brimful.values.strategy import num_checkpointed, num_micro_batches, split_of
 
 _AMOUNTS = 4
 _SECONDS = 3

@@ -26,10 +26,10 @@ from brimful.cost.trained import (
 )
 from brimful.cost.update import Update, Updater, update_apart, update_of, updater_of
 from brimful.hardware.cluster import Device
-from brimful.job import QUANTIZED, Job
 from brimful.models.config import buffers_of, layout_of, parameter_count
 from brimful.models.layout import Parameter, all_parameters, num_elements
 from brimful.models.targets import LINEAR
+from brimful.values.job import QUANTIZED, Job
 
 Bytes = NDArray[np.float64]
 

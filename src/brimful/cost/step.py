@@ -25,7 +25,7 @@ from brimful.cost.profiles import Dimensions, Group, Profile, Run
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.job import FP8, Job, Precision
+from brimful.values.job import FP8, Job, Precision
 
 CAUSAL_SHARE = 0.5
 """Half of a causal attention's scores are masked, and fused kernels skip them.

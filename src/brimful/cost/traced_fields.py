@@ -1,10 +1,10 @@
 """What of a configuration the shipped profiles were traced with: fields that decide operations."""
 
 from brimful.cost.kv_cache import window_of
-from brimful.job import Job
 from brimful.models.architectures import record_of
 from brimful.models.config import experts_of
 from brimful.models.spec import ModelSpec
+from brimful.values.job import Job
 
 _ROW_WEIGHTS = 8
 """What the widths of experts are multiples of: grouped products take rows of 16 bytes."""

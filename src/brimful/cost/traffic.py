@@ -27,8 +27,8 @@ from brimful.cost.trained import Part, block_kinds, trained_parts, trained_shape
 from brimful.cost.trajectory import Array
 from brimful.cost.update import updated_groups
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import Job
 
 
 class Traffic(NamedTuple):

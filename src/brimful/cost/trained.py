@@ -16,7 +16,6 @@ from brimful.cost.pieces import piece_shape
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
-from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import (
     Parameter,
@@ -26,6 +25,7 @@ from brimful.models.layout import (
 )
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, is_target
+from brimful.values.job import QUANTIZED, Job
 
 HALF_BYTES = 2
 _WIDE_BYTES = 4

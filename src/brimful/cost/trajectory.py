@@ -22,7 +22,7 @@ from brimful.cost.profiles import (
     Term,
 )
 from brimful.cost.spread import has_pieces
-from brimful.identity import once_for_each
+from brimful.files.remembered import once_for_each
 
 Array = NDArray[np.float64]
 

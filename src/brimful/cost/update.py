@@ -18,8 +18,8 @@ from brimful.cost.trained import trained_hidden, trained_recipe, trained_shapes
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import Multiprocessors, chips, version_of
 from brimful.hardware.cuda_reductions import partial_sums_bytes
-from brimful.job import Job
 from brimful.techniques.optimizers import OPTIMIZERS, Settings, Updated, bytes_kept
+from brimful.values.job import Job
 
 MASTERS_BUCKET_BYTES = 2**25
 """fp32 gradients that exist at a time; tested equal to ``build.precision.masters``."""

@@ -16,8 +16,8 @@ from brimful.cost.leaving import later_runs
 from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run, Term
 from brimful.cost.trajectory import Array, num_special
-from brimful.identity import once_for_each
-from brimful.job import Job
+from brimful.files.remembered import once_for_each
+from brimful.values.job import Job
 
 _AMOUNTS = 4
 """FLOPs of products, of attention, bytes moved, operations: the columns of ``StepWork``."""

@@ -15,7 +15,7 @@ from brimful.doctor.formats import FORMATS, FormatName
 from brimful.doctor.records import BATCH, LOSS, Kind, Row
 from brimful.doctor.seen import Seen
 from brimful.doctor.spectrum import Spectrum, added
-from brimful.job import LossScale
+from brimful.values.job import LossScale
 
 Topic = Literal[
     "initial scale", "scale rule", "keep fp32", "clip", "16-bit format", "masters", "fp8"

@@ -5,8 +5,8 @@ import msgspec
 from brimful.doctor.advice import BAD_SHARE, Advice
 from brimful.doctor.findings import Finding
 from brimful.doctor.seen import Seen
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 PRECISION_SCHEMA = "brimful.precision/1"
 

@@ -17,8 +17,8 @@ from brimful.doctor.ops import BadOps
 from brimful.doctor.records import LOSS, FirstBad, Kind, Row, Watched
 from brimful.doctor.seen import Compared
 from brimful.doctor.watcher import ALL_KINDS, Watcher
-from brimful.job import QUANTIZED
-from brimful.strategy import gathers, world_size
+from brimful.values.job import QUANTIZED
+from brimful.values.strategy import gathers, world_size
 
 MOST_IN_FP64 = 2**28
 """Parameters of a model that is run in fp64: 2 GiB of them."""

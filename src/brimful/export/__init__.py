@@ -18,7 +18,7 @@ from brimful.export import (
     trl,
 )
 from brimful.export.given import Exported, Given
-from brimful.plan import Plan
+from brimful.values.plan import Plan
 
 TARGETS: dict[str, Callable[[Plan, Given], Exported]] = {
     "torchrun": torchrun.command,

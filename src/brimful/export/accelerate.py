@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
-from brimful.job import Job, Precision
-from brimful.offload import away_of
-from brimful.plan import Plan
-from brimful.strategy import (
+from brimful.techniques.offload import away_of
+from brimful.values.job import Job, Precision
+from brimful.values.plan import Plan
+from brimful.values.strategy import (
     default_accumulate,
     gathers,
     is_selective,

@@ -5,10 +5,10 @@ from typing import Any
 
 from brimful.cost.recipes import RECIPES
 from brimful.export.lost import Lost, lost
-from brimful.job import ALL_LINEAR, Adapter, Job
 from brimful.models.registry import registry
-from brimful.plan import Plan
-from brimful.strategy import Strategy
+from brimful.values.job import ALL_LINEAR, Adapter, Job
+from brimful.values.plan import Plan
+from brimful.values.strategy import Strategy
 
 HUB = "https://huggingface.co/"
 HALF_BYTES = 2

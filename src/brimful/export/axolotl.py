@@ -11,17 +11,17 @@ from brimful.export import deepspeed
 from brimful.export.adapters import attention_lost, attention_name, model_name
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
-from brimful.job import ALL_LINEAR, Adapter, Job
-from brimful.offload import away_of
-from brimful.plan import Plan
-from brimful.strategy import (
+from brimful.techniques.offload import away_of
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
+from brimful.values.job import ALL_LINEAR, Adapter, Job
+from brimful.values.plan import Plan
+from brimful.values.strategy import (
     gathers,
     is_selective,
     num_checkpointed,
     num_micro_batches,
     world_size,
 )
-from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
 TO = "axolotl"
 _SAID = (

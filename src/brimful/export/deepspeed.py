@@ -18,10 +18,10 @@ import msgspec
 from brimful.build.deepspeed.config import deepspeed_config
 from brimful.export.given import Exported, Given
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
-from brimful.job import Job, LossScale, Precision
-from brimful.plan import Plan
-from brimful.strategy import Accumulate, Strategy, default_accumulate, num_checkpointed
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import Job, LossScale, Precision
+from brimful.values.plan import Plan
+from brimful.values.strategy import Accumulate, Strategy, default_accumulate, num_checkpointed
 
 TO = "deepspeed"
 AUTOCAST: dict[Precision, str] = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from brimful.escaping import comments, shell_words, yaml_text
 from brimful.export.lost import Lost, lost_lines
-from brimful.kernel_support import Place, why_not_simulated
-from brimful.plan import Plan
 from brimful.report.words import plan_words
 from brimful.show.predicted import meter_of, verdict_of
 from brimful.show.summary import on_each
+from brimful.techniques.kernel_support import Place, why_not_simulated
+from brimful.text.escaping import comments, shell_words, yaml_text
+from brimful.values.plan import Plan
 
 _WIDTH = 96
 

@@ -9,17 +9,17 @@ from typing import Any
 from brimful.export import deepspeed
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
-from brimful.job import Job
-from brimful.offload import away_of
-from brimful.plan import Plan
-from brimful.strategy import (
+from brimful.techniques.offload import away_of
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Spelled
+from brimful.values.job import Job
+from brimful.values.plan import Plan
+from brimful.values.strategy import (
     Strategy,
     gathers,
     is_selective,
     num_checkpointed,
     num_micro_batches,
 )
-from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Spelled
 
 TO = "hf-trainer"
 _SAID = (

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
-from brimful.files import read_whole
+from brimful.files.writing import read_whole
 
 AUTO = "auto"
 NVME = "nvme"

@@ -12,9 +12,9 @@ from brimful.export import hf_trainer
 from brimful.export.adapters import attention_name, half_type, model_name
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse
-from brimful.job import ALL_LINEAR, PREFERENCE, Adapter, Job
-from brimful.plan import Plan
-from brimful.strategy import default_reference, gathers, num_checkpointed, world_size
+from brimful.values.job import ALL_LINEAR, PREFERENCE, Adapter, Job
+from brimful.values.plan import Plan
+from brimful.values.strategy import default_reference, gathers, num_checkpointed, world_size
 
 TO = "llama-factory"
 _SAID = (

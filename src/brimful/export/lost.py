@@ -11,10 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import UnsupportedError
-from brimful.job import FP8, PREFERENCE, QAT, QUANTIZED, Job
-from brimful.plan import Plan
-from brimful.strategy import Strategy, data_parallel, num_micro_batches
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, whole_of
+from brimful.values.job import FP8, PREFERENCE, QAT, QUANTIZED, Job
+from brimful.values.plan import Plan
+from brimful.values.strategy import Strategy, data_parallel, num_micro_batches
 
 BITSANDBYTES = frozenset({"nf4", "nf4-double", "llm-int8"})
 """Bases that transformers loads by bitsandbytes, and so do programs on top of it."""

@@ -27,8 +27,6 @@ from brimful.export.adapters import attention_name, half_type, model_name, targe
 from brimful.export.given import Given
 from brimful.export.lost import Lost
 from brimful.export.told import BESIDE
-from brimful.job import Adapter, Job
-from brimful.plan import Plan
 from brimful.programs import accelerate as accelerate_program
 from brimful.programs import axolotl as axolotl_program
 from brimful.programs import deepspeed as deepspeed_program
@@ -38,8 +36,10 @@ from brimful.programs import torchtitan as titan_program
 from brimful.programs import trl as trl_program
 from brimful.programs.base import FOLDER, Program
 from brimful.programs.mock_rows import MOST_MICRO_BATCHES
-from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
+from brimful.values.job import Adapter, Job
+from brimful.values.plan import Plan
+from brimful.values.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
 
 if TYPE_CHECKING:
     from brimful.pretend.recording import Recording

@@ -20,7 +20,7 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
-from brimful.job import ALL_LINEAR
+from brimful.values.job import ALL_LINEAR
 
 MODEL = "base_model"
 _COMPLETION = "completion"

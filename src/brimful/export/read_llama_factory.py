@@ -23,8 +23,8 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
-from brimful.job import ALL_LINEAR, MAX_COUNT, NARROW
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import ALL_LINEAR, MAX_COUNT, NARROW
 
 MODEL = "model_name_or_path"
 _OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})

@@ -13,7 +13,7 @@ from brimful.export.leaves import Read, load_json
 from brimful.export.read_accelerate import is_accelerate, read_accelerate
 from brimful.export.read_deepspeed import PROGRAM as DEEPSPEED
 from brimful.export.read_deepspeed import read_settings
-from brimful.plan import load_yaml
+from brimful.values.plan import load_yaml
 
 _YAML = {".yaml", ".yml"}
 _TOML = ".toml"

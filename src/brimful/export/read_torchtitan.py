@@ -17,7 +17,7 @@ from typing import Any
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.torchtitan import MODELS, SCHEDULES
-from brimful.files import read_whole
+from brimful.files.writing import read_whole
 from brimful.techniques.optimizers import DEFAULT
 
 PROGRAM = "torchtitan"

@@ -26,7 +26,7 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
-from brimful.job import IN_FP32, NARROW
+from brimful.values.job import IN_FP32, NARROW
 
 MODEL = "model_name_or_path"
 _OWN = frozenset({"per_device_train_batch_size", "output_dir", "lr_scheduler_type", MODEL})

@@ -9,10 +9,10 @@ Source: https://slurm.schedmd.com/sbatch.html, https://docs.pytorch.org/docs/sta
 
 import re
 
-from brimful.escaping import shell_words
 from brimful.export.given import Exported, Given, header
 from brimful.export.torchrun import environment, program, workers
-from brimful.plan import Plan
+from brimful.text.escaping import shell_words
+from brimful.values.plan import Plan
 
 _UNPLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
 

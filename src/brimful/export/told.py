@@ -21,9 +21,9 @@ from brimful.export import (
 )
 from brimful.export.given import Given
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.strategy import Strategy
 
 _GIVEN = Given(plan="plan.yaml", data="DATA", out="runs/first")
 _PROBES: Mapping[str, tuple[Any, ...]] = {

@@ -1,8 +1,8 @@
 """The line that starts a plan with ``torchrun``, on one machine or on each of several."""
 
-from brimful.escaping import shell_flag, shell_words
 from brimful.export.given import Exported, Given, header
-from brimful.plan import Plan
+from brimful.text.escaping import shell_flag, shell_words
+from brimful.values.plan import Plan
 
 MAX_RESTARTS = 3
 _HEAD = "node0:29500"

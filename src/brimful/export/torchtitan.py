@@ -15,12 +15,18 @@ from brimful.export.deepspeed import COSINE_ENDS_AT
 from brimful.export.given import Exported, Given, header
 from brimful.export.lost import Lost, lost, refuse, unsaid
 from brimful.export.torchrun import workers
-from brimful.job import Job, Precision
-from brimful.offload import away_of
-from brimful.pipeline_split import Schedule
-from brimful.plan import Plan
-from brimful.strategy import Strategy, gathers, is_selective, num_checkpointed, num_micro_batches
+from brimful.techniques.offload import away_of
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
+from brimful.techniques.parallel.stages import Schedule
+from brimful.values.job import Job, Precision
+from brimful.values.plan import Plan
+from brimful.values.strategy import (
+    Strategy,
+    gathers,
+    is_selective,
+    num_checkpointed,
+    num_micro_batches,
+)
 
 TO = "torchtitan"
 FILE, FUNCTION = "plan_titan", "planned"

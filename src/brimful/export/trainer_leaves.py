@@ -11,8 +11,8 @@ from brimful.export.deepspeed import COSINE_ENDS_AT
 from brimful.export.leaves import Leaves, Read, find_file, named_file
 from brimful.export.read_deepspeed import read_deepspeed, read_settings
 from brimful.export.shipped_settings import shipped
-from brimful.job import ALL_LINEAR
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import ALL_LINEAR
 
 _OPTIMIZERS = {
     name: rule.name

@@ -12,8 +12,8 @@ from brimful.export import hf_trainer
 from brimful.export.adapters import attention_lost, attention_name, half_type, model_name, targets
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse
-from brimful.job import Adapter, Job
-from brimful.plan import Plan
+from brimful.values.job import Adapter, Job
+from brimful.values.plan import Plan
 
 TO = "trl"
 _SAID = (

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import FileFormatError
-from brimful.escaping import Line, json_text
-from brimful.files import cache_dir, write_text
+from brimful.files.writing import cache_dir, write_text
 from brimful.hardware.cluster import Device, MatrixRates
+from brimful.text.escaping import Line, json_text
 
 CALIBRATION_SCHEMA = "brimful.calibration/1"
 LEAST_PER_S, MOST_PER_S = 1.0, 1e20

@@ -11,13 +11,13 @@ from brimful.cost.estimate import limit_bytes
 from brimful.measure.limit import limited
 from brimful.measure.meter import meter_for
 from brimful.measure.reading import Reading
-from brimful.plan import Plan
-from brimful.takeover_words import describe_takeover
 from brimful.train.loop import train
 from brimful.train.observers import Observer
 from brimful.train.result import TrainResult
 from brimful.train.settings import RunSettings
 from brimful.train.takeover import NextPlan, Shortage, ShortageError, Ways, start_again
+from brimful.values.plan import Plan
+from brimful.values.run_words import describe_takeover
 
 
 class Alone(NamedTuple):

@@ -7,17 +7,17 @@ from typing import NoReturn
 
 import msgspec
 
-from brimful import child_process
-from brimful.child_process import call_packed, ending_with_parent, packed
 from brimful.errors import InputError, RunError
 from brimful.launch.worker import End, Patience, checked, forget_failures, told_failures, work
-from brimful.plan import Plan
-from brimful.strategy import keeps_checkpoints, world_size
+from brimful.process import child as child_process
+from brimful.process.child import call_packed, ending_with_parent, packed
 from brimful.train.observers import Observer
 from brimful.train.run_folder import require_device
 from brimful.train.settings import RunSettings
 from brimful.train.takeover import EXIT_CODE, MAX_TAKEOVERS, NextPlan
 from brimful.train.world import TIMEOUT_S, count_gpus, made_again
+from brimful.values.plan import Plan
+from brimful.values.strategy import keeps_checkpoints, world_size
 
 MAX_RESTARTS = 3
 _POLL_S = 0.2

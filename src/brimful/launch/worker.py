@@ -12,24 +12,11 @@ import torch.distributed as dist
 
 from brimful.cost.estimate import limit_bytes
 from brimful.errors import BrimfulError, FileFormatError, RunError
-from brimful.escaping import json_text
-from brimful.files import disk_error, write_text
+from brimful.files.writing import disk_error, write_text
 from brimful.measure.limit import limited
 from brimful.measure.meter import Meter, meter_for
 from brimful.measure.reading import Reading
-from brimful.plan import Plan, read_plan
-from brimful.run_files import (
-    LAUNCH_FILE,
-    METRICS_FILE,
-    PLAN_FILE,
-    Event,
-    RestartRow,
-    Row,
-    TakeoverRow,
-    TrainRow,
-)
-from brimful.strategy import world_size
-from brimful.takeover_words import describe_event
+from brimful.text.escaping import json_text
 from brimful.train import world
 from brimful.train.loop import train
 from brimful.train.metrics import add_row
@@ -49,6 +36,19 @@ from brimful.train.takeover import (
     start_again,
     strategies_of,
 )
+from brimful.values.plan import Plan, read_plan
+from brimful.values.run_files import (
+    LAUNCH_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    Event,
+    RestartRow,
+    Row,
+    TakeoverRow,
+    TrainRow,
+)
+from brimful.values.run_words import describe_event
+from brimful.values.strategy import world_size
 
 FAILURES = ".failures"
 """Folder of a run in which a process that fails alone says why."""

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch._C._profiler import _EventType
 
 from brimful.measure.reading import Reading
-from brimful.plan import MemoryItem, PhasePeak
-from brimful.rungs import (
+from brimful.values.plan import MemoryItem, PhasePeak
+from brimful.values.results import (
     BUFFERS,
     GRADIENTS,
     OPTIMIZER_STATE,
@@ -18,7 +18,7 @@ from brimful.rungs import (
     SAVED_ACTIVATIONS,
     TRANSIENTS,
 )
-from brimful.timeline import thin
+from brimful.values.timeline import thin
 
 MARKER = "brimful:"
 """Prefix of the profiler ranges that mark phases."""

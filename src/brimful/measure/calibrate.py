@@ -21,7 +21,7 @@ from brimful.hardware.calibration import (
     save_calibration,
 )
 from brimful.hardware.cluster import Device, MatrixRates
-from brimful.versions import versions
+from brimful.process.versions import versions
 
 if TYPE_CHECKING:
     from brimful.measure.kernels import Kernel

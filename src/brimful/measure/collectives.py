@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from brimful.rungs import Collective
+from brimful.values.results import Collective
 
 _SEEN = {
     "c10d::_allgather_base_": ("all-gather", 0),

@@ -28,14 +28,14 @@ from brimful.cost.inference import (
     WHY,
     InferenceJob,
 )
-from brimful.job import plain_job
 from brimful.measure.allocations import MARKER, METHOD, Range, collect, lifetimes, live_bytes
 from brimful.measure.meter import addresses
 from brimful.measure.seen_frees import frees_seen
-from brimful.plan import MemoryItem, PhasePeak
-from brimful.rungs import BUFFERS, PARAMETERS, TRANSIENTS
+from brimful.process.versions import versions
 from brimful.train.memory import peak_bytes, reset_peak
-from brimful.versions import versions
+from brimful.values.job import plain_job
+from brimful.values.plan import MemoryItem, PhasePeak
+from brimful.values.results import BUFFERS, PARAMETERS, TRANSIENTS
 
 SCHEMA = "brimful.inference-measurement/1"
 NUM_WRITTEN = 4

@@ -16,8 +16,8 @@ from brimful.measure.allocations import MARKER, read_allocations
 from brimful.measure.meter import CudaCounters, addresses, held_item
 from brimful.measure.reading import Reading, with_held
 from brimful.measure.seen_frees import frees_seen
-from brimful.plan import MemoryItem
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS
+from brimful.values.plan import MemoryItem
+from brimful.values.results import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 
 NUM_STEPS = 2
 """Steps that are metered: the first makes things ready, the second is like all."""

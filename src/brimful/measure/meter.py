@@ -21,9 +21,9 @@ from brimful.build.reference import state_of
 from brimful.measure.allocations import HOST_MARKER, MARKER, read_allocations
 from brimful.measure.reading import Reading, with_held
 from brimful.measure.seen_frees import frees_seen, let_go
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.plan import MemoryItem, PhasePeak
-from brimful.rungs import BUFFERS, OPTIMIZER_STATE, PARAMETERS, REFERENCE
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.values.plan import MemoryItem, PhasePeak
+from brimful.values.results import BUFFERS, OPTIMIZER_STATE, PARAMETERS, REFERENCE
 
 
 class Meter(Protocol):

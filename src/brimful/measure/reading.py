@@ -5,9 +5,9 @@ from typing import TypeVar
 
 import msgspec
 
-from brimful.plan import MemoryItem, PhasePeak
-from brimful.rungs import MEASUREMENT_SCHEMA, Measurement, Timeline
-from brimful.versions import versions
+from brimful.process.versions import versions
+from brimful.values.plan import MemoryItem, PhasePeak
+from brimful.values.results import MEASUREMENT_SCHEMA, Measurement, Timeline
 
 P = TypeVar("P", MemoryItem, PhasePeak)
 

@@ -19,7 +19,7 @@ from brimful.megatron.stage import moved_bytes
 from brimful.megatron.states import model_bytes, moment_bytes, parameters
 
 if TYPE_CHECKING:
-    from brimful.job import Precision
+    from brimful.values.job import Precision
 
 _BACKWARD = 2
 """Products of backward for one of forward."""

@@ -7,9 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, ModelConfigError, UnsupportedError
-from brimful.escaping import check_line
-from brimful.files import read_whole
-from brimful.job import Task
+from brimful.files.writing import read_whole
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
 from brimful.models.dimensions import check_dimensions, check_routing
@@ -23,7 +21,9 @@ from brimful.models.registry import registry
 from brimful.models.score import has_score, scored_layout, with_score
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
 from brimful.models.traced import BuiltModel, find_built, is_built, known_spec
-from brimful.quick_imports import quick_imports
+from brimful.process.quick_imports import quick_imports
+from brimful.text.escaping import check_line
+from brimful.values.job import Task
 
 SEQ2SEQ_TYPES = named_with("task", "seq2seq")
 _REASON_LENGTH = 160

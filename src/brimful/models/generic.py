@@ -14,7 +14,7 @@ import msgspec
 
 from brimful.errors import ModelConfigError
 from brimful.models.spec import ModelSpec
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 _SIZES = {
     "hidden_size": ("hidden_size", "d_model", "n_embd", "dim"),

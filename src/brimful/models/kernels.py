@@ -1,15 +1,15 @@
 """Which attention a model's own code goes through. Knows the architecture, no device.
 
-What a device has kernels for is another question (``brimful.kernel_support``).
+What a device has kernels for is another question (``brimful.techniques.kernel_support``).
 """
 
 from brimful.errors import UnsupportedError
-from brimful.job import Job
 from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.attention_source import left_out_of
 from brimful.models.config import is_encoder
 from brimful.models.spec import MODULE, ModelSpec
-from brimful.strategy import Attention
+from brimful.values.job import Job
+from brimful.values.strategy import Attention
 
 ALL: tuple[Attention, ...] = ("eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen")
 TAKING_MASKS: tuple[Attention, ...] = ("eager", "sdpa", "efficient", "cudnn")

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from brimful.escaping import Line
+from brimful.text.escaping import Line
 
 MODULE = "module"
 """The ``model_type`` of a model that a factory makes and of which nothing else is known."""

@@ -6,11 +6,11 @@ model has no such layer, what it has in its place is named: a layer that holds i
 """
 
 from brimful.errors import UnknownNameError, UnsupportedError, unknown_name
-from brimful.job import ALL_LINEAR
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters
 from brimful.models.module_paths import ends_in, names_block
 from brimful.models.spec import ModelSpec
+from brimful.values.job import ALL_LINEAR
 
 LINEAR = frozenset({"linear", "conv1d"})
 """Kinds of parameters that are the weight of a linear layer."""

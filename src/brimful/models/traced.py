@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from brimful.identity import once_for_each
+from brimful.files.remembered import once_for_each
+from brimful.files.traced import digest, keep_traced, read_traced
 from brimful.models.layout import Layout
 from brimful.models.spec import ModelSpec
-from brimful.traced_files import digest, keep_traced, read_traced
 
 
 class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param, 
 
 from brimful.pretend import fake_world
 from brimful.pretend.replacing import replaced
-from brimful.rungs import GATHERED, GRADIENTS, REDUCED
+from brimful.values.results import GATHERED, GRADIENTS, REDUCED
 
 
 class Tagger(Protocol):

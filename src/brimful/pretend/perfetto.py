@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from brimful.allocator.config import AllocatorSettings
 from brimful.allocator.replay import Placed, place
-from brimful.escaping import json_text
-from brimful.files import write_text
+from brimful.files.writing import write_text
 from brimful.pretend.reading import classes_of, classify
 from brimful.pretend.recording import NEVER, Recording
+from brimful.text.escaping import json_text
 from brimful.units import format_bytes
 
 TRACE_SCHEMA = "brimful.trace/1"

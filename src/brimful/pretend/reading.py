@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.plan import MemoryItem, PhasePeak
 from brimful.pretend.modules import pattern_of
 from brimful.pretend.recording import NEVER, UNTAGGED, Recording
-from brimful.rungs import (
+from brimful.values.plan import MemoryItem, PhasePeak
+from brimful.values.results import (
     AUTOCAST_CACHE,
     BUFFERS,
     GATHERED,
@@ -25,7 +25,7 @@ from brimful.rungs import (
     PhaseOwners,
     Timeline,
 )
-from brimful.timeline import thin
+from brimful.values.timeline import thin
 
 NUM_OWNERS = 25
 NUM_PHASE_OWNERS = 6

@@ -19,7 +19,6 @@ from brimful.allocator.config import (
 from brimful.allocator.replay import Replay, replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
-from brimful.plan import PhasePeak
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
 from brimful.pretend.reading import classify, items_at, phase_of_step, timeline_of
 from brimful.pretend.recording import Recording
@@ -41,10 +40,11 @@ from brimful.pretend.report_values import (
     Reserved,
     Tensor,
 )
-from brimful.rungs import ITEM_NAMES, LOGITS, SAVED_ACTIVATIONS, TRANSIENTS, Outcome
+from brimful.process.versions import versions
 from brimful.units import MIB
-from brimful.unknown_memory import peak_statement, unknown_ops_of
-from brimful.versions import versions
+from brimful.values.plan import PhasePeak
+from brimful.values.results import ITEM_NAMES, LOGITS, SAVED_ACTIVATIONS, TRANSIENTS, Outcome
+from brimful.values.unknown_memory import peak_statement, unknown_ops_of
 
 if TYPE_CHECKING:
     from brimful.pretend.device import Card

@@ -6,9 +6,9 @@ recording stands in ``report.py``.
 
 import msgspec
 
-from brimful.plan import MemoryItem, PhasePeak
-from brimful.rungs import Outcome, Timeline
-from brimful.unknown_memory import UnknownOp
+from brimful.values.plan import MemoryItem, PhasePeak
+from brimful.values.results import Outcome, Timeline
+from brimful.values.unknown_memory import UnknownOp
 
 PRETEND_SCHEMA = "brimful.pretend/1"
 

@@ -20,7 +20,7 @@ from typing import Any
 from brimful.allocator.config import UNLIMITED_BYTES, AllocatorSettings, spell_settings
 from brimful.allocator.pool import Change
 from brimful.allocator.replay import Placed, place
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.pretend.reading import classes_of, classify
 from brimful.pretend.recording import Recording
 

@@ -12,7 +12,7 @@ import torch
 from brimful import loop_phases
 from brimful.pretend import guard
 from brimful.pretend.tape import Tape
-from brimful.rungs import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 
 
 class _ToTape:

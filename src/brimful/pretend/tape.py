@@ -49,7 +49,7 @@ from brimful.pretend.recording import (
     Spot,
     line_text,
 )
-from brimful.rungs import WORKSPACES
+from brimful.values.results import WORKSPACES
 
 HOST = "cpu"
 _KINDS = (NAME, HOST)

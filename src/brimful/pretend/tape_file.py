@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.errors import FileFormatError
-from brimful.escaping import json_text
-from brimful.files import write_bytes
+from brimful.files.writing import write_bytes
 from brimful.pretend.recording import OpCost, Recording
+from brimful.text.escaping import json_text
 
 TAPE_SCHEMA = "brimful.tape/1"
 _TEXTS = "texts"

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from brimful.escaping import yaml_text
 from brimful.programs.base import FOLDER, STEPS, Program, Rank, check_installed
 from brimful.programs.mock_rows import few_words
+from brimful.text.escaping import yaml_text
 
 _STEP, _CONFIG, _GIVEN = "accelerate_step.py", "accelerate.yaml", "given.json"
 _NEEDED = ("accelerate", "transformers")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError
-from brimful.plan import load_yaml
+from brimful.values.plan import load_yaml
 
 MODEL = "model_name_or_path"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.escaping import yaml_text
 from brimful.programs.arguments import read_arguments, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_words, num_few, rows_file
+from brimful.text.escaping import yaml_text
 
 COMMAND = "axolotl"
 _MODULE, _CONFIG = "axolotl.cli.train", "train.yaml"

@@ -17,11 +17,11 @@ from brimful.megatron.command_line import read_layout
 from brimful.megatron.layout import Layout
 from brimful.megatron.speed import slowest_step_s
 from brimful.megatron.stage import Peak, peak
-from brimful.plan import Word
 from brimful.programs import megatron
 from brimful.programs.base import Command, Rank
 from brimful.programs.reading import read_command
 from brimful.units import KIB
+from brimful.values.plan import Word
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.escaping import yaml_text
 from brimful.programs.arguments import read_arguments, resolved, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_steps, few_words, rows_file
+from brimful.text.escaping import yaml_text
 
 COMMAND = "llamafactory-cli"
 _PACKAGE, _CONFIG, _ROWS = "llamafactory", "train.yaml", "rows"

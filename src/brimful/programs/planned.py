@@ -10,7 +10,6 @@ from brimful.cost.outside import room_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.hardware.cuda_chips import version_of
-from brimful.job import Job
 from brimful.megatron.arguments import model_arguments
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.layout import Layout
@@ -21,6 +20,7 @@ from brimful.models.config import exact_count
 from brimful.programs.base import flags_of
 from brimful.programs.megatron import SCRIPT
 from brimful.techniques.optimizers import DEFAULT
+from brimful.values.job import Job
 
 _OF_RUN = ("--bf16", "--use-distributed-optimizer", "--overlap-grad-reduce",
            "--overlap-param-gather", "--no-create-attention-mask-in-dataloader")  # fmt: skip

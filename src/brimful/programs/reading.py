@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError
-from brimful.escaping import split_words
-from brimful.plan import load_yaml
 from brimful.programs import axolotl, llama_factory, megatron, torchtitan, trl
 from brimful.programs.base import Command, Program
+from brimful.text.escaping import split_words
+from brimful.values.plan import load_yaml
 
 PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
     **dict.fromkeys(megatron.SCRIPTS, megatron.program),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from brimful.allocator.config import settings_in
-from brimful.child_process import run_in_child
 from brimful.errors import BrimfulError, RunError
+from brimful.process.child import run_in_child
 from brimful.programs.base import FOLDER, Program, Rank, RankPeak
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError
-from brimful.escaping import yaml_text
 from brimful.programs.arguments import read_config, resolved, scalar, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank, flags_of
 from brimful.programs.mock_rows import PLACE, few_steps, few_words, rows_file
+from brimful.text.escaping import yaml_text
 
 COMMAND = "trl"
 _KINDS = ("sft", "dpo")

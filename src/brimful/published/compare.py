@@ -5,13 +5,13 @@ from typing import Literal
 
 import msgspec
 
-from brimful.plan import Band, Word
 from brimful.published.express import Unexpressed, express
 from brimful.published.predict import predict
 from brimful.published.programs import other_program
 from brimful.published.replayed import replayed
 from brimful.published.rows import PublishedRun, is_traced
 from brimful.units import GIB
+from brimful.values.plan import Band, Word
 
 
 class Compared(

@@ -15,7 +15,7 @@ from brimful.cost.profiles import EventKind
 from brimful.cost.sections import Event, Section, apart, of_bytes
 from brimful.cost.spread import negated_terms
 from brimful.published.logit_copies import is_whole
-from brimful.rungs import GATHERED, GRADIENTS, ITEM_NAMES, PARAMETERS, REDUCED
+from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, PARAMETERS, REDUCED
 
 _GATHERED, _GRADIENT, _WHOLE, _REDUCED = map(
     ITEM_NAMES.index, (GATHERED, GRADIENTS, PARAMETERS, REDUCED)

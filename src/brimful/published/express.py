@@ -12,7 +12,15 @@ from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.devices import gpus
 from brimful.hardware.gpus import load_cluster
-from brimful.job import (
+from brimful.models.architectures import record_of
+from brimful.models.config import experts_of, has_layout, load_model, read_config
+from brimful.models.resized import is_rotary, with_positions
+from brimful.models.spec import ModelSpec
+from brimful.published.four_bits import GPTQ, is_packed
+from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
+from brimful.published.updates import EARLY
+from brimful.units import GIB
+from brimful.values.job import (
     PACKINGS,
     QUANTIZED,
     SCALED,
@@ -23,15 +31,7 @@ from brimful.job import (
     check_job,
     plain_job,
 )
-from brimful.models.architectures import record_of
-from brimful.models.config import experts_of, has_layout, load_model, read_config
-from brimful.models.resized import is_rotary, with_positions
-from brimful.models.spec import ModelSpec
-from brimful.published.four_bits import GPTQ, is_packed
-from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
-from brimful.published.updates import EARLY
-from brimful.strategy import Strategy, check_strategy
-from brimful.units import GIB
+from brimful.values.strategy import Strategy, check_strategy
 
 NETWORKS = {"a100-40gb": "ib-hdr-200", "a100-80gb": "ib-hdr-200"}
 DEFAULT_NETWORK = "ib-ndr-400"

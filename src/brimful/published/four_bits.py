@@ -23,10 +23,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from brimful.cost.trained import NF4_BLOCK, frozen_element, nf4_constants
-from brimful.job import QUANTIZED, Job
 from brimful.models.config import layout_of
 from brimful.models.targets import LINEAR
 from brimful.published.rows import PublishedRun
+from brimful.values.job import QUANTIZED, Job
 
 GPTQ = "GPTQ base"
 """What ``PublishedRun.beyond`` says of such a base; its adapters are in fp32."""

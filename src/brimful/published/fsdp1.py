@@ -22,7 +22,7 @@ from typing import NamedTuple
 from brimful.cost.additions import COME, GO, Piece, Signed, is_block
 from brimful.cost.profiles import EventKind, Group, Term
 from brimful.cost.sections import Event, Section, apart, ended, of_bytes, of_piece
-from brimful.rungs import ITEM_NAMES, REDUCED, SAVED_ACTIVATIONS
+from brimful.values.results import ITEM_NAMES, REDUCED, SAVED_ACTIVATIONS
 
 _SAVED, _REDUCED = ITEM_NAMES.index(SAVED_ACTIVATIONS), ITEM_NAMES.index(REDUCED)
 

@@ -14,7 +14,7 @@ import msgspec
 from brimful.cost.additions import is_block
 from brimful.cost.profiles import Alike, Dimensions, EventKind, Group, Term, alike
 from brimful.cost.sections import Event, Section, apart, ended
-from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
+from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 
 _SAVED, _TRANSIENT = map(ITEM_NAMES.index, (SAVED_ACTIVATIONS, TRANSIENTS))
 _OF_BATCH = "BSC"

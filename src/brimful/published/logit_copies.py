@@ -12,7 +12,7 @@ import msgspec
 from brimful.cost.profiles import EventKind, Term
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.sections import Event, Section
-from brimful.rungs import ITEM_NAMES, LOGITS
+from brimful.values.results import ITEM_NAMES, LOGITS
 
 _LOGITS = ITEM_NAMES.index(LOGITS)
 _WHOLE = "BSV"

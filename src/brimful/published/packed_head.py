@@ -10,7 +10,7 @@ Source: ``Linear4bit`` and ``MatMul4Bit`` of bitsandbytes 0.41; ``_convert_layer
 from brimful.cost.profiles import EventKind, Term
 from brimful.cost.sections import Event, Section, apart, ended
 from brimful.published.logit_copies import is_whole
-from brimful.rungs import ITEM_NAMES, TRANSIENTS
+from brimful.values.results import ITEM_NAMES, TRANSIENTS
 
 _TRANSIENT = ITEM_NAMES.index(TRANSIENTS)
 

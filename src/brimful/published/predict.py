@@ -7,14 +7,14 @@ from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import BrimfulError, UnsupportedError
 from brimful.hardware.cuda_libraries import NEWEST, Version
-from brimful.job import FP8, Precision
-from brimful.plan import Band, Estimate
 from brimful.programs.formulas import Machines, has_formula, predict_program
 from brimful.published.express import FLOAT8, Expressed, Unexpressed, express
 from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram, memory_of, other_program
 from brimful.published.replayed import replayed, told
 from brimful.published.rows import PublishedRun, is_traced
+from brimful.values.job import FP8, Precision
+from brimful.values.plan import Band, Estimate
 
 COMPILED = "torch.compile"
 """Of a program whose blocks a compiler has made, which ours has not."""

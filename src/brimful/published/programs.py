@@ -23,8 +23,6 @@ from brimful.cost.sections import Change, changed, lettered
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, padded, piece_bytes
 from brimful.cost.trained import trained_recipe
-from brimful.escaping import Line
-from brimful.job import IN_FP32, Job, Method
 from brimful.models.config import layout_of
 from brimful.published.ends import Ends, Unit, with_separate_ends
 from brimful.published.express import Expressed
@@ -46,7 +44,9 @@ from brimful.published.updates import (
     with_managed_state,
     without_gradients,
 )
-from brimful.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
+from brimful.text.escaping import Line
+from brimful.values.job import IN_FP32, Job, Method
+from brimful.values.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
 
 AUTOCAST = "autocast over bf16 parameters"
 """What ``PublishedRun.unlike`` says of a recipe in 16 bits that computes a loss in fp32."""

@@ -11,7 +11,7 @@ import msgspec
 from brimful.cost.additions import is_block
 from brimful.cost.profiles import EventKind, Term
 from brimful.cost.sections import Event, Section, apart, ended
-from brimful.rungs import ITEM_NAMES, SAVED_ACTIVATIONS
+from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS
 
 _SAVED = ITEM_NAMES.index(SAVED_ACTIVATIONS)
 

@@ -9,11 +9,11 @@ from brimful.allocator.replay import Requests
 from brimful.cost.outside import num_groups, room_of
 from brimful.cost.requests import asked_of
 from brimful.cost.reserved import Candidate, candidate_of
-from brimful.plan import Band, PredictedReserved
 from brimful.published.express import Expressed
 from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram
 from brimful.published.rows import PublishedRun
+from brimful.values.plan import Band, PredictedReserved
 
 MASTER = "-master"
 """Recipes whose engines, DeepSpeed's and Megatron's, make state with their masters; programs of

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import FileFormatError, unknown_name
-from brimful.escaping import Line
-from brimful.files import read_whole
-from brimful.fused_kernels import FusedKernels
-from brimful.job import Method, Optimizer, Precision, Task, Upcast
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.strategy import Attention, Zero
+from brimful.files.writing import read_whole
+from brimful.techniques.fused_kernels import FusedKernels
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.text.escaping import Line
+from brimful.values.job import Method, Optimizer, Precision, Task, Upcast
+from brimful.values.strategy import Attention, Zero
 
 _FOLDER = "data/published"
 Implementation = Literal[
@@ -45,7 +45,7 @@ or it was carried afterwards and is compared once."""
 class PublishedAdapter(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Adapters of a published run, in the terms of ``brimful.job.Adapter``.
+    """Adapters of a published run, in the terms of ``brimful.values.job.Adapter``.
 
     Attributes:
         rank: Width of the two matrices.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
-from brimful.plan import Band
 from brimful.published.compare import Compared
 from brimful.published.rows import split_of
 from brimful.published.scores import (
@@ -18,6 +17,7 @@ from brimful.published.scores import (
     Order,
     Scoreboard,
 )
+from brimful.values.plan import Band
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)

@@ -10,11 +10,11 @@ from math import prod
 from brimful.cost.memory import StepMemory
 from brimful.cost.profiles import EventKind
 from brimful.cost.sections import Event, Section, apart, ended
-from brimful.job import Job
 from brimful.models.config import layout_of
-from brimful.rungs import GRADIENTS, ITEM_NAMES, TRANSIENTS
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.optimizers.base import Settings, Updated
+from brimful.values.job import Job
+from brimful.values.results import GRADIENTS, ITEM_NAMES, TRANSIENTS
 
 EARLY = "optimizer in backward"
 """What ``PublishedRun.unlike`` says of such an update; sharded ones are not told."""

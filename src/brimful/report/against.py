@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
-from brimful.files import write_text
+from brimful.files.writing import write_text
+from brimful.measure.verdict import ACTIVATIONS, judge
 from brimful.report.charts import Chart, Series, exactly, memory_lines, points_of, thin, union
 from brimful.report.figures import chart_figure
 from brimful.report.html import Section, figure_list, page
@@ -18,12 +19,11 @@ from brimful.report.words import (
     strategy_inputs,
     verdict_sentence,
 )
-from brimful.run_files import EvalRow, TrainRow
-from brimful.rungs import Timeline
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.units import format_bytes, format_count
-from brimful.verdict import ACTIVATIONS, judge
+from brimful.values.results import Timeline
+from brimful.values.run_files import EvalRow, TrainRow
 
 Figures = dict[str, tuple[float | None, str]]
 """By name: a value, and how to spell it: ``bytes``, ``s``, ``tokens/s`` or empty for a number."""

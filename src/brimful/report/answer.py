@@ -7,13 +7,13 @@ from brimful.report.charts import Chart, memory_chart
 from brimful.report.figures import chart_figure
 from brimful.report.html import Section, page
 from brimful.report.memory_sections import phase_list
-from brimful.rungs import Timeline
 from brimful.show import markup
 from brimful.show.answer import Answer
 from brimful.show.markup import Html
 from brimful.show.summary import Fact, Meter, Summary
-from brimful.timeline import limit_in_view
 from brimful.units import format_bytes
+from brimful.values.results import Timeline
+from brimful.values.timeline import limit_in_view
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

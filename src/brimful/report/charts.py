@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
-from brimful.job import Task
-from brimful.nouns import judged_by, loss_unit
-from brimful.run_files import DataSummary, EvalRow, LoopRow, TrainRow
-from brimful.rungs import Timeline
-from brimful.timeline import limit_in_view
+from brimful.values.job import Task
+from brimful.values.results import Timeline
+from brimful.values.run_files import DataSummary, EvalRow, LoopRow, TrainRow
+from brimful.values.task_words import judged_by, loss_unit
+from brimful.values.timeline import limit_in_view
 
 MAX_POINTS = 4000
 """A logged line is thinned to about this many points; no screen shows more."""

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from brimful.compare.record import REFERENCE, Comparison, Over, RecipeRow, RecipeRun
-from brimful.job import Precision
-from brimful.nouns import loss_unit
 from brimful.report.tables import add_row, bullets, plain_table
 from brimful.units import format_bytes, format_seconds
+from brimful.values.job import Precision
+from brimful.values.task_words import loss_unit
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from brimful.quantization import WORDS
 from brimful.report.tables import add_row, pairs_table, plain_table
+from brimful.techniques.quantization import WORDS
 from brimful.units import format_bytes, format_signed_percent
 
 if TYPE_CHECKING:

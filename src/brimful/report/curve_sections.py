@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from brimful.job import PREFERENCE, Task
-from brimful.nouns import is_per_sample, judged_by
 from brimful.report.charts import (
     gradient_norm_chart,
     learning_rate_chart,
@@ -12,10 +10,12 @@ from brimful.report.charts import (
 )
 from brimful.report.figures import chart_figure
 from brimful.report.run_folder import RunFolder
-from brimful.run_files import DataSummary, EvalRow, LoopRow, TrainRow
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.units import format_count
+from brimful.values.job import PREFERENCE, Task
+from brimful.values.run_files import DataSummary, EvalRow, LoopRow, TrainRow
+from brimful.values.task_words import is_per_sample, judged_by
 
 
 def loss_section(folder: RunFolder) -> Html | None:

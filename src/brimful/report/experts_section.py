@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from brimful.expert_load import BlockLoad, alarm_of, drop_share, loads_of, worst_load
 from brimful.report.run_folder import RunFolder
-from brimful.run_files import ExpertRow
 from brimful.show import markup
 from brimful.show.marks import INK, picture, words
 from brimful.show.markup import Html
+from brimful.train.expert_load import BlockLoad, alarm_of, drop_share, loads_of, worst_load
+from brimful.values.run_files import ExpertRow
 
 LEFT, TOP, BOTTOM, WIDTH = 70, 26, 34, 760
 """Pixels: margins, and of the picture."""

@@ -1,9 +1,9 @@
 """Host memory and checkpoints in words: for the terminal, the page and an error."""
 
 from brimful.cost.host import NUM_KEPT
-from brimful.plan import HostMemory
 from brimful.report.words import UNKNOWN, format_band
 from brimful.units import format_bytes
+from brimful.values.plan import HostMemory
 
 
 def host_words(host: HostMemory | None) -> list[tuple[str, str]]:

@@ -5,7 +5,8 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from brimful.files import write_text
+from brimful.files.writing import write_text
+from brimful.measure.verdict import Verdict, judge
 from brimful.report import memory_sections, run_sections, time_sections
 from brimful.report.curve_sections import curves_section, loss_section
 from brimful.report.experts_section import experts_section
@@ -23,7 +24,6 @@ from brimful.report.words import (
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.units import format_bytes, format_seconds
-from brimful.verdict import Verdict, judge
 
 REPORT_FILE = "report.html"
 

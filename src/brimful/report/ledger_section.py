@@ -1,12 +1,12 @@
 """The savings ledger as a waterfall on the page: a bar per switch, from the naive run on."""
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.plan import Plan
 from brimful.report.ledger import JOBS, NAIVE, cells, naive_cells
 from brimful.search.ledger import LedgerRow, ledger
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.units import format_bytes
+from brimful.values.plan import Plan
 
 _HEADINGS = ("Switch", "Saves", "Peak", "Time", "Step", "Because")
 

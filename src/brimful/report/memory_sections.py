@@ -1,6 +1,6 @@
 """The parts of the page about memory: the verdict, live bytes over time, items and owners."""
 
-from brimful.plan import MemoryItem
+from brimful.measure.verdict import ACTIVATIONS, Climbed, Verdict, judge_rungs
 from brimful.report.charts import Chart, matching_phases, memory_chart
 from brimful.report.figures import chart_figure
 from brimful.report.words import (
@@ -10,12 +10,12 @@ from brimful.report.words import (
     share_words,
     verdict_cells,
 )
-from brimful.rungs import ITEM_NAMES, Timeline
 from brimful.show import markup
 from brimful.show.markup import Html
-from brimful.timeline import limit_in_view
 from brimful.units import format_bytes
-from brimful.verdict import ACTIVATIONS, Climbed, Verdict, judge_rungs
+from brimful.values.plan import MemoryItem
+from brimful.values.results import ITEM_NAMES, Timeline
+from brimful.values.timeline import limit_in_view
 
 _COLUMNS = ("predicted", "simulated", "measured")
 LABELLED_PERCENT = 9

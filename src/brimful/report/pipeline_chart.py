@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from brimful.cost.pipeline_replay import Done, Replay, replay
-from brimful.job import Job
 from brimful.show.marks import INK, line, picture, words
-from brimful.strategy import Strategy, num_micro_batches
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, num_micro_batches
 
 WIDTH = 100
 _NAME = 9

@@ -1,10 +1,10 @@
 """The part of the page about precision: what is held in which type, and what went wrong with it."""
 
 from brimful.cost.recipes import RECIPES
-from brimful.job import Job, LossScale
 from brimful.report.run_folder import RunFolder
 from brimful.show import markup
 from brimful.show.markup import Html
+from brimful.values.job import Job, LossScale
 
 _FORWARD = {
     "fp32": "fp32",

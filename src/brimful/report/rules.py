@@ -5,10 +5,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from brimful.hardware.cluster import Cluster, spelled
-from brimful.plan import Plan
 from brimful.report.tables import add_row, plain_table
 from brimful.rules.base import Checked, verdict_words
 from brimful.units import format_bytes, format_seconds
+from brimful.values.plan import Plan
 
 if TYPE_CHECKING:
     from rich.console import Group

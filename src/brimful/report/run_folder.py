@@ -9,11 +9,15 @@ import msgspec
 
 from brimful.cost.estimate import limit_bytes
 from brimful.errors import FileFormatError
-from brimful.escaping import shell_words
-from brimful.files import write_text
-from brimful.mismatch import explain_mismatch
-from brimful.plan import Plan, read_plan
-from brimful.run_files import (
+from brimful.files.writing import write_text
+from brimful.measure.verdict import VERDICT_SCHEMA, Climbed, Verdict
+from brimful.search.record import SEARCH_SCHEMA, SearchRecord
+from brimful.text.escaping import shell_words
+from brimful.text.mismatch import explain_mismatch
+from brimful.train.metrics import read_metrics
+from brimful.values.plan import Plan, read_plan
+from brimful.values.results import MEASUREMENT_SCHEMA, SIMULATION_SCHEMA, Measurement, Simulation
+from brimful.values.run_files import (
     COMMANDS_FILE,
     DATA_FILE,
     DATA_SCHEMA,
@@ -32,10 +36,6 @@ from brimful.run_files import (
     TakeoverRow,
     TrainRow,
 )
-from brimful.rungs import MEASUREMENT_SCHEMA, SIMULATION_SCHEMA, Measurement, Simulation
-from brimful.search.record import SEARCH_SCHEMA, SearchRecord
-from brimful.train.metrics import read_metrics
-from brimful.verdict import VERDICT_SCHEMA, Climbed, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 """The parts of the page about the run: strategies considered, loss, step time, and provenance."""
 
 from brimful.cost.estimate import limit_bytes
-from brimful.escaping import shell_words
 from brimful.report.host import host_words
 from brimful.report.run_folder import RunFolder
 from brimful.report.words import (
@@ -16,12 +15,13 @@ from brimful.report.words import (
     strategy_inputs,
     unestimated_assumptions,
 )
-from brimful.run_files import Event, TakeoverRow
 from brimful.search.record import Considered, Rung
 from brimful.show import markup
 from brimful.show.markup import Html
-from brimful.takeover_words import describe_event
+from brimful.text.escaping import shell_words
 from brimful.units import format_bytes
+from brimful.values.run_files import Event, TakeoverRow
+from brimful.values.run_words import describe_event
 
 
 def search_section(folder: RunFolder) -> Html | None:

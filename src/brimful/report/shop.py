@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.cost.money import DRAW_SHARE, PUE, Prices
-from brimful.job import Job
-from brimful.plan import Band
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import model_words
 from brimful.search.shop.advice import advice, outcome
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon
 from brimful.search.shop.own import Ownership
 from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
-from brimful.strategy import Strategy, is_selective, num_checkpointed
 from brimful.units import format_bytes, format_count, format_days, format_money
+from brimful.values.job import Job
+from brimful.values.plan import Band
+from brimful.values.strategy import Strategy, is_selective, num_checkpointed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

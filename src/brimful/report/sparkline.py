@@ -1,6 +1,6 @@
 """Live bytes over time in one line of text, with the steps below it."""
 
-from brimful.rungs import Timeline
+from brimful.values.results import Timeline
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 WIDTH = 96

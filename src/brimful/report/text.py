@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from brimful.cost.estimate import limit_bytes
 from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
-from brimful.job import Job
-from brimful.plan import Estimate, Plan
+from brimful.measure.verdict import Verdict
 from brimful.report.host import host_words
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import (
@@ -28,12 +27,13 @@ from brimful.report.words import (
     untried_sentence,
     verdict_cells,
 )
-from brimful.rungs import Simulation
 from brimful.search.record import Considered, SearchRecord
-from brimful.strategy import Strategy, world_size
-from brimful.terminal import console
+from brimful.text.terminal import console
 from brimful.units import format_bytes, format_rate, format_seconds
-from brimful.verdict import Verdict
+from brimful.values.job import Job
+from brimful.values.plan import Estimate, Plan
+from brimful.values.results import Simulation
+from brimful.values.strategy import Strategy, world_size
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

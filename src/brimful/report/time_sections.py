@@ -2,7 +2,6 @@
 
 from statistics import median
 
-from brimful.plan import Estimate, Plan, StepTime
 from brimful.report.charts import step_time_chart
 from brimful.report.figures import chart_figure
 from brimful.report.pipeline_chart import UNIT_S, chart_svg, schedule_of
@@ -10,8 +9,9 @@ from brimful.report.run_folder import RunFolder
 from brimful.report.words import error_words, format_value, share_words, step_time_words
 from brimful.show import markup
 from brimful.show.markup import Html
-from brimful.strategy import num_micro_batches
 from brimful.units import format_count, format_seconds
+from brimful.values.plan import Estimate, Plan, StepTime
+from brimful.values.strategy import num_micro_batches
 
 _PARTS = {
     "matrix products": ("matrix", "matrix products and attention"),

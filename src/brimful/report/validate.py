@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from brimful.plan import Band
 from brimful.published.compare import Compared
 from brimful.published.scores import (
     MAX_MEDIAN,
@@ -20,6 +19,7 @@ from brimful.published.scores import (
     Scoreboard,
 )
 from brimful.report.tables import add_row, bullets, plain_table
+from brimful.values.plan import Band
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brimful.files import write_text
+from brimful.files.writing import write_text
 from brimful.report import memory_sections
 from brimful.report.charts import loss_chart, step_time_chart
 from brimful.report.curve_sections import curves_section

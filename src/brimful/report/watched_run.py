@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import FileFormatError
-from brimful.escaping import json_text
-from brimful.files import write_text
-from brimful.mismatch import explain_mismatch
-from brimful.plan import Estimate
-from brimful.run_files import LoopRow
-from brimful.rungs import Measurement, Simulation
-from brimful.verdict import Climbed, Verdict, judge_rungs
+from brimful.files.writing import write_text
+from brimful.measure.verdict import Climbed, Verdict, judge_rungs
+from brimful.text.escaping import json_text
+from brimful.text.mismatch import explain_mismatch
+from brimful.values.plan import Estimate
+from brimful.values.results import Measurement, Simulation
+from brimful.values.run_files import LoopRow
 
 WATCHED_SCHEMA = "brimful.watched/1"
 WATCHED_FILE = "watched.json"

@@ -10,22 +10,12 @@ from brimful.cost.estimate import limit_bytes
 from brimful.cost.money import Cost
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
-from brimful.job import PREFERENCE, Job, Method, Precision, Task
+from brimful.measure.verdict import Climbed, VerdictRow
 from brimful.models.config import parameter_count
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.plan import Band, Estimate, Plan
-from brimful.quantization import Quantization
-from brimful.rungs import Collective, Measurement, Simulation
 from brimful.search.record import Considered, SearchRecord
 from brimful.show.predicted import offloaded_bytes
-from brimful.strategy import (
-    Strategy,
-    is_selective,
-    num_checkpointed,
-    num_micro_batches,
-    what_is_away,
-    world_size,
-)
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.quantization import Quantization
 from brimful.units import (
     format_bytes,
     format_count,
@@ -33,7 +23,17 @@ from brimful.units import (
     format_seconds,
     format_signed_percent,
 )
-from brimful.verdict import Climbed, VerdictRow
+from brimful.values.job import PREFERENCE, Job, Method, Precision, Task
+from brimful.values.plan import Band, Estimate, Plan
+from brimful.values.results import Collective, Measurement, Simulation
+from brimful.values.strategy import (
+    Strategy,
+    is_selective,
+    num_checkpointed,
+    num_micro_batches,
+    what_is_away,
+    world_size,
+)
 
 UNKNOWN = "unknown"
 ABSENT = "-"

@@ -6,7 +6,6 @@ from brimful.cost.states import held_bytes
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.devices import cards
-from brimful.job import Job
 from brimful.models.config import load_model, parameter_count
 from brimful.rules.base import (
     Finding,
@@ -33,6 +32,7 @@ from brimful.search.ledger import LedgerRow, ledger
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.units import format_seconds
+from brimful.values.job import Job
 
 GROUP = "many GPUs"
 NUM, LARGE = 8, 64

@@ -4,7 +4,6 @@ import msgspec
 
 from brimful.hardware.cluster import AMPERE
 from brimful.models.config import load_model
-from brimful.plan import Estimate
 from brimful.rules.base import (
     Finding,
     Rule,
@@ -27,6 +26,7 @@ from brimful.rules.subject import (
 )
 from brimful.search.solve import solve
 from brimful.search.space import Pins
+from brimful.values.plan import Estimate
 
 GROUP = "checkpointing, offload, attention"
 HALF = 2

@@ -32,7 +32,7 @@ from brimful.rules.subject import (
 )
 
 if TYPE_CHECKING:
-    from brimful.job import Precision
+    from brimful.values.job import Precision
 
 FULL, ADAPTERS, MOE = "full fine-tuning", "LoRA, quantisation", "mixtures of experts"
 OVERHEAD = 1.5

@@ -9,8 +9,6 @@ from brimful.cost.states import held_bytes
 from brimful.hardware.abilities import tensor_core_types
 from brimful.hardware.cluster import AMPERE
 from brimful.hardware.datasheets import Datasheet, datasheets
-from brimful.job import Job
-from brimful.plan import Estimate
 from brimful.rules.base import (
     Finding,
     Rule,
@@ -32,7 +30,9 @@ from brimful.rules.subject import (
     saved_per_sequence,
     seconds,
 )
-from brimful.rungs import LOGITS, SAVED_ACTIVATIONS
+from brimful.values.job import Job
+from brimful.values.plan import Estimate
+from brimful.values.results import LOGITS, SAVED_ACTIVATIONS
 
 GROUP = "mixed precision"
 MAX_MICRO_BATCH = 4096

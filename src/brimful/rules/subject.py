@@ -10,13 +10,13 @@ from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import AMPERE, Cluster
 from brimful.hardware.datasheets import Datasheet, datasheets
-from brimful.job import Job, Precision
 from brimful.models.config import load_model, parameter_count
-from brimful.plan import Estimate, Plan
-from brimful.rungs import SAVED_ACTIVATIONS
 from brimful.search.offers import offers
-from brimful.strategy import Attention, Strategy, world_size
 from brimful.techniques.optimizers import DEFAULT
+from brimful.values.job import Job, Precision
+from brimful.values.plan import Estimate, Plan
+from brimful.values.results import SAVED_ACTIVATIONS
+from brimful.values.strategy import Attention, Strategy, world_size
 
 DEVICES_PER_NODE = 8
 MANY_SEQUENCES = 64

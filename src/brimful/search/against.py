@@ -9,14 +9,14 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.hardware.cluster import Cluster, Device
-from brimful.job import ALL_LINEAR, QAT, QUANTIZED, Job, Precision
-from brimful.kernel_support import Place, first_that_runs, why_emulated
-from brimful.plan import Estimate
 from brimful.search.ledger import Point, predict
 from brimful.search.offers import LORA_ALPHA, LORA_BASES, LORA_RANK
-from brimful.strategy import Strategy
+from brimful.techniques.kernel_support import Place, first_that_runs, why_emulated
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS, whole_of
+from brimful.values.job import ALL_LINEAR, QAT, QUANTIZED, Job, Precision
+from brimful.values.plan import Estimate
+from brimful.values.strategy import Strategy
 
 USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
 """The first for which a GPU has units."""

@@ -7,12 +7,12 @@ import msgspec
 
 from brimful.cost.estimate import estimate
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.plan import Estimate
 from brimful.search.ledger import Point, highest_phase, item_changes, predict
-from brimful.strategy import Strategy
+from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.units import format_bytes, format_signed_percent
+from brimful.values.job import Job
+from brimful.values.plan import Estimate
+from brimful.values.strategy import Strategy
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

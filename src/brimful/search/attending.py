@@ -1,10 +1,10 @@
 """Which exact attention kernels are searched beside the usual one: where that writes scores out."""
 
 from brimful.hardware.cluster import Device
-from brimful.job import Job
-from brimful.kernel_support import Place, why_not, writes_scores
 from brimful.models.kernels import attentions_of
-from brimful.strategy import Attention
+from brimful.techniques.kernel_support import Place, why_not, writes_scores
+from brimful.values.job import Job
+from brimful.values.strategy import Attention
 
 USUAL: Attention = "sdpa"
 """By which PyTorch chooses."""

@@ -11,13 +11,13 @@ import msgspec
 
 from brimful.cost.reserved import predicted_reserved
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.plan import Estimate
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
-from brimful.strategy import Strategy, Zero, default_accumulate, spell_checkpointing
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.values.job import Job
+from brimful.values.plan import Estimate
+from brimful.values.strategy import Strategy, Zero, default_accumulate, spell_checkpointing
 
 CHUNKS = (4, 16)
 """Of the loss, that are looked at."""

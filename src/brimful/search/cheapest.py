@@ -10,11 +10,11 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.search.holding import hold
 from brimful.search.solve import Solution, solve
 from brimful.search.space import Pins
-from brimful.strategy import Attention
+from brimful.values.job import Job
+from brimful.values.strategy import Attention
 
 
 def smaller(cluster: Cluster) -> Iterator[Cluster]:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from brimful.search.record import SEARCH_SCHEMA, Considered, Rung, SearchRecord
 from brimful.search.table import Table, pareto
-from brimful.strategy import Strategy
 from brimful.units import format_bytes, format_signed_percent
+from brimful.values.strategy import Strategy
 
 NUM_RUNNERS_UP = 6
 NUM_REJECTED = 6

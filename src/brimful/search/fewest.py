@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.offload import NONE
 from brimful.search.beside import Fix
 from brimful.search.holding import hold
 from brimful.search.offloading import AWAY, offloaded
 from brimful.search.solve import Solution, Space, solve
 from brimful.search.space import Pins
 from brimful.search.table import Table, columns_of
-from brimful.strategy import Strategy
+from brimful.techniques.offload import NONE
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 _BESIDE = (
     "reference", "offload", "optimizer_in_backward", "compile", "fused_kernels", "allocator",

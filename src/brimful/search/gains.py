@@ -8,14 +8,14 @@ import msgspec
 from brimful.cost.formula import told_beside
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import check_job
-from brimful.plan import Estimate, Plan
 from brimful.search.offers import Offer, offers
 from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.search.table import Objective
-from brimful.strategy import Attention, Strategy
 from brimful.units import format_bytes, format_seconds, format_signed_percent
+from brimful.values.job import check_job
+from brimful.values.plan import Estimate, Plan
+from brimful.values.strategy import Attention, Strategy
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -39,13 +39,13 @@ from brimful.cost.traffic import Traffic, traffic_of
 from brimful.cost.trajectory import kinds_bytes
 from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
+from brimful.files.remembered import keep
 from brimful.hardware.cluster import Cluster
-from brimful.identity import keep
-from brimful.job import Job
-from brimful.offload import NOTHING, spell_offload
 from brimful.search.table import OFFLOADS, ORDERS, Table
-from brimful.strategy import Attention
+from brimful.techniques.offload import NOTHING, spell_offload
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import Job
+from brimful.values.strategy import Attention
 
 Array = NDArray[np.float64]
 MOST_LEVELS = 64

@@ -13,12 +13,12 @@ import numpy as np
 from brimful.allocator.config import EXPANDABLE
 from brimful.cost.reserved import Candidate, Replays, candidate_of, shortage
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import PredictedReserved
 from brimful.search.rows import Found
 from brimful.search.solve import Solution, Space
 from brimful.search.walk import Looked, before_row, lead, walk
-from brimful.strategy import Strategy, is_selective
+from brimful.values.job import Job
+from brimful.values.plan import PredictedReserved
+from brimful.values.strategy import Strategy, is_selective
 
 OTHER_ALLOCATORS = (EXPANDABLE,)
 """Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""

@@ -12,14 +12,14 @@ import msgspec
 from brimful.cost.estimate import allocatable_bytes, estimate, tensor_limit_bytes
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
-from brimful.exact import Field, exactness
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.offload import Away, away_of, spell_offload
 from brimful.search.solve import solve
 from brimful.search.space import Pins, cuts_loss
 from brimful.search.table import Objective
-from brimful.strategy import (
+from brimful.techniques.exact import Field, exactness
+from brimful.techniques.offload import Away, away_of, spell_offload
+from brimful.values.job import Job
+from brimful.values.strategy import (
     Recompute,
     Strategy,
     Zero,

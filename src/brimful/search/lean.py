@@ -12,16 +12,16 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, offered_bytes
-from brimful.job import Job
-from brimful.plan import Estimate
 from brimful.search.beside import Fix, held_fix
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
 from brimful.search.typed import flag_words
 from brimful.search.ways_out import Find, Tried
-from brimful.strategy import Strategy, spell_checkpointing
 from brimful.units import GIB
+from brimful.values.job import Job
+from brimful.values.plan import Estimate
+from brimful.values.strategy import Strategy, spell_checkpointing
 
 CHUNKS = (1, 16)
 LIMIT_STEP_BYTES = GIB // 4

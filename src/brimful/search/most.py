@@ -11,12 +11,12 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import Estimate
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
-from brimful.strategy import Strategy, data_parallel
+from brimful.values.job import Job
+from brimful.values.plan import Estimate
+from brimful.values.strategy import Strategy, data_parallel
 
 STEP_TOKENS = 256
 """Lengths are told in steps of so many."""

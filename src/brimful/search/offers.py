@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
+from brimful.values.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job
 
 LORA_RANK, LORA_ALPHA = 16, 32.0
 """Of the adapters that are offered to a job that has none; tested equal to the command line's."""

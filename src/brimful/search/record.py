@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from brimful.strategy import Strategy
+from brimful.values.strategy import Strategy
 
 SEARCH_SCHEMA = "brimful.search/2"
 Rung = Literal["predicted", "simulated"]

@@ -38,8 +38,6 @@ from brimful.cost.stage_time import (
 )
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.space import (
     RECOMPUTES,
     Pins,
@@ -48,7 +46,9 @@ from brimful.search.space import (
     tensor_degrees,
 )
 from brimful.search.table import TIE, Objective
-from brimful.strategy import (
+from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
+from brimful.values.job import Job
+from brimful.values.strategy import (
     Attention,
     Recompute,
     Strategy,

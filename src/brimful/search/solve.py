@@ -18,9 +18,6 @@ from brimful.cost.estimate import estimate, tensor_limit_bytes
 from brimful.cost.formula import check_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import PLAN_SCHEMA, Plan
-from brimful.rungs import Reserved
 from brimful.search.explain import frontier, record
 from brimful.search.grid import Grid, Search, evaluate
 from brimful.search.record import Considered, SearchRecord
@@ -44,7 +41,10 @@ from brimful.search.table import (
     rank,
     strategy_at,
 )
-from brimful.strategy import Attention, Strategy
+from brimful.values.job import Job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.results import Reserved
+from brimful.values.strategy import Attention, Strategy
 
 
 @dataclass(frozen=True, eq=False)

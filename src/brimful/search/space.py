@@ -21,16 +21,17 @@ from brimful.cost.profiles import NUM_CHUNKS, Body, differs_for_one, load_profil
 from brimful.cost.programs import Kernels, kernels_of
 from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
-from brimful.exact import exactness
-from brimful.fused_kernels import FusedKernels, fused_head
 from brimful.hardware.cluster import Cluster, Device
-from brimful.job import Job, Task
-from brimful.kernel_support import first_that_runs
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.offload import Away, Devices, away_of, check_offload
-from brimful.pipeline_split import ONE_STAGE, Schedule
 from brimful.search.grid import Grid
-from brimful.strategy import (
+from brimful.techniques.exact import exactness
+from brimful.techniques.fused_kernels import FusedKernels, fused_head
+from brimful.techniques.kernel_support import first_that_runs
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.offload import Away, Devices, away_of, check_offload
+from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
+from brimful.techniques.parallel.tensor import check_tensor
+from brimful.values.job import Job, Task
+from brimful.values.strategy import (
     Accumulate,
     Attention,
     Compile,
@@ -46,7 +47,6 @@ from brimful.strategy import (
     placed,
     recompute_of,
 )
-from brimful.tensor_split import check_tensor
 
 MAX_MICRO_BATCH = 1024
 CHUNKS = (1, 2, 4, 8, 16, 32)

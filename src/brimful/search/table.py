@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.job import Job
-from brimful.offload import NONE, OPTIMIZER, PARAMETERS
-from brimful.pipeline_split import Schedule
-from brimful.strategy import (
+from brimful.techniques.offload import NONE, OPTIMIZER, PARAMETERS
+from brimful.techniques.parallel.stages import Schedule
+from brimful.values.job import Job
+from brimful.values.strategy import (
     Attention,
     Reference,
     Strategy,

@@ -1,7 +1,7 @@
 """Strategies as the flags by which a command means them."""
 
-from brimful.job import Job
-from brimful.strategy import Strategy, world_size
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, world_size
 
 _FLAGS = {"activation_checkpointing": "ac"}
 """The short form of a field's flag."""

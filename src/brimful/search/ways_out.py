@@ -21,18 +21,18 @@ from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import cards
 from brimful.hardware.gpus import LOCAL
 from brimful.hardware.links import assumed_network, node_links
-from brimful.job import Job
 from brimful.models.config import parameter_count
-from brimful.nouns import is_per_sample, noun
-from brimful.plan import Estimate, Plan, Word
 from brimful.search.attending import beside_usual
 from brimful.search.gains import Search
 from brimful.search.holding import hold
 from brimful.search.offers import offers
 from brimful.search.offloading import for_known_host
 from brimful.search.solve import Solution, solve
-from brimful.strategy import Attention, Strategy
 from brimful.units import GIB, format_bytes
+from brimful.values.job import Job
+from brimful.values.plan import Estimate, Plan, Word
+from brimful.values.strategy import Attention, Strategy
+from brimful.values.task_words import is_per_sample, noun
 
 IN_A_NODE = (2, 4, 8)
 """Devices of one node that are tried."""

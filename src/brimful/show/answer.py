@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from brimful.rungs import Timeline
 from brimful.show.summary import Fact, Summary
+from brimful.values.results import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
-from brimful.job import Job
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.plan import Estimate
 from brimful.search.against import Against, against
 from brimful.search.beside import Beside, Fix, used_bytes
 from brimful.search.typed import fix_words
@@ -16,8 +13,11 @@ from brimful.show.predicted import meter_of
 from brimful.show.run import rate_words
 from brimful.show.settings import differing_words
 from brimful.show.summary import Fact
-from brimful.strategy import Strategy
+from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.units import GIB, format_bytes
+from brimful.values.job import Job
+from brimful.values.plan import Estimate
+from brimful.values.strategy import Strategy
 
 if TYPE_CHECKING:
     from brimful.simulate.fixes import SimulatedFix

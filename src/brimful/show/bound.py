@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from brimful.cost.least import Least, Spread, least_on_device
-from brimful.job import Job
 from brimful.show.predicted import job_words, short_gpu
 from brimful.show.summary import Fact, Meter, Summary, Verdict, on_each
 from brimful.units import format_bytes, format_count, format_seconds
+from brimful.values.job import Job
 
 
 class Bounded(NamedTuple):

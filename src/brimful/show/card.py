@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from brimful.rungs import Timeline
 from brimful.show.marks import BAD, BAR, INK, MARK, line, picture, words
 from brimful.show.summary import Meter, Summary, Verdict
-from brimful.timeline import limit_in_view
 from brimful.units import GIB
+from brimful.values.results import Timeline
+from brimful.values.timeline import limit_in_view
 
 WIDTH = 860.0
 _LEFT, _RIGHT = 64.0, 20.0

@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import Estimate, MemoryItem
-from brimful.rungs import REFERENCE
 from brimful.search.beside import Beside
 from brimful.show.beside import Known, against_facts, beside_facts, spread_facts
 from brimful.show.predicted import (
@@ -19,8 +16,11 @@ from brimful.show.predicted import (
 )
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Meter, Summary, Verdict, on_each
-from brimful.strategy import Strategy
 from brimful.units import format_bytes
+from brimful.values.job import Job
+from brimful.values.plan import Estimate, MemoryItem
+from brimful.values.results import REFERENCE
+from brimful.values.strategy import Strategy
 
 NUM_LARGEST = 3
 LEAST_NAMED, LEAST_TOLD = 0.03, 0.1

@@ -21,12 +21,12 @@ from brimful.cost.inference_gpus import smallest_gpu
 from brimful.cost.inference_shared import SharedInference, share_inference
 from brimful.hardware.cluster import Cluster
 from brimful.models.mixtures import known_experts
-from brimful.plan import Word
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import TENSORS_ALONE, gpu_words, replayed_meter, tight_facts
 from brimful.show.simulate import beside_facts, failed_facts
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.units import format_bytes, format_rate, format_seconds
+from brimful.values.plan import Word
 
 if TYPE_CHECKING:
     from brimful.measure.inference import InferenceMeasurement

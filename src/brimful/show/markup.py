@@ -7,7 +7,7 @@ from typing import NewType
 
 import msgspec
 
-from brimful.escaping import json_text, visible
+from brimful.text.escaping import json_text, visible
 
 Html = NewType("Html", str)
 """Markup that is safe to put into a page; plain ``str`` is text that has not been escaped yet."""

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from brimful.hardware.cluster import Device
-from brimful.job import Job, Method
 from brimful.search.beside import Fix
 from brimful.show.beside import held_bytes
 from brimful.show.predicted import METHODS
 from brimful.show.summary import Fact, Summary
-from brimful.strategy import world_size
 from brimful.units import format_bytes
+from brimful.values.job import Job, Method
+from brimful.values.strategy import world_size
 
 
 def no_gpu_summary(model: str, job: Job | None, facts: Sequence[Fact], here: Device) -> Summary:

@@ -7,8 +7,6 @@ from msgspec.structs import replace
 from brimful.cost.estimate import limit_bytes
 from brimful.cost.states import held_bytes, staying_bytes
 from brimful.errors import InputError, UnsupportedError
-from brimful.job import PREFERENCE
-from brimful.rungs import REFERENCE, Reserved
 from brimful.search.most import largest_micro_batch, leanest, longest
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
@@ -31,8 +29,10 @@ from brimful.show.predicted import (
 )
 from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
-from brimful.strategy import Strategy, check_strategy, gathers
 from brimful.units import format_bytes
+from brimful.values.job import PREFERENCE
+from brimful.values.results import REFERENCE, Reserved
+from brimful.values.strategy import Strategy, check_strategy, gathers
 
 LEAST_SLOWER = 0.0005
 """Below this share two step times are told as equal."""

@@ -6,17 +6,17 @@ from brimful.cost.host import training_bytes
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
-from brimful.job import Job
-from brimful.plan import Estimate, HostMemory, Plan, PredictedReserved
-from brimful.rungs import (
+from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
+from brimful.units import format_bytes
+from brimful.values.job import Job
+from brimful.values.plan import Estimate, HostMemory, Plan, PredictedReserved
+from brimful.values.results import (
     GRADIENTS,
     OPTIMIZER_STATE,
     PARAMETERS,
     SAVED_ACTIVATIONS,
     Reserved,
 )
-from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
-from brimful.units import format_bytes
 
 METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
 _TASKS = {"dpo": "DPO", "sequence-classification": "classification"}

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from brimful.allocator.config import EXPANDABLE
 from brimful.hardware.devices import cards
-from brimful.plan import Word
 from brimful.pretend.kept_lines import kept_lines
 from brimful.pretend.largest import Largest, declared
 from brimful.pretend.recording import SELECTS_ALL
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
-from brimful.rungs import (
+from brimful.show.simulate import unknown_facts
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
+from brimful.units import format_bytes
+from brimful.values.plan import Word
+from brimful.values.results import (
     GATHERED,
     GRADIENTS,
     LOGITS,
@@ -22,9 +25,6 @@ from brimful.rungs import (
     SAVED_ACTIVATIONS,
     TRANSIENTS,
 )
-from brimful.show.simulate import unknown_facts
-from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
-from brimful.units import format_bytes
 
 NUM_ITEMS, NUM_OWNERS, NUM_ALIKE, NUM_LINES = 3, 3, 2, 2
 LEAST_ALIKE = 0.08

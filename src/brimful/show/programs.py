@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.programs.base import Program, RankPeak
 from brimful.programs.formulas import Prediction
 from brimful.programs.planned import Planned
 from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, Verdict, at_least
 from brimful.units import format_bytes, format_count, format_seconds
+from brimful.values.job import Job
 
 
 def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> Summary:

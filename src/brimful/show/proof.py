@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from brimful.plan import Plan
-from brimful.rungs import Reserved
 from brimful.show.predicted import most_bytes
 from brimful.show.settings import allocator_words, differing_words
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
+from brimful.values.plan import Plan
+from brimful.values.results import Reserved
 
 if TYPE_CHECKING:
     from brimful.simulate.proof import Proof, Trial

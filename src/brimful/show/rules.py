@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 from brimful.cost.states import held_bytes
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.models.names import has_experts
-from brimful.plan import Plan
 from brimful.rules.base import Checked, verdict_words
 from brimful.rules.calculators import GROUP as CALCULATORS
 from brimful.rules.memory import ADAPTERS, FULL, MOE
@@ -15,6 +13,8 @@ from brimful.rules.subject import num_parameters
 from brimful.show.predicted import subject_words
 from brimful.show.summary import Fact, Summary
 from brimful.units import format_bytes
+from brimful.values.job import Job
+from brimful.values.plan import Plan
 
 NUM_TOLD = 4
 """Rules that are told in a line each."""

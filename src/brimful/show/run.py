@@ -3,12 +3,12 @@
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.money import Cost
 from brimful.hardware.cluster import Device
-from brimful.job import Job
-from brimful.nouns import is_per_sample, noun
-from brimful.plan import Estimate
 from brimful.show.predicted import offloaded_bytes
 from brimful.show.summary import Fact
 from brimful.units import format_count, format_days, format_money, format_range, format_seconds
+from brimful.values.job import Job
+from brimful.values.plan import Estimate
+from brimful.values.task_words import is_per_sample, noun
 
 _DAY_H = 24.0
 LEAST_WAITING = 0.1

@@ -1,11 +1,11 @@
 """A strategy in the words that people use for its settings."""
 
 from brimful.allocator.config import EXPANDABLE
-from brimful.job import PREFERENCE, QUANTIZED, Job
 from brimful.models.mixtures import known_experts
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.offload import away_of
-from brimful.strategy import (
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.offload import away_of
+from brimful.values.job import PREFERENCE, QUANTIZED, Job
+from brimful.values.strategy import (
     Strategy,
     is_selective,
     num_checkpointed,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from brimful.cost.money import HOUR_S
 from brimful.hardware.names import split_counts
-from brimful.job import Job
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
 from brimful.search.shop.own import Ownership, cheapest_owned
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
@@ -12,6 +11,7 @@ from brimful.show.predicted import job_words
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Summary
 from brimful.units import format_count, format_days, format_money
+from brimful.values.job import Job
 
 NUM_OTHERS = 2
 """Other choices that are named, from the cheapest to the fastest."""

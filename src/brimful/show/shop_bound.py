@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from brimful.cost.least import Least
-from brimful.job import Job
 from brimful.search.shop.least import LeastOffer, LeastRoom
 from brimful.search.shop.values import Limits
 from brimful.show.predicted import job_words
 from brimful.show.shop import asked_words
 from brimful.show.summary import Fact, Summary
 from brimful.units import format_bytes, format_count, format_days, format_money
+from brimful.values.job import Job
 
 NUM_OFFERS = 3
 """Kinds of GPU that are told."""

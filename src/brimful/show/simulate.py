@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from brimful.cost.estimate import limit_bytes
-from brimful.plan import PhasePeak, Plan, Word
-from brimful.rungs import EVAL, RESUME, SAVE, Reserved, Simulation
 from brimful.show.beside import Known, against_facts
 from brimful.show.estimate import largest_facts
 from brimful.show.predicted import TENSORS_ALONE, replayed_meter, subject_words, tight_facts
 from brimful.show.settings import settings_words
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least, on_each
 from brimful.units import format_bytes, format_signed_percent
-from brimful.unknown_memory import unknown_words
+from brimful.values.plan import PhasePeak, Plan, Word
+from brimful.values.results import EVAL, RESUME, SAVE, Reserved, Simulation
+from brimful.values.unknown_memory import unknown_words
 
 
 def simulate_summary(

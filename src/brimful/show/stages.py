@@ -2,10 +2,10 @@
 
 from brimful.cost.stage_memory import device_peaks
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
 from brimful.show.summary import Fact
-from brimful.strategy import Strategy
 from brimful.units import format_bytes
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 MOST_TOLD = 8
 

@@ -2,8 +2,8 @@
 
 from typing import Literal, NamedTuple
 
-from brimful.plan import Word
 from brimful.units import format_bytes
+from brimful.values.plan import Word
 
 Verdict = Literal["FITS", "TIGHT", "NO", "UNKNOWN"]
 VERDICTS: dict[Word, Verdict] = {"fits": "FITS", "tight": "TIGHT", "no": "NO"}

@@ -6,7 +6,7 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, room_of
 from brimful.hardware.cluster import Cluster
 from brimful.pretend.recording import Recording
-from brimful.rungs import Outcome, Reserved
+from brimful.values.results import Outcome, Reserved
 
 
 def reserve_for(

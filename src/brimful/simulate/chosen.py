@@ -12,10 +12,10 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from brimful.cost.pipeline_orders import Operation, Row, order_of
-from brimful.job import Job
-from brimful.pipeline_split import Schedule
 from brimful.pretend.skipping import Chosen
-from brimful.strategy import Strategy, data_parallel, num_micro_batches
+from brimful.techniques.parallel.stages import Schedule
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, data_parallel, num_micro_batches
 
 SKIPPED: frozenset[Schedule] = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules whose backwards are whole."""

@@ -24,16 +24,16 @@ from brimful.cost.inference import (
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
-from brimful.job import plain_job
-from brimful.plan import MemoryItem, PhasePeak
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.tape import Tape
-from brimful.rungs import BUFFERS, PARAMETERS, TRANSIENTS, Reserved
+from brimful.process.versions import versions
 from brimful.simulate.capacity import reserve_for
-from brimful.versions import versions
+from brimful.values.job import plain_job
+from brimful.values.plan import MemoryItem, PhasePeak
+from brimful.values.results import BUFFERS, PARAMETERS, TRANSIENTS, Reserved
 
 SCHEMA = "brimful.inference-simulation/1"
 _FIRST, _GROWING, _DONE = "first token", "growing", "done"

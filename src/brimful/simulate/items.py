@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brimful.plan import MemoryItem
 from brimful.pretend.reading import (
     items_at,
     owners_at,
@@ -15,8 +14,9 @@ from brimful.pretend.reading import (
     timeline_of,
 )
 from brimful.pretend.recording import KEPT_ON_HOST, Recording
-from brimful.rungs import SIMULATION_SCHEMA, STEP_2, Collective, Reserved, Simulation
-from brimful.versions import versions
+from brimful.process.versions import versions
+from brimful.values.plan import MemoryItem
+from brimful.values.results import SIMULATION_SCHEMA, STEP_2, Collective, Reserved, Simulation
 
 
 def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of it

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from brimful.child_process import run_in_child
 from brimful.cost.estimate import estimate_or_none, tensor_limit_bytes
 from brimful.errors import InputError, UnsupportedError
-from brimful.plan import Plan
+from brimful.process.child import run_in_child
 from brimful.search.ladder import next_strategy, rungs, target_bytes
 from brimful.simulate.run import simulate
-from brimful.strategy import Strategy
+from brimful.values.plan import Plan
+from brimful.values.strategy import Strategy
 
 MOST = 12
 """Strategies that are simulated at most."""

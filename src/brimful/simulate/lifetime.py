@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import PhasePeak
 from brimful.pretend.reading import items_at, owners_at
 from brimful.pretend.recording import Recording
-from brimful.rungs import EVAL, RESUME, SAVE, PhaseContent, Simulation
 from brimful.simulate.phases import Continuation, Keeping, judged, resumed, saved
 from brimful.simulate.run import trace
 from brimful.simulate.unrolled import record_whole
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.plan import PhasePeak
+from brimful.values.results import EVAL, RESUME, SAVE, PhaseContent, Simulation
+from brimful.values.strategy import Strategy
 
 
 def simulate_phases(

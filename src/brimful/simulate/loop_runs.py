@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from brimful.cost.profiles import EventKind, Mark, Run, Term, Work
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
-from brimful.rungs import ITEM_NAMES, WORKSPACES
 from brimful.simulate.fit import add_terms
 from brimful.simulate.runs import (
     Blocks,
@@ -26,6 +25,7 @@ from brimful.simulate.runs import (
     cut,
 )
 from brimful.simulate.token_loops import Alignment, align
+from brimful.values.results import ITEM_NAMES, WORKSPACES
 
 _WORKSPACE = ITEM_NAMES.index(WORKSPACES)
 Item = int | OpCost

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from brimful.pretend.recording import OpCost, Recording
-from brimful.rungs import Collective
+from brimful.values.results import Collective
 
 ALL_TO_ALL = "all-to-all"
 _KINDS = {

@@ -17,13 +17,13 @@ from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
 from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
-from brimful.job import Job
+from brimful.files.traced import keep_traced, read_traced
 from brimful.models.traced import keep_built
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
 from brimful.simulate.runs import UnlikeShapesError
-from brimful.strategy import Attention
-from brimful.traced_files import keep_traced, read_traced
+from brimful.values.job import Job
+from brimful.values.strategy import Attention
 
 _TOLD_EVERY_S = 0.5
 
@@ -82,8 +82,9 @@ def trace_needs(
             wanted[need.body] = wanted.get(need.body, frozenset()) | {need.num_chunks}
         is_beside = ep > 1 and any(need.ep == 1 for need in needs)
         program = chosen_program(
-            job, attention, kernels, recompute, gathers=gathers, ep=ep, sending=sending
-        )
+            job, attention, kernels, recompute,
+            gathers=gathers, ep=ep, sending=sending, is_exact=True,
+        )  # fmt: skip
         own = OwnProgram(program, job, built, gathers, ep, sending, watched.on_op)
         try:
             _check_refused(program.key)

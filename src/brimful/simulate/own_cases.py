@@ -13,11 +13,11 @@ from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
-from brimful.fused_kernels import Head, budget_for
 from brimful.pretend.tape import Tape
 from brimful.simulate.own_fit import TokenShape
 from brimful.simulate.run import listener
 from brimful.simulate.runs import UnlikeShapesError
+from brimful.techniques.fused_kernels import Head, budget_for
 
 _MOST_ONCE = 0.02
 """Share of the operations of a micro-batch that may run for the first of all alone."""

@@ -27,10 +27,9 @@ from brimful.cost.profiles import (
 from brimful.cost.programs import HALF, Adapted, Program, capability_of
 from brimful.cost.sending import shown_sending
 from brimful.errors import BrimfulError, UnsupportedError
-from brimful.job import Adapter, Job, plain_job
+from brimful.files.traced import all_versions, is_of_these_libraries, source_hash
 from brimful.models.sequence import shown_by
 from brimful.models.traced import BuiltModel
-from brimful.offload import NOTHING, spell_offload
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
 from brimful.simulate.loop_runs import LoopFitter
@@ -49,8 +48,9 @@ from brimful.simulate.own_shapes import (
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
-from brimful.strategy import Strategy, spell_checkpointing
-from brimful.traced_files import all_versions, is_of_these_libraries, source_hash
+from brimful.techniques.offload import NOTHING, spell_offload
+from brimful.values.job import Adapter, Job, plain_job
+from brimful.values.strategy import Strategy, spell_checkpointing
 
 _REASON_LENGTH = 160
 

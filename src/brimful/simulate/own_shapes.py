@@ -8,11 +8,17 @@ from brimful.cost.profiles import NUM_CHUNKS
 from brimful.cost.programs import Program, capability_of
 from brimful.cost.sending import LEAST_SENT_TOKENS, NONE_SENDS, Sending
 from brimful.errors import UnsupportedError
-from brimful.fused_kernels import FusedKernels, Head, budget_for, chunk_tokens, fused_head
-from brimful.job import Job
 from brimful.models.traced import BuiltModel
 from brimful.pretend.tape import go_on
 from brimful.simulate.own_fit import TokenShape
+from brimful.techniques.fused_kernels import (
+    FusedKernels,
+    Head,
+    budget_for,
+    chunk_tokens,
+    fused_head,
+)
+from brimful.values.job import Job
 
 SEVERAL, ONE_ALONE = (5, 6, 4), (1, 1, 1)
 """Sequences of three shapes: several, and one, which may be another program. What the first body of

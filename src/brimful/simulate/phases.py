@@ -14,8 +14,8 @@ from brimful.build.loss import CHUNK
 from brimful.build.program import Program, state_tensors
 from brimful.build.step import evaluate
 from brimful.pretend.tape import Tape
-from brimful.rungs import EVAL, OPTIMIZER_STATE, RESUME, SAVE
-from brimful.strategy import data_parallel
+from brimful.values.results import EVAL, OPTIMIZER_STATE, RESUME, SAVE
+from brimful.values.strategy import data_parallel
 
 NUM_EVALUATED = 2
 """Batches that each device judges: what the first leaves behind is there in every later one."""

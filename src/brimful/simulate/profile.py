@@ -34,19 +34,19 @@ from brimful.cost.programs import (
     is_written_out,
 )
 from brimful.errors import UnsupportedError, unknown_name
-from brimful.job import Precision
+from brimful.files.traced import source_hash
 from brimful.models import architectures as records
 from brimful.models.architecture import Shipped
 from brimful.models.kernels import OWN_SCORES
+from brimful.process.versions import versions
 from brimful.simulate.fit import fit_size
 from brimful.simulate.one_sequence import with_one_sequence
 from brimful.simulate.phases import Continuation, judged
 from brimful.simulate.runs import EVALUATION, GROUP_SIZE, STEP, Blocks, RunFitter, Tables
 from brimful.simulate.traced import Asked, is_cut, is_parted, shapes_of, traced_at
 from brimful.simulate.two_chunks import told_apart
-from brimful.strategy import Recompute
-from brimful.traced_files import source_hash
-from brimful.versions import versions
+from brimful.values.job import Precision
+from brimful.values.strategy import Recompute
 
 
 def _named(chosen: Callable[[Shipped], tuple[str, ...]]) -> tuple[str, ...]:

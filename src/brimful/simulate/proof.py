@@ -15,16 +15,16 @@ from brimful.cost.outside import num_groups
 from brimful.cost.reserved import predicted_reserved
 from brimful.cost.stage_site import fullest_ranks
 from brimful.errors import OutOfTimeError, UnsupportedError
-from brimful.plan import Plan, Word
 from brimful.pretend.recording import Recording
-from brimful.rungs import Reserved
 from brimful.search.budget import Budget
 from brimful.search.holding import OTHER_ALLOCATORS, looked_at
 from brimful.search.solve import Solution
 from brimful.search.walk import Looked, before_row, walk
 from brimful.simulate.capacity import reserve_for
 from brimful.simulate.run import simulate_recorded
-from brimful.strategy import Strategy
+from brimful.values.plan import Plan, Word
+from brimful.values.results import Reserved
+from brimful.values.strategy import Strategy
 
 MAX_TRIALS = 8
 """Strategies simulated at most."""

@@ -32,11 +32,8 @@ from brimful.cost.outside import num_groups
 from brimful.cost.shards import largest_share
 from brimful.cost.stage_site import fullest_ranks
 from brimful.cost.trained import trained_shapes
-from brimful.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
-from brimful.job import Job, Precision
-from brimful.kernel_support import Place, check_attention, check_fused, check_precision
 from brimful.models.config import has_parameter_count
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
@@ -52,8 +49,6 @@ from brimful.pretend.repeats import repeat_blocks
 from brimful.pretend.skipping import Chosen, Skipper
 from brimful.pretend.stand_ins import stand_in
 from brimful.pretend.tape import Tape, go_on
-from brimful.routing import BALANCED, Replay, Routing
-from brimful.rungs import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
 from brimful.simulate.capacity import reserve_for
 from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
@@ -61,14 +56,19 @@ from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
 from brimful.simulate.series import blocks_of, may_stand_in, series_of
 from brimful.simulate.unrolled import record_whole
-from brimful.strategy import (
+from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
+from brimful.techniques.kernel_support import Place, check_attention, check_fused, check_precision
+from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.parallel.routing import BALANCED, Replay, Routing
+from brimful.values.job import Job, Precision
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
+from brimful.values.strategy import (
     Strategy,
     check_simulated,
     gathers_alone,
     num_micro_batches,
     world_size,
 )
-from brimful.techniques.optimizers import OPTIMIZERS
 
 NUM_STEPS = 2
 """In the first step kernels and buckets are made ready; every later one is like the second."""
@@ -99,10 +99,11 @@ class Traced:
 
 
 class Simulated(NamedTuple):
-    """What a simulation says, and the recording of the device that it speaks of."""
+    """What a simulation says, and the recordings of the device and of the host it speaks of."""
 
     simulation: Simulation
     recording: Recording
+    host: Recording
 
 
 def simulate(
@@ -124,6 +125,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     *,
     rank: int | None = None,
     routing: Routing = BALANCED,
+    count_costs: bool = False,
     on_op: Callable[[], None] = go_on,
 ) -> Simulated:
     """Run a plan's own program on the pretend GPU, and keep what it allocated.
@@ -134,6 +136,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         strategy: How it is run.
         rank: Which of many devices is simulated; None: one that holds as much as any.
         routing: How many rows its experts get, where devices part them.
+        count_costs: Whether the recording says too what operations compute.
         on_op: Called before every operation; what it raises ends the simulation.
 
     Returns:
@@ -147,7 +150,15 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     if rank is None and strategy.pp > 1:
         ranks = fullest_ranks(job, strategy)
         each = (
-            simulate_recorded(job, cluster, strategy, rank=r, routing=routing, on_op=on_op)
+            simulate_recorded(
+                job,
+                cluster,
+                strategy,
+                rank=r,
+                routing=routing,
+                count_costs=count_costs,
+                on_op=on_op,
+            )
             for r in ranks
         )
         return max(each, key=fullness)
@@ -161,6 +172,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             imitate=device.kernels,
             capability=device.capability,
             rank=rank,
+            count_costs=count_costs,
             count_messages=world_size(strategy) > 1,
             routing=routing,
             on_op=on_op,
@@ -169,7 +181,11 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         return traced.recording
 
     is_alike = not routing.received  # else every block is of its own
-    recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
+    recording = (
+        record_whole(job, strategy, record, counts_costs=count_costs)
+        if is_alike
+        else record(job, strategy)
+    )
     simulation = read_simulation(
         recording,
         kernels=device.kernels,
@@ -187,7 +203,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         host=traces[-1].host,  # where something is kept there the whole was traced, once
         unknown_ops={op for traced in traces for op in traced.unknown_ops},
     )
-    return Simulated(simulation, recording)
+    return Simulated(simulation, recording, traces[-1].host)
 
 
 def _bounded(traces: Iterable[Traced]) -> dict[str, int]:

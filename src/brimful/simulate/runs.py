@@ -22,8 +22,8 @@ from brimful.cost.profiles import (
 )
 from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
-from brimful.rungs import EVAL, ITEM_NAMES, WORKSPACES
 from brimful.simulate.fit import add_terms
+from brimful.values.results import EVAL, ITEM_NAMES, WORKSPACES
 
 GROUP_SIZE = 3
 """Blocks of a kind in a traced model: a first, one in the middle, a last."""

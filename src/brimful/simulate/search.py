@@ -20,8 +20,6 @@ import numpy as np
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import PLAN_SCHEMA, Plan
 from brimful.search.budget import Budget
 from brimful.search.explain import record
 from brimful.search.record import INTERRUPTED, Untried
@@ -30,7 +28,9 @@ from brimful.search.space import Pins, cuts_loss, fused_of, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
-from brimful.strategy import (
+from brimful.values.job import Job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.strategy import (
     Attention,
     Strategy,
     check_strategy,

@@ -15,15 +15,15 @@ from torch import nn
 from brimful.build.blocks import decoder_blocks
 from brimful.build.layout import kinds_of
 from brimful.build.program import Program
-from brimful.job import Job
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.sequence import contexts, numbered
-from brimful.offload import NONE as NO_OFFLOAD
-from brimful.pipeline_split import Schedule
 from brimful.pretend.blocks import block_of
 from brimful.pretend.stand_ins import Series
 from brimful.simulate.unrolled import names_blocks, num_prefix, period_of, stack_of
-from brimful.strategy import Strategy
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.parallel.stages import Schedule
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 WHOLE_BACKWARDS: frozenset[Schedule] = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules that compute all gradients of a block at once."""

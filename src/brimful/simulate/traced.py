@@ -8,12 +8,9 @@ from numpy.typing import NDArray
 
 from brimful.cost.profiles import Dimensions, Mark, dimensions
 from brimful.cost.programs import ADAPTED, Program, Tuning
-from brimful.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
 from brimful.models.small_sizes import SmallSizes
 from brimful.pretend.kernel_memory import BLAS, BLAS_LT
 from brimful.pretend.recording import Recording
-from brimful.routing import Routing
-from brimful.rungs import WORKSPACES
 from brimful.simulate.phases import Continuation
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.small_models import (
@@ -23,7 +20,10 @@ from brimful.simulate.small_models import (
     share_received,
     small_model,
 )
-from brimful.strategy import Strategy, spell_checkpointing
+from brimful.techniques.parallel.routing import Routing
+from brimful.values.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
+from brimful.values.results import WORKSPACES
+from brimful.values.strategy import Strategy, spell_checkpointing
 
 FITTED_BUFFERS = (
     "gradient times output",

@@ -17,17 +17,17 @@ import msgspec
 
 from brimful.cost.kv_cache import windows
 from brimful.cost.recipes import RECIPES
-from brimful.job import Job
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import layout_of
 from brimful.models.mixtures import known_experts
 from brimful.models.module_paths import names_block
 from brimful.models.spec import ModelSpec
-from brimful.offload import NONE as NO_OFFLOAD
 from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.recording import Recording
 from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
-from brimful.strategy import (
+from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.values.job import Job
+from brimful.values.strategy import (
     Strategy,
     data_parallel,
     gathers,

@@ -16,13 +16,13 @@ from brimful.build.program import Program
 from brimful.doctor.program import PlainStep, find_first_bad
 from brimful.doctor.records import GRADIENTS, FirstBad, Kind, earliest
 from brimful.errors import FileFormatError, RunError
-from brimful.escaping import json_text
-from brimful.files import disk_error, write_text
-from brimful.run_files import CHECKPOINTS
+from brimful.files.writing import disk_error, write_text
+from brimful.text.escaping import json_text
 from brimful.train.checkpoint import newest_checkpoint
 from brimful.train.nan import Origin, find_origin
 from brimful.train.tally import MAX_SKIPPED_IN_A_ROW
 from brimful.train.world import is_spread, of_all, own_rank
+from brimful.values.run_files import CHECKPOINTS
 
 BAD_STEP_SCHEMA = "brimful.bad-step/1"
 BATCH_FILE = "batch.safetensors"

@@ -19,11 +19,9 @@ import torch
 
 from brimful.build.program import Program
 from brimful.errors import FileFormatError
-from brimful.escaping import json_text
-from brimful.files import disk_error, write_bytes
-from brimful.plan import Plan
-from brimful.strategy import Strategy, gathers
+from brimful.files.writing import disk_error, write_bytes
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.text.escaping import json_text
 from brimful.train.data.batches import DataPosition
 from brimful.train.folders import sync
 from brimful.train.program_state import (
@@ -40,6 +38,8 @@ from brimful.train.program_state import (
 from brimful.train.tensor_files import load_tensors, read_shapes, save_tensors
 from brimful.train.world import is_first, of_all, together, told_by_first
 from brimful.units import MIB
+from brimful.values.plan import Plan
+from brimful.values.strategy import Strategy, gathers
 
 CHECKPOINT_SCHEMA = "brimful.checkpoint/2"
 _MANIFEST = "checkpoint.json"

@@ -18,21 +18,21 @@ from brimful.build.program import Program
 from brimful.build.rounding import convert, left_whole, rounded_layers
 from brimful.build.step import evaluate
 from brimful.errors import InputError
-from brimful.escaping import json_text
-from brimful.files import write_text
-from brimful.job import FP8, QAT, Job, check_job, plain_job
+from brimful.files.writing import write_text
 from brimful.models.config import default_task, load_model
 from brimful.models.kernels import attentions_of
-from brimful.plan import read_plan
-from brimful.quantization import LONGEST_ROW, Quantization, Scheme, default_group
-from brimful.run_files import MODEL, PLAN_FILE, SOURCE_FILE
-from brimful.strategy import Attention, Strategy, check_strategy
+from brimful.techniques.quantization import LONGEST_ROW, Quantization, Scheme, default_group
+from brimful.text.escaping import json_text
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import DataSource
 from brimful.train.folders import replacing
 from brimful.train.rounded_export import read_rounded, weight_bytes, write_rounded
 from brimful.train.run_folder import read_source
 from brimful.train.settings import NUM_EVAL_TOKENS
+from brimful.values.job import FP8, QAT, Job, check_job, plain_job
+from brimful.values.plan import read_plan
+from brimful.values.run_files import MODEL, PLAN_FILE, SOURCE_FILE
+from brimful.values.strategy import Attention, Strategy, check_strategy
 
 SCHEMA = "brimful.conversion/1"
 RESULT_FILE = "conversion.json"

@@ -1,6 +1,5 @@
 """The end of a run: what it came to, and its model handed over."""
 
-from brimful.run_files import METRICS_FILE, MODEL, RestartRow, TakeoverRow, TrainRow
 from brimful.train.handover import hand_over
 from brimful.train.memory import peak_bytes
 from brimful.train.metering import NUM_METERED_STEPS
@@ -9,6 +8,7 @@ from brimful.train.result import TrainResult
 from brimful.train.run_state import Run
 from brimful.train.tally import median_or_none
 from brimful.train.world import is_first, told_by_first
+from brimful.values.run_files import METRICS_FILE, MODEL, RestartRow, TakeoverRow, TrainRow
 
 
 def finish(run: Run, last_step: int, *, is_asked: bool) -> TrainResult:

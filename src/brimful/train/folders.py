@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from brimful.files import disk_error
+from brimful.files.writing import disk_error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from brimful.build.assemble import build_skeleton
 from brimful.build.deepspeed.whole import gathered, is_parted
 from brimful.build.own import whole
 from brimful.build.program import Program
-from brimful.files import disk_error
+from brimful.files.writing import disk_error
 from brimful.train.adapter_export import (
     adapter_tensors,
     export_adapters,

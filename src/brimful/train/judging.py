@@ -12,12 +12,12 @@ from brimful.build.parallel.place import data_group, summed
 from brimful.build.program import Program
 from brimful.build.step import evaluate
 from brimful.errors import RunError
-from brimful.job import Task
-from brimful.run_files import EvalRow
 from brimful.train.bad_step import NOT_SOUGHT, describe_origin
 from brimful.train.nan import find_in_forward
 from brimful.train.tally import Tally
 from brimful.train.world import is_spread
+from brimful.values.job import Task
+from brimful.values.run_files import EvalRow
 
 PREDICTS_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "seq2seq"})
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.run_files import EvalRow, ExpertRow
-from brimful.terminal import console
+from brimful.text.terminal import console
 from brimful.train.step_report import (
     UNKNOWN,
     StepReport,
@@ -17,6 +16,7 @@ from brimful.train.step_report import (
     describe_share,
 )
 from brimful.units import format_bytes, format_seconds
+from brimful.values.run_files import EvalRow, ExpertRow
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

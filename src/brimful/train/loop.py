@@ -20,22 +20,8 @@ from brimful.build.retarget import can_retarget, retarget
 from brimful.build.step import StepResult, train_step
 from brimful.doctor.program import PlainStep
 from brimful.errors import RunError, UnsupportedError
-from brimful.files import write_text
+from brimful.files.writing import write_text
 from brimful.hardware.cluster import offered_bytes
-from brimful.plan import Plan, write_yaml
-from brimful.run_files import (
-    CHECKPOINTS,
-    DATA_FILE,
-    LAUNCH_FILE,
-    MEASUREMENT_FILE,
-    METRICS_FILE,
-    PLAN_FILE,
-    SETTINGS_FILE,
-    SOURCE_FILE,
-    TrainRow,
-)
-from brimful.strategy import gathers_alone, keeps_checkpoints
-from brimful.takeover_words import describe_event, describe_takeover
 from brimful.train.bad_step import StepNumbers, explain_stop, look_together, must_stop
 from brimful.train.checkpoint import Progress, load_checkpoint
 from brimful.train.data.batches import START, DataPosition
@@ -112,6 +98,20 @@ from brimful.train.world import (
     use_allocator,
 )
 from brimful.units import format_bytes
+from brimful.values.plan import Plan, write_yaml
+from brimful.values.run_files import (
+    CHECKPOINTS,
+    DATA_FILE,
+    LAUNCH_FILE,
+    MEASUREMENT_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    SETTINGS_FILE,
+    SOURCE_FILE,
+    TrainRow,
+)
+from brimful.values.run_words import describe_event, describe_takeover
+from brimful.values.strategy import gathers_alone, keeps_checkpoints
 
 NO_WAYS = Ways()
 

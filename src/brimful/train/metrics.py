@@ -7,11 +7,11 @@ from typing import BinaryIO
 import msgspec
 
 from brimful.errors import FileFormatError
-from brimful.escaping import json_text
-from brimful.files import disk_error, write_bytes, write_text
-from brimful.mismatch import explain_mismatch
-from brimful.run_files import DATA_SCHEMA, EVENTS, DataSummary, ExpertRow, Row, TrainRow
+from brimful.files.writing import disk_error, write_bytes, write_text
+from brimful.text.escaping import json_text
+from brimful.text.mismatch import explain_mismatch
 from brimful.train.data.prepare import Summary
+from brimful.values.run_files import DATA_SCHEMA, EVENTS, DataSummary, ExpertRow, Row, TrainRow
 
 
 def open_metrics(path: Path, *, last_step: int) -> BinaryIO:

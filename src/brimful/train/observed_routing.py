@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from brimful.errors import InputError
-from brimful.job import Job
-from brimful.plan import read_plan
-from brimful.routing import Routing
-from brimful.run_files import METRICS_FILE, PLAN_FILE, ExpertRow
-from brimful.strategy import Strategy, world_size
+from brimful.techniques.parallel.routing import Routing
 from brimful.train.metrics import read_metrics
+from brimful.values.job import Job
+from brimful.values.plan import read_plan
+from brimful.values.run_files import METRICS_FILE, PLAN_FILE, ExpertRow
+from brimful.values.strategy import Strategy, world_size
 
 
 def observed(run: Path, job: Job, strategy: Strategy) -> dict[int, Routing]:

@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 from typing import IO, Protocol
 
-from brimful.escaping import shell_words
-from brimful.run_files import EvalRow, ExpertRow
-from brimful.terminal import say
+from brimful.text.escaping import shell_words
+from brimful.text.terminal import say
 from brimful.train.step_report import StepReport, describe_eval, describe_experts, describe_step
+from brimful.values.run_files import EvalRow, ExpertRow
 
 PLAIN_EVERY_S = 5.0
 """Log files get a line about this often, and always the first and the last step."""

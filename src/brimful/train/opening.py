@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from brimful.build.program import Program
-from brimful.job import PREFERENCE, Job
-from brimful.nouns import judged_by, noun
-from brimful.run_files import TrainRow
-from brimful.strategy import stage_rank
 from brimful.train.data.prepare import Summary
 from brimful.train.world import of_all
 from brimful.units import format_count, format_seconds
+from brimful.values.job import PREFERENCE, Job
+from brimful.values.run_files import TrainRow
+from brimful.values.strategy import stage_rank
+from brimful.values.task_words import judged_by, noun
 
 
 def describe_data(summary: Summary, job: Job) -> str:

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from brimful.errors import InputError, RunError
-from brimful.files import cache_dir, disk_error
-from brimful.run_files import (
+from brimful.files.writing import cache_dir, disk_error
+from brimful.values.run_files import (
     CHECKPOINTS,
     COMMANDS_FILE,
     DATA_FILE,

@@ -22,12 +22,12 @@ from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.program import Program
 from brimful.build.tasks.dpo import first_scores
 from brimful.errors import UnsupportedError
-from brimful.files import write_bytes
-from brimful.strategy import Strategy
+from brimful.files.writing import write_bytes
 from brimful.train.data.pairs import longer_row, pair_batch
 from brimful.train.data.rows import RowShape, padded_width
 from brimful.train.data.sample_batches import FileWindows, SampleBatches
 from brimful.train.data.source import DataSource
+from brimful.values.strategy import Strategy
 
 if TYPE_CHECKING:
     from brimful.train.data.prepare import Batches

@@ -25,11 +25,11 @@ from brimful.build.offload.host import take
 from brimful.build.own import num_pieces, own_memory, piecewise, whole
 from brimful.build.program import Program, named_parameters, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
-from brimful.rungs import OPTIMIZER_STATE
-from brimful.strategy import stage_rank
 from brimful.train.tensor_files import TensorShape
 from brimful.train.world import of_all
 from brimful.units import MIB
+from brimful.values.results import OPTIMIZER_STATE
+from brimful.values.strategy import stage_rank
 
 Plain = bool | int | str | None
 """A plain value; a float is its ``float.hex()``, which is exact and knows infinity."""

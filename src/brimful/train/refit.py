@@ -9,10 +9,10 @@ import msgspec
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.plan import Plan
 from brimful.search.solve import solve
 from brimful.search.space import Pins
-from brimful.strategy import Strategy, check_strategy, world_size
+from brimful.values.plan import Plan
+from brimful.values.strategy import Strategy, check_strategy, world_size
 
 
 def refitted(plan: Plan, num_devices: int) -> Plan:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from brimful.job import Job
-from brimful.nouns import judged_by, loss_unit, noun
 from brimful.train.step_report import describe_share
 from brimful.units import format_bytes, format_count, format_seconds
+from brimful.values.job import Job
+from brimful.values.task_words import judged_by, loss_unit, noun
 
 
 class TrainResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from torch import nn
 
 from brimful.build.model import GIVEN
 from brimful.build.quantize.torchao import config_of
-from brimful.quantization import Quantization
+from brimful.techniques.quantization import Quantization
 from brimful.train.export import as_given, quiet_bars
 
 _TOKENIZER = (

@@ -7,13 +7,13 @@ import msgspec
 
 from brimful.build.batch import Batch
 from brimful.build.program import Program
-from brimful.plan import Plan
-from brimful.strategy import Strategy
 from brimful.train.data.prepare import Batches, Summary, prepare
 from brimful.train.data.source import as_source
 from brimful.train.observers import Observers
 from brimful.train.precomputed import with_reference
 from brimful.train.settings import RunSettings
+from brimful.values.plan import Plan
+from brimful.values.strategy import Strategy
 
 
 class RunData(msgspec.Struct, frozen=True, kw_only=True):

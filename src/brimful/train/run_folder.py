@@ -6,25 +6,25 @@ from typing import Any
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, RunError
-from brimful.escaping import json_text
-from brimful.files import write_text
+from brimful.files.writing import write_text
 from brimful.hardware.probe import NO_GPU
-from brimful.job import Job
-from brimful.plan import Plan, write_yaml
-from brimful.run_files import (
-    CHECKPOINTS,
-    METRICS_FILE,
-    MODEL,
-    PLAN_FILE,
-    DamagedRow,
-)
-from brimful.strategy import Strategy, world_size
+from brimful.text.escaping import json_text
 from brimful.train.checkpoint import Checkpoint, Sound, set_aside, sound_checkpoint
 from brimful.train.data.source import DataSource, check_source
 from brimful.train.metrics import add_row
 from brimful.train.out_folder import check_out
 from brimful.train.settings import RunSettings, StoredSettings, stored
 from brimful.train.takeover import forget_measured, rows_of, strategies_of
+from brimful.values.job import Job
+from brimful.values.plan import Plan, write_yaml
+from brimful.values.run_files import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    MODEL,
+    PLAN_FILE,
+    DamagedRow,
+)
+from brimful.values.strategy import Strategy, world_size
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):

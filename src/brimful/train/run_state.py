@@ -5,7 +5,6 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from brimful.build.program import Program
-from brimful.plan import Plan
 from brimful.train.expert_watch import ExpertWatch
 from brimful.train.metering import Meter
 from brimful.train.observers import Observer, Observers
@@ -16,6 +15,7 @@ from brimful.train.takeover import Ways
 from brimful.train.tally import Tally
 from brimful.train.utilization import Utilization
 from brimful.train.whereabouts import Whereabouts
+from brimful.values.plan import Plan
 
 
 class Watch(NamedTuple):

@@ -7,7 +7,7 @@ is wasted on a rate of 0; the line reaches 0 one step after the last, for the sa
 import math
 from collections.abc import Callable
 
-from brimful.job import Job, Schedule
+from brimful.values.job import Job, Schedule
 
 FINAL_FRACTION = 0.1
 """The cosine ends at a tenth of the peak, as in Hoffmann et al. 2022, arXiv:2203.15556."""

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from brimful.build.program import Program
-from brimful.strategy import stage_rank
 from brimful.train.world import is_first, of_all, own_rank
+from brimful.values.strategy import stage_rank
 
 
 def of_all_stages(program: Program, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

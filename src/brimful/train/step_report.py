@@ -2,11 +2,11 @@
 
 import msgspec
 
-from brimful.expert_load import drop_share, worst_load
-from brimful.job import Task
-from brimful.nouns import noun
-from brimful.run_files import EvalRow, ExpertRow, TrainRow
+from brimful.train.expert_load import drop_share, worst_load
 from brimful.units import format_bytes, format_count, format_seconds
+from brimful.values.job import Task
+from brimful.values.run_files import EvalRow, ExpertRow, TrainRow
+from brimful.values.task_words import noun
 
 UNKNOWN = "-"
 

@@ -22,10 +22,14 @@ from brimful.build.program import Program
 from brimful.build.retarget import can_retarget
 from brimful.cost.estimate import limit_bytes
 from brimful.errors import FileFormatError, RunError
-from brimful.escaping import json_text
-from brimful.files import disk_error, write_text
-from brimful.plan import Plan, write_yaml
-from brimful.run_files import (
+from brimful.files.writing import disk_error, write_text
+from brimful.text.escaping import json_text
+from brimful.train.metrics import add_row, read_metrics
+from brimful.train.whereabouts import Whereabouts
+from brimful.train.world import is_spread, own_rank
+from brimful.units import format_bytes
+from brimful.values.plan import Plan, write_yaml
+from brimful.values.run_files import (
     MEASUREMENT_FILE,
     METRICS_FILE,
     PLAN_FILE,
@@ -35,12 +39,8 @@ from brimful.run_files import (
     Row,
     TakeoverRow,
 )
-from brimful.strategy import Strategy
-from brimful.takeover_words import place_of
-from brimful.train.metrics import add_row, read_metrics
-from brimful.train.whereabouts import Whereabouts
-from brimful.train.world import is_spread, own_rank
-from brimful.units import format_bytes
+from brimful.values.run_words import place_of
+from brimful.values.strategy import Strategy
 
 EXIT_CODE = 75
 """Of a process that ran out of memory and is to be started again: EX_TEMPFAIL of ``sysexits.h``."""

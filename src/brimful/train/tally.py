@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from brimful.run_files import EvalRow, Row, TrainRow
+from brimful.values.run_files import EvalRow, Row, TrainRow
 
 MAX_SKIPPED_IN_A_ROW = 50
 """Skipped steps after which a run is given up: as many halvings as take any scale out of fp32."""

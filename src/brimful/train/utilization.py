@@ -14,7 +14,7 @@ import msgspec
 
 from brimful.cost.estimate import estimate_or_none
 from brimful.hardware.cluster import matrix_rate
-from brimful.plan import Plan
+from brimful.values.plan import Plan
 
 
 class Utilization(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from brimful.build import phases
 from brimful.build.loss import CHUNK
-from brimful.strategy import Strategy
+from brimful.values.strategy import Strategy
 
 LOAD = "load"
 """Before the first phase of the first step."""

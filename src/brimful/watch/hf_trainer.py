@@ -14,13 +14,13 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from brimful.escaping import one_line
 from brimful.measure.loop import Subject
 from brimful.report.watched import watched_lines
 from brimful.report.watched_run import WATCHED_SCHEMA, WatchedRun
-from brimful.run_files import LoopRow
-from brimful.rungs import Measurement
-from brimful.terminal import console
+from brimful.text.escaping import one_line
+from brimful.text.terminal import console
+from brimful.values.results import Measurement
+from brimful.values.run_files import LoopRow
 from brimful.watch.simulated import Simulated, simulate_loop
 from brimful.watch.trainer_plan import predict
 from brimful.watch.trainer_twin import train_twin

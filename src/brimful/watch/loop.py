@@ -21,8 +21,8 @@ import torch
 from brimful.loop_phases import counting_updates
 from brimful.measure.loop import Subject
 from brimful.report.watched_run import WATCHED_SCHEMA, WatchedRun
-from brimful.run_files import LoopRow
-from brimful.rungs import Measurement
+from brimful.values.results import Measurement
+from brimful.values.run_files import LoopRow
 from brimful.watch.simulated import Simulated, simulate_loop
 from brimful.watch.twin import Pair, recall, twins
 from brimful.watch.watcher import Watcher, counts, this_machine, write_run

@@ -12,9 +12,9 @@ from brimful.allocator.config import settings_in
 from brimful.cost.outside import room_of
 from brimful.hardware.cluster import Device
 from brimful.hardware.gpus import gpus
-from brimful.rungs import Simulation
 from brimful.simulate.capacity import reserve
 from brimful.simulate.items import read_simulation
+from brimful.values.results import Simulation
 
 if TYPE_CHECKING:
     from brimful.pretend.kernels import Kernels

@@ -11,13 +11,13 @@ import torch
 
 from brimful.cost.estimate import estimate
 from brimful.errors import BrimfulError
-from brimful.fused_kernels import FusedKernels
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job, LossScale, Precision
 from brimful.models.config import read_config
-from brimful.plan import Estimate
-from brimful.strategy import Attention, Strategy, check_strategy
+from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import Job, LossScale, Precision
+from brimful.values.plan import Estimate
+from brimful.values.strategy import Attention, Strategy, check_strategy
 
 _OPTIMIZERS = {
     rule.transformers.name: name

@@ -17,8 +17,8 @@ from brimful.measure.loop import NUM_STEPS, LoopMeter, Subject, loop_meter
 from brimful.measure.reading import Reading, measurement
 from brimful.report.watched import write_watched_report
 from brimful.report.watched_run import WatchedRun, write_watched
-from brimful.rungs import Measurement
 from brimful.train.memory import peak_bytes
+from brimful.values.results import Measurement
 from brimful.watch.twin import note
 
 

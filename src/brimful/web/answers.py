@@ -17,24 +17,24 @@ from brimful.cli.assumed import assumed_facts, prices_from, run_of
 from brimful.cli.main import parse
 from brimful.cli.output import estimate_json
 from brimful.errors import BrimfulError
-from brimful.escaping import one_line
+from brimful.measure.verdict import Climbed
 from brimful.report.answer import answer_header
 from brimful.report.html import figure_list
 from brimful.report.memory_sections import peak_section
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.show.summary import Fact, Summary
-from brimful.terminal import forget_notes, noted
+from brimful.text.escaping import one_line
+from brimful.text.terminal import forget_notes, noted
 from brimful.units import format_bytes, format_money, format_seconds
-from brimful.verdict import Climbed
 from brimful.web.models import find_model
 from brimful.web.state import State, arguments, command
 from brimful.web.taken import spelled_fields, taken
 from brimful.web.words import Words
 
 if TYPE_CHECKING:
-    from brimful.plan import Estimate
     from brimful.show.estimate import Around
+    from brimful.values.plan import Estimate
 
 Stage = Literal["tensors", "replayed", "whole"]
 Part = dict[str, Any]

@@ -31,7 +31,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from brimful.errors import BrimfulError, InputError
-from brimful.escaping import json_text, one_line
+from brimful.text.escaping import json_text, one_line
 from brimful.web.page import ASSETS, accuracy_page, asset, main_page
 from brimful.web.pool import BusyError, Event, Kept, Pool
 from brimful.web.state import HUB, State, fields_of, read_state

@@ -16,7 +16,7 @@ from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.show.predicted import meter_of, subject_words, verdict_of
 from brimful.show.settings import settings_words
-from brimful.terminal import forget_notes
+from brimful.text.terminal import forget_notes
 from brimful.units import format_bytes, format_money, format_seconds
 from brimful.web.models import find_model
 from brimful.web.state import INFERENCE, State, arguments

@@ -15,7 +15,6 @@ from brimful.cli.searching import asked, why_untold
 from brimful.cost.decoding import decoding_of
 from brimful.cost.money import cost_of
 from brimful.errors import BrimfulError, InputError
-from brimful.escaping import one_line
 from brimful.hardware.cluster import spelled
 from brimful.hardware.gpus import gpus
 from brimful.hardware.names import split_counts
@@ -26,7 +25,8 @@ from brimful.show.markup import Html
 from brimful.show.predicted import short_gpu, verdict_of
 from brimful.show.settings import settings_words
 from brimful.show.summary import Verdict
-from brimful.terminal import forget_notes
+from brimful.text.escaping import one_line
+from brimful.text.terminal import forget_notes
 from brimful.units import format_bytes, format_money
 from brimful.web.models import find_model
 from brimful.web.state import GPUS, INFERENCE, PROGRAM, State, arguments, query_of

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.errors import InputError, UnknownNameError
+from brimful.files.traced import digest
 from brimful.models import names
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import find_unread
 from brimful.models.hub import is_hub_id
 from brimful.models.registry import registry
 from brimful.models.traced import known_spec
-from brimful.traced_files import digest
 from brimful.web.state import HUB, MODEL, PASTED, State
 
 

@@ -10,9 +10,9 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from brimful.escaping import json_text
 from brimful.show import markup
 from brimful.show.markup import Html
+from brimful.text.escaping import json_text
 from brimful.web import state as fields
 from brimful.web.accuracy import accuracy_tables
 from brimful.web.state import CONFIG, GPUS, HUB, MODEL, WHAT, WHATS, State, query_of
@@ -63,11 +63,11 @@ def _choices() -> dict[str, tuple[str, ...]]:
 
     from brimful.cost.formats import WeightsFormat
     from brimful.cost.money import MARKETS
-    from brimful.fused_kernels import FusedKernels
     from brimful.hardware.links import network_names
-    from brimful.job import Base, Optimizer, Packing, Precision
-    from brimful.pipeline_split import Schedule
-    from brimful.strategy import Accumulate, Attention, Compile, Reference
+    from brimful.techniques.fused_kernels import FusedKernels
+    from brimful.techniques.parallel.stages import Schedule
+    from brimful.values.job import Base, Optimizer, Packing, Precision
+    from brimful.values.strategy import Accumulate, Attention, Compile, Reference
 
     return {
         "precision": get_args(Precision),

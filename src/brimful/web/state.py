@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 
 from brimful.cli import flags
 from brimful.errors import InputError, unknown_name
-from brimful.escaping import check_line, shell_words
 from brimful.hardware.gpus import LOCAL
 from brimful.hardware.names import split_counts
 from brimful.models.hub import is_hub_id
+from brimful.text.escaping import check_line, shell_words
 
 MOST_CHARS = 120
 """Of one field."""

@@ -21,14 +21,14 @@ from brimful.cost.estimate import estimate
 from brimful.cost.money import cost_of
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import BrimfulError
-from brimful.escaping import json_text, one_line
 from brimful.hardware.gpus import gpus
 from brimful.hardware.names import split_counts
-from brimful.rungs import ITEM_NAMES
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.show.predicted import meter_of, short_gpu, verdict_of
-from brimful.terminal import forget_notes
+from brimful.text.escaping import json_text, one_line
+from brimful.text.terminal import forget_notes
+from brimful.values.results import ITEM_NAMES
 from brimful.web.accuracy import accuracy_tables
 from brimful.web.models import find_model
 from brimful.web.page import asset

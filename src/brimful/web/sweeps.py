@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from brimful.cli import flags, inference
 from brimful.cli.main import parse
 from brimful.errors import BrimfulError, InputError, UnsupportedError, unknown_name
-from brimful.escaping import one_line
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.names import split_counts
-from brimful.strategy import data_parallel, num_checkpointed
-from brimful.terminal import forget_notes
+from brimful.text.escaping import one_line
+from brimful.text.terminal import forget_notes
+from brimful.values.strategy import data_parallel, num_checkpointed
 from brimful.web.models import find_model
 from brimful.web.state import ADAPTERS, GPUS, INFERENCE, State, arguments
 

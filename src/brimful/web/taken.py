@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from brimful.cli import defaults
-from brimful.strategy import Strategy, default_accumulate, default_reference
+from brimful.values.strategy import Strategy, default_accumulate, default_reference
 from brimful.web.state import STRATEGY
 
 if TYPE_CHECKING:

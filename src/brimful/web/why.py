@@ -9,7 +9,6 @@ from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.export import TARGETS
 from brimful.export.given import Exported, Given
 from brimful.export.lost import lost_lines
-from brimful.plan import PLAN_SCHEMA, Plan, to_yaml
 from brimful.report.answer import laid_out
 from brimful.report.html import render_report
 from brimful.report.ledger_section import ledger_section
@@ -17,13 +16,14 @@ from brimful.report.run_folder import RunFolder
 from brimful.report.time_sections import breakdown_section, pipeline_section
 from brimful.show import markup
 from brimful.show.markup import Html
-from brimful.terminal import forget_notes
+from brimful.text.terminal import forget_notes
+from brimful.values.plan import PLAN_SCHEMA, Plan, to_yaml
 from brimful.web.models import find_model
 from brimful.web.state import INFERENCE, State, arguments
 from brimful.web.words import Words
 
 if TYPE_CHECKING:
-    from brimful.rungs import Simulation
+    from brimful.values.results import Simulation
 
 YAML, REPORT = "plan.yaml", "report"
 

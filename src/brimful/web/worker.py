@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from brimful.errors import BrimfulError
-from brimful.escaping import one_line
+from brimful.text.escaping import one_line
 from brimful.web.state import PROGRAM, State, arguments, command, fields_of, read_state
 from brimful.web.words import Words, words_of
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _tell(answers: IO[str], event: Event) -> None:
-    from brimful.escaping import json_text
+    from brimful.text.escaping import json_text
 
     answers.write(json_text(event) + "\n")
 
@@ -191,7 +191,7 @@ def _run_verb(state: State, request: dict[str, Any], words: Words, tell: Tell) -
     """Run a verb of the command line, whose lines are told as they come, and its answer at last."""
     from brimful.cli import nearest
     from brimful.cli.main import parse
-    from brimful.terminal import forget_notes
+    from brimful.text.terminal import forget_notes
     from brimful.web.answers import header
     from brimful.web.models import find_model
 
@@ -234,7 +234,7 @@ def _made(verb: str, state: State) -> Iterator[Event]:
     path = Path(_FILES.get(verb, ""))
     if verb == "plan" and path.is_file():
         from brimful.cli.flags import Asked
-        from brimful.plan import read_plan
+        from brimful.values.plan import read_plan
         from brimful.web.taken import taken
 
         plan = read_plan(path)
@@ -246,8 +246,8 @@ def _made(verb: str, state: State) -> Iterator[Event]:
         import msgspec
 
         from brimful.report.html import sections_of
-        from brimful.rungs import Simulation
         from brimful.show import markup
+        from brimful.values.results import Simulation
         from brimful.web import why
 
         simulation = msgspec.json.decode(path.read_bytes(), type=Simulation)

@@ -7,15 +7,15 @@ import pytest
 
 from brimful.cost.money import DRAW_SHARE, Price, Prices, Purchase
 from brimful.hardware.gpus import load_cluster
-from brimful.plan import Band
 from brimful.search.shop.advice import advice
 from brimful.search.shop.choose import choose, knee
 from brimful.search.shop.looks import Cell, Kind, bar_of
 from brimful.search.shop.market import frontier
 from brimful.search.shop.own import Terms, break_even_hours, cheapest_owned, ownership
 from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
-from brimful.strategy import Strategy
 from brimful.units import format_days, format_money
+from brimful.values.plan import Band
+from brimful.values.strategy import Strategy
 
 PLAN = Strategy(micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="sdpa")
 

@@ -8,7 +8,6 @@ from brimful.cost.money import DRAW_SHARE, PUE, Price, Prices
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.hardware.gpus import load_cluster
-from brimful.job import plain_job
 from brimful.models.config import load_model
 from brimful.search.grid import Search, seconds_of
 from brimful.search.holding import hold
@@ -21,6 +20,7 @@ from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import DAY_S, Limits, Request
 from brimful.search.solve import solve
 from brimful.search.space import Pins, grids
+from brimful.values.job import plain_job
 
 KINDS = ("rtx-3060", "rtx-4090", "h100-80gb")
 NUM_GPUS = (1, 2)

@@ -3,7 +3,7 @@
 ``transformers`` decides whether a mask is needed by looking at values of ``position_ids``, which a
 fake tensor has not: the simulated run would make a mask that the real one does not. Here the
 answer is known beforehand (a row is one causal document, or says where each ends), so it is given,
-in both. Which kernel runs where stands in ``brimful.kernel_support``.
+in both. Which kernel runs where stands in ``brimful.techniques.kernel_support``.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import Batch
 from brimful.build.program import Program
 from brimful.build.stream import query_dtype, stream_dtype
-from brimful.strategy import Attention
+from brimful.values.strategy import Attention
 
 __all__ = ["IMPLEMENTATION", "KERNELS", "causal_mask", "model_inputs"]
 

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from brimful.strategy import Attention
+from brimful.values.strategy import Attention
 
 _aten = torch.ops.aten
 KERNELS = (

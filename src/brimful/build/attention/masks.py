@@ -5,7 +5,7 @@ Shapes: B batch, S tokens of a row.
 
 import torch
 
-from brimful.strategy import Attention
+from brimful.values.strategy import Attention
 
 ROW_MULTIPLE = 8
 """Elements that the memory-efficient kernel wants a mask's rows to begin at: without it every block

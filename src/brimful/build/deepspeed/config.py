@@ -11,8 +11,8 @@ Source: ``deepspeed/runtime/config.py``, ``constants.py``, ``zero/config.py`` an
 import math
 from typing import Any
 
-from brimful.job import Job, Precision
-from brimful.strategy import Strategy, num_micro_batches
+from brimful.values.job import Job, Precision
+from brimful.values.strategy import Strategy, num_micro_batches
 
 Section = dict[str, Any]
 

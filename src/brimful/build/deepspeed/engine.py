@@ -19,8 +19,8 @@ from brimful.build.optimizers.base import parameter_groups, rule_named
 from brimful.build.parallel.alone import join_alone
 from brimful.build.precision import forward_context
 from brimful.errors import UnsupportedError
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _ACCELERATOR = "DS_ACCELERATOR"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from brimful.build.program import Program
-from brimful.strategy import data_parallel
+from brimful.values.strategy import data_parallel
 
 
 def runs(program: Program) -> bool:

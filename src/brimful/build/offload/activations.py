@@ -14,7 +14,7 @@ import torch
 
 from brimful.build.offload.host import take
 from brimful.build.offload.lane import Lane
-from brimful.rungs import SAVED_ACTIVATIONS as ACTIVATIONS
+from brimful.values.results import SAVED_ACTIVATIONS as ACTIVATIONS
 
 LEAST_BYTES = 4096
 """Smaller tensors stay: a copy costs more than their memory is worth."""

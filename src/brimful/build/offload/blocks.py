@@ -20,9 +20,9 @@ from brimful.build.offload.activations import (
 )
 from brimful.build.offload.host import take_like
 from brimful.build.offload.parameters import AwayBlocks
-from brimful.offload import NONE, Away, away_of, num_sent
-from brimful.rungs import PARAMETERS
-from brimful.strategy import Strategy
+from brimful.techniques.offload import NONE, Away, away_of, num_sent
+from brimful.values.results import PARAMETERS
+from brimful.values.strategy import Strategy
 
 Run = Callable[..., Any]
 AWAY = "brimful_away"

@@ -13,7 +13,7 @@ import torch
 from brimful.build.offload.host import on_host, take_like
 from brimful.build.offload.lane import Lane
 from brimful.build.own import own_memory
-from brimful.rungs import GRADIENTS
+from brimful.values.results import GRADIENTS
 
 STAGING = "staging"
 NUM_ON_THE_WAY = 2

@@ -17,7 +17,7 @@ from brimful.build.offload.gradients import HostGradients
 from brimful.build.offload.host import on_host, take_like
 from brimful.build.offload.lane import Lane
 from brimful.build.own import own_memory
-from brimful.rungs import OPTIMIZER_STATE, PARAMETERS
+from brimful.values.results import OPTIMIZER_STATE, PARAMETERS
 
 Group = dict[str, Any]
 Make = Callable[[list[Group]], torch.optim.Optimizer]

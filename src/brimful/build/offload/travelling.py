@@ -12,7 +12,7 @@ import torch
 
 from brimful.build.offload.host import take_like
 from brimful.build.offload.lane import Lane
-from brimful.rungs import OPTIMIZER_STATE
+from brimful.values.results import OPTIMIZER_STATE
 
 State = dict[str, Any]
 

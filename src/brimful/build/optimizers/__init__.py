@@ -13,7 +13,7 @@ from torch import nn
 from brimful.build.optimizers.base import Group, Parted, parameter_groups, rule_named
 from brimful.build.precision import TECHNIQUES
 from brimful.build.precision.masters import MasterWeights
-from brimful.job import Job
+from brimful.values.job import Job
 
 
 def build_optimizer(

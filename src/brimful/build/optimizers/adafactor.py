@@ -9,7 +9,7 @@ Source: Shazeer and Stern 2018, arXiv:1804.04235; ``torch/optim/_adafactor.py``.
 import torch
 
 from brimful.build.optimizers.base import Group
-from brimful.job import Job
+from brimful.values.job import Job
 
 
 def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:

@@ -4,8 +4,8 @@ import torch
 
 from brimful.build.optimizers.base import Group
 from brimful.build.optimizers.low_bit import in_few_bits
-from brimful.job import Job
 from brimful.techniques.optimizers.adamw_4bit import FOUR_BITS
+from brimful.values.job import Job
 
 
 def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:

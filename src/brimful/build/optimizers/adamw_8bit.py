@@ -18,9 +18,9 @@ from brimful.build.optimizer_state import restore_types
 from brimful.build.optimizers.base import Group, first_state
 from brimful.build.own import own_memory
 from brimful.errors import UnsupportedError
-from brimful.job import Job
 from brimful.techniques.optimizers import DEFAULT
 from brimful.techniques.optimizers.adamw_8bit import ADAMW_8BIT
+from brimful.values.job import Job
 
 _RULE = "adam"
 """What bitsandbytes calls the rule; decay is decoupled."""

@@ -3,7 +3,7 @@
 import torch
 
 from brimful.build.optimizers.base import Group
-from brimful.job import Job
+from brimful.values.job import Job
 
 
 def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:

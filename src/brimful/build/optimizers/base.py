@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 from brimful.build.blocks import decoder_blocks
 from brimful.build.own import piecewise, share_of
 from brimful.errors import UnsupportedError
-from brimful.job import Job
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Settings, Updated
 from brimful.techniques.optimizers.base import FP32_BYTES, STEP, State, StateType
+from brimful.values.job import Job
 
 Group = dict[str, Any]
 Rule = Callable[[list[Group], Job], torch.optim.Optimizer]

@@ -16,10 +16,10 @@ from torch._guards import detect_fake_mode
 from brimful.build.optimizer_state import restore_types
 from brimful.build.optimizers.base import Group, first_state
 from brimful.errors import UnsupportedError
-from brimful.job import Job
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, rounded_of
 from brimful.techniques.optimizers.low_bit import SCALE, Format
+from brimful.values.job import Job
 
 _MOMENTS = {"exp_avg": True, "exp_avg_sq": False}
 """Keys of the two moments, and whether each has a sign."""

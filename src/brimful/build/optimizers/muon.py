@@ -12,7 +12,7 @@ from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 from brimful.build.optimizers.base import HIDDEN, Group
 from brimful.build.own import own_memory, region_of, share_of
 from brimful.build.parallel.collectives import gather_rows
-from brimful.job import Job
+from brimful.values.job import Job
 
 RATE = "match_rms_adamw"
 """How the rate is adjusted to a matrix: Moonlight's, which takes AdamW's rate and decay."""

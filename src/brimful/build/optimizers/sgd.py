@@ -10,7 +10,7 @@ from torch.optim.sgd import sgd
 
 from brimful.build.optimizers.base import Group
 from brimful.build.own import own_memory, sharded_as
-from brimful.job import Job
+from brimful.values.job import Job
 
 _KEPT = "momentum_buffer"
 _SETTINGS = (

@@ -22,8 +22,8 @@ from brimful.build.parallel.replicate import partitioned, replicate
 from brimful.build.parallel.shard import Meshes, adopt_sharded, shard, shard_frozen
 from brimful.build.parallel.stages import cut_stages
 from brimful.build.parallel.tensor import tensor_parallel
-from brimful.job import Job
-from brimful.strategy import Strategy, gathers, num_micro_batches, split_of
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, gathers, num_micro_batches, split_of
 
 __all__ = [
     "averaged_over",

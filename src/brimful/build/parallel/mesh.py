@@ -3,7 +3,7 @@
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.build.parallel.alone import join_alone
-from brimful.strategy import Strategy, gathers_alone
+from brimful.values.strategy import Strategy, gathers_alone
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pp", "dp_replicate", "dp_shard", "tp"
 EXPERTS, SAME_EXPERTS = "ep", "same_experts"

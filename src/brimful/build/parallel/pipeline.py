@@ -30,9 +30,9 @@ from brimful.build.parallel.tied import Tied, add_up, tied_ends
 from brimful.build.phases import phase
 from brimful.build.stream import stream_dtype
 from brimful.errors import UnsupportedError
-from brimful.job import Job
-from brimful.pipeline_split import ONE_STAGE, Schedule
-from brimful.strategy import Strategy, num_micro_batches, split_of
+from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, num_micro_batches, split_of
 
 SCHEDULES: dict[Schedule, Any] = {
     "gpipe": ScheduleGPipe,

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from brimful.build.parallel.mesh import PIPELINE, REPLICATE, SHARD
-from brimful.strategy import Strategy, data_parallel
+from brimful.values.strategy import Strategy, data_parallel
 
 T = TypeVar("T")
 _DATA = "data"

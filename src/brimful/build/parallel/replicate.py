@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from brimful.build.optimizers.base import Group, Rule
-from brimful.job import Job
+from brimful.values.job import Job
 
 _NOW, _BEFORE = "forward_sync_buffers", "broadcast_buffers"
 _BUFFERS = _NOW if _NOW in signature(DistributedDataParallel.__init__).parameters else _BEFORE

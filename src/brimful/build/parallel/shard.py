@@ -27,8 +27,8 @@ from brimful.build.parallel.mesh import EXPERTS, REPLICATE, SAME_EXPERTS
 from brimful.build.precision import COMPUTE_DTYPE
 from brimful.build.precision.kept import kept_modules
 from brimful.errors import UnsupportedError
-from brimful.job import Job, Precision
-from brimful.strategy import Strategy
+from brimful.values.job import Job, Precision
+from brimful.values.strategy import Strategy
 
 _PLACED = "ShardPlacementResult"
 """What FSDP2 takes for a parameter that is sharded over other devices than its unit, since 2.13."""

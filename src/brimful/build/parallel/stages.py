@@ -17,7 +17,7 @@ from torch import nn
 from brimful.build.blocks import body_of, decoder_blocks
 from brimful.errors import UnsupportedError
 from brimful.models.spec import ModelSpec
-from brimful.pipeline_split import Split, blocks_of_stages, stages_of_device
+from brimful.techniques.parallel.stages import Split, blocks_of_stages, stages_of_device
 
 ORIGINAL = "original."
 """In the names of what another device has, as long as it is remembered."""

@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from brimful.build.own import own_memory
 from brimful.build.parallel.place import pipeline_rank, row_group
 from brimful.build.parallel.stages import Absent
-from brimful.job import Job
-from brimful.pipeline_split import V_SHAPED
-from brimful.strategy import Strategy, data_parallel
+from brimful.techniques.parallel.stages import V_SHAPED
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, data_parallel
 
 
 class Tied(NamedTuple):

@@ -15,7 +15,7 @@ from brimful.build.precision.base import Technique
 from brimful.build.precision.loss_scaling import LossScaler
 from brimful.build.precision.plain import plain
 from brimful.build.precision.tf32 import fp32_products
-from brimful.job import Job, Precision
+from brimful.values.job import Job, Precision
 
 TECHNIQUES: dict[Precision, Technique] = {
     "fp32": plain(torch.float32, products=partial(fp32_products, "ieee")),

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from brimful.build.precision.kept import crosses_borders
 from brimful.errors import UnsupportedError
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
 
 MULTIPLE = 16
 """Of rows and columns: what ``torch._scaled_mm`` takes."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from brimful.errors import RunError
-from brimful.job import LossScale
+from brimful.values.job import LossScale
 
 MIN_SCALE = 2.0**-14
 """A scale below it means that no step is ever finite: fp16's smallest normal number."""

@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from brimful.build.quantize import int8, llm_int8, nf4, torchao
 from brimful.build.quantize.base import Format, frozen
-from brimful.job import Base
+from brimful.values.job import Base
 
 Held = Base | Literal["torchao-int8", "torchao-int4", "int8-dynamic", "int4-dynamic"]
 """Bases of adapters, and formats that are only read."""

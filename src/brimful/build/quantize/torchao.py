@@ -17,8 +17,8 @@ from torch import nn
 
 from brimful.build.quantize.base import Format, frozen
 from brimful.errors import UnsupportedError
-from brimful.quantization import GROUP_SIZE, ROW, Quantization
-from brimful.quiet import quiet_libraries
+from brimful.process.library_output import quiet_libraries
+from brimful.techniques.quantization import GROUP_SIZE, ROW, Quantization
 
 INT4_GROUP = 128
 """Weights that share a scale: torchao's default."""

@@ -2,7 +2,7 @@
 
 from brimful.build.tasks import causal_lm, dpo, module, seq2seq, sequence_classification
 from brimful.build.tasks.base import TaskParts
-from brimful.job import Job, Task
+from brimful.values.job import Job, Task
 
 TASKS: dict[Task, TaskParts] = {
     "causal-lm": causal_lm.PARTS,

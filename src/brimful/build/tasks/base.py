@@ -9,8 +9,8 @@ from torch import nn
 from brimful.build.batch import Batch
 from brimful.build.parallel.stages import StagePart
 from brimful.build.program import Program
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 StageRun = Callable[[Program, StagePart, torch.Tensor | None, Batch, int], torch.Tensor]
 

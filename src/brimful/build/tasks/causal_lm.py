@@ -13,8 +13,8 @@ from brimful.build.model import skeleton_of
 from brimful.build.parallel.stages import StagePart
 from brimful.build.program import Program
 from brimful.build.tasks.base import TaskParts
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 
 def skeleton(job: Job, strategy: Strategy) -> nn.Module:

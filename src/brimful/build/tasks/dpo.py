@@ -28,8 +28,8 @@ from brimful.build.program import Program
 from brimful.build.reference import output_layer, without_adapters
 from brimful.build.tasks.base import TaskParts
 from brimful.errors import InputError
-from brimful.job import Job, Preference
-from brimful.strategy import Strategy
+from brimful.values.job import Job, Preference
+from brimful.values.strategy import Strategy
 
 ANSWERS = 2
 

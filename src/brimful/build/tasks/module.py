@@ -17,8 +17,8 @@ from brimful.build.user_module import (
     without_dropout,
 )
 from brimful.errors import UnsupportedError
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 __all__ = ["PARTS", "SummedLoss", "TrainableModule"]
 

@@ -12,8 +12,8 @@ import torch
 
 from brimful.build.batch import Batch
 from brimful.errors import UnsupportedError
-from brimful.job import Job
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 ROW_MULTIPLE = 8
 """Elements that the memory-efficient kernel wants a mask's rows to begin at, or it copies them."""

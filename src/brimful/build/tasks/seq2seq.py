@@ -21,11 +21,11 @@ from brimful.build.tasks.padding import (
     padding_mask,
 )
 from brimful.errors import UnsupportedError
-from brimful.job import Job
 from brimful.models.architectures import MIXTURES
 from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import check_taken
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 
 def skeleton(job: Job, strategy: Strategy) -> nn.Module:

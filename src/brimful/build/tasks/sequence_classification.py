@@ -25,9 +25,9 @@ from brimful.build.tasks.padding import (
     padding_mask,
 )
 from brimful.errors import UnsupportedError
-from brimful.job import Job
 from brimful.models.kernels import check_taken
-from brimful.strategy import Strategy
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy
 
 
 class LabelLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy

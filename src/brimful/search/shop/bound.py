@@ -25,11 +25,11 @@ from brimful.cost.trajectory import Array
 from brimful.cost.work import grid_work
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.job import Job
 from brimful.search.grid import Grid
 from brimful.search.space import CHUNKED, CHUNKS, MAX_MICRO_BATCH
-from brimful.strategy import Attention, Recompute, default_reference
-from brimful.tensor_split import check_tensor
+from brimful.techniques.parallel.tensor import check_tensor
+from brimful.values.job import Job
+from brimful.values.strategy import Attention, Recompute, default_reference
 
 _BODIES: tuple[tuple[Body, Recompute], ...] = (
     ("plain", "full"), ("mixed", "full"), ("checkpointed", "full"),

@@ -13,11 +13,11 @@ import numpy as np
 
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.job import Job
 from brimful.search.grid import Grid, Search, evaluate, least_of, least_peaks, peaks_of, seconds_of
 from brimful.search.shop.bound import Least, least_of_grid
 from brimful.search.table import TIE, Table, joined, rank, strategy_at
-from brimful.strategy import Attention, Strategy, default_reference
+from brimful.values.job import Job
+from brimful.values.strategy import Attention, Strategy, default_reference
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,8 +12,8 @@ from brimful.cost.least import least_bytes, least_flops_per_token
 from brimful.cost.money import HOUR_S
 from brimful.hardware.cluster import Device, matrix_rate
 from brimful.hardware.gpus import gpus
-from brimful.job import Job
 from brimful.search.shop.values import DAY_S, Limits
+from brimful.values.job import Job
 
 
 class LeastRoom(NamedTuple):

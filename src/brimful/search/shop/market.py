@@ -20,8 +20,6 @@ from brimful.hardware.cluster import Cluster, spelled
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.links import assumed_network
-from brimful.job import Job
-from brimful.plan import Band
 from brimful.search.shop.bound import least_of_all
 from brimful.search.shop.cell import Found
 from brimful.search.shop.choose import Point, between, last_within, point_of, taken
@@ -42,6 +40,8 @@ from brimful.search.shop.smallest import one_node, smallest
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Limits, Market, Option, Request
 from brimful.search.space import Pins, pinned_strategy
 from brimful.units import format_bytes
+from brimful.values.job import Job
+from brimful.values.plan import Band
 
 
 def counts(max_gpus: int) -> tuple[int, ...]:

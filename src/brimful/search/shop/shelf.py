@@ -20,7 +20,7 @@ from brimful.search.shop.bound import Least, Work, least_seconds, least_work
 from brimful.search.shop.cell import Leanest
 from brimful.search.shop.values import Request
 from brimful.search.space import Pins, grids, pinned_strategy
-from brimful.strategy import Attention, default_reference
+from brimful.values.strategy import Attention, default_reference
 
 _Alike = tuple[str, int]
 

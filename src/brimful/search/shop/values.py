@@ -6,9 +6,9 @@ import msgspec
 
 from brimful.cost.money import Prices
 from brimful.hardware.cluster import Cluster
-from brimful.job import Job
-from brimful.plan import Band
-from brimful.strategy import Attention, Strategy
+from brimful.values.job import Job
+from brimful.values.plan import Band
+from brimful.values.strategy import Attention, Strategy
 
 SHOP_SCHEMA = "brimful.shop/1"
 DAY_S = 86400.0

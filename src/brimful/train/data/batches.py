@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from brimful.errors import DataError
-from brimful.job import Job
+from brimful.values.job import Job
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,11 +8,11 @@ import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brimful.errors import DataError
-from brimful.job import Job
 from brimful.train.data.batches import DataPosition, shuffled
 from brimful.train.data.source import DataSource
 from brimful.train.data.splitting import content_hash, plain_threshold
 from brimful.train.data.tokenizer import unigram_entropy
+from brimful.values.job import Job
 
 if TYPE_CHECKING:
     import torch

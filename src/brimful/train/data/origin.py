@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import DataError
-from brimful.job import Task
 from brimful.train.data.corpus import (
     USER_SUFFIXES,
     Corpus,
@@ -30,6 +29,7 @@ from brimful.train.data.readers.data_sets import (
 from brimful.train.data.records import Broken, Record
 from brimful.train.data.source import STDLIB, DataSource
 from brimful.units import MIB
+from brimful.values.job import Task
 
 Items = Iterator[Record | Broken]
 

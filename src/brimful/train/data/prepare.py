@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.errors import DataError, FileFormatError
-from brimful.job import PREFERENCE, Job
 from brimful.train.data.batches import TokenBatches, heldout_batches, open_batches
 from brimful.train.data.coder import (
     TOKENIZER_FILE,
@@ -56,6 +55,7 @@ from brimful.train.data.tokens import (
     corpus_texts,
     prepare_texts,
 )
+from brimful.values.job import PREFERENCE, Job
 
 if TYPE_CHECKING:
     from brimful.build.batch import Batch

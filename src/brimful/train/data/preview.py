@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.errors import InputError
-from brimful.escaping import visible_line
+from brimful.text.escaping import visible_line
 from brimful.train.data.batches import START
 from brimful.train.data.encoders.base import IGNORED
 from brimful.train.data.prepare import Prepared

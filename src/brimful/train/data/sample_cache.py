@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from brimful.errors import DataError
-from brimful.escaping import json_text
-from brimful.files import write_text
+from brimful.files.writing import write_text
+from brimful.text.escaping import json_text
 from brimful.train.data.coder import TOKENIZER_FILE, Coder
 from brimful.train.data.encoders.base import Encoder
 from brimful.train.data.encoding import Split, encode_parsed, parsed_records

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import InputError
-from brimful.escaping import Line, check_line
+from brimful.text.escaping import Line, check_line
 
 Format = Literal["auto", "text", "jsonl", "json", "csv", "parquet", "datasets"]
 OnBadRecord = Literal["stop", "skip"]

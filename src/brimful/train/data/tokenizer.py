@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.errors import FileFormatError, InputError
-from brimful.files import write_text
+from brimful.files.writing import write_text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from brimful.errors import DataError, InputError, RunError
-from brimful.escaping import json_text
-from brimful.files import write_text
+from brimful.files.writing import write_text
+from brimful.text.escaping import json_text
 from brimful.train.data.coder import TOKENIZER_FILE, Coder, code_documents
 from brimful.train.data.corpus import Corpus, fingerprint, read_texts
 from brimful.train.data.records import Skipped

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from brimful.expert_load import drop_share, worst_load
-from brimful.plan import Plan
-from brimful.run_files import EVENTS, EvalRow, ExpertRow, Row, TakeoverRow, TrainRow
+from brimful.train.expert_load import drop_share, worst_load
 from brimful.train.observers import Observer
+from brimful.values.plan import Plan
+from brimful.values.run_files import EVENTS, EvalRow, ExpertRow, Row, TakeoverRow, TrainRow
 
 
 class LoggedRun(NamedTuple):

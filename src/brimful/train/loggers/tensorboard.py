@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from brimful.plan import to_yaml
-from brimful.run_files import TENSORBOARD, EvalRow, ExpertRow, Row
 from brimful.train.loggers.base import LoggedRun, scalars_of
 from brimful.train.step_report import StepReport
+from brimful.values.plan import to_yaml
+from brimful.values.run_files import TENSORBOARD, EvalRow, ExpertRow, Row
 
 
 class TensorBoardLogger:

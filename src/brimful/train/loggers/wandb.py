@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from brimful.files import write_text
-from brimful.run_files import WANDB, EvalRow, ExpertRow, Row
+from brimful.files.writing import write_text
 from brimful.train.loggers.base import LoggedRun, scalars_of
 from brimful.train.step_report import StepReport
+from brimful.values.run_files import WANDB, EvalRow, ExpertRow, Row
 
 PROJECT = "brimful"
 """Where no ``WANDB_PROJECT`` says otherwise."""

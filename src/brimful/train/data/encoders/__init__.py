@@ -1,7 +1,6 @@
 """One encoder per task: from a record to samples of tokens."""
 
 from brimful.errors import UnsupportedError
-from brimful.job import Job
 from brimful.train.data.encoders.base import Encoder
 from brimful.train.data.encoders.chat import chat_encoder
 from brimful.train.data.encoders.labelled import labelled_encoder
@@ -9,6 +8,7 @@ from brimful.train.data.encoders.pairs import pair_encoder
 from brimful.train.data.encoders.preference import preference_encoder
 from brimful.train.data.encoders.text import text_encoder
 from brimful.train.data.source import DataSource
+from brimful.values.job import Job
 
 
 def encoder_for(job: Job, source: DataSource) -> Encoder:

@@ -1,0 +1,1 @@
+"""This process and its children: versions and imports of libraries, and what they print."""

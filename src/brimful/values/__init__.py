@@ -1,0 +1,1 @@
+"""What is said: jobs, strategies, plans, results, and the words for them. Nothing is computed."""
