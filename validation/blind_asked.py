@@ -19,6 +19,7 @@ from brimful.units import GIB
 
 KINDS = ("live_gib", "reserved_gib", "process_gib", "tokens_per_s")
 SIMULATE = "brimful simulate"
+ENGINE = "use engine=deepspeed"
 Row = dict[str, Any]
 
 
@@ -66,11 +67,13 @@ def _by_schema(run: Row, folder: Path) -> Row:
 
 
 def _by_command(row: Row, folder: Path) -> Row:
-    """Ask ``brimful estimate``, and ``brimful simulate`` where it says so."""
+    """Ask ``brimful estimate``, or what it names instead: an engine, ``brimful simulate``."""
     config = folder / "config.json"
     config.write_text(json.dumps(row.get("model_config", {})))
     flags = [str(config) if flag == "MODEL" else flag for flag in row["flags"]]
     told, reason = _answer(row["by"], *flags)
+    if told is None and ENGINE in reason:
+        told, reason = _answer(row["by"], *flags, "--engine", "deepspeed")
     if told is None and SIMULATE in reason:
         told, reason = _answer("simulate", *flags)
     return {"reason": reason} if told is None else _read(told)
