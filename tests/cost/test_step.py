@@ -11,7 +11,7 @@ from brimful.cost.step import StepWork, step_seconds, utilization
 from brimful.hardware.devices import gpus
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, parameter_count
-from brimful.values.job import plain_job
+from brimful.values.job import Adapter, plain_job
 from brimful.values.strategy import Strategy
 
 H100 = gpus()["h100-80gb"]
@@ -40,6 +40,16 @@ def test_attention_of_fp8_runs_in_16_bits():
     assert attended[0].matrix_s == attended[1].matrix_s
     products = [step_seconds(work(matrix_flops=1e15), job, H100, SIZE) for job in (JOB, narrow)]
     assert products[1].matrix_s < products[0].matrix_s
+
+
+def test_attention_of_what_upcast_norms_feed_runs_in_fp32():
+    """Layers in 4 bits give back the type they are given; autocast narrows it before attention."""
+    adapter = Adapter(rank=8, targets=("q_proj",), base="nf4", upcast="all")
+    for precision, rate in (("bf16", "fp32"), ("bf16-mixed", "bf16")):
+        job = msgspec.structs.replace(JOB, precision=precision, method="qlora", adapter=adapter)
+        attended = step_seconds(work(attention_flops=1e15), job, H100, SIZE).matrix_s
+        reached = getattr(H100.matrix_flops_per_s, rate) * efficiency_of(H100).attention_share
+        assert attended == pytest.approx(0.5e15 / reached)
 
 
 def test_launches_hide_behind_work_on_cuda():
