@@ -44,7 +44,16 @@ def test_attention_of_fp8_runs_in_16_bits():
 
 def test_attention_of_what_upcast_norms_feed_runs_in_fp32():
     """Layers in 4 bits give back the type they are given; autocast narrows it before attention."""
-    adapter = Adapter(rank=8, targets=("q_proj",), dtype="fp32", base="nf4", upcast="all")
+    adapter = Adapter(
+        rank=8,
+        alpha=16.0,
+        targets=("q_proj",),
+        trained_modules=(),
+        dtype="fp32",
+        base="nf4",
+        upcast="all",
+        input_requires_grad=False,
+    )
     for precision, rate in (("bf16", "fp32"), ("bf16-mixed", "bf16")):
         job = msgspec.structs.replace(JOB, precision=precision, method="qlora", adapter=adapter)
         attended = step_seconds(work(attention_flops=1e15), job, H100, SIZE).matrix_s
