@@ -95,7 +95,7 @@ def _read(said: Row) -> Row:
         return {"reason": str(said["error"])}
     held = said.get("predicted_reserved") or said.get("reserved") or said
     devices = said.get("cluster", {}).get("num_devices", 1)
-    speed = said.get("tokens_per_s")
+    speed = said.get("tokens_per_s") or said.get("simulated_tokens_per_s")
     return {
         "reason": "",
         "live_gib": _gib(said, "predicted_peak_allocated_bytes", "simulated_peak_allocated_bytes"),
