@@ -16,9 +16,12 @@ import msgspec
 
 from brimful.cost import efficiency
 from brimful.cost.efficiency import Efficiency, generations
+from brimful.cost.estimate import estimate
 from brimful.hardware.devices import gpus
+from brimful.published.express import FLOAT8, Expressed, express
 from brimful.published.predict import Predicted, predict
 from brimful.published.rows import PublishedRun, runs_of
+from brimful.values.job import FP8
 
 SHARES = (-0.06, -0.03, 0.0, 0.03, 0.06)
 WIDTHS = TOKENS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
@@ -61,6 +64,32 @@ def errors(runs: Sequence[PublishedRun]) -> list[float]:
     """Return how far speeds are off that have a formula, absolute, relative to the published."""
     pairs = ((_speed(run), run.tokens_per_s) for run in runs)
     return [abs(here / there - 1) for here, there in pairs if here and there]
+
+
+def errors_in_fp8(generation: str) -> list[float]:
+    """Return how far off the speeds of ``fit`` runs are whose products are in fp8, as ``errors``.
+
+    They are left out there: their program keeps the inputs of products in 8 bits (Transformer
+    Engine), so that no formula holds for their memory, and none predicts them.
+    """
+    runs = [run for run in timed_runs(generation, "fit") if FLOAT8 in run.beyond]
+    wide = [express(msgspec.structs.replace(run, beyond=())) for run in runs]
+    pairs = [(run, one) for run, one in zip(runs, wide, strict=True) if isinstance(one, Expressed)]
+    speeds = [estimate(*one, products=FP8).tokens_per_s or 0.0 for _, one in pairs]
+    return [
+        abs(speed / run.num_devices / (run.tokens_per_s or 1.0) - 1)
+        for (run, _), speed in zip(pairs, speeds, strict=True)
+    ]
+
+
+def tried_in_fp8(generation: str) -> Iterator[tuple[float, float]]:
+    """Try shares of the fp8 rate: each with the mean error of ``fit`` runs."""
+    own = generations()[generation]
+    for percent in range(40, 81, 5):
+        shares = {**own.matrix_shares, "fp8": percent / 100}
+        with instead(generation, msgspec.structs.replace(own, matrix_shares=shares)):
+            if seen := errors_in_fp8(generation):
+                yield percent / 100, statistics.fmean(seen)
 
 
 def _speed(run: PublishedRun) -> float | None:
@@ -115,6 +144,8 @@ def main() -> None:
         statistics.fmean(errors(timed_runs(generation, "fit"))),
         statistics.median(seen) if seen else None,
     )))  # fmt: skip
+    for share, error in tried_in_fp8(generation):
+        print(f"fp8 {share:.2f}: {error:.1%}")
 
 
 def _line(one: Fit) -> str:

@@ -423,3 +423,14 @@ def test_upcasting_without_autocast_is_refused(upcast):
     job = make_job(method="lora", precision="bf16", adapter=adapter(upcast=upcast))
     with pytest.raises(InputError, match=r"upcast=.*bf16-mixed"):
         build_skeleton(job, make_strategy())
+
+
+@pytest.mark.parametrize("kind", ["nf4", "nf4-double"])
+def test_a_base_in_4_bits_takes_what_was_widened_without_autocast(kind):
+    job = job_of(kind, job={"precision": "bf16"}, upcast="all", dtype="fp32")
+    program = build_program(job, make_strategy(), CPU)
+    assert program.model.get_output_embeddings().weight.dtype == torch.float32
+    assert all(math.isfinite(loss) for loss, _ in run(program, 2))
+    narrow = job_of(kind, job={"precision": "bf16"}, upcast="norms")
+    with pytest.raises(InputError, match=r"upcast=.*bf16-mixed"):
+        build_skeleton(narrow, make_strategy())

@@ -303,6 +303,18 @@ def test_what_an_engine_cannot_hold_is_told_with_ways_out_on_the_same_gpus(brimf
     assert "would fit --zero 3" in told
 
 
+def test_masters_that_zero_1_shards_are_answered_as_deepspeed_shards_them(brimful):
+    """Megatron's and nanotron's recipe: ZeRO-3 would shard the weights and gradients too."""
+    asked = ("estimate", "smollm2-135m", "--gpus", "8xh100-80gb", "--zero", 1, "--seq-len", 512)
+    said = brimful(*asked, "--precision", "bf16-master")
+    assert (said.code, "use engine=deepspeed" in said.err) == (2, True)
+    assert "instead the same with --engine deepspeed" in " ".join(said.out.split())
+    for split in (("--tp", 2), ("--method", "lora")):
+        said = brimful(*asked, "--precision", "bf16-master", *split)
+        assert "deepspeed" not in said.err
+        assert "instead the same with --zero 3" in " ".join(said.out.split())
+
+
 def test_states_that_have_no_room_whole_name_the_stage_that_shards_them(brimful):
     said = brimful(
         "estimate", "gpt-j-6b", "--gpus", "8xrtx-a6000", "--zero", 1, "--global-batch", 64

@@ -181,6 +181,9 @@ def test_a_job_without_a_formula_is_planned_by_simulating(brimful, folder):
     told = one_object(brimful("simulate", "p.yaml", "--json"))
     assert told["predicted_peak_allocated_bytes"] is None
     assert told["simulated_peak_allocated_bytes"] == planned["best"]["peak_bytes"]
+    assert told["simulated_step_s"] == pytest.approx(planned["best"]["step_s"])
+    tokens = told["simulated_tokens_per_s"] * told["simulated_step_s"]
+    assert tokens == pytest.approx(32)
     said = brimful("estimate", "p.yaml", "--json")
     assert said.code == 2
     assert "optimizer_in_backward=True has no formula" in said.err

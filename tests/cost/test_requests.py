@@ -93,6 +93,32 @@ def test_what_is_reserved_is_what_the_simulation_reserves(name):
         assert reserved(mine, allocator) == pytest.approx(expected, rel=1e-3)
 
 
+LATE = {
+    name: CASES[name]
+    for name in ("plain", "mixed checkpointing", "foreach", "ZeRO-3", "8 bits", "LoRA")
+}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", LATE)
+def test_state_of_the_first_update_comes_behind_a_step(name):
+    """The same requests, and the same peak of what lives, in the order of torch's optimizers."""
+    job, strategy = asked(*LATE[name])
+    early = asked_of(job, strategy, CLUSTER.device).requests()
+    late = asked_of(job, strategy, CLUSTER.device, is_state_late=True).requests()
+    assert sorted(early.num_bytes) == sorted(late.num_bytes)
+    assert live_peak(early) == live_peak(late)
+    assert list(early.num_bytes) != list(late.num_bytes)
+
+
+def test_a_cache_of_logits_does_not_hold_all_of_a_late_state():
+    """What a first step leaves cached is in pieces that state and temporaries do not fill."""
+    job, strategy = asked({"optimizer": "adamw-foreach", "global_batch": 4}, {"micro_batch": 4})
+    early = asked_of(job, strategy, CLUSTER.device).requests()
+    late = asked_of(job, strategy, CLUSTER.device, is_state_late=True).requests()
+    assert reserved(late, "") != reserved(early, "")
+
+
 def test_a_card_that_is_just_large_enough_and_one_that_is_not():
     job, strategy = asked(*CASES["plain"])
     candidate = candidate_of(job, CLUSTER, strategy)

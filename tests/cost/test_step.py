@@ -11,7 +11,7 @@ from brimful.cost.step import StepWork, step_seconds, utilization
 from brimful.hardware.devices import gpus
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, parameter_count
-from brimful.values.job import plain_job
+from brimful.values.job import Adapter, plain_job
 from brimful.values.strategy import Strategy
 
 H100 = gpus()["h100-80gb"]
@@ -32,6 +32,33 @@ def test_each_kind_of_work_takes_its_own_rate():
     assert attended.matrix_s == pytest.approx(0.5e15 / (rate * reached.attention_share))
     moved = step_seconds(work(moved_bytes=1e12), JOB, H100, SIZE)
     assert moved.memory_s == pytest.approx(1e12 / (H100.memory_bytes_per_s * reached.memory_share))
+
+
+def test_attention_of_fp8_runs_in_16_bits():
+    narrow = msgspec.structs.replace(JOB, precision="fp8")
+    attended = [step_seconds(work(attention_flops=1e15), job, H100, SIZE) for job in (JOB, narrow)]
+    assert attended[0].matrix_s == attended[1].matrix_s
+    products = [step_seconds(work(matrix_flops=1e15), job, H100, SIZE) for job in (JOB, narrow)]
+    assert products[1].matrix_s < products[0].matrix_s
+
+
+def test_attention_of_what_upcast_norms_feed_runs_in_fp32():
+    """Layers in 4 bits give back the type they are given; autocast narrows it before attention."""
+    adapter = Adapter(
+        rank=8,
+        alpha=16.0,
+        targets=("q_proj",),
+        trained_modules=(),
+        dtype="fp32",
+        base="nf4",
+        upcast="all",
+        input_requires_grad=False,
+    )
+    for precision, rate in (("bf16", "fp32"), ("bf16-mixed", "bf16")):
+        job = msgspec.structs.replace(JOB, precision=precision, method="qlora", adapter=adapter)
+        attended = step_seconds(work(attention_flops=1e15), job, H100, SIZE).matrix_s
+        reached = getattr(H100.matrix_flops_per_s, rate) * efficiency_of(H100).attention_share
+        assert attended == pytest.approx(0.5e15 / reached)
 
 
 def test_launches_hide_behind_work_on_cuda():

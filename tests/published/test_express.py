@@ -60,7 +60,7 @@ def test_what_is_expressed_is_what_was_run(family):
     ("changes", "reason"),
     [
         ({"beyond": ("float8", "expert parallel")}, "float8, expert parallel"),
-        ({"gpu": "mi300x"}, "no CUDA kernels on mi300x"),
+        ({"gpu": "gaudi3"}, "no CUDA kernels on gaudi3"),
         ({"model": "santacoder", "implementation": "torchtitan"}, "model_type=gpt_bigcode"),
         ({"model": "gpt-oss-20b"}, "model_type=gpt_oss"),
         ({"attention": "flash"}, "attention=flash"),

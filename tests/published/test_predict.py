@@ -126,12 +126,13 @@ def test_a_run_without_a_prediction_keeps_its_figures():
     assert row.predicted_allocated_gib is None
 
 
-def test_torchaos_float8_has_the_peak_of_16_bits_and_no_known_speed():
+def test_torchaos_float8_has_the_peak_of_16_bits_and_a_speed_where_a_compiler_casts():
     run = RUNS["tt_l3-8b_compile_bf16"]
     wide, narrow = predict(run), predict(CHANGES(run, beyond=("float8",)))
     assert narrow.allocated_bytes == wide.allocated_bytes
     assert wide.tokens_per_s
-    assert narrow.tokens_per_s is None
+    assert wide.tokens_per_s < narrow.tokens_per_s < 2 * wide.tokens_per_s
+    assert predict(CHANGES(run, beyond=("float8",), unlike=())).tokens_per_s is None
     elsewhere = RUNS["foundry_1b_s2048_h100_80gbx8_amp_bf16_mb14_noac"]
     assert compare(CHANGES(elsewhere, beyond=("float8",))).reason == "float8"
 

@@ -13,6 +13,7 @@ from brimful.published.compare import compare
 from brimful.published.express import express
 from brimful.published.four_bits import more_bytes
 from brimful.published.kept import at_widths
+from brimful.published.logit_copies import widened
 from brimful.published.predict import predict
 from brimful.published.programs import changes_of, memory_of, other_program, rules
 from brimful.published.rows import published_runs
@@ -191,3 +192,19 @@ def _holds(rule, run):
 def test_no_rule_holds_for_a_program_of_ours():
     own = CHANGES(RUNS["tt_q3-32b_fsdp8_mb1"], root="held")
     assert other_program(own, express(own)).rules == ()
+
+
+def test_copies_of_logits_that_are_fp32_are_as_wide():
+    """A head in fp32 without autocast makes fp32 logits, which a loss copies as they are."""
+    narrow = next(rule.logits for rule in rules() if "narrow" in rule.losses and not rule.is_mixed)
+    assert set(widened(narrow).bytes_of.values()) == {4}
+    run = CHANGES(
+        OTHER_CLASS, model="gpt2", precision="bf16", loss="narrow", seq_len=1024, micro_batch=8
+    )
+    held = {name: predict(CHANGES(run, precision=name)) for name in ("bf16", "fp32")}
+    logits = 8 * 1024 * 50257
+    rest = {
+        name: predict(CHANGES(run, precision=name, loss="none")).allocated_bytes for name in held
+    }
+    beside = {name: held[name].allocated_bytes - rest[name] for name in held}
+    assert beside["fp32"] - beside["bf16"] >= 4 * logits

@@ -75,6 +75,16 @@ def test_the_tables_say_how_near_they_were_fitted():
         assert 100 * statistics.fmean(errors) == pytest.approx(float(error), abs=0.06)
 
 
+def test_a_table_says_how_near_its_rate_of_fp8_was_fitted():
+    source = generations()["hopper"].source
+    number, error = re.search(r"fp8: fitted to (\d+) more.*?mean error ([\d.]+) %", source).groups()
+    errors = efficiency_fit.errors_in_fp8("hopper")
+    assert len(errors) == int(number)
+    assert 100 * statistics.fmean(errors) == pytest.approx(float(error), abs=0.06)
+    tried = dict(efficiency_fit.tried_in_fp8("hopper"))
+    assert generations()["hopper"].matrix_shares["fp8"] == min(tried, key=tried.get)
+
+
 def test_another_table_is_used_and_given_back():
     runs = efficiency_fit.timed_runs("hopper", "fit")[:1]
     before = efficiency_fit.errors(runs)

@@ -6,7 +6,8 @@ PEFT makes the adapters, under PEFT's names; a model keeps its own class. Everyt
 Types. The frozen base: what ``adapter.base`` says; where it is quantised, what is left of it in the
 type the recipe computes in. Adapters: the recipe's own, or fp32. ``trained_modules``: as the
 adapters where autocast joins types, else as the base, which feeds them. What ``adapter.upcast``
-names of the base is fp32; it needs autocast too, as it makes activations fp32.
+names of the base is fp32, and so are activations then: it needs autocast, or a base in 4 bits,
+whose layers take an input of any type, and ``all`` of the rest.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,10 +24,13 @@ from brimful.build.quantize import dequantize, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.models.module_paths import ends_in
 from brimful.process.quick_imports import quick_imports
-from brimful.values.job import ALL_LINEAR, QUANTIZED, Adapter, Job, Task
+from brimful.values.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job, Task
 
 NAME = "default"
 """What PEFT calls an adapter that nobody named."""
+_TAKES_ANY: frozenset[Base] = frozenset({"nf4", "nf4-double"})
+"""Bases whose layers take an input of any type and give a result of that type: ``forward`` of
+``bitsandbytes.nn.Linear4bit``."""
 _ROWS = 3
 _REFUSES = "_check_lora_target_modules_mamba"
 _NAMED = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -102,6 +106,7 @@ def _require_peft() -> None:
 
 def _check_upcast(job: Job, adapter: Adapter) -> None:
     joins = job.precision in COMPUTE_DTYPE or base_dtype(job) == torch.float32
+    joins |= adapter.upcast == "all" and adapter.base in _TAKES_ANY
     if adapter.upcast != "none" and not joins:
         raise InputError(
             f"upcast={adapter.upcast} makes activations fp32, which precision={job.precision} "

@@ -131,7 +131,7 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    counts = with_costs and world_size(asked.strategy) == 1
+    counts = (with_costs or args.json) and world_size(asked.strategy) == 1
     simulated = _simulated(args, asked, routed, count_costs=counts)
     simulation = simulated.simulation
     if args.output is not None:
@@ -139,26 +139,37 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
     output_paths.write_simulated_files(
         args, simulated.recording, asked.cluster, allocator=asked.strategy.allocator
     )
-    usable_bytes = limit_bytes(plan)
-    word = word_of(simulation, usable_bytes)
+    word = word_of(simulation, limit_bytes(plan))
+    step_s = _step_s(asked, simulated) if counts and word == "fits" else None
     if args.json:
-        show_json(
-            {
-                "statement": named_statement(
-                    simulation.simulated_peak_allocated_bytes, simulation.unknown_ops
-                ),
-                **inputs_json(asked),
-                **msgspec.structs.asdict(simulation),
-                "usable_bytes": usable_bytes,
-                "predicted_peak_allocated_bytes": plan.estimate
-                and plan.estimate.predicted_peak_allocated_bytes,
-                "fits": word == "fits",
-                "word": word,
-            }
-        )
-    costs = _costs(args, asked, simulated) if counts and word == "fits" else ()
+        show_json(_json(plan, simulation, word, step_s))
+    is_timed = with_costs and counts and word == "fits"
+    costs = run_of(args, asked.job, asked.cluster, None, step_s) if is_timed else ()
     tell(args, lambda: _answer(args, plan, simulation, word, costs))
     return word_code(args, word)
+
+
+def _json(
+    plan: "Plan", simulation: "Simulation", word: "Word", step_s: float | None
+) -> dict[str, object]:
+    """Return what ``--json`` prints; the time is of one device alone, by what was recorded."""
+    from brimful.cost.estimate import limit_bytes
+
+    estimate = plan.estimate
+    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    return {
+        "statement": named_statement(
+            simulation.simulated_peak_allocated_bytes, simulation.unknown_ops
+        ),
+        **inputs_json(asked),
+        **msgspec.structs.asdict(simulation),
+        "usable_bytes": limit_bytes(plan),
+        "predicted_peak_allocated_bytes": estimate and estimate.predicted_peak_allocated_bytes,
+        "simulated_step_s": step_s,
+        "simulated_tokens_per_s": step_s and plan.job.tokens_per_step / step_s,
+        "fits": word == "fits",
+        "word": word,
+    }
 
 
 def _run_program(args: argparse.Namespace, asked: flags.Asked) -> int:
@@ -201,16 +212,12 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     return _routed(args, asked)
 
 
-def _costs(
-    args: argparse.Namespace, asked: flags.Asked, simulated: "Simulated"
-) -> "tuple[Fact, ...]":
-    """Say how fast a run goes and what it costs, by what its operations compute."""
+def _step_s(asked: flags.Asked, simulated: "Simulated") -> float | None:
+    """Predict the seconds of a step by what its operations compute."""
     from brimful.simulate.attempt import seconds_of_step
     from brimful.simulate.items import read_host
 
-    job, cluster, strategy = asked
-    recorded = simulated.recording, read_host(simulated.host)
-    return run_of(args, job, cluster, None, seconds_of_step(job, cluster, strategy, recorded))
+    return seconds_of_step(*asked, (simulated.recording, read_host(simulated.host)))
 
 
 def _simulated(

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from brimful.cost.assumptions import assumptions_for, describe
 from brimful.cost.copied import copied_seconds
@@ -34,18 +35,22 @@ from brimful.cost.step import StepSeconds, family_work, step_seconds, update_byt
 from brimful.cost.traffic import traffic_of, with_traffic
 from brimful.cost.update import update_flops
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
-from brimful.values.job import Job
+from brimful.values.job import Job, Precision
 from brimful.values.plan import Band, Estimate, PhasePeak, Plan, StepTime
 from brimful.values.strategy import Strategy, gathers, world_size
 
 
-def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
+def estimate(
+    job: Job, cluster: Cluster, strategy: Strategy, *, products: Precision | None = None
+) -> Estimate:
     """Predict a run.
 
     Args:
         job: What is trained.
         cluster: On what.
         strategy: How.
+        products: The recipe whose types its matrix products run in, where that is another than the
+            job's own, which says what is held; matters to seconds, and not to a pipeline's.
 
     Returns:
         Itemised peak memory, bands, step time.
@@ -55,7 +60,11 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
     """
     device = cluster.device
     check_formula(job, strategy, device)
-    memory, phases, flops, seconds = (_row if strategy.pp > 1 else _one)(job, cluster, strategy)
+    if strategy.pp > 1:
+        found = _row(job, cluster, strategy)
+    else:
+        found = _one(job, cluster, strategy, products or job.precision)
+    memory, phases, flops, seconds = found
     peak = max(phase.num_bytes for phase in phases)
     speed = speed_of(job, cluster, strategy, seconds.total_s if seconds else None)
     assumed = assumptions_for(device)
@@ -93,7 +102,7 @@ class _Found(NamedTuple):
     seconds: StepTime | None
 
 
-def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
+def _one(job: Job, cluster: Cluster, strategy: Strategy, products: Precision) -> _Found:
     """Predict devices that are all alike."""
     device, family = cluster.device, family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
@@ -107,7 +116,7 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
     stepped = work._replace(matrix_flops=work.matrix_flops + update_flops(job))
-    alone = step_seconds(stepped, job, device, size)
+    alone = step_seconds(stepped, replace(job, precision=products), device, size)
     sent = sent_of(job, family)
     each = exchange_seconds(job, family, cluster, sent) + experts_seconds(
         job, family, cluster, sent

@@ -38,7 +38,14 @@ def requests_of(job: Job, strategy: Strategy, device: Device) -> Requests:
     return asked_of(job, strategy, device).requests()
 
 
-def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unaltered) -> Asked:
+def asked_of(
+    job: Job,
+    strategy: Strategy,
+    device: Device,
+    alter: Alter = unaltered,
+    *,
+    is_state_late: bool = False,
+) -> Asked:
     """Follow a strategy from loading to the end of its second step.
 
     Args:
@@ -46,6 +53,8 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
         strategy: How; it has a formula, and no pipeline.
         device: On what; its kernels are CUDA's.
         alter: What another program does instead in a micro-batch.
+        is_state_late: Whether optimizer state comes in the first update, as in torch, and not
+            before the first step, as in ours: behind what the cache keeps of a step.
     """
     family = family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
@@ -53,7 +62,8 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
     held = states_of(job, family, updates_of(job, family, device), device.kernels)
     asked.make(loaded(job, family, held))
     asked.make(reference_made(job, family))
-    asked.make(optimizer_state(job, family))
+    if not is_state_late:
+        asked.make(optimizer_state(job, family))
     steps = [alter(step) for step in family_steps(job, profile, family)]
     counts = family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=False)
@@ -65,12 +75,14 @@ def asked_of(job: Job, strategy: Strategy, device: Device, alter: Alter = unalte
         sizes_of = sizes_in(job, family, each, mine[0, :, 0])
         batch = MicroBatch(each, sizes_of, middles(counts, runs), pieces, marked, sums)
         works.append((batch, batch.works_of(runs, opens=reference is None)))
-    for _ in range(NUM_STEPS):
+    for step in range(NUM_STEPS):
         for batch, every in works:
             if reference is not None:
                 reference.ask(asked, marked)
             batch._replace(marked=marked).ask(asked, every)
             marked = {"embedding": marked["embedding"]}  # libraries keep what they have
+        if is_state_late and step == 0:
+            asked.make(optimizer_state(job, family))
         updater = updater_of(device, num_shards_of(family))
         for group in () if family.away.optimizer else updated_groups_of(job, family):
             for bucket in transients(job, updater, group):

@@ -22,10 +22,11 @@ from brimful.cost.family import (
 from brimful.cost.leaving import later_runs
 from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run
+from brimful.cost.programs import HALF
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.values.job import Job, Precision
+from brimful.values.job import FP8, Job, Precision
 
 CAUSAL_SHARE = 0.5
 """Half of a causal attention's scores are masked, and fused kernels skip them.
@@ -136,13 +137,28 @@ def step_seconds(work: StepWork, job: Job, device: Device, size: ProductSize) ->
     if not np.all(matrix) or not bandwidth:
         return None
     share = 1.0 if device.calibrated else CAUSAL_SHARE
-    attention_s = share * work.attention_flops / (rate * reached.attention_share)
+    attended = matrix_rate(device, _attended_in(job)) * reached.attention_share
+    if not attended:
+        return None
+    attention_s = share * work.attention_flops / attended
     matrix_s = work.matrix_flops / matrix + attention_s
     memory_s = work.moved_bytes / bandwidth
     launch_s = work.num_ops * device.op_overhead_s
     if device.kernels == "cuda":
         launch_s = np.maximum(0.0, launch_s - matrix_s - memory_s)
     return StepSeconds(matrix_s, memory_s, launch_s, np.zeros_like(matrix_s))
+
+
+def _attended_in(job: Job) -> Precision:
+    """Return the recipe whose types scores are computed in: those that projections hand on.
+
+    Of products in fp8 they are of 16 bits, and fp32 where norms in fp32 feed layers in 4 bits,
+    which give back the type they are given, and no autocast narrows it.
+    """
+    if job.precision == FP8:
+        return "bf16-mixed"
+    is_wide = job.adapter is not None and job.adapter.upcast == "all"
+    return "fp32" if is_wide and job.precision not in HALF else job.precision
 
 
 def utilization(flops: float, seconds: float, device: Device, precision: Precision) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from brimful.cost.profiles import EventKind, Term
+from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.sections import Event, Section
 from brimful.values.results import ITEM_NAMES, LOGITS
 
@@ -49,6 +50,12 @@ def with_copies(sections: list[Section], copies: Copies) -> list[Section]:
     found = [s._replace(events=tuple(_replaced(s, copies, live))) for s in sections]
     ended = found[-1].events + tuple(_events(copies.end, copies, live))
     return [*found[:-1], found[-1]._replace(events=ended)]
+
+
+def widened(copies: Copies) -> Copies:
+    """Return the copies of logits that are fp32 to begin with: none is narrower."""
+    wide = {name: max(size, FP32_BYTES) for name, size in copies.bytes_of.items()}
+    return msgspec.structs.replace(copies, bytes_of=wide)
 
 
 def _replaced(section: Section, copies: Copies, live: list[str]) -> Iterator[Event]:

@@ -13,8 +13,11 @@ from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram, memory_of, other_program
 from brimful.published.replayed import replayed, told
 from brimful.published.rows import PublishedRun, is_traced
+from brimful.values.job import FP8, Precision
 from brimful.values.plan import Band, Estimate
 
+COMPILED = "torch.compile"
+"""Of a program whose blocks a compiler has made, which ours has not."""
 _TORCH = re.compile(r"\btorch (\d+)\.(\d+)")
 
 
@@ -55,7 +58,7 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
     if isinstance(expressed, Unexpressed):
         return expressed
     try:
-        estimated = estimate(*expressed)
+        estimated = estimate(*expressed, products=_products(run))
     except UnsupportedError as error:
         return Unexpressed(str(error).partition(";")[0])
     program = other_program(run, expressed)
@@ -70,7 +73,7 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         process_bytes=_around(estimated, scaled, reserved),
         likely_reserved_bytes=held.predicted_peak_reserved_bytes if held else None,
         likely_process_bytes=held.predicted_process_bytes if held else None,
-        tokens_per_s=None if FLOAT8 in run.beyond else _tokens_per_s(run, expressed, estimated),
+        tokens_per_s=_tokens_per_s(run, expressed, estimated),
         is_fitted=any(rule.basis == "fitted" for rule in program.rules),
     )
 
@@ -134,8 +137,17 @@ def _around(estimated: Estimate, scaled: Band | None, reserved: Band | None) -> 
     return Band(low=low + outside[0], high=max(low, scaled.high) + outside[1])
 
 
+def _products(run: PublishedRun) -> Precision | None:
+    """Return the recipe whose types a run's products are in; None: its own."""
+    return FP8 if FLOAT8 in run.beyond else None
+
+
 def _tokens_per_s(run: PublishedRun, expressed: Expressed, estimated: Estimate) -> float | None:
+    """Return the speed of one device; None of casts to 8 bits that are kernels of their own.
+
+    A compiler makes them part of what is computed before; no formula counts them where it does not.
+    """
     step_s = estimated.predicted_step_s
-    if not step_s:
+    if not step_s or (FLOAT8 in run.beyond and COMPILED not in run.unlike):
         return None
     return expressed.job.tokens_per_step / step_s / run.num_devices

@@ -28,7 +28,7 @@ from brimful.published.ends import Ends, Unit, with_separate_ends
 from brimful.published.express import Expressed
 from brimful.published.fsdp1 import FlatUnits, as_flat_units
 from brimful.published.kept import Kept, at_widths, with_kept
-from brimful.published.logit_copies import Copies, with_copies
+from brimful.published.logit_copies import Copies, widened, with_copies
 from brimful.published.packed_head import with_packed_head
 from brimful.published.recomputed import Product, with_recomputed
 from brimful.published.root import with_resharded_root
@@ -45,7 +45,7 @@ from brimful.published.updates import (
     without_gradients,
 )
 from brimful.text.escaping import Line
-from brimful.values.job import Job, Method
+from brimful.values.job import IN_FP32, Job, Method
 from brimful.values.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
 
 AUTOCAST = "autocast over bf16 parameters"
@@ -216,7 +216,7 @@ def _changes(rule: Rule, expressed: Expressed) -> Iterator[Change]:
     if rule.updates_early:
         yield lambda sections: with_early_updates(sections, job)
     if rule.logits is not None:
-        copies = rule.logits
+        copies = widened(rule.logits) if _has_wide_logits(job) else rule.logits
         yield lambda sections: with_copies(sections, copies)
     if rule.units is not None and family.gathers and family.is_spread:
         units = _flat_units(rule.units, job, strategy, family)
@@ -236,6 +236,13 @@ def _changes(rule: Rule, expressed: Expressed) -> Iterator[Change]:
     if rule.parts_ends and _has_separate_ends(job, strategy):
         ends = _ends(job, family)
         yield lambda sections: with_separate_ends(sections, ends)
+
+
+def _has_wide_logits(job: Job) -> bool:
+    """Whether the head computes in fp32: held so, and no autocast narrows it."""
+    if job.adapter is not None and job.adapter.upcast == "all":
+        return job.precision not in HALF
+    return job.precision in IN_FP32
 
 
 def _has_separate_ends(job: Job, strategy: Strategy) -> bool:

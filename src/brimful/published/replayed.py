@@ -15,6 +15,9 @@ from brimful.published.programs import OtherProgram
 from brimful.published.rows import PublishedRun
 from brimful.values.plan import Band, PredictedReserved
 
+MASTER = "-master"
+"""Recipes whose engines, DeepSpeed's and Megatron's, make state with their masters; programs of
+torch's optimizers make it in the first update (``_init_group`` of ``torch/optim/adamw.py``)."""
 WIDTH = 0.05
 """How far a figure may be from the replay, to either side: what differs between versions of a
 program, and between devices. Chosen by the seven figures that it is scored on (torchtitan's,
@@ -55,7 +58,8 @@ def told(reserved: PredictedReserved) -> Band:
 def _requests(expressed: Expressed, program: OtherProgram, more: int) -> Requests:
     """Return what a run asks for, behind ``more`` bytes that stay."""
     job, cluster, strategy = expressed
-    asked = asked_of(job, strategy, cluster.device, program.alter).requests()
+    is_late = not job.precision.endswith(MASTER)
+    asked = asked_of(job, strategy, cluster.device, program.alter, is_state_late=is_late).requests()
     if not more:
         return asked
     events = np.where(asked.events >= 0, asked.events + 1, asked.events - 1)

@@ -485,11 +485,7 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
             f"groups of them; use dp_replicate=1, or zero 2 or 3"
         )
     if zero == 1 and job.precision.endswith("-master") and is_torch:
-        raise UnsupportedError(
-            f"zero=1 with precision={job.precision} is not run by this version; use zero 2 or 3, "
-            f"which shard the masters too",
-            nearest={"zero": 3},
-        )
+        raise _masters_refused(job, strategy)
     if zero == 1 and not OPTIMIZERS[job.optimizer].zero1:
         raise UnsupportedError(
             f"zero=1 with optimizer={job.optimizer} is not run by this version, whose state is cut "
@@ -532,6 +528,17 @@ def default_accumulate(engine: Engine, zero: Zero, pp: int = 1) -> Accumulate:
     """Return what happens to gradients between micro-batches where nobody says."""
     holds = pp > 1 or (engine == "deepspeed" and zero == 1)
     return "hold" if holds else "reduce-each"
+
+
+def _masters_refused(job: Job, strategy: Strategy) -> UnsupportedError:
+    """Refuse a ZeRO-1 over masters, which only DeepSpeed's is, and name who shards them."""
+    by_deepspeed = job.method == "full" and strategy.tp == strategy.pp == 1
+    other = "engine=deepspeed, or " if by_deepspeed else ""
+    return UnsupportedError(
+        f"zero=1 with precision={job.precision} is not run by this version; use {other}zero 2 or "
+        f"3, which shard the masters too",
+        nearest={"engine": "deepspeed"} if by_deepspeed else {"zero": 3},
+    )
 
 
 def _check_reference(job: Job, strategy: Strategy) -> None:

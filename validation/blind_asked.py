@@ -1,0 +1,141 @@
+"""Ask Brimful for figures that people published, and write what it says beside them.
+
+``python validation/blind_asked.py FILE --into asked`` asks every row of a file of such figures, by
+the command line or the schema that the row says, and rewrites the file. A row is asked once under
+one name: what was said first stays.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from brimful.cli.main import main as run_brimful
+from brimful.units import GIB
+
+KINDS = ("live_gib", "reserved_gib", "process_gib", "tokens_per_s")
+SIMULATE = "brimful simulate"
+ENGINE = "use engine=deepspeed"
+Row = dict[str, Any]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Ask, write and count."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--into", default="asked", help="the field that what is said goes into")
+    parser.add_argument("--only", default="", help="rows whose names begin like this")
+    told = parser.parse_args(argv)
+    rows = [json.loads(line) for line in told.file.read_text().splitlines()]
+    for row in rows:
+        if told.into not in row and row["id"].startswith(told.only):
+            row[told.into] = _beside(row["figures"], _said(row))
+            print(row["id"], json.dumps(row[told.into]), flush=True)
+    told.file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for complete in (True, False):
+        print("complete configurations" if complete else "of these and all others")
+        kept = [row for row in rows if told.into in row]
+        _count([row for row in kept if row["complete"] or not complete], told.into)
+
+
+def _said(row: Row) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        if row["by"] == "published":
+            return _by_schema(row["run"], Path(folder))
+        return _by_command(row, Path(folder))
+
+
+def _by_schema(run: Row, folder: Path) -> Row:
+    """Ask ``brimful validate``, which traces what does not ship."""
+    file = folder / "runs.jsonl"
+    file.write_text(f"{json.dumps(run)}\n")
+    told, reason = _answer("validate", "--file", str(file), "--trace", "--runs")
+    if told is None:
+        return {"reason": reason}
+    (row,) = told["runs"]
+    return {
+        "reason": row.get("reason", ""),
+        "live_gib": row.get("predicted_allocated_gib"),
+        "reserved_gib": row.get("likely_reserved_gib"),
+        "process_gib": row.get("likely_process_gib"),
+        "tokens_per_s": row.get("predicted_tokens_per_s"),
+    }
+
+
+def _by_command(row: Row, folder: Path) -> Row:
+    """Ask ``brimful estimate``, or what it names instead: an engine, ``brimful simulate``."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(row.get("model_config", {})))
+    flags = [str(config) if flag == "MODEL" else flag for flag in row["flags"]]
+    told, reason = _answer(row["by"], *flags)
+    if told is None and ENGINE in reason:
+        told, reason = _answer(row["by"], *flags, "--engine", "deepspeed")
+    if told is None and SIMULATE in reason:
+        told, reason = _answer("simulate", *flags)
+    return {"reason": reason} if told is None else _read(told)
+
+
+def _answer(*words: str) -> tuple[Row | None, str]:
+    """Run a verb as a person would; return its JSON, or None and what it says instead."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        run_brimful([*words, "--json"])
+    try:
+        return json.loads(out.getvalue()), ""
+    except json.JSONDecodeError:
+        return None, next(iter(err.getvalue().strip().splitlines()), "no answer")
+
+
+def _read(said: Row) -> Row:
+    if "error" in said:
+        return {"reason": str(said["error"])}
+    held = said.get("predicted_reserved") or said.get("reserved") or said
+    devices = said.get("cluster", {}).get("num_devices", 1)
+    speed = said.get("tokens_per_s") or said.get("simulated_tokens_per_s")
+    return {
+        "reason": "",
+        "live_gib": _gib(said, "predicted_peak_allocated_bytes", "simulated_peak_allocated_bytes"),
+        "reserved_gib": _gib(
+            held, "predicted_peak_reserved_bytes", "simulated_peak_reserved_bytes"
+        ),
+        "process_gib": _gib(held, "predicted_process_bytes", "simulated_process_bytes"),
+        "tokens_per_s": speed / devices if speed else None,
+    }
+
+
+def _gib(said: Row, *names: str) -> float | None:
+    found = next((said[name] for name in names if isinstance(said.get(name), int | float)), None)
+    return None if found is None else found / GIB
+
+
+def _beside(figures: Row, said: Row) -> Row:
+    """Put what was said beside what was published, with how far it is off."""
+    beside: Row = {"reason": said["reason"]} if said["reason"] else {}
+    for kind, published in figures.items():
+        value = said.get(kind)
+        error = None if value is None else round(value / published - 1, 4)
+        beside[kind] = {"said": None if value is None else round(value, 4), "error": error}
+    return beside
+
+
+def _count(rows: list[Row], into: str) -> None:
+    for kind in KINDS:
+        asked = [row[into][kind]["error"] for row in rows if kind in row["figures"]]
+        errors = sorted(abs(error) for error in asked if error is not None)
+        print(f"  {kind}: {len(errors)} of {len(asked)}{_spread(errors)}")
+
+
+def _spread(errors: list[float]) -> str:
+    if not errors:
+        return ""
+    tenth = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
+    middle = statistics.median(errors)
+    return f", median {middle:.1%}, ninetieth {tenth:.1%}, worst {errors[-1]:.1%}"
+
+
+if __name__ == "__main__":
+    main()
