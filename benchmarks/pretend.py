@@ -20,7 +20,7 @@ TIMES_FASTER = 20.0
 
 _OURS = """
 import time
-from brimful.cli.flags import asked
+from brimful.cli.resolved import asked
 from brimful.cli.main import parser_of
 from brimful.process.library_output import quiet_libraries
 quiet_libraries()

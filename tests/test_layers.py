@@ -21,6 +21,7 @@ LAYERS = (
     ),
     ("models",),
     (
+        "values.flag",
         "values.job",
         "values.strategy",
         "values.task_words",

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from rows import Case
 
-from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
+from brimful.cli.resolved import asked
 from brimful.models.config import check_model, load_model, read_config
 from brimful.models.spec import ModelSpec
 from brimful.values.job import Job, check_job

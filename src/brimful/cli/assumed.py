@@ -4,7 +4,7 @@ import argparse
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, resolved
 from brimful.show.summary import Fact
 from brimful.units import GIB, Labelled, format_bytes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     """Name what decides most and nobody typed; nothing beside a plan, which says it all."""
-    if flags.is_plan(args.model):
+    if resolved.is_plan(args.model):
         return ()
     from brimful.techniques.optimizers import OPTIMIZERS
 
@@ -132,7 +132,7 @@ def _label_words(args: argparse.Namespace) -> list[str]:
     label = getattr(args, "card_memory", None)
     if not isinstance(label, Labelled):
         return []
-    size, has = f"{label / GIB:g}", format_bytes(flags.card_bytes(args) or 0)
+    size, has = f"{label / GIB:g}", format_bytes(resolved.card_bytes(args) or 0)
     return [f"{size}GB as on a label: {size} GiB, {has} of it for programs (GiB is exact)"]
 
 
@@ -191,7 +191,7 @@ def run_of(
     from brimful.cost.money import cost_of
     from brimful.show.run import run_facts, speed_facts
 
-    is_given = flags.is_plan(args.model) or args.tokens is not None or args.steps is not None
+    is_given = resolved.is_plan(args.model) or args.tokens is not None or args.steps is not None
     cost = cost_of(job, cluster, step_s, prices_from(args))
     return (
         *speed_facts(job, estimate, step_s, device=cluster.device),

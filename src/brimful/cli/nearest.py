@@ -154,7 +154,7 @@ def _kept_length(asked: dict[str, object], args: argparse.Namespace) -> dict[str
         asked: What a refusal names instead.
         args: The flags with all that was changed before.
     """
-    from brimful.cli.flags import model_from
+    from brimful.cli.resolved import model_from
     from brimful.models.resized import is_rotary
 
     if "seq_len" not in asked or not isinstance(args.seq_len, int):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags, for_program, inference, output_paths, programs
+from brimful.cli import flags, for_program, inference, output_paths, parsing, programs, resolved
 from brimful.cli.assumed import assumed_facts
 from brimful.cli.output import inputs_json, show_json, tell
 from brimful.cli.page import add_page
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank",
         metavar="R",
-        type=flags.whole("--rank", least=0),
+        type=parsing.whole("--rank", least=0),
         help="which of many devices (default: one that holds as much as any)",
     )
     parser.add_argument(
@@ -87,7 +87,7 @@ def _phases(text: str) -> tuple[str, ...]:
         return known
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
-        flags.choice("phase", known)(name)
+        parsing.choice("phase", known)(name)
     return names
 
 
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             "writes one, and simulate --from FILE runs it"
         )
     for_program.settle(args)
-    asked = flags.asked(args)
+    asked = resolved.asked(args)
     if for_program.is_other(args):
         return _run_program(args, asked)
     routed = _checked(args, asked)
@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
     return word_code(args, word)
 
 
-def _run_program(args: argparse.Namespace, asked: flags.Asked) -> int:
+def _run_program(args: argparse.Namespace, asked: resolved.Asked) -> int:
     """Simulate what flags say as another program runs it."""
     if args.output is not None:
         raise InputError(f"-o {args.output} does not go with --for; write --json into a file")
@@ -170,7 +170,7 @@ def _run_program(args: argparse.Namespace, asked: flags.Asked) -> int:
     return programs.show_run(args, program_of(args.program, plan), cluster.device.name)
 
 
-def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
+def _checked(args: argparse.Namespace, asked: resolved.Asked) -> "list[Routed]":
     """Refuse what flags alone tell, before anything is loaded; return what is simulated.
 
     Raises:
@@ -194,7 +194,9 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     return _routed(args, asked)
 
 
-def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]") -> "Simulated":
+def _simulated(
+    args: argparse.Namespace, asked: resolved.Asked, routed: "list[Routed]"
+) -> "Simulated":
     from brimful.process.quick_imports import quick_imports
 
     with quick_imports():
@@ -224,7 +226,7 @@ def _simulated(args: argparse.Namespace, asked: flags.Asked, routed: "list[Route
     return simulated._replace(simulation=with_phases(simulated.simulation, phases))
 
 
-def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
+def _routed(args: argparse.Namespace, asked: resolved.Asked) -> "list[Routed]":
     """List which devices are simulated, and how tokens come to their experts.
 
     Raises:
@@ -251,7 +253,7 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     return [(rank, seen[rank]) for rank in ranks]
 
 
-def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
+def _worst_sentence(args: argparse.Namespace, asked: resolved.Asked) -> str:
     """Say what the peak is if every token prefers the simulated device's experts."""
     from brimful.simulate.run import simulate
     from brimful.techniques.parallel.routing import worst
@@ -273,11 +275,11 @@ def _answer(
     from brimful.show.simulate import simulate_summary
     from brimful.show.summary import Fact
 
-    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     routing: tuple[Fact, ...] = ()
     if plan.strategy.ep > 1 and args.routing is None:
         routing = (Fact("routing", _worst_sentence(args, asked)),)
-    is_plan = flags.is_plan(args.model)
+    is_plan = resolved.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
     return Answer(
         simulate_summary(plan, simulation, word, _beside(plan, word)),
@@ -301,7 +303,7 @@ def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
     from brimful.show.beside import beside_facts, spread_facts
     from brimful.show.stages import stage_facts
 
-    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     others = beside(*asked)
     fixes = NO_FIXES if word == "fits" else fixes_of(asked, others)
     return (

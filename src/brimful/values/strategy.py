@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from brimful.techniques.parallel.experts import Spread, check_experts_split
 from brimful.techniques.parallel.stages import Schedule, Split, check_pipeline
 from brimful.techniques.parallel.tensor import check_tensor
 from brimful.text.escaping import Line
+from brimful.values.flag import Flag
 from brimful.values.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job, Precision, Task
 
 Attention = Literal["eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen"]
@@ -71,6 +72,13 @@ UNSHARDED: frozenset[Base] = frozenset({"llm-int8"})
 """Quantised bases whose weights FSDP2 does not see."""
 
 
+def _searched(words: str, metavar: str = "", also: str = "") -> Flag:
+    """Return the flag of what ``plan`` searches for, and of which it takes several."""
+    return Flag(
+        f"{words}; {{default}}", metavar=metavar, also=also, is_searched=True, is_listed=True
+    )
+
+
 class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The switches of a run: ``world = dp_replicate x dp_shard x tp x pp`` devices.
 
@@ -105,27 +113,72 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             them; empty: PyTorch's own.
     """
 
-    micro_batch: int
-    activation_checkpointing: Line
-    loss_chunks: int
-    attention: Attention
-    zero: Zero = 0
-    dp_replicate: int = 1
-    dp_shard: int = 1
-    tp: int = 1
-    ep: int = 1
-    pp: int = 1
-    pp_schedule: Schedule = "1f1b"
-    stages_per_device: int = 1
-    stage_blocks: tuple[int, ...] = ()
-    accumulate: Accumulate = "reduce-each"
-    reference: Reference = "none"
-    engine: Engine = "torch"
-    offload: Line = NO_OFFLOAD
-    optimizer_in_backward: bool = False
-    compile: Compile = "none"
-    fused_kernels: FusedKernels = "none"
-    allocator: Line = ""
+    micro_batch: Annotated[int, _searched("sequences a forward pass")]
+    activation_checkpointing: Annotated[
+        Line, _searched("blocks recomputed", "none|full|full:K|selective", also="--ac")
+    ]
+    loss_chunks: Annotated[int, _searched("pieces of logits and loss")]
+    attention: Annotated[Attention, Flag("{either}; {default}")]
+    zero: Annotated[
+        Zero,
+        _searched("what is sharded: nothing, optimizer, gradients too, parameters too", "0..3"),
+    ] = 0
+    dp_replicate: Annotated[int, _searched("groups that each hold a whole model")] = 1
+    dp_shard: Annotated[int, _searched("devices that share one copy")] = 1
+    tp: Annotated[int, _searched("devices that share every matrix (tensor parallel)")] = 1
+    ep: Annotated[int, _searched("devices that part the experts of each block")] = 1
+    pp: Annotated[
+        int,
+        Flag(
+            "devices in a row, each with some of the blocks (pipeline); {default}", is_listed=True
+        ),
+    ] = 1
+    pp_schedule: Annotated[Schedule, Flag("order of work: {each}; {default}", is_searched=True)] = (
+        "1f1b"
+    )
+    stages_per_device: Annotated[
+        int, Flag("pieces of the model on each; {default}", is_searched=True)
+    ] = 1
+    stage_blocks: Annotated[
+        tuple[int, ...], Flag("blocks of each stage; {default}", metavar="N,N,...")
+    ] = ()
+    accumulate: Annotated[
+        Accumulate, Flag("gradients between micro-batches: {either}; {default}")
+    ] = "reduce-each"
+    reference: Annotated[
+        Reference,
+        Flag("what --task dpo compares with: {each}; {default}", left_out=("none",)),
+    ] = "none"
+    engine: Annotated[Engine, Flag("{either}; {default}; deepspeed is not searched")] = "torch"
+    offload: Annotated[
+        Line,
+        Flag(
+            "kept on the host: optimizer, parameters:K (which takes the optimizer along), "
+            "activations:K, of the first K blocks, or several with commas; {default}",
+            metavar="WHAT",
+        ),
+    ] = NO_OFFLOAD
+    optimizer_in_backward: Annotated[
+        bool, Flag("update each parameter as soon as its gradient is whole; needs --clip 0")
+    ] = False
+    compile: Annotated[
+        Compile, Flag("{either}; {default}; blocks: torch.compile of each block; not searched")
+    ] = "none"
+    fused_kernels: Annotated[
+        FusedKernels,
+        Flag(
+            "{either}; {default}; liger: norms, activations, rotary positions and loss by Liger",
+            is_searched=True,
+        ),
+    ] = "none"
+    allocator: Annotated[
+        Line,
+        Flag(
+            "of PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True; {default}",
+            metavar="SETTINGS",
+            is_searched=True,
+        ),
+    ] = ""
 
 
 def gathers(strategy: Strategy) -> bool:
