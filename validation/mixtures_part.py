@@ -18,8 +18,9 @@ from brimful.search.solve import solve
 from brimful.search.space import Pins
 from brimful.simulate.run import simulate
 from brimful.techniques.parallel.routing import BALANCED, Routing, worst
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job, plain_job
-from brimful.values.strategy import Strategy, check_strategy, stage_rank
+from brimful.values.strategy import Strategy, stage_rank
 
 NUM_QUICK_LAYOUTS = 1
 

@@ -19,7 +19,7 @@ from brimful.search.solve import solve, tabulate
 from brimful.search.space import CHUNKS, Pins, grids, needs
 from brimful.search.table import TIE
 from brimful.techniques.parallel.stages import Split, blocks_of_stages, stages_of_device
-from brimful.values.strategy import check_strategy
+from brimful.techniques.runnable import check_strategy
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 NUM_SPACES = 200

@@ -17,7 +17,8 @@ from brimful.search.space import Pins
 from brimful.simulate import run, unrolled
 from brimful.simulate.search import solve_by_simulation
 from brimful.techniques.parallel.tensor import CUT_DECODERS
-from brimful.values.strategy import check_strategy, world_size
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import world_size
 from other_decoders import EAGER_ONLY, make_decoder, make_decoder_job
 from samples import make_cluster, make_job, make_model, make_strategy
 

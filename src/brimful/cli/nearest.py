@@ -17,10 +17,10 @@ from brimful.errors import (
     UnknownMemoryError,
     UnsupportedError,
 )
+from brimful.techniques.runnable import NUM_DEVICES
 from brimful.text.escaping import one_line
 from brimful.text.terminal import forget_notes, note, say
 from brimful.units import GIB, Labelled
-from brimful.values.strategy import NUM_DEVICES
 
 OF_JOBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
 VERBS = OF_JOBS | {"pretend"}

@@ -12,8 +12,9 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.probe import check_present
 from brimful.show.summary import Fact
 from brimful.show.terminal import fact_lines
+from brimful.techniques.runnable import check_examined
 from brimful.text.escaping import json_text
-from brimful.values.strategy import check_examined, world_size
+from brimful.values.strategy import world_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

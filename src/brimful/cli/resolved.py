@@ -34,6 +34,7 @@ from brimful.techniques.kernel_support import check_precision
 from brimful.techniques.parallel.stages import ONE_STAGE
 from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
 from brimful.techniques.quantization import Quantization, Scheme, default_group
+from brimful.techniques.runnable import check_strategy, placed
 from brimful.units import Labelled
 from brimful.values.job import (
     PACKINGS,
@@ -57,10 +58,8 @@ from brimful.values.strategy import (
     Attention,
     Strategy,
     Zero,
-    check_strategy,
     default_accumulate,
     default_reference,
-    placed,
 )
 
 PLAN_SUFFIXES = (".yaml", ".yml")

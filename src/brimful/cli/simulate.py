@@ -12,9 +12,10 @@ from brimful.cli.output import inputs_json, show_json, tell
 from brimful.cli.page import add_page
 from brimful.cli.proof import add_accept_tight, word_code, word_of
 from brimful.errors import InputError, UnsupportedError
+from brimful.techniques.runnable import check_simulated
 from brimful.text.escaping import json_text
 from brimful.values.results import EVAL, RESUME, SAVE
-from brimful.values.strategy import check_simulated, world_size
+from brimful.values.strategy import world_size
 from brimful.values.unknown_memory import named_statement
 
 if TYPE_CHECKING:

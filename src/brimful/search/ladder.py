@@ -18,12 +18,12 @@ from brimful.search.space import Pins, cuts_loss
 from brimful.search.table import Objective
 from brimful.techniques.exact import Field, exactness
 from brimful.techniques.offload import Away, away_of, spell_offload
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.strategy import (
     Recompute,
     Strategy,
     Zero,
-    check_strategy,
     data_parallel,
     is_selective,
     num_checkpointed,

@@ -21,9 +21,10 @@ from brimful.search.solve import Solution, solve
 from brimful.search.space import Pins, pinned_strategy
 from brimful.search.table import Objective
 from brimful.techniques.offload import OPTIMIZER, PARAMETERS
+from brimful.techniques.runnable import check_strategy, placed
 from brimful.values.job import Job
 from brimful.values.plan import HostMemory
-from brimful.values.strategy import Attention, check_strategy, placed
+from brimful.values.strategy import Attention
 
 AWAY = (OPTIMIZER, PARAMETERS)
 """What is offloaded, the least first."""

@@ -47,13 +47,13 @@ from brimful.search.space import (
 )
 from brimful.search.table import TIE, Objective
 from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.strategy import (
     Attention,
     Recompute,
     Strategy,
     Zero,
-    check_strategy,
     num_checkpointed,
     num_micro_batches,
     spell_checkpointing,

@@ -30,6 +30,7 @@ from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.offload import Away, Devices, away_of, check_offload
 from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
 from brimful.techniques.parallel.tensor import check_tensor
+from brimful.techniques.runnable import check_spread, check_strategy, placed
 from brimful.values.job import Job, Task
 from brimful.values.strategy import (
     Accumulate,
@@ -39,12 +40,9 @@ from brimful.values.strategy import (
     Reference,
     Strategy,
     Zero,
-    check_spread,
-    check_strategy,
     data_parallel,
     default_accumulate,
     num_checkpointed,
-    placed,
     recompute_of,
 )
 

@@ -14,9 +14,10 @@ from brimful.hardware.cluster import Cluster, spelled
 from brimful.search.space import cuts_loss
 from brimful.search.ways_out import cards_for, with_gpu
 from brimful.simulate.run import simulate
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.results import Reserved
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 CHUNKS = 16
 

@@ -60,15 +60,10 @@ from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.techniques.kernel_support import Place, check_attention, check_fused, check_precision
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.routing import BALANCED, Replay, Routing
+from brimful.techniques.runnable import check_simulated
 from brimful.values.job import Job, Precision
 from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
-from brimful.values.strategy import (
-    Strategy,
-    check_simulated,
-    gathers_alone,
-    num_micro_batches,
-    world_size,
-)
+from brimful.values.strategy import Strategy, gathers_alone, num_micro_batches, world_size
 
 NUM_STEPS = 2
 """In the first step kernels and buckets are made ready; every later one is like the second."""

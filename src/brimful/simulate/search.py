@@ -28,14 +28,10 @@ from brimful.search.space import Pins, cuts_loss, fused_of, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.plan import PLAN_SCHEMA, Plan
-from brimful.values.strategy import (
-    Attention,
-    Strategy,
-    check_strategy,
-    spell_checkpointing,
-)
+from brimful.values.strategy import Attention, Strategy, spell_checkpointing
 
 MAX_SIMULATIONS = 24
 """Half a minute on two free cores. What was not simulated by then is left out, and the output says

@@ -22,11 +22,12 @@ from brimful.build.switch import HEARD, FixedCapacityMLP
 from brimful.errors import BrimfulError
 from brimful.models.architectures import MIXTURES
 from brimful.models.config import experts_of
+from brimful.techniques.runnable import check_strategy
 from brimful.train.expert_load import Trouble, alarm_of, loads_of
 from brimful.train.world import is_spread, of_all
 from brimful.values.job import Job, check_job
 from brimful.values.run_files import ExpertRow
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 WINDOW = 10
 """Steps that are counted together; ten times as many after the first ``MANY`` steps: the rows of a
