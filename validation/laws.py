@@ -17,8 +17,8 @@ from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import layout_of, read_config
 from brimful.models.layout import all_parameters
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.techniques.runnable import check_strategy, placed
 from brimful.values.job import Adapter, Job, check_job, plain_job
 from brimful.values.plan import Estimate

@@ -15,8 +15,8 @@ from rehearsal_rows import Place, Published, RehearsalRow, Rehearsed
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.simulate.run import simulate
 from brimful.techniques.parallel.stages import blocks_of_stages, stages_of_device
 from brimful.techniques.runnable import check_strategy

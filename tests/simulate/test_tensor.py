@@ -13,7 +13,7 @@ from brimful.build.parallel.tensor import styles_of
 from brimful.cost.estimate import estimate, estimate_or_none
 from brimful.errors import UnsupportedError
 from brimful.search.budget import Budget
-from brimful.search.space import Pins
+from brimful.search.pins import Pins
 from brimful.simulate import run, unrolled
 from brimful.simulate.search import solve_by_simulation
 from brimful.techniques.parallel.tensor import CUT_DECODERS

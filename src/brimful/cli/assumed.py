@@ -117,7 +117,7 @@ def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
 def _packed_words(job: "Job", num_bytes: int) -> str:
     """Say what all would be by a loader that packs experts, and which GPU has room for that."""
     from brimful.cost.estimate import allocatable_bytes
-    from brimful.search.ways_out import cards_for
+    from brimful.search.larger_clusters import cards_for
 
     words = f"{format_bytes(num_bytes)} at least in all, by a loader that packs experts (Unsloth's)"
     room = ((card, allocatable_bytes(card) - num_bytes) for card in cards_for(job))

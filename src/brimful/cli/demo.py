@@ -138,8 +138,8 @@ def _job(precision: Precision, num_steps: int) -> Job:
 def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     from brimful.cost.estimate import estimate
     from brimful.models.config import parameter_count
+    from brimful.search.pins import Pins
     from brimful.search.solve import solve
-    from brimful.search.space import Pins
     from brimful.show.plan import plan_summary
     from brimful.show.run import speed_facts
     from brimful.values.strategy import Strategy

@@ -190,7 +190,7 @@ def _refusal(args: argparse.Namespace) -> str:
 
 def _asking(args: argparse.Namespace) -> "Asking":
     from brimful.export.told import Asking
-    from brimful.search.space import Pins, pinned_strategy
+    from brimful.search.pins import Pins, pinned_strategy
 
     job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     attention = usual.attention_from(args, job, cluster.device)

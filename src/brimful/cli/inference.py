@@ -332,7 +332,7 @@ def _format_from(args: argparse.Namespace, model: "ModelSpec") -> WeightsFormat:
 
 def _format_named(args: argparse.Namespace) -> str:
     """Return the format that the model's name says; else the default."""
-    from brimful.models.names import format_named
+    from brimful.models.name_parts import format_named
 
     named, words = format_named(args.model)
     if not named:

@@ -359,7 +359,7 @@ def roomier(job: "Job", least: Least, spread: Spread) -> "Iterator[Fact]":
         spread: How evenly it is spread.
     """
     from brimful.cost.estimate import allocatable_bytes
-    from brimful.search.ways_out import cards_for
+    from brimful.search.larger_clusters import cards_for
     from brimful.show.summary import Fact
 
     held, num = least_on_device(least, spread).total, spread.num_devices

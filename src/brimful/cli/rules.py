@@ -128,8 +128,9 @@ def _planned(
     """Plan as ``brimful plan`` does, on every device that was given; or say why no formula can."""
     from brimful.cli.least import spread_at_best, tell_least
     from brimful.cli.on_demand import traced_or_untold
+    from brimful.search.pins import Pins, pinned_strategy
     from brimful.search.solve import solve
-    from brimful.search.space import Pins, needs, pinned_strategy
+    from brimful.search.space import needs
     from brimful.values.strategy import default_reference
 
     pins = Pins(args.micro_batch, None, None, reference=default_reference(job))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from brimful.cost.own_programs import Need
     from brimful.hardware.cluster import Cluster
     from brimful.search.budget import Budget
+    from brimful.search.pins import Pins
     from brimful.search.solve import Solution
-    from brimful.search.space import Pins
     from brimful.simulate.search import SearchState
     from brimful.values.job import Job
     from brimful.values.strategy import Attention
@@ -404,7 +404,7 @@ def no_at_once(args: argparse.Namespace) -> int | None:
 
 def _plainest(args: argparse.Namespace) -> resolved.Asked:
     """Return the plainest strategy that has what the flags fix."""
-    from brimful.search.space import pinned_strategy
+    from brimful.search.pins import pinned_strategy
 
     job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     pins, attention = pins_from(args)[0], usual.attention_from(args, job, cluster.device)
@@ -413,7 +413,8 @@ def _plainest(args: argparse.Namespace) -> resolved.Asked:
 
 def pins_from(args: argparse.Namespace) -> "list[Pins]":
     """Return what is fixed: one value of each flag, or every combination of lists."""
-    from brimful.search.space import Pins, possible
+    from brimful.search.pins import Pins
+    from brimful.search.space import possible
     from brimful.values.strategy import default_reference
 
     job = resolved.job_from(args)

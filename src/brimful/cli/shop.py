@@ -259,7 +259,8 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "
     from brimful.cli.shop_least import tell_shop_least
     from brimful.cost.programs import kernels_of
     from brimful.hardware.gpus import load_cluster
-    from brimful.search.space import Pins, needs, pinned_strategy
+    from brimful.search.pins import Pins, pinned_strategy
+    from brimful.search.space import needs
 
     clusters = [load_cluster(name, memory_limit_bytes=None) for name in kinds]
     if _may_attend_otherwise(args):
@@ -283,7 +284,8 @@ def _trace_others(args: argparse.Namespace, job: "Job", clusters: "Sequence[Clus
     """Trace what attends without scores on kinds of GPU where the usual kernel writes them out."""
     from brimful.cli.on_demand import traced_or_untold
     from brimful.search.attending import beside_usual
-    from brimful.search.space import Pins, needs, pinned_strategy
+    from brimful.search.pins import Pins, pinned_strategy
+    from brimful.search.space import needs
 
     usually = usual.attention_from(args, job, None)
     for one in clusters:

@@ -232,7 +232,7 @@ def _planned(args: argparse.Namespace) -> _Planned:
 
 def _as_asked(args: argparse.Namespace) -> "Plan":
     """Plan what the flags say: another engine, a pipeline, parted experts are not searched."""
-    from brimful.search.space import Pins
+    from brimful.search.pins import Pins
     from brimful.values.plan import PLAN_SCHEMA, Plan
 
     what = f"--ep {args.ep}" if args.pp in (None, 1) else f"--pp {args.pp}"

@@ -27,7 +27,7 @@ from brimful.cost.preference import copied_as_moved
 from brimful.cost.profiles import Profile
 from brimful.cost.sent_activations import sent_activations
 from brimful.cost.speed import speed_of, step_flops
-from brimful.cost.stage_memory import fullest
+from brimful.cost.stage_peaks import fullest
 from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import Row, step_of_row
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes

@@ -29,8 +29,8 @@ from brimful.rules.subject import (
     seconds,
 )
 from brimful.search.ledger import LedgerRow, ledger
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.units import format_seconds
 from brimful.values.job import Job
 

@@ -17,8 +17,8 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import has_one_memory
 from brimful.search.holding import Held, hold
+from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.solve import Solution, solve
-from brimful.search.space import Pins, pinned_strategy
 from brimful.search.table import Objective
 from brimful.techniques.offload import OPTIMIZER, PARAMETERS
 from brimful.techniques.runnable import check_strategy, placed

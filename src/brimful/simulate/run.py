@@ -250,10 +250,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         UnlikeBlocksError: Blocks that should be alike are not; trace without stand-ins.
     """
     place = Place(imitate, capability)
-    check_precision(job, place)
-    check_attention(job, strategy.attention, place)
-    check_fused(strategy, place)
-    check_simulated(strategy)
+    _check(job, strategy, place)
     device.register()
     start = time.perf_counter()
     skeleton = build_skeleton(job, strategy)
@@ -277,14 +274,10 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         if OPTIMIZERS[job.optimizer].compiled:
             program.optimizer.imitate(imitate)
         _name(tape, program)
-        if repeats:
-            repeat_blocks(tape, blocks_of(program))
-        if stands_in and may_stand_in(job, strategy):
-            stand_in(tape, series_of(program))
+        _abbreviate(tape, program, repeats=repeats, stands_in=stands_in)
         skipper = _skipper(tape, program, chosen)
         with guard.errors_come_through(), offload_host.listening(_keeping(tape)):
-            blank = _without_values(sample)
-            _take_steps(tape, program, blank, num_steps, skipper)
+            _take_steps(tape, program, blank := _without_values(sample), num_steps, skipper)
             for continuation in then:
                 continuation(tape, program, blank)
     recording = tape.finish()
@@ -297,6 +290,22 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         unknown_ops=frozenset(tape.unknown_ops),
         bounded=tape.bounded,
     )
+
+
+def _check(job: Job, strategy: Strategy, place: Place) -> None:
+    """Refuse what the kernels that are imitated cannot run."""
+    check_precision(job, place)
+    check_attention(job, strategy.attention, place)
+    check_fused(strategy, place)
+    check_simulated(strategy)
+
+
+def _abbreviate(tape: Tape, program: Program, *, repeats: bool, stands_in: bool) -> None:
+    """Run blocks once that do the same again, and few in the place of many, where they may."""
+    if repeats:
+        repeat_blocks(tape, blocks_of(program))
+    if stands_in and may_stand_in(program.job, program.strategy):
+        stand_in(tape, series_of(program))
 
 
 @contextmanager

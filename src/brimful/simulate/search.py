@@ -22,9 +22,10 @@ from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.budget import Budget
 from brimful.search.explain import record
+from brimful.search.pins import Pins, fused_of
 from brimful.search.record import INTERRUPTED, Untried
 from brimful.search.solve import Solution
-from brimful.search.space import Pins, cuts_loss, fused_of, plainest_strategy
+from brimful.search.space import cuts_loss, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt

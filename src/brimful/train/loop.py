@@ -181,13 +181,7 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
     for row in () if resumed is None else resumed.damaged:
         observer.on_message(describe_event(row))
     device = own_device(plan.cluster.device.kernels)
-    observer.on_stage("reading the data")
-    before = told_by_first(strategies_of(rows_of(settings.out)) if is_first() else ())
-    data = first_alone(partial(prepare_data, plan, settings, before=before))
-    observer.on_message(describe_data(data.summary, plan.job))
-    with together():
-        if resumed is not None:
-            check_same_data(resumed, data.data_hash)
+    data = _read_data(plan, settings, resumed, observer)
     reset_peak(device)
     known_peak = told_by_first(measured_before(settings.out / MEASUREMENT_FILE))
     is_metered = resumed is None or known_peak is None
@@ -236,6 +230,20 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
         )
         run, last_step, is_asked = _run_steps(run, position)
     return finish(run, last_step, is_asked=is_asked)
+
+
+def _read_data(
+    plan: Plan, settings: RunSettings, resumed: Resumed | None, observer: Observer
+) -> RunData:
+    """Read what is trained on, in the first process; a run that goes on has what it began with."""
+    observer.on_stage("reading the data")
+    before = told_by_first(strategies_of(rows_of(settings.out)) if is_first() else ())
+    data = first_alone(partial(prepare_data, plan, settings, before=before))
+    observer.on_message(describe_data(data.summary, plan.job))
+    with together():
+        if resumed is not None:
+            check_same_data(resumed, data.data_hash)
+    return data
 
 
 def _opened(plan: Plan, settings: RunSettings) -> Resumed | None:

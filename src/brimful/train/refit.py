@@ -9,8 +9,8 @@ import msgspec
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.techniques.runnable import check_strategy
 from brimful.values.plan import Plan
 from brimful.values.strategy import Strategy, world_size

@@ -20,6 +20,7 @@ from brimful.hardware.cluster import Cluster, spelled
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.links import assumed_network
+from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.shop.bound import least_of_all
 from brimful.search.shop.cell import Found
 from brimful.search.shop.choose import Point, between, last_within, point_of, taken
@@ -38,7 +39,6 @@ from brimful.search.shop.looks import (
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.smallest import one_node, smallest
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Limits, Market, Option, Request
-from brimful.search.space import Pins, pinned_strategy
 from brimful.units import format_bytes
 from brimful.values.job import Job
 from brimful.values.plan import Band
