@@ -282,11 +282,10 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
                 continuation(tape, program, blank)
     recording = tape.finish()
     recording = recording if skipper is None else fill(recording, skipper.calls)
-    seconds = time.perf_counter() - start
     return Traced(
         recording=recording,
         host=tape.finish("cpu"),
-        simulate_s=seconds,
+        simulate_s=time.perf_counter() - start,
         unknown_ops=frozenset(tape.unknown_ops),
         bounded=tape.bounded,
     )

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,14 +50,13 @@ from brimful.train.metrics import (
     write_data_summary,
 )
 from brimful.train.observers import Observer, Observers, describe_stop
-from brimful.train.opening import describe_compiled, describe_data, describe_trained
+from brimful.train.opening import describe_compiled, describe_trained
 from brimful.train.precomputed import check_askable
 from brimful.train.result import TrainResult, describe_result
 from brimful.train.rotation import Kept
-from brimful.train.run_data import RunData, asked, prepare_data
+from brimful.train.run_data import RunData, asked, prepare_data, read_data
 from brimful.train.run_folder import (
     Resumed,
-    check_same_data,
     open_run_folder,
     require_device,
     write_settings,
@@ -78,7 +76,6 @@ from brimful.train.takeover import (
     may_stay,
     ran_out,
     release,
-    rows_of,
     shortage_of,
     strategies_of,
     taken_over,
@@ -88,7 +85,6 @@ from brimful.train.utilization import utilization_of
 from brimful.train.whereabouts import Whereabouts
 from brimful.train.world import (
     any_says,
-    first_alone,
     is_first,
     note_step,
     own_device,
@@ -181,7 +177,7 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
     for row in () if resumed is None else resumed.damaged:
         observer.on_message(describe_event(row))
     device = own_device(plan.cluster.device.kernels)
-    data = _read_data(plan, settings, resumed, observer)
+    data = read_data(plan, settings, resumed, observer)
     reset_peak(device)
     known_peak = told_by_first(measured_before(settings.out / MEASUREMENT_FILE))
     is_metered = resumed is None or known_peak is None
@@ -230,20 +226,6 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
         )
         run, last_step, is_asked = _run_steps(run, position)
     return finish(run, last_step, is_asked=is_asked)
-
-
-def _read_data(
-    plan: Plan, settings: RunSettings, resumed: Resumed | None, observer: Observer
-) -> RunData:
-    """Read what is trained on, in the first process; a run that goes on has what it began with."""
-    observer.on_stage("reading the data")
-    before = told_by_first(strategies_of(rows_of(settings.out)) if is_first() else ())
-    data = first_alone(partial(prepare_data, plan, settings, before=before))
-    observer.on_message(describe_data(data.summary, plan.job))
-    with together():
-        if resumed is not None:
-            check_same_data(resumed, data.data_hash)
-    return data
 
 
 def _opened(plan: Plan, settings: RunSettings) -> Resumed | None:
