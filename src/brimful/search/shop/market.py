@@ -39,7 +39,6 @@ from brimful.search.shop.looks import (
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.smallest import one_node, smallest
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Limits, Market, Option, Request
-from brimful.units import format_bytes
 from brimful.values.job import Job
 from brimful.values.plan import Band
 
@@ -295,10 +294,3 @@ def option_of(
 
 def _around(value: float, half_width: float) -> Band:
     return Band(low=value * (1 - half_width), high=value * (1 + half_width))
-
-
-def short_words(alone: Alone) -> str:
-    """Say by how much one GPU of a kind is too small; empty where it is not, or that is unknown."""
-    if alone.fits or alone.predicted_peak_bytes is None:
-        return ""
-    return f"short by {format_bytes(alone.predicted_peak_bytes - alone.usable_bytes)}"
