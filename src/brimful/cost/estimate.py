@@ -66,7 +66,7 @@ def estimate(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate:
         predicted_peak_reserved_bytes=_reserved(peak, device, strategy),
         predicted_process_bytes=_process(peak, device, strategy),
         predicted_step_s=seconds.total_s if seconds else None,
-        predicted_step_band_s=_around(seconds.total_s, assumed.time_band) if seconds else None,
+        predicted_step_band_s=around(seconds.total_s, assumed.time_band) if seconds else None,
         predicted_step_time=seconds,
         step_flops=flops,
         usable_bytes=tensor_limit_bytes(cluster),
@@ -219,5 +219,6 @@ def _process(peak: int, device: Device, strategy: Strategy) -> Band | None:
     )
 
 
-def _around(value: float, half_width: float) -> Band:
+def around(value: float, half_width: float) -> Band:
+    """Return what is as far below a value as above it, in parts of it."""
     return Band(low=value * (1 - half_width), high=value * (1 + half_width))

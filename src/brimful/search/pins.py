@@ -96,7 +96,8 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         ep=pins.ep or 1,
         pp=pins.pp or 1,
         pp_schedule=pins.pp_schedule or "1f1b",
-        stages_per_device=pins.stages_per_device or _stages_of(pins.pp_schedule),
+        stages_per_device=pins.stages_per_device
+        or (1 if pins.pp_schedule is None or pins.pp_schedule in ONE_STAGE else 2),
         reference=pins.reference or "none",
         offload=pins.offload or NO_OFFLOAD,
         optimizer_in_backward=bool(pins.optimizer_in_backward),
@@ -105,10 +106,6 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         allocator=pins.allocator or "",
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
     )
-
-
-def _stages_of(schedule: Schedule | None) -> int:
-    return 1 if schedule is None or schedule in ONE_STAGE else 2
 
 
 class _Degrees(TypedDict):

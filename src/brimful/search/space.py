@@ -189,7 +189,7 @@ def recomputes_of(pins: Pins) -> tuple[Recompute, ...]:
 def _chunks_needed(job: Job, pins: Pins, num_devices: int) -> Iterator[int]:
     """Yield the numbers of chunks of the loss that a search asks for."""
     if fused_head(job, fused_of(pins)) is None:
-        yield from (1,) if _chunks(job, pins) == (1,) else CHUNKS
+        yield from (1,) if chunks_of(job, pins) == (1,) else CHUNKS
         return
     sizes = micro_batches(job, pins) if num_devices == 1 else micro_batches(job, Pins())
     yield from {_real_chunks(job, pins, size, 1) for size in sizes}
@@ -273,7 +273,7 @@ def _alike(
     alike: dict[tuple[int, int, bool], dict[Spread, list[tuple[int, int]]]] = {}
     for spread in spreads:
         share = job.global_batch // spread.num_groups
-        batches = product(micro_batches(job, pins, spread.num_groups), _chunks(job, pins))
+        batches = product(micro_batches(job, pins, spread.num_groups), chunks_of(job, pins))
         for micro_batch, chunks in batches:
             tokens = micro_batch * job.rows_per_sample * job.seq_len
             if tokens % chunks and pins.loss_chunks is None:
@@ -330,7 +330,8 @@ def plainest_strategy(
     return made(first_that_runs(stages, refusal)[0])
 
 
-def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:
+def chunks_of(job: Job, pins: Pins) -> tuple[int, ...]:
+    """List in how many chunks the loss may be cut; the pinned number alone."""
     if pins.loss_chunks is not None:
         return (pins.loss_chunks,)
     return CHUNKS if cuts_loss(job, fused_of(pins)) else CHUNKS[:1]

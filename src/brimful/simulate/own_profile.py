@@ -87,7 +87,7 @@ def with_variants(
     for body, chunks in wanted.items():
         missing = [n for n in sorted(chunks) if variant_key(body, num_chunks=n) not in variants]
         if missing:
-            before = None if not variants else not _differs_for_one(variants)
+            before = None if not variants else not any(name.startswith(OF_ONE) for name in variants)
             try:
                 traced = _Traced(own, body, tables, formulas)
                 variants.update(_unrolled_or_whole(traced, missing, fits_one=before))
@@ -163,10 +163,6 @@ def _stack(own: OwnProgram, body: Body) -> _Stack:
         return _Stack(tuple(each.place for each in shown), *sums)
     places = shown_by(kinds) if len(set(kinds)) > 1 else (0, min(1, last), last)
     return _Stack(places * (1 + (body == "mixed")), len(places) * (body != "plain"))
-
-
-def _differs_for_one(variants: Mapping[str, Variant]) -> bool:
-    return any(name.startswith(OF_ONE) for name in variants)
 
 
 class _Traced(NamedTuple):

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from brimful.cost.assumptions import assumptions_for
-from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.estimate import around, tensor_limit_bytes
 from brimful.cost.formula import check_formula, told_short
 from brimful.cost.money import HOUR_S, PUE, energy_kwh
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
@@ -40,7 +40,6 @@ from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.smallest import one_node, smallest
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Limits, Market, Option, Request
 from brimful.values.job import Job
-from brimful.values.plan import Band
 
 
 def counts(max_gpus: int) -> tuple[int, ...]:
@@ -283,14 +282,10 @@ def option_of(
         usable_bytes=tensor_limit_bytes(cluster),
         predicted_step_s=best.step_s,
         predicted_days=whole_s / DAY_S,
-        predicted_days_band=_around(whole_s / DAY_S, band),
+        predicted_days_band=around(whole_s / DAY_S, band),
         tokens_per_s=job.tokens_per_step / best.step_s,
         usd_per_gpu_hour=price,
         predicted_usd=usd,
-        predicted_usd_band=None if usd is None else _around(usd, band),
+        predicted_usd_band=None if usd is None else around(usd, band),
         predicted_energy_kwh=kwh,
     )
-
-
-def _around(value: float, half_width: float) -> Band:
-    return Band(low=value * (1 - half_width), high=value * (1 + half_width))
