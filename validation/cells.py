@@ -23,16 +23,7 @@ from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.runnable import check_strategy
-from brimful.values.job import (
-    SCALED,
-    Adapter,
-    Base,
-    Job,
-    LossScale,
-    Method,
-    Precision,
-    plain_job,
-)
+from brimful.values.job import SCALED, Adapter, Base, Job, LossScale, Method, Precision, plain_job
 from brimful.values.strategy import Attention, Strategy, Zero, data_parallel
 
 Cell = dict[str, str]

@@ -3,13 +3,7 @@ import torch
 from tests.models.meta import SMALL
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from brimful.cost.kv_cache import (
-    CACHED,
-    cache_layers,
-    grown_bytes,
-    prefilled_bytes,
-    windows,
-)
+from brimful.cost.kv_cache import CACHED, cache_layers, grown_bytes, prefilled_bytes, windows
 from brimful.errors import UnsupportedError
 from brimful.models.config import load_model, read_config
 

@@ -11,13 +11,7 @@ from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.hub import fetch_file
 from brimful.models.name_parts import format_named
-from brimful.models.names import (
-    find,
-    nearest_by_name,
-    suggestions,
-    unlike,
-    without_qualifiers,
-)
+from brimful.models.names import find, nearest_by_name, suggestions, unlike, without_qualifiers
 from brimful.models.registry import registry
 
 SAME = {

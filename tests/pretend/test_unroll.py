@@ -6,13 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from tests import samples
-from tests.pretend.deep_models import FAMILIES, make_config, make_model, trace
+from tests.pretend.deep_models import FAMILIES, make_config, trace
 
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import replay
 from brimful.pretend.blocks import NotPeriodicError, Pattern
-from brimful.pretend.depth import check_reduced, find_depth, reduced
-from brimful.pretend.unroll import unroll_blocks
+from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
 from brimful.simulate import run as simulation
 
 pytestmark = pytest.mark.torch
@@ -92,19 +91,16 @@ def assert_same(unrolled, full):
 def unrolled_and_full(family, *, num_units, **how):
     period = PERIODS.get(family, 1)
     num_blocks = PREFIXES.get(family, 0) + num_units * period
-    config = make_config(family, num_blocks)
-    model = make_model(config)
-    depth = find_depth(model, config)
-    assert (depth.pattern.num_prefix, depth.pattern.period) == (PREFIXES.get(family, 0), period)
-    deep, shallow = (reduced(config, n) for n in (depth.num_traced, depth.num_few))
-    check_reduced(make_model(deep), deep, deep=model, deep_config=config)
+    stack = "bert.encoder.layer" if family == "bert" else "model.layers"
+    pattern = Pattern(stack=stack, num_prefix=PREFIXES.get(family, 0), period=period)
+    deep, shallow = (pattern.num_prefix + rounds * period for rounds in (MIN_UNITS, 1))
     unrolled = unroll_blocks(
-        trace(deep, **how),
-        shallow=trace(shallow, **how),
-        pattern=depth.pattern,
+        trace(make_config(family, deep), **how),
+        shallow=trace(make_config(family, shallow), **how),
+        pattern=pattern,
         num_blocks=num_blocks,
     )
-    return unrolled, trace(config, **how)
+    return unrolled, trace(make_config(family, num_blocks), **how)
 
 
 WAYS = {

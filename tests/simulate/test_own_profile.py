@@ -9,13 +9,7 @@ from brimful.cost.own_programs import chosen_program, needs_of
 from brimful.cost.profiles import Term, load_profile
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
-from brimful.models.config import (
-    default_task,
-    for_task,
-    layout_of,
-    parameter_count,
-    read_config,
-)
+from brimful.models.config import default_task, for_task, layout_of, parameter_count, read_config
 from pairs import PREFERENCE
 from samples import make_adapter, make_cluster, make_job, make_strategy
 

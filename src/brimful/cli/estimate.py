@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli import flags, inference, programs, resolved
 from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
-from brimful.cli.output import (
-    DOES_NOT_FIT,
-    FITS,
-    estimate_json,
-    host_may_fit,
-    show_json,
-    tell,
-)
+from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, host_may_fit, show_json, tell
 from brimful.cli.page import add_page
 from brimful.show.summary import Fact
 from brimful.text.terminal import say

@@ -79,12 +79,7 @@ def is_asked(args: argparse.Namespace) -> bool:
 def run_estimate(args: argparse.Namespace) -> int:
     """Predict and print."""
     from brimful.cost.decoding import decoding_of
-    from brimful.cost.inference import (
-        estimate_inference,
-        limits,
-        other_formats,
-        why_not_simulated,
-    )
+    from brimful.cost.inference import estimate_inference, limits, other_formats, why_not_simulated
     from brimful.show.inference import Beside, fits_beside, inference_summary
 
     job, cluster = asked(args)

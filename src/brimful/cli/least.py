@@ -13,13 +13,7 @@ from brimful.cli import defaults, resolved
 from brimful.cli.output import DOES_NOT_FIT, show_facts, show_summary
 from brimful.cli.usual import attention_from
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.least import (
-    Least,
-    Spread,
-    least_bytes,
-    least_flops_per_token,
-    least_on_device,
-)
+from brimful.cost.least import Least, Spread, least_bytes, least_flops_per_token, least_on_device
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import matrix_rate
 from brimful.hardware.datasheets import has_one_memory

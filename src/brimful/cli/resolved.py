@@ -9,14 +9,7 @@ import msgspec
 
 from brimful.cli import defaults, usual
 from brimful.cli.elsewhere import refuse_elsewhere
-from brimful.cli.flags import (
-    ADAPTER,
-    INFERENCE,
-    JOB,
-    LOSS_SCALE,
-    QUANTIZATION,
-    STRATEGY,
-)
+from brimful.cli.flags import ADAPTER, INFERENCE, JOB, LOSS_SCALE, QUANTIZATION, STRATEGY
 from brimful.cli.flags import PREFERENCE as OF_PREFERENCE
 from brimful.cli.parsing import choice, note_once
 from brimful.errors import InputError
@@ -54,13 +47,7 @@ from brimful.values.job import (
     check_job,
 )
 from brimful.values.plan import read_plan
-from brimful.values.strategy import (
-    Attention,
-    Strategy,
-    Zero,
-    default_accumulate,
-    default_reference,
-)
+from brimful.values.strategy import Attention, Strategy, Zero, default_accumulate, default_reference
 
 PLAN_SUFFIXES = (".yaml", ".yml")
 """By these a plan is told from a model's config.json."""

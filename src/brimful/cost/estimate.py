@@ -14,13 +14,7 @@ from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import Family, family_micro_batches, family_of
 from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.host import host_memory
-from brimful.cost.memory import (
-    StepMemory,
-    items_at_peak,
-    phase_peaks,
-    profile_for,
-    step_memory,
-)
+from brimful.cost.memory import StepMemory, items_at_peak, phase_peaks, profile_for, step_memory
 from brimful.cost.on_host import copied_of
 from brimful.cost.outside import num_groups, parts_outside, room_of
 from brimful.cost.preference import copied_as_moved

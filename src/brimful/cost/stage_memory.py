@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 from brimful.cost.additions import NUM_PIECES, Piece, Way
 from brimful.cost.embedding import embedding_workspace
 from brimful.cost.expert_shards import parted_parts
-from brimful.cost.family import (
-    body_of,
-    family_dimensions,
-    family_tokens,
-)
+from brimful.cost.family import body_of, family_dimensions, family_tokens
 from brimful.cost.fsdp_units import EXPERTS, REST, units_of
 from brimful.cost.memory import StepMemory, blas_bytes, describe_run
 from brimful.cost.micro_batch import marked_bytes
@@ -55,9 +51,7 @@ from brimful.cost.states import States, updated_apart
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_apart, updater_of
-from brimful.techniques.parallel.stages import (
-    ONE_STAGE,
-)
+from brimful.techniques.parallel.stages import ONE_STAGE
 from brimful.values.results import (
     GATHERED,
     GRADIENTS,

@@ -4,11 +4,7 @@ import math
 
 from brimful.cost.memory import StepMemory, phase_peaks
 from brimful.cost.stage_memory import device_memory
-from brimful.cost.stage_site import (
-    Site,
-    classes_of,
-    site_of,
-)
+from brimful.cost.stage_site import Site, classes_of, site_of
 from brimful.hardware.cluster import Device
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy

@@ -3,13 +3,7 @@
 from functools import cache
 
 from brimful.hardware.cluster import Device, MatrixRates
-from brimful.hardware.datasheets import (
-    Datasheet,
-    DatasheetRates,
-    cited,
-    datasheets,
-    is_built_in,
-)
+from brimful.hardware.datasheets import Datasheet, DatasheetRates, cited, datasheets, is_built_in
 from brimful.hardware.usable import usable_memory
 
 NO_BF16 = "no units for bf16: PyTorch emulates it slowly, at a rate that is unknown; use fp16"

@@ -10,12 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.allocator.bounds import most_beside
-from brimful.allocator.config import (
-    EXPANDABLE,
-    AllocatorSettings,
-    parse_settings,
-    spell_settings,
-)
+from brimful.allocator.config import EXPANDABLE, AllocatorSettings, parse_settings, spell_settings
 from brimful.allocator.replay import Replay, replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError

@@ -3,7 +3,7 @@
 A model's blocks are alike, so a tape of few tells the tape of many: copies of a unit are put
 between it and the next, wherever the tape goes through the units. Two neighbours are compared
 event by event first; what does not repeat exactly is refused, and the caller traces it in full.
-Knows nothing of models: ``depth.py`` says which blocks a shallow one keeps.
+Knows nothing of models: which blocks a shallow one keeps is the caller's to say.
 """
 
 import re

@@ -7,14 +7,7 @@ from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.devices import cards
 from brimful.models.config import load_model, parameter_count
-from brimful.rules.base import (
-    Finding,
-    Rule,
-    compare,
-    gibibytes,
-    stated,
-    times,
-)
+from brimful.rules.base import Finding, Rule, compare, gibibytes, stated, times
 from brimful.rules.subject import (
     Subject,
     full,

@@ -7,9 +7,7 @@ from typing import NamedTuple, get_args
 import msgspec
 
 from brimful.cost.formula import missing_parted
-from brimful.cost.own_programs import (
-    is_foreseen,
-)
+from brimful.cost.own_programs import is_foreseen
 from brimful.cost.programs import kernels_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
@@ -19,11 +17,7 @@ from brimful.techniques.offload import Devices, check_offload
 from brimful.techniques.parallel.tensor import check_tensor
 from brimful.techniques.runnable import check_spread
 from brimful.values.job import Job
-from brimful.values.strategy import (
-    Accumulate,
-    Attention,
-    Zero,
-)
+from brimful.values.strategy import Accumulate, Attention, Zero
 
 
 def tensor_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:

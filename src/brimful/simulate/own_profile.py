@@ -15,15 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cost.own_programs import traced_adapters, traced_task
-from brimful.cost.profiles import (
-    OF_ONE,
-    PROFILE_SCHEMA,
-    Body,
-    Profile,
-    Term,
-    Variant,
-    variant_key,
-)
+from brimful.cost.profiles import OF_ONE, PROFILE_SCHEMA, Body, Profile, Term, Variant, variant_key
 from brimful.cost.programs import HALF, Adapted, Program, capability_of
 from brimful.cost.sending import shown_sending
 from brimful.errors import BrimfulError, UnsupportedError

@@ -5,11 +5,7 @@ from collections.abc import Iterator
 
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job, Precision, Task
-from brimful.values.strategy import (
-    Strategy,
-    default_accumulate,
-    num_micro_batches,
-)
+from brimful.values.strategy import Strategy, default_accumulate, num_micro_batches
 
 DEEPSPEED_OFFLOADS = ("none", "optimizer", "parameters")
 """What DeepSpeed keeps on the host, of all blocks or of none."""

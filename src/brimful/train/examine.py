@@ -13,12 +13,7 @@ from brimful.build.step import StepResult, train_step
 from brimful.doctor.advice import advise
 from brimful.doctor.examination import PRECISION_SCHEMA, Examination, ExamineSettings
 from brimful.doctor.findings import find_faults
-from brimful.doctor.program import (
-    PlainStep,
-    compare,
-    find_first_bad,
-    watcher_of,
-)
+from brimful.doctor.program import PlainStep, compare, find_first_bad, watcher_of
 from brimful.doctor.records import FirstBad, earliest
 from brimful.doctor.scale_search import search_scale
 from brimful.doctor.seen import Seen, Trial

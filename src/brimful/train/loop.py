@@ -35,12 +35,7 @@ from brimful.train.judging import judge_heldout
 from brimful.train.loggers import check_loggers, open_loggers
 from brimful.train.loggers.base import LoggedRun
 from brimful.train.memory import peak_bytes, reset_peak, used_bytes
-from brimful.train.metering import (
-    NUM_METERED_STEPS,
-    Meter,
-    measured_before,
-    measured_peak,
-)
+from brimful.train.metering import NUM_METERED_STEPS, Meter, measured_before, measured_peak
 from brimful.train.metrics import (
     append_row,
     open_metrics,

@@ -13,21 +13,10 @@ from brimful.train.data.source import as_source
 from brimful.train.observers import Observer, Observers
 from brimful.train.opening import describe_data
 from brimful.train.precomputed import with_reference
-from brimful.train.run_folder import (
-    Resumed,
-    check_same_data,
-)
+from brimful.train.run_folder import Resumed, check_same_data
 from brimful.train.settings import RunSettings
-from brimful.train.takeover import (
-    rows_of,
-    strategies_of,
-)
-from brimful.train.world import (
-    first_alone,
-    is_first,
-    together,
-    told_by_first,
-)
+from brimful.train.takeover import rows_of, strategies_of
+from brimful.train.world import first_alone, is_first, together, told_by_first
 from brimful.values.plan import Plan
 from brimful.values.strategy import Strategy
 
