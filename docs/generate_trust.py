@@ -7,7 +7,7 @@ kind all rows are counted, not those that came out well.
 
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -267,14 +267,22 @@ def _card_files(field: str, prefix: str) -> list[Document]:
     return found
 
 
+def _card_rows(prefix: str) -> Iterator[tuple[str, Document]]:
+    """Yield rows beside the card that was pretended, or was there: h100 or h200, say."""
+    for path in sorted((VALIDATION / "gpu").glob(f"{prefix}*.json")):
+        file = msgspec.json.decode(path.read_bytes())
+        card = file["environment"]["gpu"].lower().removeprefix("nvidia ")
+        yield from ((card.replace("-", " ").split()[0], row) for row in file["rows"])
+
+
 def card_programs() -> list[dict[str, tuple[Any, ...]]]:
     """Return, of each program of others that was measured, what was said and what it took."""
-    said = {row["name"]: row for row in _card_files("rows", "programs-simulated")}
+    said = {(card, row["name"]): row for card, row in _card_rows("programs-simulated")}
     pairs = []
-    for row in _card_files("rows", "programs-nvidia-"):
+    for card, row in _card_rows("programs-nvidia-"):
         if row["failure"]:
             continue
-        own = said.get(row["name"], {})
+        own = said.get((card, row["name"]), {})
         pairs.append({
             name: tuple(
                 rung.get(f"{kind}_peak_{counter}_bytes")

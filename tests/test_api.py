@@ -10,6 +10,7 @@ import brimful
 from brimful.api import Answer
 from brimful.cli.main import main
 from brimful.errors import BrimfulError, InputError, UnknownNameError
+from brimful.text.terminal import forget_notes
 
 TINY = {"gpus": "h100", "seq_len": 256, "global_batch": 8}
 
@@ -100,3 +101,12 @@ def test_code_that_says_cuda_runs_on_the_pretend_gpu():
 def test_no_such_attribute():
     with pytest.raises(AttributeError, match="no attribute 'frobnicate'"):
         _ = brimful.frobnicate
+
+
+def test_a_note_is_said_once_however_often_a_program_asks(capsys):
+    forget_notes()  # which other tests may have heard
+    for micro_batch in (1, 2):
+        brimful.estimate("Qwen/Qwen2.5-0.5B", gpus="a100", micro_batch=micro_batch)
+    said = capsys.readouterr().err
+    assert said.count("model qwen2.5-0.5b is taken for") == 1
+    assert said.count("--gpus a100-80gb is taken for") == 1

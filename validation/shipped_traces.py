@@ -4,7 +4,8 @@ Writes the list of transformers' model types first (``models.generic``), which s
 
 ``python validation/shipped_traces.py [NAME ...]`` plans every job below in this process, as a
 person would: so what is traced is what their commands ask for. What was traced before of the same
-sources is not traced again.
+sources is not traced again. Adapters are traced at two ranks, and parted experts on two numbers of
+devices, and packed as one that tells all of them (``cost.any_profile``).
 """
 
 import argparse
@@ -13,16 +14,24 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import metadata
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from brimful.cli.main import main as run_brimful
-from brimful.files.traced import ship, shipped_folder
+from brimful.cost.any_profile import joined
+from brimful.cost.own_programs import chosen_program, shared_program
+from brimful.cost.profiles import has_profile, keep_profile, load_profile
+from brimful.cost.programs import Kernels, Program
+from brimful.cost.sending import Sending
+from brimful.errors import UnsupportedError
+from brimful.files.traced import PACKED, forget_traced, ship, shipped_folder
 from brimful.files.writing import write_text
+from brimful.models.config import experts_of
 from brimful.models.generic import (
     Listed,
     encoder_types,
@@ -30,6 +39,9 @@ from brimful.models.generic import (
     known_types,
     types_file,
 )
+from brimful.simulate import on_demand
+from brimful.values.job import Job
+from brimful.values.strategy import Attention, Recompute
 
 DENSE, MIXTURE = ("full", "lora", "qlora"), ("lora", "full")
 """Ways in which they are trained; experts are seldom packed."""
@@ -41,14 +53,19 @@ class Asked(NamedTuple):
     Attributes:
         methods: Ways of training.
         num_gpus: Of several, others run.
-        seq_len: Tokens of a sequence, more than its windows see.
+        seq_lens: Tokens of a sequence: more than its windows see, and fewer; each where it loops
+            over tokens.
     """
 
     methods: tuple[str, ...] = DENSE
     num_gpus: tuple[int, ...] = (1, 8)
-    seq_len: int = 2048
+    seq_lens: tuple[int, ...] = (2048,)
 
 
+PARTING = (4, 8)
+"""Devices of a node that part experts: two numbers tell all."""
+LOOPED = (2048, 4096, 8192)
+"""Of a program that loops over tokens each length is one of its own."""
 OFTEN = (
     "gemma-3-270m", "gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "smollm3-3b",
     "phi-4-mini", "qwen3.5-4b", "qwen3.5-9b", "ministral-3-8b", "granite-3.3-8b", "granite-4.1-8b",
@@ -59,14 +76,24 @@ OFTEN = (
 """Trained in every way."""
 MODELS = {
     **dict.fromkeys(OFTEN, Asked()),
-    **dict.fromkeys(("olmo-3-7b", "olmo-3-32b"), Asked(seq_len=8192)),
+    **dict.fromkeys(("olmo-3-7b", "olmo-3-32b"), Asked(seq_lens=(8192,))),
     **dict.fromkeys(("gpt-oss-20b", "glm-4.7-flash"), Asked(MIXTURE)),
     **dict.fromkeys(
-        ("gpt-oss-120b", "glm-4.5-air", "deepseek-v3", "kimi-k2"), Asked(MIXTURE, (8,))
+        ("deepseek-v3", "kimi-k2", "glm-4.5-air", "glm-4.6", "gpt-oss-120b", "minimax-m2"),
+        Asked(MIXTURE, PARTING),
     ),
-    "llama-4-scout": Asked(MIXTURE, (8,), 4096),
+    "llama-4-scout": Asked(MIXTURE, PARTING, (4096,)),
+    "gemma-4-31b": Asked(seq_lens=(4096,)),
+    "gemma-4-26b-a4b": Asked(MIXTURE, (1, *PARTING), (4096,)),
+    **dict.fromkeys(("qwen3.5-27b", "qwen3.6-27b"), Asked(seq_lens=LOOPED)),
+    **dict.fromkeys(
+        ("qwen3.5-35b-a3b", "qwen3-next-80b-a3b", "nemotron-3-nano-30b-a3b"),
+        Asked(MIXTURE, (1, *PARTING), LOOPED),
+    ),
 }
 GPU = "h200-141gb"
+RANKS = (24, 40)
+"""Of adapters: two, which are no other width of any model here."""
 PUBLISHED = "published"
 """Instead of a model's name: whatever the published runs that are carried need."""
 
@@ -78,10 +105,67 @@ def commands(names: Sequence[str]) -> Iterator[list[str]]:
             yield ["validate", "--trace", "--json"]
             continue
         asked = MODELS[name]
-        for method, count in product(asked.methods, asked.num_gpus):
-            flags = f"--method {method} --gpus {count}x{GPU} --seq-len {asked.seq_len}"
+        for method, count, seq_len in product(asked.methods, asked.num_gpus, asked.seq_lens):
+            flags = f"--method {method} --gpus {count}x{GPU} --seq-len {seq_len}"
             more = "--global-batch 64 --no-proof --pareto --json"  # all that recomputes, too
-            yield ["plan", name, *flags.split(), *more.split()]
+            ranks = [["--lora-rank", str(rank)] for rank in RANKS] if method != "full" else [[]]
+            for rank in ranks:
+                yield ["plan", name, *flags.split(), *more.split(), *rank]
+
+
+class Call(NamedTuple):
+    """What was asked of ``on_demand.chosen_program``."""
+
+    job: Job
+    attention: Attention
+    kernels: Kernels
+    recompute: Recompute
+    gathers: bool
+    ep: int
+    sending: Sending
+
+    def program(self, name: Callable[..., Program]) -> Program:
+        """Name its program."""
+        return name(*self[:4], gathers=self.gathers, ep=self.ep, sending=self.sending)
+
+
+TRACED: list[Call] = []
+
+
+def remembering(
+    job: Job, attention: Attention, kernels: Kernels, recompute: Recompute, **more: Any
+) -> Program:
+    """Name the program of a job that is traced now, and take note of it."""
+    TRACED.append(
+        Call(job, attention, kernels, recompute, more["gathers"], more["ep"], more["sending"])
+    )
+    return chosen_program(job, attention, kernels, recompute, **more)
+
+
+def join(calls: Sequence[Call]) -> None:
+    """Keep what two traces tell of all in the place of both, where they are one program."""
+    by_shared: dict[str, dict[str, tuple[int, str]]] = {}
+    for call in calls:
+        exact = call.program(partial(chosen_program, is_exact=True)).key
+        shared = call.program(shared_program).key
+        if shared == exact or not has_profile(exact):
+            continue
+        is_parted = call.ep > 1
+        experts = experts_of(call.job.model).num_experts
+        value = experts // call.ep if is_parted else call.job.adapter.rank
+        by_shared.setdefault(shared, {})[exact] = value, "e" if is_parted else "R"
+    for shared, found in by_shared.items():
+        if len(found) < len(RANKS) or has_profile(shared):
+            continue
+        (one, (x, letter)), (other, (y, _)) = list(found.items())[: len(RANKS)]
+        try:
+            keep_profile(joined(shared, letter, ((x, load_profile(one)), (y, load_profile(other)))))
+        except UnsupportedError as error:
+            print(f"{shared}: {error}", flush=True)
+            continue
+        for exact in found:
+            forget_traced(exact)
+            (shipped_folder() / f"{exact}{PACKED}").unlink(missing_ok=True)
 
 
 def list_types() -> None:
@@ -101,10 +185,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="models; default: all")
     args = parser.parse_args()
     list_types()
+    on_demand.chosen_program = remembering
     for command in commands(args.names):
         start_s = time.monotonic()
         with contextlib.redirect_stdout(io.StringIO()):
             code = run_brimful(command)
+        join(TRACED)
         spent_s = time.monotonic() - start_s
         print(f"{spent_s:6.1f} s, exit code {code}: brimful {' '.join(command)}", flush=True)
         ship(shipped_folder())

@@ -36,8 +36,8 @@ MEASURED_SCHEMA = "brimful.programs-measured/1"
 PACKAGES = (
     "torch", "triton", "transformers", "accelerate", "peft", "trl", "bitsandbytes", "torchao",
     "liger-kernel", "flash-linear-attention", "fla-core", "datasets", "timm", "torchvision",
-    "pytorch-lightning", "sentence-transformers", "diffusers", "nvidia-cudnn-cu13",
-    "nvidia-cublas",
+    "pytorch-lightning", "sentence-transformers", "diffusers", "deepspeed", "megatron-core",
+    "torchtitan", "unsloth", "galore-torch", "nvidia-cudnn-cu13", "nvidia-cublas",
 )  # fmt: skip
 SIMULATE_S = 240.0
 MEASURE_S = 90.0
@@ -49,7 +49,16 @@ CONTEXT_BYTES = 2 * GIB
 """Added to each for context, kernels' code, and what is simulated too low."""
 UNKNOWN_BYTES = 40 * GIB
 """What a script is taken to reserve that could not be simulated."""
-FLAGS = {"fsdp2_one": ("--world-size", "1"), "trl_grpo": ("--assume-all-selected",)}
+ONE_PROCESS = (
+    "ddp_bert", "deepspeed_fused_adam", "deepspeed_zero1", "deepspeed_zero2_offload",
+    "deepspeed_zero3", "fsdp1_one", "fsdp2_offload", "fsdp2_one", "megatron_gpt",
+    "torchtitan_compiled", "torchtitan_llama",
+)  # fmt: skip
+"""Scripts that make a process group of one."""
+FLAGS = {
+    **dict.fromkeys(ONE_PROCESS, ("--world-size", "1")),
+    "trl_grpo": ("--assume-all-selected",),
+}
 """Of ``brimful pretend``, which refuses these without: a process group that nobody launched; sizes
 that hang on values."""
 WORDS = 400

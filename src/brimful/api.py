@@ -181,7 +181,7 @@ def _run(verb: str, args: argparse.Namespace) -> tuple[int, str]:
         with contextlib.redirect_stdout(printed):
             code: int = import_module(f"brimful.cli.{verb}").run(args)
     finally:
-        forget_notes()
+        forget_notes(of_a_program=True)
     return code, printed.getvalue()
 
 

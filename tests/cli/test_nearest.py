@@ -144,8 +144,8 @@ def test_what_is_written_is_what_was_asked_for(brimful, folder):
     ("argv", "words"),
     [
         (
-            ("llama-2-70b", "--gpus", "8xmi300x"),
-            "per GPU █████████████░░░░░░░ 128.48 GiB of 191.98 GiB, at least",
+            ("llama-2-13b", "--gpus", "16xmi100"),
+            "per GPU ████████░░░░░░░░░░░░ 12.12 GiB of 31.36 GiB, at least",
         ),
     ],
 )
@@ -160,11 +160,11 @@ def test_without_a_formula_the_states_are_a_bound(brimful, argv, words):
 
 def test_beside_kernels_that_are_unknown_stand_cuda_s_on_as_much_memory(brimful):
     asked = ("llama-3.1-8b", "--method", "lora", "--seq-len", 2048, "--micro-batch", 1)
-    said = brimful("estimate", *asked, "--gpus", "mi210")
-    ours = brimful("estimate", *asked, "--gpus", "a100-80gb").out.splitlines()[1].split()
+    said = brimful("estimate", *asked, "--gpus", "mi100")
+    ours = brimful("estimate", *asked, "--gpus", "rtx-5090").out.splitlines()[1].split()
     told = " ".join(said.out.split())
     assert said.code == 2
-    found = re.search(r"alike llama-3.1-8b, by CUDA's kernels .*, takes ([\d.]+) GiB of 6", told)
+    found = re.search(r"alike llama-3.1-8b, by CUDA's kernels .*, takes ([\d.]+) GiB of 30", told)
     assert float(found[1]) == pytest.approx(float(ours[2]), rel=0.01)
 
 
@@ -220,11 +220,11 @@ def test_targets_that_a_model_lacks_are_answered_by_the_layers_in_their_place(br
 
 def test_gpus_of_which_nothing_is_known_are_left_out_of_a_market(brimful):
     asked = ("gpt2", "--tokens", "10M", "--max-gpus", 1, "--seq-len", 128, "--global-batch", 8)
-    said = brimful("shop", *asked, "--kinds", "mi300x,l4")
+    said = brimful("shop", *asked, "--kinds", "mi100,l4")
     assert said.code == 2
-    assert "mi300x runs ROCm kernels" in said.err
+    assert "mi100 is gfx908" in said.err
     assert "instead   the same with --kinds l4:\nANSWER " in said.out
-    assert brimful("shop", *asked, "--kinds", "mi300x").code == 2
+    assert brimful("shop", *asked, "--kinds", "mi100").code == 2
 
 
 def test_both_batches_say_how_many_texts_are_there(brimful):
@@ -258,7 +258,7 @@ def test_early_updates_of_several_gpus_are_answered_without(brimful):
 
 
 def test_a_gpu_that_is_not_modelled_is_answered_on_one_as_large(brimful):
-    said = brimful("estimate", "smollm2-135m", "--gpus", "strix-halo", "--seq-len", 256)
+    said = brimful("estimate", "smollm2-135m", "--gpus", "gaudi-3", "--seq-len", 256)
     assert said.code == 2
     assert "dgx-spark stands in, with 128 GB" in said.err
     assert said.out.startswith("instead   the same with --gpus dgx-spark --card-memory 128GB:")

@@ -210,7 +210,7 @@ def test_prices_that_are_wrong(capsys, tmp_path, text, said):
         (["--gpus", ","], "names no GPU"),
         (["--gpus", "h100,8xa100"], "give --gpus a100 here, or ask brimful plan about 8"),
         (["--own", "local"], "name the GPU itself"),
-        (["--own", "mi300x"], "ROCm"),
+        (["--own", "mi100"], "gfx908"),
         (["--buy", "1600usd"], "give --own too"),
         (["--deadline", "soon"], "'soon' is not a duration; write it like 48h or 3d"),
         (["--deadline", "0h"], "leaves nothing"),

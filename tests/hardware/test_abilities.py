@@ -47,7 +47,8 @@ def test_types_with_units_of_their_own(name, types, bf16):
         ("t4", ("efficient", "flex"), ("efficient", "flex")),
         ("a100-40gb", ("flash", "efficient", "cudnn", "flex"), ("efficient", "flex")),
         ("rtx-5090", ("flash", "efficient", "cudnn", "flex"), ("efficient", "flex")),
-        ("mi300x", None, None),
+        ("mi300x", ("flash", "efficient", "flex"), ("efficient", "flex")),
+        ("mi100", None, None),
     ],
 )
 def test_attention_kernels(name, half, full):
@@ -73,7 +74,7 @@ def test_notes_say_what_a_choice_of_recipe_should_know():
 
 def test_tensor_cores_never_lose_a_type():
     assert set(TENSOR_CORES_SINCE) == {"fp16", "int8", "bf16", "tf32", "fp8"}
-    nvidia = [sheet for sheet in SHEETS.values() if sheet.capability]
+    nvidia = [sheet for sheet in SHEETS.values() if sheet.maker == "NVIDIA"]
     by_age = sorted(nvidia, key=lambda sheet: sheet.capability)
     types = [set(tensor_core_types(sheet)) for sheet in by_age]
     assert all(older <= newer for older, newer in pairwise(types))

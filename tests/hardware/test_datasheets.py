@@ -130,7 +130,8 @@ def test_rates_double_as_types_halve(name):
     if rates.fp8 and rates.bf16:
         assert rates.fp8 / rates.bf16 == pytest.approx(2.0, rel=0.03)
     if rates.int8 and rates.bf16:
-        times = 4 if name in HALVED - {"a10g", "l40"} else 1 if name.startswith("mi2") else 2
+        is_equal = name.startswith("mi2") or SHEETS[name].architecture in {"RDNA 3", "RDNA 3.5"}
+        times = 4 if name in HALVED - {"a10g", "l40"} else 1 if is_equal else 2
         assert rates.int8 / rates.bf16 == pytest.approx(times, rel=0.03)
 
 
@@ -192,8 +193,8 @@ def test_cards_are_all_gpus_that_come_without_a_computer_smallest_first():
     sizes = [device.usable_bytes for device in cards()]
     assert sizes == sorted(sizes)
     left_out = set(gpus()) - {device.name for device in cards()}
-    assert left_out
-    assert left_out == {"dgx-spark", *(name for name in gpus() if name.endswith("-laptop"))}
+    built_in = {"dgx-spark", *(name for name in gpus() if name.endswith("-laptop"))}
+    assert left_out == built_in | {name for name in gpus() if not has_cuda(SHEETS[name])}
 
 
 def test_memory_that_the_host_shares_is_not_promised_whole():

@@ -16,6 +16,9 @@ from brimful.units import GIB
 from brimful.values.plan import PLAN_SCHEMA, Plan
 from samples import make_cluster, make_job, make_strategy
 
+AMD = {90.0, 94.2, 95.0, 110.0, 115.1, 120.1}
+"""gfx90a, gfx942, gfx950, gfx1100, gfx1151 and gfx1201."""
+
 
 @pytest.mark.parametrize("name", sorted(gpus()))
 def test_every_device_is_within_reason_and_says_its_source(name):
@@ -24,7 +27,7 @@ def test_every_device_is_within_reason_and_says_its_source(name):
     assert device.kernels == "cuda"
     assert not device.calibrated
     assert device.usable_bytes > 3 * GIB
-    assert 6.0 <= device.capability <= 12.1
+    assert 6.0 <= device.capability <= 12.1 or device.capability in AMD
     assert (device.matrix_flops_per_s.bf16 == 0) == (device.capability < 8.0)
     assert 5e-6 <= device.op_overhead_s <= 8e-6
     assert device.source.startswith("rates: ")
@@ -93,10 +96,11 @@ def test_plain_servers_are_assumed_of_cards_without_a_system_of_their_maker():
     assert not assumed_network("rtx-4090")  # so that a market does not offer them
 
 
-def test_gpus_without_cuda_are_known_and_refused():
-    with pytest.raises(UnsupportedError, match="mi300x runs ROCm kernels"):
-        load_cluster("8xmi300x", memory_limit_bytes=None)
-    assert "mi300x" not in gpus()
+def test_gpus_without_fused_attention_of_rocm_are_known_and_refused():
+    with pytest.raises(UnsupportedError, match="mi100 is gfx908, where PyTorch has no fused"):
+        load_cluster("8xmi100", memory_limit_bytes=None)
+    assert "mi100" not in gpus()
+    assert load_cluster("8xmi300x", memory_limit_bytes=None).device.capability == 94.2
 
 
 @pytest.mark.parametrize("name", ["h1000-80gb", "8xh1000-80gb", "", "x", "8x", "2x2x2xh200"])

@@ -55,8 +55,8 @@ def test_a_run_has_one_slice():
 @pytest.mark.parametrize(
     ("text", "near"),
     [
-        ("ryzen-ai-max-395", {"gpus": "dgx-spark", "card_memory": 128 * GIB}),
-        ("2xrx-7900-xtx", {"gpus": "2x", "card_memory": 24 * GIB}),
+        ("gaudi-3", {"gpus": "dgx-spark", "card_memory": 128 * GIB}),
+        ("2xrx-7900-gre", {"gpus": "2x", "card_memory": 16 * GIB}),
         ("tpu-v5e", {}),
         ("m1", {"gpus": "", "card_memory": 5 * GIB}),
         ("m2-max", {"gpus": "", "card_memory": 21 * GIB}),

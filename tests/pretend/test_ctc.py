@@ -33,6 +33,10 @@ def known():
     return torch.tensor([LONGEST, 3, 5, 7, 9, 11], device="cuda")
 
 
+def on_the_host():
+    return torch.tensor([LONGEST, 3, 5, 7, 9, 11])
+
+
 def unknown():
     return torch.randn(BATCH, device="cuda").long()
 
@@ -47,7 +51,13 @@ def joined():
 
 @pytest.mark.parametrize(
     ("lengths", "targets", "assumed"),
-    [(known, rows, False), (known, joined, False), (unknown, rows, True), (unknown, joined, True)],
+    [
+        (known, rows, False),
+        (known, joined, False),
+        (on_the_host, rows, False),
+        (unknown, rows, True),
+        (unknown, joined, True),
+    ],
 )
 def test_the_tables_are_counted(lengths, targets, assumed):
     peak_bytes = peak(lengths=lengths, targets=targets, assumes=assumed)

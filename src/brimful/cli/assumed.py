@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from brimful.values.strategy import Strategy
 
 
+EXPERIMENTAL = "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1"
+"""Without it attention is not fused on a Strix Halo."""
+
+
 def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     """Name what decides most and nobody typed; nothing beside a plan, which says it all."""
     if resolved.is_plan(args.model):
@@ -35,7 +39,7 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
-    words += _label_words(args)
+    words += [*_label_words(args), *_rocm_words(args)]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
@@ -125,6 +129,23 @@ def _packed_words(job: "Job", num_bytes: int) -> str:
     if card is None:
         return words
     return f"{words}: --gpus {card.name} would leave {format_bytes(left)} then, and is not planned"
+
+
+def _rocm_words(args: argparse.Namespace) -> list[str]:
+    """Say by whose kernels an AMD card is answered."""
+    from brimful.hardware.datasheets import datasheets
+    from brimful.hardware.devices import has_cuda, is_modelled
+    from brimful.hardware.names import find_gpu, split_counts
+
+    sheet = datasheets().get(
+        find_gpu(split_counts(getattr(args, "gpus", None) or defaults.GPUS).gpu)
+    )
+    if sheet is None or has_cuda(sheet) or not is_modelled(sheet):
+        return []
+    words = ["ROCm's kernels take no more than CUDA's (by PyTorch's source, not measured)"]
+    if sheet.target == "gfx1151":
+        words.append(f"{EXPERIMENTAL}, and GTT raised (Linux gives a GPU half the memory)")
+    return words
 
 
 def _label_words(args: argparse.Namespace) -> list[str]:

@@ -124,9 +124,9 @@ def _simulated(args: argparse.Namespace, untold: str) -> int:
 
     say(f"{told_short(untold)}: it is simulated", file=sys.stderr, flush=True)
     simulated = parser_of("simulate").parse_args([args.model])
-    for name in vars(simulated):
-        setattr(simulated, name, getattr(args, name, getattr(simulated, name)))
-    return simulate.run(simulated)
+    for name, value in vars(args).items():
+        setattr(simulated, name, value)
+    return simulate.run(simulated, with_costs=True)
 
 
 def _answer(

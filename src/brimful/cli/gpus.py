@@ -17,7 +17,7 @@ _LEGEND = (
     "rates in TFLOP/s, dense, with fp32 accumulation: - no units for the type, ? unknown",
     "GiB: what PyTorch can allocate; ~ assumed, the least that is likely",
     "memory and link in GB/s; link: to the node's other GPUs, one direction",
-    "flash: PyTorch's FlashAttention-2 in 16 bits; ROCm: listed only, this version plans for CUDA",
+    "flash: PyTorch's FlashAttention-2 in 16 bits; ?: not known, listed only",
 )
 _UNKNOWN, _NONE = "?", "-"
 
@@ -87,7 +87,7 @@ def _cells(name: str, sheet: "Datasheet") -> tuple[str, ...]:
         *(_tera(getattr(sheet.matrix_flops_per_s, kind)) for kind in _RATES),
         f"{sheet.memory_bytes_per_s / 1e9:.0f}",
         _UNKNOWN if link is None else f"{link / 1e9:.0f}",
-        "ROCm" if attention is None else "yes" if "flash" in attention else "no",
+        _UNKNOWN if attention is None else "yes" if "flash" in attention else "no",
         sheet.architecture,
     )
 

@@ -317,12 +317,13 @@ def job_from(
 
 
 def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
-    """Return the GPUs that are compared."""
-    from brimful.hardware.gpus import gpus
+    """Return the GPUs that are compared: those named, or those that could stand in for another."""
+    from brimful.hardware.devices import cards, gpus
     from brimful.hardware.names import split_counts
 
     if text is None:
-        return tuple(name for name in gpus() if name in prices.gpus)
+        priced = {card.name for card in cards()} & set(prices.gpus)
+        return tuple(name for name in gpus() if name in priced)
     parts = [part for part in text.split(",") if part.strip()]
     for part in parts:
         nodes, each, name = split_counts(part)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import flags, for_program, inference, output_paths, parsing, programs, resolved
-from brimful.cli.assumed import assumed_facts
+from brimful.cli.assumed import assumed_facts, run_of
 from brimful.cli.output import inputs_json, show_json, tell
 from brimful.cli.page import add_page
 from brimful.cli.proof import add_accept_tight, word_code, word_of
@@ -92,8 +92,13 @@ def _phases(text: str) -> tuple[str, ...]:
     return names
 
 
-def run(args: argparse.Namespace) -> int:
-    """Simulate, compare with the prediction, and print."""
+def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
+    """Simulate, compare with the prediction, and print.
+
+    Args:
+        args: The flags.
+        with_costs: Whether they have a length and prices, so that an answer tells time and money.
+    """
     programs.check_alone(args, "simulate")
     if args.source is not None:
         return programs.run_simulate(args)
@@ -127,7 +132,8 @@ def run(args: argparse.Namespace) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    simulated = _simulated(args, asked, routed)
+    counts = with_costs and world_size(asked.strategy) == 1
+    simulated = _simulated(args, asked, routed, count_costs=counts)
     simulation = simulated.simulation
     if args.output is not None:
         write_text(args.output, json_text(simulation))
@@ -137,22 +143,28 @@ def run(args: argparse.Namespace) -> int:
     usable_bytes = limit_bytes(plan)
     word = word_of(simulation, usable_bytes)
     if args.json:
-        show_json(
-            {
-                "statement": named_statement(
-                    simulation.simulated_peak_allocated_bytes, simulation.unknown_ops
-                ),
-                **inputs_json(asked),
-                **msgspec.structs.asdict(simulation),
-                "usable_bytes": usable_bytes,
-                "predicted_peak_allocated_bytes": plan.estimate
-                and plan.estimate.predicted_peak_allocated_bytes,
-                "fits": word == "fits",
-                "word": word,
-            }
-        )
-    tell(args, lambda: _answer(args, plan, simulation, word))
+        show_json(_told(asked, plan, simulation, usable_bytes, word))
+    costs = _costs(args, asked, simulated) if counts and word == "fits" else ()
+    tell(args, lambda: _answer(args, plan, simulation, word, costs))
     return word_code(args, word)
+
+
+def _told(
+    asked: resolved.Asked, plan: "Plan", simulation: "Simulation", usable_bytes: int, word: str
+) -> dict[str, object]:
+    """Return what ``--json`` says of a simulation."""
+    return {
+        "statement": named_statement(
+            simulation.simulated_peak_allocated_bytes, simulation.unknown_ops
+        ),
+        **inputs_json(asked),
+        **msgspec.structs.asdict(simulation),
+        "usable_bytes": usable_bytes,
+        "predicted_peak_allocated_bytes": plan.estimate
+        and plan.estimate.predicted_peak_allocated_bytes,
+        "fits": word == "fits",
+        "word": word,
+    }
 
 
 def _run_program(args: argparse.Namespace, asked: resolved.Asked) -> int:
@@ -195,8 +207,20 @@ def _checked(args: argparse.Namespace, asked: resolved.Asked) -> "list[Routed]":
     return _routed(args, asked)
 
 
+def _costs(
+    args: argparse.Namespace, asked: resolved.Asked, simulated: "Simulated"
+) -> "tuple[Fact, ...]":
+    """Say how fast a run goes and what it costs, by what its operations compute."""
+    from brimful.simulate.attempt import seconds_of_step
+    from brimful.simulate.items import read_host
+
+    job, cluster, strategy = asked
+    recorded = simulated.recording, read_host(simulated.host)
+    return run_of(args, job, cluster, None, seconds_of_step(job, cluster, strategy, recorded))
+
+
 def _simulated(
-    args: argparse.Namespace, asked: resolved.Asked, routed: "list[Routed]"
+    args: argparse.Namespace, asked: resolved.Asked, routed: "list[Routed]", *, count_costs: bool
 ) -> "Simulated":
     from brimful.process.quick_imports import quick_imports
 
@@ -214,7 +238,9 @@ def _simulated(
                 progress.report(f"{num_ops:,} operations", 0.0)
 
         each = (
-            simulate_recorded(*asked, rank=rank, routing=routing, on_op=on_op)
+            simulate_recorded(
+                *asked, rank=rank, routing=routing, count_costs=count_costs, on_op=on_op
+            )
             for rank, routing in routed
         )
         simulated = max(each, key=fullness)
@@ -270,7 +296,11 @@ def _worst_sentence(args: argparse.Namespace, asked: resolved.Asked) -> str:
 
 
 def _answer(
-    args: argparse.Namespace, plan: "Plan", simulation: "Simulation", word: "Word"
+    args: argparse.Namespace,
+    plan: "Plan",
+    simulation: "Simulation",
+    word: "Word",
+    costs: "tuple[Fact, ...]",
 ) -> "Answer":
     from brimful.show.answer import Answer
     from brimful.show.simulate import simulate_summary
@@ -283,7 +313,7 @@ def _answer(
     is_plan = resolved.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
     return Answer(
-        simulate_summary(plan, simulation, word, _beside(plan, word)),
+        simulate_summary(plan, simulation, word, (*costs, *_beside(plan, word))),
         (
             *routing,
             *assumed_facts(args, plan.job),

@@ -6,6 +6,7 @@ hashes whatever else decides an operation or a size.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from brimful.cost.family import chunk_of, family_of
@@ -56,6 +57,8 @@ SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 SHIPPED_PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
 """Packed documents take another attention kernel, and a map of documents beside the tokens."""
 OWN_SCHEMA = "brimful.own-profile/3"
+ANY = "any"
+"""In the place of a number, where one profile tells every such number."""
 ROUNDED_TOKENS = 256
 """To the next multiple of which kernels and scans in chunks round tokens, at most."""
 
@@ -107,15 +110,38 @@ def chosen_program(  # noqa: PLR0913 - what makes operations differ
     ep: int = 1,
     is_one: bool = False,
     sending: Sending = NONE_SENDS,
+    is_exact: bool = False,
 ) -> Program:
-    """Name the program by which a job is predicted; see ``programs.program_of``."""
+    """Name the program by which a job is predicted; see ``programs.program_of``.
+
+    With ``is_exact`` none that tells others of its kind too (``any_profile``).
+    """
     is_sent = sending != NONE_SENDS
     if tp > 1 or (not is_sent and is_foreseen(job, attention, kernels, recompute, ep=ep)):
         return program_of(
             job, attention, kernels, recompute, gathers=gathers, tp=tp, ep=ep, is_one=is_one
         )
-    own = _own(job, attention, kernels, recompute, gathers=gathers, sending=sending, ep=ep)
-    return own._replace(is_one=is_one)
+    own = partial(_own, job, attention, kernels, recompute, gathers=gathers, sending=sending)
+    program, more = own(ep=ep), own(ep=ep, is_any=True)
+    if not is_exact and more.key != program.key and not has_profile(program.key):
+        program = more if has_profile(more.key) else program
+    return program._replace(is_one=is_one)
+
+
+def shared_program(  # noqa: PLR0913 - what makes operations differ
+    job: Job,
+    attention: Attention,
+    kernels: Kernels,
+    recompute: Recompute,
+    *,
+    gathers: bool,
+    ep: int,
+    sending: Sending,
+) -> Program:
+    """Name the program that stands for all of a job's that differ in one number (``ANY``)."""
+    return _own(
+        job, attention, kernels, recompute, gathers=gathers, sending=sending, ep=ep, is_any=True
+    )
 
 
 def traced_program(  # noqa: PLR0913 - what makes operations differ
@@ -250,13 +276,15 @@ def _own(  # noqa: PLR0913 - what makes operations differ
     gathers: bool,
     sending: Sending,
     ep: int,
+    is_any: bool = False,
 ) -> Program:
+    """Name the program of one model; with ``is_any`` of every rank, or number that part experts."""
     built, model = find_built(job.model), job.model
     windows = None if built is None else num_windows_within(built, job.seq_len)
     length = job.seq_len if built is not None and built.loops else job.seq_len % ROUNDED_TOKENS
     precision = traced_precision(job, gathers=gathers)
     shown = () if built is None else shown_sending(built, sending)
-    hashed = _hashed(job, windows, length, shown, gathers, ep)
+    hashed = _hashed(job, windows, length, shown, gathers, ANY if is_any and ep > 1 else ep, is_any)
     return Program(
         architecture=f"{model.model_type}{OWN}{hashed}",
         tuning="",
@@ -274,9 +302,11 @@ def _hashed(  # noqa: PLR0913, PLR0917 - what decides operations
     length: int,
     shown: tuple[Shown, ...],
     gathers: bool,  # noqa: FBT001
-    ep: int,
+    ep: int | str,
+    is_any: bool,  # noqa: FBT001
 ) -> str:
     """Hash what of a job decides an operation or a size, beside what a program names."""
+    rank = job.adapter and (ANY if is_any else job.adapter.rank)
     return digest(
         OWN_SCHEMA,
         job.model.model_type,
@@ -287,9 +317,9 @@ def _hashed(  # noqa: PLR0913, PLR0917 - what decides operations
         job.method,
         job.packing,
         traced_adapters(job, gathers=gathers),
-        job.adapter and job.adapter.rank,
+        rank,
         gathers and job.precision in HALF,
         job.precision == FP8,
         *([[each[1:] for each in shown]] if shown else []),
-        *([{"ep": ep}] if ep > 1 else []),
+        *([{"ep": ep}] if ep != 1 else []),
     )

@@ -30,7 +30,8 @@ MOST_FILES = 400
 """A profile has 50 to 500 KB, the layout of a model 5."""
 _FOLDER = "traced"
 _SHIPPED = "data", "traced"
-_PACKED = ".json.gz"
+PACKED = ".json.gz"
+"""End of the name of what is shipped."""
 _LIBRARIES = ("peft", "bitsandbytes")
 """What else decides what is traced, beside torch and transformers."""
 _OTHERS = ("python", "brimful")
@@ -54,7 +55,7 @@ def read_traced(name: str, kind: type[Kept]) -> Kept | None:
 
 
 def _shipped(name: str, kind: type[Kept]) -> Kept | None:
-    file = shipped_folder() / f"{name}{_PACKED}"
+    file = shipped_folder() / f"{name}{PACKED}"
     if not file.is_file():
         return None
     return msgspec.json.decode(gzip.decompress(file.read_bytes()), type=kind)
@@ -76,7 +77,7 @@ def ship(folder: Path) -> list[Path]:
     written = []
     for file in sorted(_here().glob("*.json")):
         if not file.stem.endswith(REFUSED):
-            packed = folder / f"{file.stem}{_PACKED}"
+            packed = folder / f"{file.stem}{PACKED}"
             write_bytes(packed, gzip.compress(file.read_bytes(), mtime=0))
             written.append(packed)
     return written
@@ -87,6 +88,11 @@ def keep_traced(name: str, kept: Any) -> None:
     with contextlib.suppress(OSError, RunError):
         write_bytes(_path(name), msgspec.json.encode(kept))
         _forget_oldest(cache_dir() / _FOLDER)
+
+
+def forget_traced(name: str) -> None:
+    """Take away what was kept under a name here, if anything was."""
+    _path(name).unlink(missing_ok=True)
 
 
 def digest(*parts: Any) -> str:

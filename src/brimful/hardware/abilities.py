@@ -12,7 +12,7 @@ import msgspec
 
 from brimful.hardware.cluster import AMPERE, VOLTA
 from brimful.hardware.datasheets import Datasheet, MatrixType
-from brimful.hardware.devices import NO_BF16, has_cuda
+from brimful.hardware.devices import NO_BF16, has_cuda, is_modelled
 from brimful.models.config import load_model
 from brimful.techniques.kernel_support import Place, runnable
 from brimful.values.job import Job, Precision, plain_job
@@ -27,6 +27,9 @@ MATRIX_CORES: dict[str, tuple[MatrixType, ...]] = {
     "gfx90a": ("fp32", "fp16", "bf16", "int8"),
     "gfx942": ("fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
     "gfx950": ("fp32", "fp16", "bf16", "fp8", "int8"),
+    "gfx1100": ("fp16", "bf16", "int8"),
+    "gfx1151": ("fp16", "bf16", "int8"),
+    "gfx1201": ("fp16", "bf16", "fp8", "int8"),
 }
 """Types that the matrix cores of AMD's targets multiply."""
 FUSED: tuple[Attention, ...] = ("flash", "efficient", "cudnn", "flex")
@@ -35,10 +38,11 @@ NO_TENSOR_CORES = (
     "no Tensor Cores: 16 bits save memory and no time, and at what rate PyTorch multiplies fp16 "
     "with fp32 accumulation is unknown"
 )
-ROCM_UNKNOWN = (
-    "PyTorch runs ROCm kernels on it, whose allocations this version does not know: it is listed, "
-    "and cannot be planned for"
+ROCM = (
+    "ROCm's kernels take no more than CUDA's by PyTorch's source, which were measured; they were "
+    "not, and answers are by CUDA's"
 )
+ROCM_UNKNOWN = "PyTorch has no fused attention on it: it is listed, and cannot be planned for"
 _PLAIN_MODEL = "llama-3.1-8b"
 """Heads of 128: within what every kernel takes."""
 
@@ -98,9 +102,9 @@ def attention_kernels(sheet: Datasheet, precision: Precision) -> tuple[Attention
         precision: The recipe.
 
     Returns:
-        Their names in PyTorch's order; None where the kernels are not CUDA's.
+        Their names in PyTorch's order; None where they are not known.
     """
-    if not has_cuda(sheet):
+    if not is_modelled(sheet):
         return None
     here = runnable(_plain(precision), Place("cuda", sheet.capability))
     return tuple(name for name in FUSED if name in here)
@@ -113,7 +117,8 @@ def _plain(precision: Precision) -> Job:
 
 def _notes(sheet: Datasheet, types: tuple[MatrixType, ...]) -> tuple[str, ...]:
     said = (
-        (not has_cuda(sheet), ROCM_UNKNOWN),
+        (not is_modelled(sheet), ROCM_UNKNOWN),
+        (is_modelled(sheet) and not has_cuda(sheet), ROCM),
         ("bf16" not in types, NO_BF16),
         (not types, NO_TENSOR_CORES),
     )

@@ -37,7 +37,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         description: What it is, as its maker calls it.
         kernels: Whose kernels run on it: ``cuda`` or ``cpu``.
         usable_bytes: What a program can allocate.
-        capability: CUDA compute capability, e.g. 9.0; 0 for a CPU.
+        capability: CUDA compute capability, e.g. 9.0; of AMD's targets their number in the same
+            form: gfx942 is 94.2, gfx90a 90.0; 0 for a CPU.
         matrix_flops_per_s: Dense rates: of the datasheet, or measured where ``calibrated``.
         memory_bytes_per_s: Memory bandwidth: of the datasheet, or measured where ``calibrated``.
         op_overhead_s: Host time to launch one operation; measured where ``calibrated``.

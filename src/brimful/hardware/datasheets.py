@@ -66,7 +66,7 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         usable_bytes: The total that PyTorch prints, the most that a program can allocate; None:
             unknown, and ``usable.py`` has the rule for it.
         driver_bytes: The driver's total with what it reserves for itself; None: unknown.
-        capability: CUDA compute capability; 0 for AMD.
+        capability: CUDA compute capability; of AMD see ``Device``.
         matrix_flops_per_s: Dense rates.
         memory_bytes_per_s: Memory bandwidth in bytes/s.
         links: Fastest first; PCIe always.

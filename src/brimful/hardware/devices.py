@@ -3,8 +3,10 @@
 from functools import cache
 
 from brimful.hardware.cluster import Device, MatrixRates
+from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.datasheets import Datasheet, DatasheetRates, cited, datasheets, is_built_in
 from brimful.hardware.usable import usable_memory
+from brimful.techniques.kernel_support import FIRST_OF_AMD
 
 NO_BF16 = "no units for bf16: PyTorch emulates it slowly, at a rate that is unknown; use fp16"
 """What happens on a GPU before Ampere."""
@@ -16,26 +18,35 @@ of 8 and 12 GB, RTX 3080 of 10 and 12 GB), and the size tells them apart."""
 @cache
 def _gpus() -> dict[str, Device]:
     sheets = datasheets().items()
-    return {name: _device(name, sheet) for name, sheet in sheets if has_cuda(sheet)}
+    return {name: _device(name, sheet) for name, sheet in sheets if is_modelled(sheet)}
 
 
 def gpus() -> dict[str, Device]:
-    """Return every GPU that can be planned for, as an uncalibrated device.
-
-    What AMD's kernels allocate is not known to this version: its GPUs are in the table only.
-    """
+    """Return every GPU that can be planned for, as an uncalibrated device."""
     return dict(_gpus())
 
 
 def cards() -> list[Device]:
-    """List the GPUs that somebody could put in place of another, smallest first: none built in."""
-    found = [device for name, device in _gpus().items() if not is_built_in(name)]
+    """List the GPUs that somebody could put in place of another, smallest first.
+
+    None that is built in, and of AMD none: what was installed for CUDA does not run on them.
+    """
+    found = [
+        device
+        for name, device in _gpus().items()
+        if not is_built_in(name) and device.capability < FIRST_OF_AMD
+    ]
     return sorted(found, key=lambda device: device.usable_bytes)
 
 
 def has_cuda(sheet: Datasheet) -> bool:
     """Whether CUDA's kernels run on it."""
     return sheet.maker == "NVIDIA"
+
+
+def is_modelled(sheet: Datasheet) -> bool:
+    """Whether it is known which kernels PyTorch runs on it: of AMD's targets on few."""
+    return has_cuda(sheet) or version_of(sheet.capability) in chips()
 
 
 def reported_as(reported_name: str, *, total_bytes: int) -> Device | None:

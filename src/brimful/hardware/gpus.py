@@ -167,8 +167,9 @@ def check_gpu(name: str) -> str:
         return gpu
     if gpu:
         raise UnknownMemoryError(
-            f"{gpu} runs ROCm kernels, and this version knows what CUDA kernels allocate; give one "
-            "of NVIDIA's GPUs (brimful gpus lists them)"
+            f"{gpu} is {datasheets()[gpu].target}, where PyTorch has no fused attention, and what "
+            "runs in its place is not known to this version; give another GPU (brimful gpus lists "
+            "them)"
         )
     raise unknown_gpu(name, known=(LOCAL,))
 

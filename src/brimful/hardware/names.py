@@ -19,8 +19,8 @@ from brimful.units import GIB, Labelled
 _DROPPED = frozenset(
     {
         "amd", "blackwell", "card", "cards", "core", "dgx", "edition", "generation", "geforce",
-        "gpu", "gpus", "graphics", "gtx", "hgx", "instinct", "mega", "nvidia", "quadro", "rtx",
-        "tensor", "tesla", "workstation",
+        "gpu", "gpus", "graphics", "gtx", "hgx", "instinct", "mega", "nvidia", "quadro", "radeon",
+        "rtx", "rx", "tensor", "tesla", "workstation",
     }
 )  # fmt: skip
 """Words of names that tell no two cards apart."""
@@ -31,12 +31,16 @@ _SAME = {"gb10": "spark", "mobile": "laptop", "notebook": "laptop"}
 """Words of names, and those of the table that say the same."""
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3})\s*g(?:i?b)?(?![a-z0-9])")
 _HBM = re.compile(r"hbm\d?e?")
-_CARD = re.compile(r"(\d{4})(ti|super|d)")
+_CARD = re.compile(r"(\d{4})(ti|super|xtx|xt|gre|d)")
 _COUNTED = re.compile(r"(?P<counts>(?:\d+\s*[x\u00d7*]\s*){1,2})(?P<gpu>.+)")
+_COUNTED_ONCE = re.compile(r"(?P<counts>\d+\s*[x\u00d7*]\s*)(?P<gpu>.+)")
 _COUNTED_BEHIND = re.compile(r"(?P<gpu>.+?)\s*(?::|[x\u00d7*])\s*(?P<count>\d+)")
 _COUNTED_IN_WORDS = re.compile(r"(?P<count>\d+)\s+(?P<gpu>\D.+)")
 _SLICED = re.compile(r"(?P<counts>(?:\d+\s*[x\u00d7*]\s*){0,2})(?P<gpu>.*\d+g\.\d+gb(?:\+\w+)*)")
 """A name of a slice (MIG), which ``slices.find_slice`` reads."""
+_STRIX_HALO = re.compile(
+    r"(amd )?ryzen[- ]?ai[- ]?max\+?([- ]?pro)?([- ]?3\d\d)?|framework[- ]?desktop|gmktec.*|8060s"
+)
 _SAME_SIZE = 0.07
 """B200 is sold as 192 GB and as 180 GB."""
 _LONGEST = 100
@@ -77,7 +81,7 @@ def split_counts(name: str) -> Counted:
         return Counted(
             int(counts[0]) if len(counts) > 1 else 1, int((counts or [1])[-1]), sliced["gpu"]
         )
-    if match := _COUNTED.fullmatch(text):
+    if match := _of_one_node(text) or _COUNTED.fullmatch(text):
         counts = re.findall(r"\d+", match["counts"])
     elif match := _COUNTED_BEHIND.fullmatch(text) or _COUNTED_IN_WORDS.fullmatch(text):
         if not find_gpu(match["gpu"]):
@@ -89,6 +93,12 @@ def split_counts(name: str) -> Counted:
         if len(count) > _MAX_DIGITS:
             raise InputError(f"{name} asks for {count} devices; use 1x{match['gpu']}")
     return Counted(int(counts[0]) if len(counts) > 1 else 1, int(counts[-1]), match["gpu"].strip())
+
+
+def _of_one_node(text: str) -> re.Match[str] | None:
+    """Return a count and a GPU whose own name begins like a count, as a 7900xtx."""
+    match = _COUNTED_ONCE.fullmatch(text)
+    return match if match and find_gpu(match["gpu"]) else None
 
 
 def find_gpu(text: str) -> str:
@@ -134,9 +144,6 @@ def _is_called(name: str, sheet: Datasheet) -> bool:
 
 
 _NOT_MODELLED = {
-    r"(amd[- ]?)?(ryzen[- ]?ai[- ]?max|strix[- ]?halo|gmktec|framework[- ]?desktop)": (
-        "one of AMD's processors with memory that its GPU shares", 128
-    ),
     r"(apple[- ]?)?m[3-9][- ]?ultra": (_APPLES, 96),
     r"(apple[- ]?)?m[12][- ]?ultra": (_APPLES, 64),
     r"(apple[- ]?)?m[3-9][- ]?max": (_APPLES, 36),
@@ -145,7 +152,6 @@ _NOT_MODELLED = {
     r"(apple[- ]?)?m3[- ]?pro": (_APPLES, 18),
     r"(apple[- ]?)?m(\d[- ]?pro|[4-9]\b)": (_APPLES, 16),
     r"(apple[- ]?)?m[1-3]\b": (_APPLES, 8),
-    r"(amd[- ]?)?(radeon[- ]?|rx[- ]?)+7900[- ]?xtx": ("a Radeon", 24),
     r"(amd[- ]?)?(radeon[- ]?|rx[- ]?)+(9070|7900[- ]?gre|7800|6[89]00)": ("a Radeon", 16),
     r"(amd[- ]?)?(radeon|rx[- ]?\d)": ("a Radeon", 0),
     r"(intel[- ]?)?(arc[- ]?)?a770": ("one of Intel's", 16),
@@ -198,7 +204,7 @@ def _not_modelled(text: str, whose: str, memory_gb: int, *, is_said: bool) -> Un
     )
     return UnknownNameError(
         f"{text!r} is {whose}, which this version does not model (NVIDIA's GPUs, AMD's "
-        f"Instinct and CPUs it does); {stands_in}: brimful gpus lists them",
+        f"and CPUs it does); {stands_in}: brimful gpus lists them",
         nearest={"gpus": near, "card_memory": Labelled(held * GIB)} if near else {},
     )
 
@@ -254,8 +260,9 @@ def _key_parts(key: str) -> _Parts:
 
 def _parts(name: str) -> _Parts:
     memory = _MEMORY.search(name)
-    text = _MEMORY.sub(" ", name)
-    text = re.sub(r"(?<![a-z])(rtx|gtx)(?=[a-z]?\d)", r"\1 ", text)
+    text = _STRIX_HALO.sub("strix halo", _MEMORY.sub(" ", name))
+    text = re.sub(r"radeon (ai )?pro", " ", text)
+    text = re.sub(r"(?<![a-z])(rtx|gtx|rx)(?=[a-z]?\d)", r"\1 ", text)
     text = re.sub(r"sxm\d?", "sxm", text)
     chip, forms = set(), set()
     for word in re.sub(r"[^a-z0-9]+", " ", _CARD.sub(r"\1 \2 ", text)).split():

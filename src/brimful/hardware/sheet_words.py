@@ -54,7 +54,8 @@ def _usable(sheet: Datasheet) -> Fact:
 
 
 def _target(sheet: Datasheet) -> Fact:
-    capability = f"compute capability {sheet.capability}, " if sheet.capability else ""
+    is_cuda = sheet.maker == "NVIDIA"
+    capability = f"compute capability {sheet.capability}, " if is_cuda else ""
     return Fact("chip", f"{capability}{sheet.target}", source_of(sheet, "capability"))
 
 

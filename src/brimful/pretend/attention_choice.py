@@ -127,7 +127,7 @@ def _flash(call: Attention) -> Iterator[str]:
     head_dim = call.query.shape[-1]
     if not _have_equal(call, -1) or head_dim > FLASH_MAX_HEAD_DIM:
         yield f"head dimensions must be equal and at most {FLASH_MAX_HEAD_DIM}, not {head_dim}"
-    if not (8, 0) <= capability <= (12, 1):
+    if not (8, 0) <= capability <= (12, 1) and not kernels.is_amd(capability):
         yield f"it needs compute capability 8.0 to 12.1, not {_dotted(capability)}"
     small = (8, 6) <= capability <= (8, 9) or (12, 0) <= capability <= (12, 1)
     if call.needs_grad and small and _too_wide_to_train(head_dim, call.dropout_p):
@@ -148,7 +148,7 @@ def _efficient(call: Attention) -> Iterator[str]:
     capability = kernels.imitated().capability
     if not torch._C._get_mem_efficient_sdp_enabled():  # noqa: SLF001
         yield "switched off"
-    if not (5, 0) <= capability <= (12, 1):
+    if not (5, 0) <= capability <= (12, 1) and not kernels.is_amd(capability):
         yield f"it needs compute capability 5.0 to 12.1, not {_dotted(capability)}"
     yield from _not_4d(call)
     alignment = gemm_alignment(call.query.dtype, capability)

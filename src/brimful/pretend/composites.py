@@ -26,6 +26,7 @@ def register() -> None:
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library(key).impl("dropout", dropout)
         library(key).impl("rms_norm", rms_norm)
+        library(key).impl("ctc_loss.Tensor", ctc_loss)
     library("PrivateUse1").impl("_fused_rms_norm", _never_runs)
     shapes = library("Meta")
     for name in ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_"):
@@ -59,6 +60,32 @@ def _wide_addmm(
 
 
 def _into(*_args: object, out: torch.Tensor, **_: object) -> torch.Tensor:
+    return out
+
+
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    *options: int,
+) -> torch.Tensor:
+    """Return the loss of texts whose lengths may stand on the host, where most programs have them.
+
+    Source: ``ctc_loss`` and ``get_clamped_target_length`` in ``aten/src/ATen/native/LossCTC.cpp``,
+    which make a tensor of the losses' own device of them, wherever they stand.
+
+    Args:
+        log_probs: On the imitated device.
+        targets: Labels.
+        input_lengths: Of the rows.
+        target_lengths: Of the texts.
+        options: The blank's number, the reduction, and whether infinities are zeros.
+    """
+    lengths = (each.to(log_probs.device) for each in (input_lengths, target_lengths))
+    out: torch.Tensor = _aten.ctc_loss.Tensor._op_dk(  # noqa: SLF001
+        _WRITTEN_OUT, log_probs, targets, *lengths, *options
+    )
     return out
 
 

@@ -15,8 +15,9 @@ from typing import Literal
 import torch
 
 from brimful.errors import UnsupportedError
-from brimful.hardware.cuda_chips import Multiprocessors, chips
+from brimful.hardware.cuda_chips import Multiprocessors, chips, version_of
 from brimful.hardware.cuda_libraries import libraries
+from brimful.techniques.kernel_support import FIRST_OF_AMD
 
 Kernels = Literal["cuda", "cpu"]
 Version = tuple[int, int]
@@ -29,6 +30,19 @@ def installed_torch() -> Version:
     """Return the major and minor version of the PyTorch that runs."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
+
+
+def is_amd(capability: Version) -> bool:
+    """Whether a capability is one of AMD's targets, whose kernels for attention are AOTriton's.
+
+    Those of gfx90a, 942, 950, 110x and 1201 run by themselves, of gfx1151 where
+    ``TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1`` (``check_flash_attention_hardware_support`` of
+    sdp_utils.cpp; ``isArchExperimentallySupported`` of AOTriton).
+
+    Args:
+        capability: In its two parts.
+    """
+    return capability >= version_of(FIRST_OF_AMD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,9 +92,7 @@ def attempt(
     recording = record_whole(job, strategy, record, counts_costs=True)
     on_op()
     peak_bytes = int(recording.live_bytes().max())
-    num = num_micro_batches(job, strategy)
     host = read_host(hosts[-1])
-    work, copied = step_work(recording, num), step_copies(recording, host, num)
     short = max(0, peak_bytes - tensor_limit_bytes(cluster))
     reserved = None if short else reserve_for(recording, cluster, allocator=strategy.allocator)
     short = short if reserved is None else reserved.short_bytes
@@ -103,15 +101,25 @@ def attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,
         short_bytes=max(short, _short_of_host(host_bytes, cluster)),
-        step_s=_seconds(job, strategy, work, copied, cluster),
+        step_s=seconds_of_step(job, cluster, strategy, (recording, host)),
         reserved=reserved,
         host_bytes=host_bytes,
     )
 
 
-def _seconds(
-    job: Job, strategy: Strategy, work: StepWork, copied: Copied, cluster: Cluster
+def seconds_of_step(
+    job: Job, cluster: Cluster, strategy: Strategy, recorded: tuple[Recording, HostPeak]
 ) -> float | None:
+    """Predict the seconds of a step of one device from what its operations compute.
+
+    Args:
+        job: What is trained.
+        cluster: How fast its device is.
+        strategy: How it is run.
+        recorded: Of the device, with costs counted, and what the host keeps.
+    """
+    num = num_micro_batches(job, strategy)
+    work, copied = step_work(recorded[0], num), step_copies(*recorded, num)
     if job.keep_fp32:  # whose products run at another rate, and the tape does not tell them apart
         return None
     device = cluster.device

@@ -82,8 +82,9 @@ def trace_needs(
             wanted[need.body] = wanted.get(need.body, frozenset()) | {need.num_chunks}
         is_beside = ep > 1 and any(need.ep == 1 for need in needs)
         program = chosen_program(
-            job, attention, kernels, recompute, gathers=gathers, ep=ep, sending=sending
-        )
+            job, attention, kernels, recompute,
+            gathers=gathers, ep=ep, sending=sending, is_exact=True,
+        )  # fmt: skip
         own = OwnProgram(program, job, built, gathers, ep, sending, watched.on_op)
         try:
             _check_refused(program.key)

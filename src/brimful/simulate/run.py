@@ -62,7 +62,14 @@ from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.routing import BALANCED, Replay, Routing
 from brimful.techniques.runnable import check_simulated
 from brimful.values.job import Job, Precision
-from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
+from brimful.values.results import (
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    REFERENCE,
+    Reserved,
+    Simulation,
+)
 from brimful.values.strategy import Strategy, gathers_alone, num_micro_batches, world_size
 
 NUM_STEPS = 2
@@ -94,10 +101,11 @@ class Traced:
 
 
 class Simulated(NamedTuple):
-    """What a simulation says, and the recording of the device that it speaks of."""
+    """What a simulation says, and the recordings of the device and of the host it speaks of."""
 
     simulation: Simulation
     recording: Recording
+    host: Recording
 
 
 def simulate(
@@ -119,6 +127,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     *,
     rank: int | None = None,
     routing: Routing = BALANCED,
+    count_costs: bool = False,
     on_op: Callable[[], None] = go_on,
 ) -> Simulated:
     """Run a plan's own program on the pretend GPU, and keep what it allocated.
@@ -129,6 +138,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         strategy: How it is run.
         rank: Which of many devices is simulated; None: one that holds as much as any.
         routing: How many rows its experts get, where devices part them.
+        count_costs: Whether the recording says too what operations compute.
         on_op: Called before every operation; what it raises ends the simulation.
 
     Returns:
@@ -141,10 +151,8 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     """
     if rank is None and strategy.pp > 1:
         ranks = fullest_ranks(job, strategy)
-        each = (
-            simulate_recorded(job, cluster, strategy, rank=r, routing=routing, on_op=on_op)
-            for r in ranks
-        )
+        how: dict[str, Any] = {"routing": routing, "count_costs": count_costs, "on_op": on_op}
+        each = (simulate_recorded(job, cluster, strategy, rank=r, **how) for r in ranks)
         return max(each, key=fullness)
     device, start = cluster.device, time.perf_counter()
     traces: list[Traced] = []
@@ -156,6 +164,7 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
             imitate=device.kernels,
             capability=device.capability,
             rank=rank,
+            count_costs=count_costs,
             count_messages=world_size(strategy) > 1,
             routing=routing,
             on_op=on_op,
@@ -163,26 +172,36 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         traces.append(traced)
         return traced.recording
 
-    is_alike = not routing.received  # else every block is of its own
-    recording = record_whole(job, strategy, record) if is_alike else record(job, strategy)
+    if routing.received:  # every block is of its own
+        recording = record(job, strategy)
+    else:
+        recording = record_whole(job, strategy, record, counts_costs=count_costs)
+    host = traces[-1].host  # where something is kept there the whole was traced, once
     simulation = read_simulation(
         recording,
         kernels=device.kernels,
-        reserved=reserve_for(
-            recording,
-            cluster,
-            allocator=strategy.allocator,
-            num_groups=num_groups(strategy),
-            beside_bytes=most_beside(_bounded(traces).values()),
-        ),
+        reserved=_reserved(recording, cluster, strategy, traces),
         simulate_s=time.perf_counter() - start,
         collectives=collectives_of_step(
             recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)
         ),
-        host=traces[-1].host,  # where something is kept there the whole was traced, once
+        host=host,
         unknown_ops={op for traced in traces for op in traced.unknown_ops},
     )
-    return Simulated(simulation, recording)
+    return Simulated(simulation, recording, host)
+
+
+def _reserved(
+    recording: Recording, cluster: Cluster, strategy: Strategy, traces: Iterable[Traced]
+) -> Reserved | None:
+    """Return what the caching allocator makes of a recording, with what may be beside it."""
+    return reserve_for(
+        recording,
+        cluster,
+        allocator=strategy.allocator,
+        num_groups=num_groups(strategy),
+        beside_bytes=most_beside(_bounded(traces).values()),
+    )
 
 
 def _bounded(traces: Iterable[Traced]) -> dict[str, int]:

@@ -24,11 +24,16 @@ HALF: frozenset[Precision] = frozenset({
     "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8",
 })  # fmt: skip
 """Recipes whose queries meet their keys in 16 bits."""
+FIRST_OF_AMD = 90.0
+"""Capabilities from here on are AMD's targets: gfx90a is 90.0, gfx942 94.2. To PyTorch they are
+``cuda`` too: HIP has its names, its caching allocator and autograd, and kernels of its own."""
 AMPERE, BLACKWELL = 8.0, 12.1
 """The first and the last compute capability that FlashAttention-2 and cuDNN's kernel know."""
 MAXWELL, VOLTA = 5.0, 7.0
 FP8_SINCE = 8.9
 """The first compute capability whose Tensor Cores multiply fp8: Ada."""
+AMD_WITH_FP8 = frozenset((94.2, 95.0, 120.1))
+"""gfx942, gfx950 and gfx1201: CDNA 3 and 4, RDNA 4."""
 FLASH_WIDTH, CUDNN_WIDTH, CUDNN_WIDTH_ON_HOPPER = 256, 128, 256
 HALF_MULTIPLE, FULL_MULTIPLE = 8, 4
 HOPPER = 9.0
@@ -101,14 +106,20 @@ def check_precision(job: Job, place: Place) -> Job:
 
     Source: the capabilities of fp8 Tensor Cores (CUDA C++ Programming Guide); a CPU emulates.
     """
-    if job.precision == FP8 and place.kernels == "cuda" and place.capability < FP8_SINCE:
+    if job.precision == FP8 and place.kernels == "cuda" and not _has_fp8(place.capability):
         raise UnsupportedError(
             f"precision={FP8} cannot run here: GPUs have units for it from compute capability "
-            f"{FP8_SINCE} on, not {place.capability}; use bf16-mixed, or fp16-mixed before "
-            f"{AMPERE}",
+            f"{FP8_SINCE} on, AMD's CDNA 3 and RDNA 4 have, not {place.capability}; use bf16-mixed"
+            f", or fp16-mixed before {AMPERE}",
             nearest={"precision": "bf16-mixed" if place.capability >= AMPERE else "fp16-mixed"},
         )
     return job
+
+
+def _has_fp8(capability: float) -> bool:
+    if capability >= FIRST_OF_AMD:
+        return capability in AMD_WITH_FP8
+    return capability >= FP8_SINCE
 
 
 def check_fused(strategy: Strategy, place: Place) -> Strategy:
@@ -232,7 +243,8 @@ _NOT_ON_CPU: dict[Attention, str] = {
 
 
 def _flash(job: Job, capability: float) -> Iterator[str]:
-    yield from _not_between(AMPERE, BLACKWELL, capability)
+    if capability < FIRST_OF_AMD:
+        yield from _not_between(AMPERE, BLACKWELL, capability)
     yield from _not_half(job)
     width = job.model.head_dim
     if width > FLASH_WIDTH:
@@ -247,7 +259,8 @@ def _is_small(capability: float) -> bool:
 
 
 def _efficient(job: Job, capability: float) -> Iterator[str]:
-    yield from _not_between(MAXWELL, BLACKWELL, capability)
+    if capability < FIRST_OF_AMD:
+        yield from _not_between(MAXWELL, BLACKWELL, capability)
     if job.precision.startswith("bf16") and capability < AMPERE:
         yield f"it takes bf16 from compute capability {AMPERE} on, not {capability}"
     yield from _odd_heads(job, _alignment(job, capability))
@@ -262,6 +275,8 @@ def _alignment(job: Job, capability: float) -> int:
 
 
 def _cudnn(job: Job, capability: float) -> Iterator[str]:
+    if capability >= FIRST_OF_AMD:
+        yield "AMD's GPUs have no cuDNN"
     yield from _not_between(AMPERE, BLACKWELL, capability)
     yield from _not_half(job)
     widest = CUDNN_WIDTH_ON_HOPPER if capability == HOPPER else CUDNN_WIDTH

@@ -95,11 +95,16 @@ def num_heading_lines() -> int:
     return sum(text.count("\n") + 1 for text in _headings[1:])
 
 
-def forget_notes() -> None:
-    """Drop what was noted: a command begins, or there is no answer."""
+def forget_notes(*, of_a_program: bool = False) -> None:
+    """Drop what was noted: a command begins, or there is no answer.
+
+    Args:
+        of_a_program: Whether a call of a program ends; it is told once what several calls note.
+    """
     _notes.clear()
     _headings.clear()
-    _said.clear()
+    if not of_a_program:
+        _said.clear()
 
 
 def _say_notes() -> None:
