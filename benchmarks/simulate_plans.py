@@ -43,7 +43,7 @@ BAR_S = 8.0
 _WARM_UP = "import brimful.cli.main, brimful.simulate.run"
 _IMPORTS = """
 import sys
-from brimful.cli.flags import asked
+from brimful.cli.resolved import asked
 from brimful.cli.main import parser_of
 from brimful.process.quick_imports import own_process, quick_imports
 from brimful.process.library_output import quiet_libraries

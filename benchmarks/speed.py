@@ -48,7 +48,7 @@ print(time.perf_counter() - start_s)
 """
 _SIMULATE = f"""
 import time
-from brimful.cli.flags import asked
+from brimful.cli.resolved import asked
 from brimful.cli.main import parser_of
 from brimful.process.library_output import quiet_libraries
 quiet_libraries()
@@ -60,7 +60,7 @@ print(time.perf_counter() - start_s)
 """
 _RANK_CLASS = f"""
 import time
-from brimful.cli.flags import asked
+from brimful.cli.resolved import asked
 from brimful.cli.main import parser_of
 from brimful.process.library_output import quiet_libraries
 quiet_libraries()

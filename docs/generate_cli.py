@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from brimful.cli.flags import HELP_WIDTH
 from brimful.cli.main import VERBS, parser_of, usage
+from brimful.cli.parsing import HELP_WIDTH
 
 PAGE = Path(__file__).parent / "cli.md"
 _HEAD = """# Command line

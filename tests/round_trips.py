@@ -1,7 +1,7 @@
 """Plans of flags without a search, and of what a file of another program says."""
 
-from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
+from brimful.cli.resolved import asked
 from brimful.export.read_source import model_of, read_source
 from brimful.values.plan import PLAN_SCHEMA, Plan
 

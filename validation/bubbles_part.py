@@ -15,7 +15,8 @@ from parallel_part import size_of, tiny_job
 
 from brimful.cost.pipeline_orders import Operation
 from brimful.cost.pipeline_replay import Replay, replay
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import Strategy
 
 BAR = 0.1
 SECONDS = (0.8, 1.6)

@@ -22,17 +22,9 @@ from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import read_config
 from brimful.models.spec import ModelSpec
 from brimful.techniques.optimizers import OPTIMIZERS
-from brimful.values.job import (
-    SCALED,
-    Adapter,
-    Base,
-    Job,
-    LossScale,
-    Method,
-    Precision,
-    plain_job,
-)
-from brimful.values.strategy import Attention, Strategy, Zero, check_strategy, data_parallel
+from brimful.techniques.runnable import check_strategy
+from brimful.values.job import SCALED, Adapter, Base, Job, LossScale, Method, Precision, plain_job
+from brimful.values.strategy import Attention, Strategy, Zero, data_parallel
 
 Cell = dict[str, str]
 FACTORS = {

@@ -19,9 +19,10 @@ from evidence import Summary, describe_case, relative, spread_of
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import read_config
+from brimful.techniques.runnable import check_strategy
 from brimful.units import format_bytes
 from brimful.values.job import Job, check_job, plain_job
-from brimful.values.strategy import Strategy, check_strategy, default_accumulate
+from brimful.values.strategy import Strategy, default_accumulate
 
 NUM_PROCESSES = 2
 NUM_STEPS = 5

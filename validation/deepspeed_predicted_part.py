@@ -14,8 +14,8 @@ from deepspeed_site import deepspeed_site, version_at
 from evidence import Summary, relative, spread_of
 from progress import shown
 
-from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
+from brimful.cli.resolved import asked
 from brimful.cost.estimate import estimate
 
 MEDIAN_BAR, WORST_BAR = 0.001, 0.03

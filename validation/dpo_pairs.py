@@ -14,11 +14,12 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.program import Program
 from brimful.build.tasks.dpo import first_scores
 from brimful.models.config import read_config
+from brimful.techniques.runnable import check_strategy
 from brimful.train.data.batches import START
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import plain_source
 from brimful.values.job import Adapter, Job, Preference, check_job, plain_job
-from brimful.values.strategy import Reference, Strategy, check_strategy
+from brimful.values.strategy import Reference, Strategy
 
 BETA = 0.1
 SMOOTHINGS = (0.0, 0.1)

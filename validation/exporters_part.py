@@ -26,9 +26,10 @@ from brimful.errors import RunError, UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Exported
 from brimful.models.config import read_config
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import check_job, plain_job
 from brimful.values.plan import PLAN_SCHEMA, Plan
-from brimful.values.strategy import Strategy, check_strategy, num_micro_batches, world_size
+from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 LOSS_BAR = 1e-5
 NUM_STEPS = 3

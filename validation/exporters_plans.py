@@ -7,9 +7,10 @@ from brimful.cli.defaults import LOSS_SCALE
 from brimful.export.given import Given
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Adapter, check_job, plain_job
 from brimful.values.plan import PLAN_SCHEMA, Plan
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 AC = "activation_checkpointing"
 RECORDED = ("zero3", "moe", "lora", "zero1", "engine")

@@ -14,8 +14,8 @@ from brimful.hardware.gpus import load_cluster
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import load_model
 from brimful.models.registry import registry
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.values.job import Optimizer, Precision, Schedule, plain_job
 from brimful.values.plan import to_yaml
 

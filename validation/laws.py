@@ -17,12 +17,13 @@ from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import layout_of, read_config
 from brimful.models.layout import all_parameters
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
+from brimful.techniques.runnable import check_strategy, placed
 from brimful.values.job import Adapter, Job, check_job, plain_job
 from brimful.values.plan import Estimate
 from brimful.values.results import Simulation
-from brimful.values.strategy import Strategy, check_strategy, placed
+from brimful.values.strategy import Strategy
 
 ROUND_BYTES = 512
 """The caching allocator's grain (c10/cuda/CUDACachingAllocator.cpp, ``kMinBlockSize``)."""

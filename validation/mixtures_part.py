@@ -14,12 +14,13 @@ from brimful.cost.formula import missing_formula
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.simulate.run import simulate
 from brimful.techniques.parallel.routing import BALANCED, Routing, worst
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job, plain_job
-from brimful.values.strategy import Strategy, check_strategy, stage_rank
+from brimful.values.strategy import Strategy, stage_rank
 
 NUM_QUICK_LAYOUTS = 1
 

@@ -29,10 +29,11 @@ from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, parameter_count, read_config
 from brimful.models.spec import ModelSpec
 from brimful.simulate.run import simulate
+from brimful.techniques.runnable import check_strategy
 from brimful.units import GIB
 from brimful.values.job import Job, Optimizer, plain_job
 from brimful.values.results import OPTIMIZER_STATE, PARAMETERS, Simulation
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 SEQ_LEN, CHUNKS = 4096, 8
 HOST_RESERVE_BYTES = 8 * GIB

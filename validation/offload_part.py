@@ -15,9 +15,10 @@ from worker import meter
 from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import read_config
 from brimful.simulate.run import simulate
+from brimful.techniques.runnable import check_strategy
 from brimful.units import MIB
 from brimful.values.job import Job, check_job, plain_job
-from brimful.values.strategy import Strategy, check_strategy, num_micro_batches
+from brimful.values.strategy import Strategy, num_micro_batches
 
 NUM_CASES, NUM_QUICK_CASES = 44, 2
 SHARE_BAR, BYTES_BAR = 0.005, MIB

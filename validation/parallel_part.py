@@ -17,8 +17,9 @@ from parity_summary import LOSS_BAR, NORM_BAR, farthest, parity_summary
 
 from brimful.errors import BrimfulError
 from brimful.models.config import read_config
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Base, Job, check_job, plain_job
-from brimful.values.strategy import Strategy, check_strategy, data_parallel, world_size
+from brimful.values.strategy import Strategy, data_parallel, world_size
 
 NUM_STEPS = 5
 SEQ_LEN = 24

@@ -17,8 +17,9 @@ from brimful.build.program import Program
 from brimful.build.step import train_step
 from brimful.models.config import load_model, read_config
 from brimful.models.kernels import attentions_of
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Adapter, Job, check_job, plain_job
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 NUM_STEPS = 20
 GLOBAL_BATCH, SEQ_LEN = 4, 24

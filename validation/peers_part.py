@@ -30,11 +30,12 @@ from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.probe import probe_local
 from brimful.models.config import read_config
+from brimful.search.pins import Pins, micro_batches
 from brimful.search.solve import solve
-from brimful.search.space import Pins, micro_batches
+from brimful.techniques.runnable import check_strategy
 from brimful.units import MIB, format_bytes
 from brimful.values.job import Adapter, Job, check_job, plain_job
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 SPEED_BAR, PEAK_BAR = 0.97, 1.02
 LOSS_BAR = {"fp32": 1e-4, "bf16-mixed": 1e-2}

@@ -16,8 +16,9 @@ from brimful.build.program import Program
 from brimful.doctor.program import PlainStep
 from brimful.models.config import load_model, read_config
 from brimful.models.kernels import attentions_of
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import SCALED, Job, LossScale, check_job, plain_job
-from brimful.values.strategy import Strategy, check_strategy, data_parallel
+from brimful.values.strategy import Strategy, data_parallel
 
 NUM_STEPS, SEQ_LEN = 6, 24
 RATE = 1e-3

@@ -21,13 +21,9 @@ from brimful.models.config import default_task, experts_of, read_config
 from brimful.models.spec import ModelSpec
 from brimful.techniques.kernel_support import Place, why_not_simulated
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job, Preference, check_job
-from brimful.values.strategy import (
-    Strategy,
-    check_strategy,
-    default_reference,
-    world_size,
-)
+from brimful.values.strategy import Strategy, default_reference, world_size
 
 HEAD_DIM = 64
 NUM_HEADS, VOCAB = Range(4, 128), Range(8_000, 260_000)

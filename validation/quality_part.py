@@ -34,6 +34,7 @@ from brimful.cost.estimate import estimate_or_none
 from brimful.files.writing import cache_dir
 from brimful.models.config import read_config
 from brimful.process.versions import versions
+from brimful.techniques.runnable import check_strategy
 from brimful.train.data.corpus import fingerprint, load_corpus
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import as_source
@@ -45,7 +46,7 @@ from brimful.train.settings import plain_settings
 from brimful.values.job import Adapter, Job, check_job, plain_job
 from brimful.values.plan import PLAN_SCHEMA, Plan
 from brimful.values.run_files import MODEL, TOKENS
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 GAP_BAR = 0.02
 NUM_SEEDS = 3

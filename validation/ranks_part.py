@@ -15,8 +15,9 @@ from sampler import cluster_of
 from brimful.models.config import read_config
 from brimful.simulate.run import simulate
 from brimful.techniques.parallel.routing import Routing
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Base, check_job, plain_job
-from brimful.values.strategy import Strategy, check_strategy, gathers, world_size
+from brimful.values.strategy import Strategy, gathers, world_size
 
 BAR = 0.01
 _MODELS: dict[str, dict[str, Any]] = {

@@ -15,18 +15,13 @@ from rehearsal_rows import Place, Published, RehearsalRow, Rehearsed
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.simulate.run import simulate
 from brimful.techniques.parallel.stages import blocks_of_stages, stages_of_device
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job, Precision, plain_job
-from brimful.values.strategy import (
-    Strategy,
-    check_strategy,
-    num_micro_batches,
-    split_of,
-    stage_rank,
-)
+from brimful.values.strategy import Strategy, num_micro_batches, split_of, stage_rank
 
 NUM_QUICK_LAYOUTS = 1
 

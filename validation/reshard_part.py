@@ -14,8 +14,9 @@ from parallel_part import tiny_job
 from parity_part import ADAPTER
 from parity_summary import LOSS_BAR, NORM_BAR, farthest, parity_summary
 
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
-from brimful.values.strategy import Strategy, check_strategy, world_size
+from brimful.values.strategy import Strategy, world_size
 
 NUM_BEFORE, NUM_AFTER = 3, 2
 NUM_QUICK_PAIRS = 2

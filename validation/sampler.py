@@ -36,15 +36,10 @@ from brimful.hardware.cluster import Cluster, Device, MatrixRates
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, read_config, registry
 from brimful.models.spec import ModelSpec
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Base, Job, check_job
 from brimful.values.plan import Estimate
-from brimful.values.strategy import (
-    Recompute,
-    Strategy,
-    check_strategy,
-    spell_checkpointing,
-    world_size,
-)
+from brimful.values.strategy import Recompute, Strategy, spell_checkpointing, world_size
 
 __all__ = [
     "ALL_FACTORS", "FACTORS", "REGISTRY_SHARE", "Cell", "Drawn", "Range", "Shapes", "cluster_for",

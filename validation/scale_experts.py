@@ -31,13 +31,7 @@ from brimful.simulate.messages import ALL_TO_ALL, collectives_of_step
 from brimful.simulate.run import NUM_STEPS, trace
 from brimful.techniques.parallel.stages import blocks_of_stages, stages_of_device
 from brimful.values.job import Job
-from brimful.values.strategy import (
-    Strategy,
-    data_parallel,
-    num_micro_batches,
-    split_of,
-    stage_rank,
-)
+from brimful.values.strategy import Strategy, data_parallel, num_micro_batches, split_of, stage_rank
 
 FORWARD_SHARE = {"full": 1 / 4, "selective": 1 / 3, "none": 1 / 3}
 """Of a micro-batch's work that is forward: a backward's products are those of two forwards, and

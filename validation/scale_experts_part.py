@@ -21,9 +21,10 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.simulate.run import simulate
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.results import Simulation
-from brimful.values.strategy import Strategy, check_strategy, world_size
+from brimful.values.strategy import Strategy, world_size
 
 HERE = Path(__file__).parent
 MODEL, REPORTED = scale_ceiling.MODEL, "deepseek-v3, as reported"

@@ -16,8 +16,8 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.values.job import Job, plain_job
 from brimful.values.plan import Plan
 from brimful.values.strategy import Strategy

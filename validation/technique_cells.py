@@ -19,8 +19,9 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import load_model, read_config
 from brimful.models.spec import MODULE, ModelSpec
 from brimful.techniques.kernel_support import Place, check_attention
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import SCALED, Adapter, Base, LossScale, Task, Upcast, check_job, plain_job
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 FACTORS: dict[str, tuple[str, ...]] = {
     "architecture": ("llama", "gpt2", "qwen2", "bert", "t5", "switch_transformers", "module"),

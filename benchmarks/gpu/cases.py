@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 from rows import Case
 
-from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
+from brimful.cli.resolved import asked
 from brimful.models.config import check_model, load_model, read_config
 from brimful.models.spec import ModelSpec
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job, check_job
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 NUM_METERED_STEPS = 2
 NUM_TIMED_STEPS = 5

@@ -14,8 +14,9 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.space import CHUNKS
 from brimful.search.table import TIE
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 
 class Tried(NamedTuple):

@@ -15,8 +15,8 @@ from brimful.cost.estimate import allocatable_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, read_config
+from brimful.search.pins import Pins
 from brimful.search.solve import Solution, solve
-from brimful.search.space import Pins
 from brimful.values.job import Job, plain_job
 
 NUM_DRAWN, NUM_QUICK = 4, 2

@@ -168,8 +168,8 @@ def _pretend(program: Program) -> Callable[[], int]:
 
 
 def _simulate(program: Program) -> Callable[[], int]:
-    from brimful.cli.flags import asked
     from brimful.cli.main import parser_of
+    from brimful.cli.resolved import asked
     from brimful.simulate.run import simulate
 
     _imports(program)

@@ -16,8 +16,8 @@ from importlib import import_module
 from os import PathLike
 from typing import Any
 
-from brimful.cli.flags import Parser
 from brimful.cli.main import parse, parser_of
+from brimful.cli.parsing import Parser
 from brimful.errors import InputError, unknown_name
 
 __all__ = ["Answer", "estimate", "plan", "report", "shop", "simulate", "train"]

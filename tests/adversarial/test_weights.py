@@ -10,8 +10,8 @@ import pytest
 
 from brimful.errors import BrimfulError
 from brimful.hardware.gpus import load_cluster
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from samples import make_job
 
 pytestmark = pytest.mark.torch

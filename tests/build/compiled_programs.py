@@ -13,7 +13,7 @@ from brimful.build.batch import Batch
 from brimful.build.parallel.place import own_part
 from brimful.build.step import train_step
 from brimful.measure.meter import CpuMeter
-from brimful.values.strategy import check_strategy
+from brimful.techniques.runnable import check_strategy
 from build.tensor_programs import TIMEOUT
 from other_decoders import make_decoder
 from processes import run_group

@@ -11,7 +11,7 @@ from brimful.build.assemble import build_program
 from brimful.build.parallel.place import own_part
 from brimful.build.step import train_step
 from brimful.measure.meter import CpuMeter
-from brimful.values.strategy import check_strategy
+from brimful.techniques.runnable import check_strategy
 from build.tensor_programs import TIMEOUT
 from pairs import cut_pairs, make_lora, make_pair_job, make_pairs
 from samples import make_model, make_strategy

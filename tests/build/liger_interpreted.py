@@ -22,7 +22,7 @@ from brimful.build.assemble import build_program
 from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.step import train_step
 from brimful.models.config import read_config
-from brimful.values.strategy import check_strategy
+from brimful.techniques.runnable import check_strategy
 from other_decoders import COMMON, PLAIN, make_decoder
 from samples import make_adapter, make_job, make_model, make_strategy
 

@@ -20,7 +20,8 @@ from brimful.build.parallel import collectives
 from brimful.build.parallel.place import own_part
 from brimful.build.step import evaluate, train_step
 from brimful.measure.meter import CpuMeter
-from brimful.values.strategy import check_strategy, world_size
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import world_size
 from build.plain import ragged_batch
 from other_decoders import make_decoder
 from processes import run_group

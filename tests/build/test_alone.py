@@ -11,8 +11,8 @@ from brimful.build.step import train_step
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.simulate.run import simulate
+from brimful.techniques.runnable import check_examined, check_strategy
 from brimful.values.job import LossScale
-from brimful.values.strategy import check_examined, check_strategy
 from build.plain import ragged_batch
 from metered import meter_steps, product_scratch_bytes
 from pairs import make_lora

@@ -11,7 +11,7 @@ import torch
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
 from brimful.simulate.run import simulate
-from brimful.values.strategy import check_examined, check_strategy
+from brimful.techniques.runnable import check_examined, check_strategy
 from build import compiled_programs as programs
 from samples import make_adapter, make_cluster, make_job, make_strategy
 

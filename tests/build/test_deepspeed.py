@@ -12,8 +12,8 @@ from brimful.build.deepspeed import held
 from brimful.build.deepspeed.engine import EngineRoot, _check_types
 from brimful.build.deepspeed.whole import is_parted
 from brimful.errors import UnsupportedError
+from brimful.techniques.runnable import check_strategy
 from brimful.train import loop
-from brimful.values.strategy import check_strategy
 from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch

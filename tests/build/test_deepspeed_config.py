@@ -9,8 +9,9 @@ import pytest
 from brimful.build.deepspeed.config import bucket_elements, deepspeed_config
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import LossScale
-from brimful.values.strategy import check_strategy, default_accumulate, num_micro_batches
+from brimful.values.strategy import default_accumulate, num_micro_batches
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 SCALE = LossScale(initial_scale=2.0**12, growth_factor=2.0, backoff_factor=0.5, growth_interval=7)

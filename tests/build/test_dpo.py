@@ -14,8 +14,9 @@ from brimful.build.batch import ANSWER, IGNORE_INDEX, blank, count_targets
 from brimful.build.step import evaluate, train_step
 from brimful.build.tasks.dpo import first_scores
 from brimful.errors import InputError, UnsupportedError
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Preference, check_job
-from brimful.values.strategy import check_strategy, default_reference
+from brimful.values.strategy import default_reference
 from pairs import PREFERENCE, cut_pairs, make_lora, make_pair_job, make_pairs
 from samples import make_job, make_strategy
 

@@ -16,8 +16,8 @@ from brimful.build.step import micro_step, train_step, update
 from brimful.errors import InputError, UnsupportedError
 from brimful.techniques.exact import exactness
 from brimful.techniques.kernel_support import Place, check_precision
+from brimful.techniques.runnable import FP8_MULTIPLE, check_strategy
 from brimful.values.job import check_job
-from brimful.values.strategy import FP8_MULTIPLE, check_strategy
 from float8 import WHY
 from samples import make_adapter, make_job, make_model, make_strategy
 

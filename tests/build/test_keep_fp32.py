@@ -11,8 +11,8 @@ from brimful.build.precision.masters import MASTER
 from brimful.build.step import micro_step, train_step, update
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
 from brimful.models.config import load_model
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import SCALED, LossScale, check_job
-from brimful.values.strategy import check_strategy
 from samples import make_adapter, make_job, make_model, make_strategy
 
 from .plain import ragged_batch

@@ -28,7 +28,7 @@ from brimful.techniques.fused_kernels import (
     chunk_tokens,
 )
 from brimful.techniques.kernel_support import Place, check_fused
-from brimful.values.strategy import check_examined, check_strategy
+from brimful.techniques.runnable import check_examined, check_strategy
 from other_decoders import make_decoder
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 

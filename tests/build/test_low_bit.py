@@ -16,8 +16,8 @@ from brimful.techniques.optimizers import OPTIMIZERS, Settings, Updated, bytes_k
 from brimful.techniques.optimizers.adamw_4bit import FOUR_BITS
 from brimful.techniques.optimizers.adamw_fp8 import EIGHT_BITS
 from brimful.techniques.optimizers.low_bit import LEAST
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import check_job
-from brimful.values.strategy import check_strategy
 from samples import make_job, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -10,8 +10,8 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.offload import HostOptimizer, host
 from brimful.build.offload.activations import ACTIVATIONS, AwayActivations
 from brimful.build.step import evaluate, train_step
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import LossScale
-from brimful.values.strategy import check_strategy
 from build.plain import plain_run, ragged_batch
 from pairs import cut_pairs, make_lora, make_pair_job, make_pairs
 from samples import make_job, make_strategy

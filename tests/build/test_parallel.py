@@ -19,7 +19,8 @@ from brimful.build.step import micro_step, update
 from brimful.errors import UnsupportedError
 from brimful.pretend import fake_world
 from brimful.pretend.fake_world import World, pretend_world
-from brimful.values.strategy import check_strategy, data_parallel
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import data_parallel
 from samples import make_adapter, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

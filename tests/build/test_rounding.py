@@ -15,8 +15,8 @@ from brimful.build.step import evaluate, micro_step, train_step
 from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import read_config
 from brimful.techniques.quantization import ROW, Quantization
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import check_job
-from brimful.values.strategy import check_strategy
 from samples import make_job, make_strategy
 
 from .plain import ragged_batch

@@ -6,8 +6,8 @@ import torch
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.techniques.exact import exactness
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import check_job
-from brimful.values.strategy import check_strategy
 from other_decoders import CONFIGS, EAGER_ONLY
 from samples import make_job, make_strategy
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from tests.cli.conftest import CONFIG
 
-from brimful.cli import flags
-from brimful.cli.flags import Parser
+from brimful.cli import flags, resolved
+from brimful.cli.parsing import Parser
 from brimful.values.strategy import Strategy
 
 TWO = ("--gpus", "2xa100-40gb", "--precision", "fp32", "--seq-len", "32")
@@ -27,7 +27,7 @@ def strategy_of(model, *argv):
     flags.add_job(parser)
     flags.add_strategy(parser, searched=False)
     args = parser.parse_args([str(model), *TWO, *argv])
-    return flags.asked(args).strategy
+    return resolved.asked(args).strategy
 
 
 def test_it_is_not_searched(brimful, model):

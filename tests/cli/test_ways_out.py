@@ -12,8 +12,8 @@ from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
 from brimful.search.budget import Budget
 from brimful.search.gains import Search
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.search.ways_out import _rate
 from samples import TINY_LLAMA, make_job
 

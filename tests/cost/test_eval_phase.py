@@ -10,9 +10,10 @@ from brimful.cost.eval_phase import other_phases
 from brimful.cost.profiles import EVALUATED, is_shipped, load_profile
 from brimful.simulate.lifetime import peak_bytes, simulate_phases
 from brimful.simulate.profile import make_profile, shipped_eval_keys
+from brimful.techniques.runnable import check_strategy
 from brimful.train.keeping import KEEPING
 from brimful.values.results import EVAL, ITEM_NAMES, OPTIMIZER_STATE, PARAMETERS, RESUME, SAVE
-from brimful.values.strategy import check_strategy, data_parallel
+from brimful.values.strategy import data_parallel
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

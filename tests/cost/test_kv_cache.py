@@ -1,16 +1,9 @@
 import pytest
 import torch
 from tests.models.meta import SMALL
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from brimful.cost.kv_cache import (
-    CACHED,
-    cache_layers,
-    grown_bytes,
-    prefilled_bytes,
-    static_bytes,
-    windows,
-)
+from brimful.cost.kv_cache import CACHED, cache_layers, grown_bytes, prefilled_bytes, windows
 from brimful.errors import UnsupportedError
 from brimful.models.config import load_model, read_config
 
@@ -72,9 +65,6 @@ def test_bytes_are_those_of_the_caches_of_transformers(case):
     for more in (1, 2, 3):
         model(torch.ones(num_sequences, 1, dtype=torch.int64), past_key_values=cache)
         assert grown_bytes(layers, num_tokens=prompt + more, **sizes) == held(cache)
-    static = StaticCache(config=model.config, max_cache_len=16)
-    model(torch.ones(num_sequences, prompt, dtype=torch.int64), past_key_values=static)
-    assert static_bytes(layers, num_tokens=16, **sizes) == held(static)
 
 
 def test_a_prompt_shorter_than_the_window_is_held_whole():

@@ -4,12 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from brimful.cost.estimate import estimate
-from brimful.cost.least import (
-    least_bytes,
-    least_flops_per_token,
-    least_on_device,
-    spread_of,
-)
+from brimful.cost.least import least_bytes, least_flops_per_token, least_on_device, spread_of
 from brimful.cost.recipes import RECIPES
 from brimful.models.config import active_parameters, load_model, parameter_count
 from brimful.values.job import Adapter

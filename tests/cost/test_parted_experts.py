@@ -17,8 +17,9 @@ from brimful.cost.saved import saved_sizes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import layout_of, read_config
 from brimful.models.layout import all_parameters
+from brimful.techniques.runnable import check_strategy
 from brimful.values.results import GATHERED, OPTIMIZER_STATE, PARAMETERS, REDUCED, WORKSPACES
-from brimful.values.strategy import check_strategy, data_parallel, num_micro_batches, world_size
+from brimful.values.strategy import data_parallel, num_micro_batches, world_size
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 NUM_CASES = 48

@@ -15,11 +15,11 @@ from brimful.cost.reserved import predicted_reserved
 from brimful.errors import BrimfulError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
+from brimful.techniques.runnable import check_strategy
 from brimful.units import GIB, MIB
 from brimful.values.results import REFERENCE, WORKSPACES
-from brimful.values.strategy import check_strategy
 from cost.replays import ALLOCATORS, live_peak, reserved
 from pairs import make_lora, make_pair_job
 from samples import make_cluster, make_model, make_strategy

@@ -6,8 +6,8 @@ import pytest
 from brimful.cost.estimate import estimate
 from brimful.cost.requests import requests_of
 from brimful.errors import UnsupportedError
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Adapter, Base
-from brimful.values.strategy import check_strategy
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

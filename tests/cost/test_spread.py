@@ -14,6 +14,7 @@ from brimful.cost.trained import trained_shapes
 from brimful.cost.trajectory import stands_for_none
 from brimful.errors import UnsupportedError
 from brimful.simulate.run import fullest_rank, simulate
+from brimful.techniques.runnable import check_strategy
 from brimful.values.results import (
     GATHERED,
     GRADIENTS,
@@ -22,7 +23,7 @@ from brimful.values.results import (
     REDUCED,
     WORKSPACES,
 )
-from brimful.values.strategy import check_strategy, data_parallel
+from brimful.values.strategy import data_parallel
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 ADAMW_STEP_BYTES = 4

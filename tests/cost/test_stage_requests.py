@@ -3,7 +3,8 @@
 import pytest
 
 from brimful.cost.reserved import candidate_of
-from brimful.cost.stage_memory import device_memory, peak_of
+from brimful.cost.stage_memory import device_memory
+from brimful.cost.stage_peaks import peak_of
 from brimful.cost.stage_requests import device_asked
 from brimful.cost.stage_site import classes_of, fullest_ranks, site_of
 from brimful.models.config import load_model, read_config

@@ -19,8 +19,9 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
 from brimful.techniques.parallel.stages import ONE_STAGE
+from brimful.techniques.runnable import check_strategy
 from brimful.values.results import OPTIMIZER_STATE, PARAMETERS, WORKSPACES
-from brimful.values.strategy import check_strategy, world_size
+from brimful.values.strategy import world_size
 from samples import TINY_LLAMA, make_adapter, make_cluster, make_job, make_strategy
 
 NUM_CASES = 48

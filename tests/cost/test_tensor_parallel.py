@@ -17,6 +17,7 @@ from brimful.cost.shapes import parameter_shapes
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
+from brimful.techniques.runnable import check_strategy
 from brimful.values.results import (
     GATHERED,
     GRADIENTS,
@@ -25,7 +26,7 @@ from brimful.values.results import (
     REDUCED,
     WORKSPACES,
 )
-from brimful.values.strategy import check_strategy, data_parallel, num_micro_batches, world_size
+from brimful.values.strategy import data_parallel, num_micro_batches, world_size
 from samples import make_cluster, make_job, make_strategy
 
 NUM_CASES = 48

@@ -10,10 +10,10 @@ from brimful.cost.traffic import traffic_of
 from brimful.cost.update import CUDA, Updater, updater_of
 from brimful.hardware.gpus import load_cluster
 from brimful.simulate.run import simulate_recorded
+from brimful.techniques.runnable import check_strategy
 from brimful.units import KIB
 from brimful.values.job import check_job
 from brimful.values.results import OPTIMIZER_STATE
-from brimful.values.strategy import check_strategy
 from samples import make_job, make_model, make_strategy
 from tapes import taken_by_update
 

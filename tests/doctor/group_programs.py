@@ -15,9 +15,9 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.parallel.place import own_part
 from brimful.build.step import train_step
 from brimful.doctor.program import PlainStep
+from brimful.techniques.runnable import check_strategy
 from brimful.train.bad_step import StepNumbers, look_together
 from brimful.values.job import LossScale
-from brimful.values.strategy import check_strategy
 from processes import run_group
 from samples import make_job, make_model, make_strategy
 

@@ -4,12 +4,7 @@ import msgspec
 import pytest
 
 from brimful.errors import InputError
-from brimful.hardware.cluster import (
-    Cluster,
-    MatrixRates,
-    check_cluster,
-    matrix_rate,
-)
+from brimful.hardware.cluster import Cluster, MatrixRates, check_cluster, matrix_rate
 from brimful.hardware.gpus import gpus
 from samples import make_cluster
 

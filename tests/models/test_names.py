@@ -10,14 +10,8 @@ from brimful.cli.main import main
 from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.hub import fetch_file
-from brimful.models.names import (
-    find,
-    format_named,
-    nearest_by_name,
-    suggestions,
-    unlike,
-    without_qualifiers,
-)
+from brimful.models.name_parts import format_named
+from brimful.models.names import find, nearest_by_name, suggestions, unlike, without_qualifiers
 from brimful.models.registry import registry
 
 SAME = {

@@ -13,8 +13,8 @@ MASKS_BYTES = 32 * SEQ_LEN * SEQ_LEN * 2
 
 
 def our_peak_bytes():
-    from brimful.cli.flags import asked
     from brimful.cli.main import parser_of
+    from brimful.cli.resolved import asked
     from brimful.simulate.run import simulate
 
     argv = ["llama-3.1-8b", "--gpus", "h100-80gb", "--precision", "bf16", "--seq-len", "4096"]

@@ -6,13 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from tests import samples
-from tests.pretend.deep_models import FAMILIES, make_config, make_model, trace
+from tests.pretend.deep_models import FAMILIES, make_config, trace
 
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import replay
 from brimful.pretend.blocks import NotPeriodicError, Pattern
-from brimful.pretend.depth import check_reduced, find_depth, reduced
-from brimful.pretend.unroll import unroll_blocks, unroll_micro_batches, unroll_steps
+from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
 from brimful.simulate import run as simulation
 
 pytestmark = pytest.mark.torch
@@ -92,19 +91,16 @@ def assert_same(unrolled, full):
 def unrolled_and_full(family, *, num_units, **how):
     period = PERIODS.get(family, 1)
     num_blocks = PREFIXES.get(family, 0) + num_units * period
-    config = make_config(family, num_blocks)
-    model = make_model(config)
-    depth = find_depth(model, config)
-    assert (depth.pattern.num_prefix, depth.pattern.period) == (PREFIXES.get(family, 0), period)
-    deep, shallow = (reduced(config, n) for n in (depth.num_traced, depth.num_few))
-    check_reduced(make_model(deep), deep, deep=model, deep_config=config)
+    stack = "bert.encoder.layer" if family == "bert" else "model.layers"
+    pattern = Pattern(stack=stack, num_prefix=PREFIXES.get(family, 0), period=period)
+    deep, shallow = (pattern.num_prefix + rounds * period for rounds in (MIN_UNITS, 1))
     unrolled = unroll_blocks(
-        trace(deep, **how),
-        shallow=trace(shallow, **how),
-        pattern=depth.pattern,
+        trace(make_config(family, deep), **how),
+        shallow=trace(make_config(family, shallow), **how),
+        pattern=pattern,
         num_blocks=num_blocks,
     )
-    return unrolled, trace(config, **how)
+    return unrolled, trace(make_config(family, num_blocks), **how)
 
 
 WAYS = {
@@ -145,43 +141,6 @@ def test_blocks_unroll_in_a_hybrid_mesh_with_several_micro_batches(reshard):
     assert_same(*unrolled_and_full("llama", num_units=12, **how))
 
 
-@pytest.mark.long  # test_unroll_by_hand.py unrolls them too, blocks of real models are above
-@pytest.mark.parametrize("reshard", [True, None])
-def test_micro_batches_unroll(reshard):
-    few, many, whole = (
-        trace(make_config("llama", 2), reshard=reshard, num_micro_batches=n) for n in (1, 4, 6)
-    )
-    assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=6), whole)
-
-
-@pytest.mark.long  # test_unroll_by_hand.py unrolls them too, blocks of real models are above
-@pytest.mark.parametrize("reshard", [True, None])
-def test_steps_unroll(reshard):
-    few, whole = (
-        trace(make_config("llama", 2), reshard=reshard, num_micro_batches=2, num_steps=n)
-        for n in (4, 6)
-    )
-    assert_same(unroll_steps(few, num_steps=6), whole)
-
-
-@pytest.mark.long
-def test_blocks_then_micro_batches_then_steps_unroll():
-    def traced(num_blocks, num_micro_batches, num_steps):
-        return trace(
-            make_config("llama", num_blocks),
-            num_micro_batches=num_micro_batches,
-            num_steps=num_steps,
-        )
-
-    pattern = Pattern(stack="model.layers", num_prefix=0, period=1)
-    many, few = (
-        unroll_blocks(traced(4, n, 4), shallow=traced(1, n, 4), pattern=pattern, num_blocks=6)
-        for n in (4, 1)
-    )
-    grown = unroll_micro_batches(many, shallow=few, num_micro_batches=6)
-    assert_same(unroll_steps(grown, num_steps=6), traced(6, 6, 6))
-
-
 def own_trace(monkeypatch, num_blocks, num_micro_batches, *, num_steps=2, **changes):
     """Trace the program that ``brimful train`` runs, with what each operation costs."""
     monkeypatch.setattr(simulation, "MAX_MICRO_BATCHES", num_micro_batches)
@@ -200,18 +159,6 @@ def test_costs_of_blocks_unroll(monkeypatch, precision):
     )
     pattern = Pattern(stack="model.layers", num_prefix=0, period=1)
     assert_same(unroll_blocks(deep, shallow=shallow, pattern=pattern, num_blocks=NUM_UNITS), whole)
-
-
-@pytest.mark.long  # costs of blocks unroll above, micro-batches by hand in test_unroll_by_hand.py
-def test_costs_of_micro_batches_unroll(monkeypatch):
-    many, few, whole = (own_trace(monkeypatch, 2, n) for n in (3, 1, 7))
-    assert_same(unroll_micro_batches(many, shallow=few, num_micro_batches=7), whole)
-
-
-@pytest.mark.long  # costs of blocks unroll above, steps by hand in test_unroll_by_hand.py
-def test_costs_of_steps_unroll(monkeypatch):
-    few, whole = (own_trace(monkeypatch, 2, 2, num_steps=n) for n in (3, 6))
-    assert_same(unroll_steps(few, num_steps=6), whole)
 
 
 def test_a_pattern_that_is_not_there_is_refused():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from brimful.pretend.blocks import NotPeriodicError, Pattern, block_of, units_of_blocks
 from brimful.pretend.recording import NEVER, Place, RecordingBuilder
-from brimful.pretend.unroll import unroll_blocks, unroll_micro_batches, unroll_steps
+from brimful.pretend.unroll import unroll_blocks
 
 PATTERN = Pattern(stack="h", num_prefix=0, period=1)
 
@@ -104,21 +104,6 @@ def test_unrolled_blocks_equal_the_whole(sizes, num_traced, num_more):
     assert told(unrolled) == told(program(num_traced + num_more, sizes))
 
 
-@given(sizes=SIZES, num_blocks=st.integers(1, 4), num_more=st.integers(0, 5))
-def test_unrolled_micro_batches_equal_the_whole(sizes, num_blocks, num_more):
-    many, few, whole = (
-        program(num_blocks, sizes, num_steps=2, num_micro_batches=n) for n in (4, 1, 4 + num_more)
-    )
-    unrolled = unroll_micro_batches(many, shallow=few, num_micro_batches=4 + num_more)
-    assert told(unrolled) == told(whole)
-
-
-@given(sizes=SIZES, num_blocks=st.integers(1, 4), num_more=st.integers(0, 5))
-def test_unrolled_steps_equal_the_whole(sizes, num_blocks, num_more):
-    few, whole = (program(num_blocks, sizes, num_steps=n) for n in (3, 3 + num_more))
-    assert told(unroll_steps(few, num_steps=3 + num_more)) == told(whole)
-
-
 @given(sizes=SIZES, num_blocks=st.integers(6, 12))
 def test_every_tensor_is_freed_once_and_after_its_birth(sizes, num_blocks):
     recording = unroll_blocks(
@@ -162,19 +147,12 @@ def test_what_grows_unevenly_outside_the_blocks_is_refused():
 def test_too_few_units_are_refused():
     with pytest.raises(NotPeriodicError, match="2 units were traced"):
         unroll_blocks(program(2, [8]), shallow=program(1, [8]), pattern=PATTERN, num_blocks=9)
-    with pytest.raises(NotPeriodicError, match="2 were traced, and 3 are needed"):
-        unroll_steps(program(2, [8], num_steps=2), num_steps=9)
 
 
 def test_fewer_than_traced_are_refused():
     deep, shallow = program(4, [8], num_micro_batches=4, num_steps=3), program(1, [8])
     with pytest.raises(NotPeriodicError, match="cannot be unrolled"):
         unroll_blocks(deep, shallow=shallow, pattern=PATTERN, num_blocks=3)
-    with pytest.raises(NotPeriodicError, match="3 steps were traced"):
-        unroll_steps(deep, num_steps=2)
-    few = program(4, [8], num_steps=3)
-    with pytest.raises(NotPeriodicError, match="not few and many"):
-        unroll_micro_batches(deep, shallow=few, num_micro_batches=3)
 
 
 def test_blocks_are_told_from_paths_that_look_alike():

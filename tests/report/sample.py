@@ -5,15 +5,7 @@ from brimful.models.config import read_config
 from brimful.search.record import SEARCH_SCHEMA, Considered, SearchRecord
 from brimful.units import GIB, MIB
 from brimful.values.job import plain_job
-from brimful.values.plan import (
-    PLAN_SCHEMA,
-    Band,
-    Estimate,
-    MemoryItem,
-    PhasePeak,
-    Plan,
-    StepTime,
-)
+from brimful.values.plan import PLAN_SCHEMA, Band, Estimate, MemoryItem, PhasePeak, Plan, StepTime
 from brimful.values.results import (
     GRADIENTS,
     MEASUREMENT_SCHEMA,

@@ -5,13 +5,7 @@ import xml.etree.ElementTree as ET
 import msgspec
 import pytest
 
-from brimful.compare.record import (
-    COMPARISON_SCHEMA,
-    Comparison,
-    RecipeRow,
-    RecipeRun,
-    row_of,
-)
+from brimful.compare.record import COMPARISON_SCHEMA, Comparison, RecipeRow, RecipeRun, row_of
 from brimful.doctor.findings import Finding
 from brimful.report.comparison import comparison_tables, describe_run
 from brimful.report.comparison_plot import comparison_svg

@@ -4,7 +4,7 @@ import pytest
 
 from brimful.cost.estimate import estimate
 from brimful.cost.reserved import predicted_reserved
-from brimful.cost.stage_memory import device_peaks
+from brimful.cost.stage_peaks import device_peaks
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.beside import beside, fix

@@ -5,8 +5,9 @@ import pytest
 
 from brimful.errors import InputError
 from brimful.search.cheapest import smaller, solve_cheapest
+from brimful.search.pins import Pins
 from brimful.search.solve import solve, tabulate
-from brimful.search.space import Pins, grids, possible
+from brimful.search.space import grids, possible
 from brimful.search.table import pareto
 from samples import make_cluster, make_job, make_model
 

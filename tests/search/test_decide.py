@@ -11,8 +11,8 @@ from brimful.search.decide import decide
 from brimful.search.gains import Search, gains
 from brimful.search.ledger import ledger
 from brimful.search.offers import offers
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.units import format_bytes
 from samples import make_adapter, make_cluster, make_job, make_strategy
 

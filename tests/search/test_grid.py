@@ -13,8 +13,9 @@ from brimful.hardware.links import network_names
 from brimful.search.solve import tabulate
 from brimful.search.space import grids
 from brimful.search.table import strategy_at
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import QUANTIZED
-from brimful.values.strategy import check_strategy, world_size
+from brimful.values.strategy import world_size
 from cost.test_parted_experts import mixture
 from samples import make_adapter, make_job, make_model
 from search.test_solve import FREE, draw, on_devices

@@ -7,8 +7,8 @@ from brimful.cost.reserved import predicted_reserved
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.holding import hold, looked_at
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.search.walk import WORTH
 from brimful.units import GIB
 from brimful.values.job import plain_job

@@ -6,7 +6,8 @@ import pytest
 from brimful.cost.estimate import estimate
 from brimful.search.ladder import LESS, next_strategy, rungs, target_bytes
 from brimful.techniques.exact import exactness
-from brimful.values.strategy import check_strategy, world_size
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import world_size
 from samples import make_cluster, make_job, make_model, make_strategy
 
 MODEL = make_model(hidden_size=64, intermediate_size=128, vocab_size=300, num_hidden_layers=4)

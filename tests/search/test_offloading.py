@@ -7,8 +7,8 @@ from brimful.cost.host import training_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.offloading import solve_offloading
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.show.plan import plan_summary
 from brimful.units import GIB, format_bytes
 from brimful.values.job import plain_job

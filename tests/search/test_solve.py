@@ -14,12 +14,13 @@ from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import behind
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
+from brimful.search.pins import Pins
 from brimful.search.rows import PIECES, STAGES
 from brimful.search.solve import solve, tabulate
-from brimful.search.space import CHUNKS, Pins, grids, needs
+from brimful.search.space import CHUNKS, grids, needs
 from brimful.search.table import TIE
 from brimful.techniques.parallel.stages import Split, blocks_of_stages, stages_of_device
-from brimful.values.strategy import check_strategy
+from brimful.techniques.runnable import check_strategy
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 NUM_SPACES = 200

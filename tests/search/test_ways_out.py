@@ -7,18 +7,10 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.gains import Search
+from brimful.search.larger_clusters import IN_A_NODE, NODES
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
-from brimful.search.ways_out import (
-    IN_A_NODE,
-    NODES,
-    Tried,
-    either,
-    held,
-    same_strategy,
-    searched_anew,
-    ways_out,
-)
+from brimful.search.ways_out import Tried, either, held, same_strategy, searched_anew, ways_out
 from brimful.units import GIB
 from samples import make_job
 

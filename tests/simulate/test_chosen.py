@@ -11,7 +11,8 @@ from brimful.simulate import chosen as choosing
 from brimful.simulate import run
 from brimful.simulate.chosen import chosen_of
 from brimful.simulate.run import simulate, trace
-from brimful.values.strategy import check_strategy, data_parallel, stage_rank
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import data_parallel, stage_rank
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 from tapes import assert_same_tape
 

@@ -12,8 +12,8 @@ import torch
 from brimful.build.assemble import build_program
 from brimful.measure.meter import CpuMeter
 from brimful.simulate.run import simulate
+from brimful.techniques.runnable import check_strategy
 from brimful.units import KIB
-from brimful.values.strategy import check_strategy
 from metered import meter_steps, random_batches, take_two_steps
 from samples import make_cluster, make_job, make_model, make_strategy
 

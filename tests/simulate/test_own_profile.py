@@ -9,13 +9,7 @@ from brimful.cost.own_programs import chosen_program, needs_of
 from brimful.cost.profiles import Term, load_profile
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
-from brimful.models.config import (
-    default_task,
-    for_task,
-    layout_of,
-    parameter_count,
-    read_config,
-)
+from brimful.models.config import default_task, for_task, layout_of, parameter_count, read_config
 from pairs import PREFERENCE
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
@@ -278,7 +272,8 @@ def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(g
     import numpy as np
 
     from brimful.search.grid import Search, evaluate, least_peaks, peaks_of
-    from brimful.search.space import Pins, grids, needs
+    from brimful.search.pins import Pins
+    from brimful.search.space import grids, needs
     from brimful.search.table import strategy_at
     from brimful.simulate.on_demand import trace_needs
 

@@ -14,8 +14,9 @@ from brimful.cost.own_programs import missing_needs, needs_of
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.models.config import experts_of, read_config
+from brimful.techniques.runnable import check_strategy
 from brimful.values.results import WORKSPACES
-from brimful.values.strategy import check_strategy, data_parallel, num_micro_batches, world_size
+from brimful.values.strategy import data_parallel, num_micro_batches, world_size
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -8,7 +8,8 @@ from brimful.cost.formula import missing_formula
 from brimful.cost.pipeline_replay import replay
 from brimful.errors import UnsupportedError
 from brimful.simulate.run import simulate, trace
-from brimful.values.strategy import check_strategy, stage_rank
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import stage_rank
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

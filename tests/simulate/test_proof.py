@@ -10,8 +10,8 @@ from brimful.cost.outside import Part
 from brimful.hardware.gpus import load_cluster
 from brimful.search.budget import Budget
 from brimful.search.holding import OTHER_ALLOCATORS
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.search.walk import WORTH
 from brimful.show.proof import proof_facts, replaced_facts
 from brimful.show.settings import differing_words

@@ -8,9 +8,9 @@ from brimful.errors import InputError, OutOfTimeError
 from brimful.measure.verdict import judge
 from brimful.report.words import untried_sentence
 from brimful.search.budget import Budget
+from brimful.search.pins import Pins
 from brimful.search.record import INTERRUPTED
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.search.ways_out import same_strategy, ways_out
 from brimful.simulate import search
 from brimful.simulate.attempt import attempt

@@ -10,7 +10,8 @@ from brimful.pretend.stand_ins import Series
 from brimful.simulate import run, series
 from brimful.simulate.chosen import chosen_of
 from brimful.simulate.run import trace
-from brimful.values.strategy import check_strategy, data_parallel
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import data_parallel
 from other_decoders import CONFIGS
 from samples import make_adapter, make_job, make_model, make_strategy
 from tapes import assert_same_tape

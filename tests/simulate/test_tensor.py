@@ -13,11 +13,12 @@ from brimful.build.parallel.tensor import styles_of
 from brimful.cost.estimate import estimate, estimate_or_none
 from brimful.errors import UnsupportedError
 from brimful.search.budget import Budget
-from brimful.search.space import Pins
+from brimful.search.pins import Pins
 from brimful.simulate import run, unrolled
 from brimful.simulate.search import solve_by_simulation
 from brimful.techniques.parallel.tensor import CUT_DECODERS
-from brimful.values.strategy import check_strategy, world_size
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import world_size
 from other_decoders import EAGER_ONLY, make_decoder, make_decoder_job
 from samples import make_cluster, make_job, make_model, make_strategy
 

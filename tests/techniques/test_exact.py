@@ -4,8 +4,8 @@ import pytest
 from brimful.errors import InputError
 from brimful.models.module import read_factory
 from brimful.techniques.exact import TABLE, exactness
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Adapter, LossScale
-from brimful.values.strategy import check_strategy
 from samples import make_job, make_model, make_strategy
 
 WHOLE = {

@@ -8,7 +8,8 @@ import pytest
 from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import read_config
 from brimful.techniques.parallel.routing import BALANCED, Replay, Routing, worst
-from brimful.values.strategy import check_examined, check_strategy, world_size
+from brimful.techniques.runnable import check_examined, check_strategy
+from brimful.values.strategy import world_size
 from other_decoders import CONFIGS
 from samples import make_job, make_strategy
 

@@ -18,11 +18,11 @@ from brimful.export.given import Given
 from brimful.measure.meter import CpuMeter
 from brimful.models.config import load_model
 from brimful.simulate.run import simulate
+from brimful.techniques.runnable import check_strategy
 from brimful.units import KIB
 from brimful.values.job import check_job
 from brimful.values.plan import PLAN_SCHEMA, Plan
 from brimful.values.results import OPTIMIZER_STATE
-from brimful.values.strategy import check_strategy
 from samples import make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.techniques.offload import KINDS, Away, away_of, spell_offload
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import FP8
-from brimful.values.strategy import check_strategy
 from samples import make_adapter, make_job, make_strategy
 
 DEPTH = 3

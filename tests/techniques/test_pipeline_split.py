@@ -15,7 +15,7 @@ from brimful.techniques.parallel.stages import (
     head_in_blocks,
     stages_of_device,
 )
-from brimful.values.strategy import check_strategy
+from brimful.techniques.runnable import check_strategy
 from samples import make_job, make_model, make_strategy
 
 EVEN = ((1, "1f1b"), (2, "interleaved"), (2, "zero-bubble"), (2, "zbv"), (2, "dualpipev"))

@@ -11,9 +11,9 @@ from brimful.techniques.quantization import (
     check_width,
     default_group,
 )
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import check_job
 from brimful.values.plan import PLAN_SCHEMA, Plan, read_plan, write_yaml
-from brimful.values.strategy import check_strategy
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 INT4, INT8 = Quantization(scheme="int4", group_size=8), Quantization(scheme="int8", group_size=ROW)

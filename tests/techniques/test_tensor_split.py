@@ -11,8 +11,8 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import load_model
 from brimful.techniques.parallel import tensor as tensor_split
 from brimful.techniques.parallel.tensor import CUT_DECODERS, check_tensor
+from brimful.techniques.runnable import check_strategy
 from brimful.train.data.rows import PAD_MULTIPLE
-from brimful.values.strategy import check_strategy
 from other_decoders import make_decoder_job
 from samples import make_adapter, make_job, make_model, make_strategy
 

@@ -9,8 +9,8 @@ from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.step import micro_step
 from brimful.build.tasks import task_of
 from brimful.models.config import read_config
+from brimful.techniques.runnable import check_strategy
 from brimful.train.expert_watch import MANY, WINDOW, Received, _advice, _sparse, watch_experts
-from brimful.values.strategy import check_strategy
 from other_decoders import CONFIGS, make_decoder_job
 from other_models import make_other_job, make_other_model
 from samples import make_job, make_strategy

@@ -6,12 +6,7 @@ import pytest
 
 from brimful.errors import FileFormatError
 from brimful.train.data.prepare import Summary
-from brimful.train.metrics import (
-    append_row,
-    open_metrics,
-    read_metrics,
-    write_data_summary,
-)
+from brimful.train.metrics import append_row, open_metrics, read_metrics, write_data_summary
 from brimful.train.tally import tally_of
 from brimful.values.run_files import EvalRow, TrainRow
 

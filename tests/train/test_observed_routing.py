@@ -6,11 +6,12 @@ import pytest
 from brimful.errors import InputError
 from brimful.models.config import read_config
 from brimful.techniques.parallel.routing import Routing
+from brimful.techniques.runnable import check_strategy
 from brimful.train.observed_routing import heaviest_ranks, observed
 from brimful.train.refit import of_size
 from brimful.values.plan import PLAN_SCHEMA, Plan, write_yaml
 from brimful.values.run_files import METRICS_FILE, PLAN_FILE, ExpertRow
-from brimful.values.strategy import check_strategy, world_size
+from brimful.values.strategy import world_size
 from other_decoders import CONFIGS
 from samples import make_cluster, make_job, make_strategy
 

@@ -6,8 +6,8 @@ import pytest
 from deepspeed_predicted_part import WORST_BAR, _words, predicted
 from evidence import read_evidence
 
-from brimful.cli.flags import asked
 from brimful.cli.main import parser_of
+from brimful.cli.resolved import asked
 from brimful.cost.deepspeed_engine import fullest_rank, pieces_of
 from brimful.cost.estimate import estimate
 

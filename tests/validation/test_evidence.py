@@ -49,8 +49,9 @@ from brimful.errors import FileFormatError
 from brimful.models.config import check_model
 from brimful.process.versions import versions
 from brimful.published.rows import published_runs
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import check_job
-from brimful.values.strategy import check_strategy, world_size
+from brimful.values.strategy import world_size
 
 pytestmark = pytest.mark.torch
 

@@ -11,7 +11,8 @@ from cases import Case
 from group import Turn, answers
 
 from brimful.build.assemble import build_program
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import Strategy
 from float8 import WHY
 
 pytestmark = pytest.mark.torch

@@ -12,7 +12,8 @@ from cases import Case
 from group import Turn, answers
 
 from brimful.build.assemble import build_program
-from brimful.values.strategy import Strategy, check_strategy, gathers
+from brimful.techniques.runnable import check_strategy
+from brimful.values.strategy import Strategy, gathers
 
 pytestmark = pytest.mark.torch
 

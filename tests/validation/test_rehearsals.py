@@ -11,8 +11,9 @@ from rehearsals_part import LAYOUTS, job_of, num_classes
 from brimful.cost.estimate import estimate
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import plain_job
-from brimful.values.strategy import Strategy, check_strategy, world_size
+from brimful.values.strategy import Strategy, world_size
 
 pytestmark = pytest.mark.torch
 

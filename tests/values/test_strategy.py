@@ -3,13 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.values.strategy import (
-    NUM_DEVICES,
-    check_strategy,
-    num_checkpointed,
-    num_micro_batches,
-    spell_checkpointing,
-)
+from brimful.techniques.runnable import NUM_DEVICES, check_strategy
+from brimful.values.strategy import num_checkpointed, num_micro_batches, spell_checkpointing
 from samples import make_job, make_model, make_strategy
 
 

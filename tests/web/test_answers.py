@@ -103,7 +103,7 @@ def test_what_is_refused_is_answered_by_the_nearest_question_in_the_end():
     ],
 )  # fmt: skip
 def test_the_command_of_the_nearest_question_is_its_own(query, said):
-    from brimful.cli import flags
+    from brimful.cli import resolved
     from brimful.cli.main import parse
     from brimful.cost.estimate import estimate
 
@@ -113,7 +113,7 @@ def test_the_command_of_the_nearest_question_is_its_own(query, said):
     assert part["command"] == command(read_state(query)) != near["command"]
     (shown,) = re.findall(r"<header>.*<pre[^>]*>(.*?)</pre>.*</header>", near["html"])
     assert html.unescape(shown) == f"$ {near['command']}"
-    made = estimate(*flags.asked(parse("estimate", near["command"].split()[2:])))
+    made = estimate(*resolved.asked(parse("estimate", near["command"].split()[2:])))
     values = near["values"]
     assert made.predicted_peak_allocated_bytes == values["predicted_peak_allocated_bytes"]
     assert any(note.startswith("instead the same with") for note in near["notes"])
@@ -177,12 +177,12 @@ def test_nothing_is_left_where_the_process_is(tmp_path):
 
 
 def test_the_command_is_one_that_runs():
-    from brimful.cli import flags
+    from brimful.cli import resolved
     from brimful.cli.main import parse
 
     state = read_state({"what": "qlora", "seq_len": "8k", "loss_chunks": "4"})
     words = command(state).split()[2:]
-    asked = flags.asked(parse("estimate", words))
+    asked = resolved.asked(parse("estimate", words))
     from brimful.cost.estimate import estimate
 
     made = estimate(*asked)

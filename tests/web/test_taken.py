@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.web.test_answers import SMALL
 
-from brimful.cli import flags
+from brimful.cli import flags, resolved
 from brimful.cli.main import parse
 from brimful.web import worker
 from brimful.web.answers import answer, settings_of
@@ -31,7 +31,7 @@ ASKED = [
 
 
 def asked_of(state):
-    return flags.asked(parse("estimate", arguments(state, "llama-3.1-8b")))
+    return resolved.asked(parse("estimate", arguments(state, "llama-3.1-8b")))
 
 
 @pytest.mark.parametrize("query", ASKED)

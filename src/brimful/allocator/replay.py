@@ -16,12 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.allocator.config import (
-    SMALL_BYTES,
-    AllocatorSettings,
-    round_sizes,
-    segment_sizes,
-)
+from brimful.allocator.config import SMALL_BYTES, AllocatorSettings, round_sizes, segment_sizes
 from brimful.allocator.pool import ADDRESS_BITS, ADDRESS_MASK, Change, Pool
 from brimful.allocator.state import CachingAllocator
 

@@ -68,6 +68,19 @@ def build_skeleton(job: Job, strategy: Strategy) -> nn.Module:
     return task_of(job).skeleton(job, strategy)
 
 
+def _check(job: Job, strategy: Strategy, device: torch.device, skeleton: nn.Module) -> None:
+    """Refuse what only the built skeleton, or the device that it goes to, tells."""
+    check_built(job, strategy, skeleton)
+    check_kept(job, strategy, skeleton)
+    if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
+        place = Place(device.type, _capability(device))
+        check_precision(job, place)
+        check_attention(job, strategy.attention, place)
+        check_fused(strategy, place)
+        if strategy.fused_kernels == "liger":
+            check_installed()
+
+
 def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     job: Job,
     strategy: Strategy,
@@ -89,15 +102,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         reference: Of ``build.reference.reference_skeleton``.
         host: Where a reference is kept that is offloaded.
     """
-    check_built(job, strategy, skeleton)
-    check_kept(job, strategy, skeleton)
-    if device.type in {"cpu", "cuda"}:  # the pretend one stands for either: ``simulate`` asks
-        place = Place(device.type, _capability(device))
-        check_precision(job, place)
-        check_attention(job, strategy.attention, place)
-        check_fused(strategy, place)
-        if strategy.fused_kernels == "liger":
-            check_installed()
+    _check(job, strategy, device, skeleton)
     emulates = host == device  # memory of the host alone: a CPU, or what stands for one
     if job.task != "module":  # which is made anew on its device
         use_fp8(skeleton, job, emulate=emulates)

@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 Listener = Callable[[str, bool, Any], None]
 """Called with a phase's name, whether it begins (True) or has ended (False), and its program."""
 
@@ -22,6 +24,11 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+def in_backward() -> bool:
+    """Whether autograd is at work: a forward pass that runs now is run once more."""
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - as FSDP2 asks
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from torch import nn
 
 from brimful.build.batch import Batch
 from brimful.build.experts import is_router
-from brimful.build.parallel.routing import is_recomputed
+from brimful.build.phases import in_backward
 from brimful.models.architectures import named_with
 from brimful.values.job import Job
 
@@ -50,7 +50,7 @@ class RouterLosses:
                 module.register_forward_hook(self._hear)
 
     def _hear(self, _router: nn.Module, _args: Any, routed: Any) -> None:
-        if torch.is_grad_enabled() and not is_recomputed():
+        if torch.is_grad_enabled() and not in_backward():
             self._heard.append((routed[0], routed[2]))
 
     def added_to(self, loss: torch.Tensor, batch: Batch) -> torch.Tensor:

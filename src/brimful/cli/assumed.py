@@ -4,7 +4,7 @@ import argparse
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, resolved
 from brimful.show.summary import Fact
 from brimful.units import GIB, Labelled, format_bytes
 
@@ -24,7 +24,7 @@ EXPERIMENTAL = "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1"
 
 def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     """Name what decides most and nobody typed; nothing beside a plan, which says it all."""
-    if flags.is_plan(args.model):
+    if resolved.is_plan(args.model):
         return ()
     from brimful.techniques.optimizers import OPTIMIZERS
 
@@ -121,7 +121,7 @@ def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
 def _packed_words(job: "Job", num_bytes: int) -> str:
     """Say what all would be by a loader that packs experts, and which GPU has room for that."""
     from brimful.cost.estimate import allocatable_bytes
-    from brimful.search.ways_out import cards_for
+    from brimful.search.larger_clusters import cards_for
 
     words = f"{format_bytes(num_bytes)} at least in all, by a loader that packs experts (Unsloth's)"
     room = ((card, allocatable_bytes(card) - num_bytes) for card in cards_for(job))
@@ -153,7 +153,7 @@ def _label_words(args: argparse.Namespace) -> list[str]:
     label = getattr(args, "card_memory", None)
     if not isinstance(label, Labelled):
         return []
-    size, has = f"{label / GIB:g}", format_bytes(flags.card_bytes(args) or 0)
+    size, has = f"{label / GIB:g}", format_bytes(resolved.card_bytes(args) or 0)
     return [f"{size}GB as on a label: {size} GiB, {has} of it for programs (GiB is exact)"]
 
 
@@ -212,7 +212,7 @@ def run_of(
     from brimful.cost.money import cost_of
     from brimful.show.run import run_facts, speed_facts
 
-    is_given = flags.is_plan(args.model) or args.tokens is not None or args.steps is not None
+    is_given = resolved.is_plan(args.model) or args.tokens is not None or args.steps is not None
     cost = cost_of(job, cluster, step_s, prices_from(args))
     return (
         *speed_facts(job, estimate, step_s, device=cluster.device),

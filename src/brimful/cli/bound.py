@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, flags, resolved
 from brimful.cli.output import show_facts, show_summary
 from brimful.errors import BrimfulError
 
@@ -143,14 +143,14 @@ def _bounded(args: argparse.Namespace) -> "Bounded | None":
     card = _card_of(name)
     if card is None or num_parameters is None:
         return None
-    job, num = flags.job_from(args, (), model), nodes * each
+    job, num = resolved.job_from(args, (), model), nodes * each
     flops = least_flops_per_token(job, num_parameters)
     rate = getattr(card.rates, job.precision.partition("-")[0], None) or 0.0
     return Bounded(
         job=job,
         num_parameters=num_parameters,
         gpu=card.description,
-        usable_bytes=args.memory_limit or flags.card_bytes(args) or card.usable_bytes,
+        usable_bytes=args.memory_limit or resolved.card_bytes(args) or card.usable_bytes,
         least=least_bytes(job, num_parameters),
         spread=spread_of(
             num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=args.offload or ""
@@ -196,7 +196,7 @@ def _counted_model(args: argparse.Namespace) -> "tuple[ModelSpec, int | None]":
     """Return a model, and how many parameters it has where that is known."""
     from brimful.models.config import known_count
 
-    model = flags.model_from(args)
+    model = resolved.model_from(args)
     return model, known_count(model)
 
 
@@ -222,7 +222,7 @@ def _beside(
     return (alike,), _fixes_alike(asked, meter)
 
 
-def _fixes_alike(asked: "flags.Asked", meter: "Meter") -> "tuple[Fact, ...]":
+def _fixes_alike(asked: "resolved.Asked", meter: "Meter") -> "tuple[Fact, ...]":
     """Say what would make fit what is alike, where it has a formula and does not fit."""
     from brimful.cli.fixes import fixes_of
     from brimful.cost.formula import missing_formula
@@ -234,13 +234,13 @@ def _fixes_alike(asked: "flags.Asked", meter: "Meter") -> "tuple[Fact, ...]":
     return fixes_of(asked, beside(*asked)).facts
 
 
-def _alike(args: argparse.Namespace) -> "tuple[flags.Asked, Meter] | None":
+def _alike(args: argparse.Namespace) -> "tuple[resolved.Asked, Meter] | None":
     asked = _best(args)
     meter = None if asked is None else _meter_of(asked)
     return None if asked is None or meter is None else (asked, meter)
 
 
-def _meter_of(asked: "flags.Asked") -> "Meter | None":
+def _meter_of(asked: "resolved.Asked") -> "Meter | None":
     """Predict what a strategy takes, or simulate it where no formula does."""
     from importlib.util import find_spec
 
@@ -279,14 +279,14 @@ def _behind_refusals(
     return None
 
 
-def _best(args: argparse.Namespace) -> "flags.Asked | None":
+def _best(args: argparse.Namespace) -> "resolved.Asked | None":
     """Return what flags say, or the best of what a search with them finds."""
     if not hasattr(args, "objective"):
-        return flags.asked(args)
+        return resolved.asked(args)
     from brimful.cli.searching import search, why_untold
     from brimful.search.budget import Budget
 
     if why_untold(args):
         return None  # a search by simulating takes too long for what is said beside
     plan = search(args, Budget(args.budget)).plan
-    return flags.Asked(plan.job, plan.cluster, plan.strategy)
+    return resolved.Asked(plan.job, plan.cluster, plan.strategy)

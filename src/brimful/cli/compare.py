@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import data_flags, defaults, flags
+from brimful.cli import data_flags, defaults, parsing, resolved
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.cli.progress import Progress
 from brimful.compare.recipes import RECIPES, shortened
@@ -20,7 +20,7 @@ from brimful.text.terminal import say
 from brimful.units import format_seconds
 
 if TYPE_CHECKING:
-    from brimful.cli.flags import Asked
+    from brimful.cli.resolved import Asked
     from brimful.compare.record import Comparison, RecipeRun
     from brimful.values.job import Precision
     from brimful.values.plan import Plan
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"train in each of these recipes (by comma; default: all) and compare, for --steps "
         f"(default: the plan's, at most {MOST_STEPS})",
     )
-    seeds = flags.whole("--seeds")
+    seeds = parsing.whole("--seeds")
     add("--seeds", type=seeds, metavar="N", help=f"runs of each recipe; default {NUM_SEEDS}")
 
 
 def _recipes(text: str) -> "tuple[Precision, ...]":
     if text == _ALL:
         return RECIPES
-    kind = flags.choice("recipe", RECIPES)
+    kind = parsing.choice("recipe", RECIPES)
     return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",")))  # type: ignore[misc]
 
 
@@ -119,9 +119,9 @@ def _plan(args: argparse.Namespace) -> "Plan":
 def _asked(args: argparse.Namespace) -> "Asked":
     """Resolve the inputs; --steps is how long is compared, beside a plan too."""
     num_steps = args.steps
-    if flags.is_plan(args.model):
+    if resolved.is_plan(args.model):
         args.steps = None
-    asked = flags.asked(args)
+    asked = resolved.asked(args)
     return asked._replace(job=shortened(asked.job, num_steps))
 
 

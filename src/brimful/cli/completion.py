@@ -2,7 +2,7 @@
 
 import argparse
 
-from brimful.cli import flags
+from brimful.cli import flags, parsing
 from brimful.cli.output import show_json
 from brimful.text.terminal import say
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "shell",
         metavar="SHELL",
-        type=flags.choice("shell", SHELLS),
+        type=parsing.choice("shell", SHELLS),
         help="; ".join(f"{shell}: {where}" for shell, where in _WHERE.items()),
     )
     flags.add_json(parser)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from brimful.cli import data_flags, flags, output_paths
+from brimful.cli import data_flags, flags, output_paths, parsing
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.errors import InputError
 from brimful.techniques.quantization import GROUP_SIZE, LONGEST_ROW, Scheme
@@ -27,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--to",
         metavar="NAME",
-        type=flags.choice("scheme", get_args(Scheme)),
+        type=parsing.choice("scheme", get_args(Scheme)),
         help=f"{' or '.join(get_args(Scheme))}; default: what the run was trained for",
     )
     add(
         "--group-size",
         metavar="N",
-        type=flags.whole("--group-size"),
+        type=parsing.whole("--group-size"),
         help=f"weights of a row that share a scale, of int4; default {GROUP_SIZE}, or the run's",
     )
     add(
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--seq-len",
         metavar="N",
-        type=flags.whole("--seq-len"),
+        type=parsing.whole("--seq-len"),
         help=f"tokens of a held-out row of a model; default its positions, at most {LONGEST_ROW}",
     )
     data_flags.add_data(parser)

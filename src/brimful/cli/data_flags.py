@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, get_args
 
-from brimful.cli import flags
+from brimful.cli import parsing
 from brimful.errors import InputError
 from brimful.files.writing import read_whole
 
@@ -28,18 +28,18 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         default = getattr(plain, f"{field}_field")
         add(f"--{field}-field", metavar="NAME", help=f"field of a record; default {default}")
     add("--tokenizer", metavar="PATH", help="default: the weights' own, or one trained on the text")
-    add("--chat-template", metavar="FILE", type=flags.path("--chat-template"), help="Jinja")
+    add("--chat-template", metavar="FILE", type=parsing.path("--chat-template"), help="Jinja")
     _choice(add, "--on-bad-record", reactions, plain.on_bad_record)
     add("--streaming", action="store_const", const=True, help="read as needed, keep nothing")
-    buffer = flags.whole("--shuffle-buffer")
+    buffer = parsing.whole("--shuffle-buffer")
     add("--shuffle-buffer", metavar="N", type=buffer, help=f"default {plain.shuffle_buffer}")
     add("--heldout", metavar="PATH", help="data to judge by; default: a share of --data")
-    share = flags.number("--heldout-share")
+    share = parsing.number("--heldout-share")
     add("--heldout-share", metavar="X", type=share, help=f"default {plain.heldout_share:g}")
 
 
 def _choice(add, flag: str, allowed: tuple[str, ...], default: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - argparse's bound method
-    kind = flags.choice(flag.removeprefix("--"), allowed)
+    kind = parsing.choice(flag.removeprefix("--"), allowed)
     add(flag, metavar="NAME", type=kind, help=f"{' or '.join(allowed)}; default {default}")
 
 

@@ -4,7 +4,7 @@ from brimful.models.spec import ModelSpec
 from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
-from brimful.techniques.quantization import Scheme
+from brimful.techniques.quantization import GROUP_SIZE, Scheme
 from brimful.values.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precision, Preference
 from brimful.values.strategy import Accumulate, Attention, Compile, Engine, Zero
 
@@ -99,3 +99,69 @@ def beta1(optimizer: Optimizer) -> float:
 def epsilon(precision: Precision) -> float:
     """Return the epsilon of a job that names none."""
     return FP16_EPSILON if precision == "fp16" else EPSILON
+
+
+WITHOUT: dict[str, str] = {
+    "weights": "default: random",
+    "task": "default what the model is made for",
+    "method": f"default {METHOD}",
+    "precision": f"default {PRECISION}, or {' or '.join(PRECISIONS[1:])} on older GPUs",
+    "optimizer": f"default {OPTIMIZER}",
+    "schedule": f"default {SCHEDULE}",
+    "packing": "default: wrapped text, one row per chat or labelled sample",
+    "num_labels": "default: its own",
+    "seq_len": f"default: what the model covers, at most {LONGEST_SEQ_LEN}",
+    "global_batch": "default: one micro-batch",
+    "steps": f"default {NUM_STEPS}",
+    "learning_rate": f"default {LEARNING_RATE:g}",
+    "warmup_steps": f"default {WARMUP_SHARE:g} of the steps",
+    "weight_decay": f"default {WEIGHT_DECAY:g}",
+    "beta1": f"default {BETAS[0]:g}",
+    "beta2": f"default {BETAS[1]:g}",
+    "epsilon": f"default {EPSILON:g}, {FP16_EPSILON:g} in pure fp16",
+    "clip": f"default {CLIP:g}",
+    "seed": f"default {SEED}",
+    "dpo_beta": f"default {PREFERENCE.beta:g}",
+    "label_smoothing": f"default {PREFERENCE.label_smoothing:g}",
+    "lora_rank": f"default {LORA_RANK}",
+    "lora_alpha": f"default {LORA_ALPHA_PER_RANK:g} x rank",
+    "lora_targets": f"default {','.join(LORA_TARGETS)}",
+    "adapter_dtype": "default same",
+    "base": f"default: the recipe's half precision, {QLORA_BASE} for qlora",
+    "upcast": "default none",
+    "initial_scale": f"default {LOSS_SCALE.initial_scale:g}",
+    "growth_factor": f"default {LOSS_SCALE.growth_factor:g}",
+    "backoff_factor": f"default {LOSS_SCALE.backoff_factor:g}",
+    "growth_interval": f"default {LOSS_SCALE.growth_interval}",
+    "qat_scheme": f"default {QAT_SCHEME}",
+    "qat_group_size": f"default {GROUP_SIZE}",
+    "router_aux_loss": "default 0",
+    "router_z_loss": "default 0",
+    "micro_batch": f"default {MICRO_BATCH}",
+    "activation_checkpointing": f"default {ACTIVATION_CHECKPOINTING}",
+    "loss_chunks": f"default {LOSS_CHUNKS}",
+    "attention": f"default {', or '.join(ATTENTIONS)} where a model has no other",
+    "zero": f"default {ZEROS[0]} on several devices",
+    "dp_replicate": "default 1, all devices where --zero is 0",
+    "dp_shard": "default: the devices of a group",
+    "tp": "default 1",
+    "ep": "default 1",
+    "pp": "default 1",
+    "pp_schedule": f"default {PP_SCHEDULE}",
+    "stages_per_device": "default 1, or what --pp-schedule needs",
+    "stage_blocks": "default: as even as can be, the head being work too",
+    "accumulate": f"default {ACCUMULATE}",
+    "reference": "default adapters-off where there are adapters, else resident",
+    "engine": f"default {ENGINE}",
+    "offload": f"default {OFFLOAD}",
+    "compile": f"default {COMPILE}",
+    "fused_kernels": f"default {FUSED_KERNELS}",
+    "allocator": "default PyTorch's own",
+}
+"""What the help of a flag says of leaving it out, by what argparse calls it."""
+
+
+def searched(name: str) -> str:
+    """Return what the help of a flag that is searched for says of leaving it out."""
+    where = ", where Liger is installed" if name == "fused_kernels" else ""
+    return f"searched for without it{where}"

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags, output_paths
+from brimful.cli import output_paths, parsing
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_summary
 from brimful.errors import RunError
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--memory-limit",
-        type=flags.size("--memory-limit"),
+        type=parsing.size("--memory-limit"),
         default=MEMORY_LIMIT,
         help=f"what tensors may take (default {format_bytes(MEMORY_LIMIT)})",
     )
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--steps",
-        type=flags.whole("--steps"),
+        type=parsing.whole("--steps"),
         default=NUM_STEPS,
         help=f"optimizer steps (default {NUM_STEPS})",
     )
@@ -138,8 +138,8 @@ def _job(precision: Precision, num_steps: int) -> Job:
 def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     from brimful.cost.estimate import estimate
     from brimful.models.config import parameter_count
+    from brimful.search.pins import Pins
     from brimful.search.solve import solve
-    from brimful.search.space import Pins
     from brimful.show.plan import plan_summary
     from brimful.show.run import speed_facts
     from brimful.values.strategy import Strategy

@@ -2,7 +2,7 @@
 
 import argparse
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, resolved
 from brimful.hardware.probe import check_present
 
 
@@ -22,11 +22,11 @@ def refuse_early(args: argparse.Namespace, *, searched: bool) -> None:
     """
     if getattr(args, "resume", False):
         return
-    is_plan = flags.is_plan(args.model)
+    is_plan = resolved.is_plan(args.model)
     is_given = is_plan or not searched or args.engine not in {None, defaults.ENGINE}
     if is_given or args.pp not in {None, 1} or args.ep not in {None, 1}:
         if not searched or is_plan or not _has_lists(args):  # whose refusal names what is searched
-            check_present(flags.asked(args).cluster.device.kernels)
+            check_present(resolved.asked(args).cluster.device.kernels)
         return
     from brimful.cli.searching import asked
 

@@ -6,16 +6,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags, inference, programs
+from brimful.cli import flags, inference, programs, resolved
 from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
-from brimful.cli.output import (
-    DOES_NOT_FIT,
-    FITS,
-    estimate_json,
-    host_may_fit,
-    show_json,
-    tell,
-)
+from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, host_may_fit, show_json, tell
 from brimful.cli.page import add_page
 from brimful.show.summary import Fact
 from brimful.text.terminal import say
@@ -68,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.cost.reserved import predicted_reserved
     from brimful.show.predicted import verdict_of
 
-    asked = flags.asked(args)
+    asked = resolved.asked(args)
     needs, spread = needed(asked.job, asked.strategy), spread_of(asked.strategy)
     if (code := no_by_states(args, asked, needs, spread)) is not None:
         return code
@@ -89,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
     return FITS if verdict == "FITS" and host_may_fit(predicted.host) else DOES_NOT_FIT
 
 
-def _said(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> dict[str, object]:
+def _said(
+    args: argparse.Namespace, asked: resolved.Asked, predicted: "Estimate"
+) -> dict[str, object]:
     """Return what the text says beside the numbers: the word, why, and what would make it fit."""
     from brimful.cli.fixes import NO_FIXES, fixes_of
     from brimful.cli.on_demand import trace_leaner
@@ -135,7 +130,7 @@ def _simulated(args: argparse.Namespace, untold: str) -> int:
 
 
 def _answer(
-    args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", cost: "Cost | None"
+    args: argparse.Namespace, asked: resolved.Asked, predicted: "Estimate", cost: "Cost | None"
 ) -> "Answer":
     from brimful.cli.on_demand import traced_facts
     from brimful.report.text import estimate_tables
@@ -153,7 +148,7 @@ def _answer(
     return Answer(summary, below, (estimate_tables(*asked, predicted, cost=cost),))
 
 
-def around_of(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Around":
+def around_of(args: argparse.Namespace, asked: resolved.Asked, predicted: "Estimate") -> "Around":
     """Find what is said beside a prediction: its run, or what would make it fit."""
     from brimful.cli.fixes import NO_FIXES, fixes_of
     from brimful.cli.on_demand import trace_leaner
@@ -177,7 +172,7 @@ def around_of(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate
 
 def _next(
     args: argparse.Namespace,
-    asked: flags.Asked,
+    asked: resolved.Asked,
     verdict: "Verdict | None",
     fixes: tuple[Fact, ...],
 ) -> tuple[Fact, ...]:
@@ -197,7 +192,7 @@ def _next(
     return (Fact("next", "brimful plan with the same flags finds the fastest that fits"),)
 
 
-def _cost(args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate") -> "Cost | None":
+def _cost(args: argparse.Namespace, asked: resolved.Asked, predicted: "Estimate") -> "Cost | None":
     """Predict what the whole run costs, where the user said how long it is or at what price."""
     if args.tokens is None and args.prices is None:
         return None

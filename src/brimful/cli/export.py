@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli import flags, output_paths
+from brimful.cli import flags, output_paths, parsing, resolved
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json
 from brimful.errors import InputError
 from brimful.text.terminal import say
@@ -58,7 +58,7 @@ def _target(text: str) -> str:
             f"--to {text} is no target; the nearest is --to {near}: copy its lora_*, load_in_*, "
             f"per_device_train_batch_size, gradient_* and learning-rate keys"
         )
-    return flags.choice("target", _TARGETS)(text)
+    return parsing.choice("target", _TARGETS)(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.files.writing import write_text
     from brimful.values.plan import read_plan
 
-    if not flags.is_plan(args.plan):
+    if not resolved.is_plan(args.plan):
         raise InputError(f"{args.plan} is no plan; brimful plan MODEL -o plan.yaml makes one")
     plan = read_plan(Path(args.plan))
     given = Given(args.plan, args.data, args.out)

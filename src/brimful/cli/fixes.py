@@ -10,7 +10,7 @@ from brimful.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from brimful.cli import flags
+    from brimful.cli import resolved
     from brimful.hardware.cluster import Cluster
     from brimful.search.beside import Beside, Fix
     from brimful.search.lean import Looked
@@ -44,7 +44,7 @@ class Fixes(NamedTuple):
 NO_FIXES = Fixes((), None)
 
 
-def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
+def fixes_of(asked: "resolved.Asked", others: "tuple[Beside, ...]") -> Fixes:
     """Name what holds by its replay: other settings on the same GPUs first, then another kind.
 
     Args:
@@ -83,7 +83,7 @@ def fixes_of(asked: "flags.Asked", others: "tuple[Beside, ...]") -> Fixes:
     return Fixes(facts, found)
 
 
-def _by_other_kernels(asked: "flags.Asked") -> "Fix | None":
+def _by_other_kernels(asked: "resolved.Asked") -> "Fix | None":
     """Return what holds by an attention kernel that keeps no scores, where the usual one does."""
     from brimful.search.fewest import fewest_changes
 
@@ -91,7 +91,7 @@ def _by_other_kernels(asked: "flags.Asked") -> "Fix | None":
     return next((fix for fix in found if fix is not None), None)
 
 
-def _has_untried_kernels(asked: "flags.Asked") -> bool:
+def _has_untried_kernels(asked: "resolved.Asked") -> bool:
     """Whether some were not traced yet, and can be here, and states leave them room at best."""
     from brimful.cli.on_demand import untraced_leaner
     from brimful.search.ways_out import has_room
@@ -101,7 +101,7 @@ def _has_untried_kernels(asked: "flags.Asked") -> bool:
     return any(map(untraced_leaner, _other_kernels(asked)))
 
 
-def _other_kernels(asked: "flags.Asked") -> "Iterator[flags.Asked]":
+def _other_kernels(asked: "resolved.Asked") -> "Iterator[resolved.Asked]":
     from brimful.search.attending import beside_usual
 
     job, cluster, strategy = asked
@@ -149,7 +149,7 @@ def _needed(job: "Job", cluster: "Cluster") -> "tuple[Fact, ...]":
     return needed_facts(least_bytes(job, count), tensor_limit_bytes(cluster), cluster.num_devices)
 
 
-def _limit(asked: "flags.Asked", looked: "Looked") -> "tuple[Fact, ...]":
+def _limit(asked: "resolved.Asked", looked: "Looked") -> "tuple[Fact, ...]":
     """Name the least limit under which the leanest settings hold."""
     from brimful.search.lean import least_limit
     from brimful.show.beside import limit_facts
@@ -158,7 +158,7 @@ def _limit(asked: "flags.Asked", looked: "Looked") -> "tuple[Fact, ...]":
     return () if limit is None else limit_facts(asked.job, asked.strategy, looked.leanest, limit)
 
 
-def _ways(asked: "flags.Asked", looked: "Looked") -> "Iterator[WayOut]":
+def _ways(asked: "resolved.Asked", looked: "Looked") -> "Iterator[WayOut]":
     """Yield the first way that leaves what is learnt alone, and the first that keeps the GPUs."""
     from brimful.search.lean import lean
     from brimful.search.ways_out import ways_out

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags, usual
+from brimful.cli import parsing, resolved, usual
 from brimful.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _program(text: str) -> str:
     for name, words in _NOT_PLANNED.items():
         if text.lower().startswith(name):
             raise InputError(f"--for {text} is not planned by this version; {words}")
-    return flags.choice("program", PROGRAMS)(text)
+    return parsing.choice("program", PROGRAMS)(text)
 
 
 def is_other(args: argparse.Namespace) -> bool:
@@ -76,7 +76,7 @@ def settle(args: argparse.Namespace) -> None:
 
     Our own loop has no adapters on that engine; the program's script has.
     """
-    if not is_other(args) or flags.is_plan(args.model):
+    if not is_other(args) or resolved.is_plan(args.model):
         return
     _settle_precision(args)
     hands_over = args.program == DEEPSPEED or args.zero == 1
@@ -190,9 +190,9 @@ def _refusal(args: argparse.Namespace) -> str:
 
 def _asking(args: argparse.Namespace) -> "Asking":
     from brimful.export.told import Asking
-    from brimful.search.space import Pins, pinned_strategy
+    from brimful.search.pins import Pins, pinned_strategy
 
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     attention = usual.attention_from(args, job, cluster.device)
     fused = getattr(args, "fused_kernels", None)
     pins = Pins(micro_batch=1, activation_checkpointing="none", loss_chunks=1, fused_kernels=fused)

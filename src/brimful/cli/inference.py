@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags, output_paths, usual
+from brimful.cli import defaults, flags, output_paths, parsing, resolved, usual
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.proof import word_code, word_of
 from brimful.cost.formats import COMPUTE_BYTES, FORMATS, WeightsFormat
@@ -47,13 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--weights-format",
         metavar="NAME",
-        type=flags.choice("weights format", get_args(WeightsFormat)),
+        type=parsing.choice("weights format", get_args(WeightsFormat)),
         help=f"how weights are held: {formats}; default: --precision, or {defaults.INFERENCE}",
     )
     add(
         "--prompt-len",
         metavar="N",
-        type=flags.whole("--prompt-len", read=parse_length),
+        type=parsing.whole("--prompt-len", read=parse_length),
         help="tokens of each sequence that one forward reads; default: all of --seq-len, half of "
         "it with brimful infer",
     )
@@ -79,12 +79,7 @@ def is_asked(args: argparse.Namespace) -> bool:
 def run_estimate(args: argparse.Namespace) -> int:
     """Predict and print."""
     from brimful.cost.decoding import decoding_of
-    from brimful.cost.inference import (
-        estimate_inference,
-        limits,
-        other_formats,
-        why_not_simulated,
-    )
+    from brimful.cost.inference import estimate_inference, limits, other_formats, why_not_simulated
     from brimful.show.inference import Beside, fits_beside, inference_summary
 
     job, cluster = asked(args)
@@ -229,12 +224,12 @@ def _tell_simulated(
 
 def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
     """Resolve a command line of inference."""
-    if flags.is_plan(args.model):
+    if resolved.is_plan(args.model):
         raise InputError(f"{args.model} is a plan of training; --task {TASK} takes a model")
     _refuse_training(args)
     from brimful.cost.inference import InferenceJob, check_inference, compute_of
 
-    model = flags.model_from(args)
+    model = resolved.model_from(args)
     weights_format = _format_from(args, model)
     seq_len = args.seq_len or defaults.seq_len(model)
     job = InferenceJob(
@@ -247,7 +242,7 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
     )
     _read(args, job)
     check_inference(job)
-    cluster = flags.cluster_from(args)
+    cluster = resolved.cluster_from(args)
     if args.tp not in {None, cluster.num_devices}:
         raise InputError(
             f"--tp {args.tp} with --task {TASK} is for as many GPUs, and {spelled(cluster)} are "
@@ -332,7 +327,7 @@ def _format_from(args: argparse.Namespace, model: "ModelSpec") -> WeightsFormat:
 
 def _format_named(args: argparse.Namespace) -> str:
     """Return the format that the model's name says; else the default."""
-    from brimful.models.names import format_named
+    from brimful.models.name_parts import format_named
 
     named, words = format_named(args.model)
     if not named:

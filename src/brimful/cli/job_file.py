@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.flags import PLAN_SUFFIXES, Parser
+from brimful.cli.parsing import Parser
+from brimful.cli.resolved import PLAN_SUFFIXES
 from brimful.errors import FileFormatError, unknown_name
 
 _MODEL = "model"

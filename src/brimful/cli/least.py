@@ -9,17 +9,11 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, resolved
 from brimful.cli.output import DOES_NOT_FIT, show_facts, show_summary
 from brimful.cli.usual import attention_from
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.least import (
-    Least,
-    Spread,
-    least_bytes,
-    least_flops_per_token,
-    least_on_device,
-)
+from brimful.cost.least import Least, Spread, least_bytes, least_flops_per_token, least_on_device
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import matrix_rate
 from brimful.hardware.datasheets import has_one_memory
@@ -70,7 +64,7 @@ def tell_early(args: argparse.Namespace) -> None:
     )
 
 
-def tell_least(asked: flags.Asked, spread: Spread | None) -> None:
+def tell_least(asked: resolved.Asked, spread: Spread | None) -> None:
     """Say what a job holds and takes at least, where its parameters are known.
 
     Args:
@@ -85,7 +79,7 @@ def tell_least(asked: flags.Asked, spread: Spread | None) -> None:
         say(words, file=sys.stderr, flush=True)
 
 
-def fastest_words(asked: flags.Asked) -> str:
+def fastest_words(asked: resolved.Asked) -> str:
     """Say how long a billion tokens take at least, and what they cost; empty: nobody knows.
 
     Args:
@@ -141,7 +135,7 @@ def _counted(least: Least) -> str:
 
 
 def no_by_states(
-    args: argparse.Namespace, asked: flags.Asked, needs: "Sequence[Need]", spread: Spread | None
+    args: argparse.Namespace, asked: resolved.Asked, needs: "Sequence[Need]", spread: Spread | None
 ) -> int | None:
     """Answer NO where a job has no formula yet, and its states alone have no room.
 
@@ -191,7 +185,7 @@ def spared_words(args: argparse.Namespace) -> str:
         args: The flags of a verb, without them.
     """
     try:
-        job, cluster = flags.job_from(args), flags.cluster_from(args)
+        job, cluster = resolved.job_from(args), resolved.cluster_from(args)
         spread = spread_at_best(args, cluster.num_devices) or spread_whole(cluster.num_devices)
         least = least_of(job)
     except BrimfulError:
@@ -210,7 +204,7 @@ def spread_whole(num_devices: int) -> Spread:
     return _spread(num_devices, _MOST, num_devices, 1)
 
 
-def with_room(asked: flags.Asked, needs: "list[Need]") -> "list[Need]":
+def with_room(asked: resolved.Asked, needs: "list[Need]") -> "list[Need]":
     """Leave out what has parameters and gradients whole on every GPU, where they have no room.
 
     Args:
@@ -301,7 +295,7 @@ def least_as_held(args: argparse.Namespace, job: "Job") -> Least | None:
         return least
     if find_built(job.model) is None and find_spec("torch") is None:
         return None
-    return _least_read(args, job, attention_from(args, job, flags.cluster_from(args).device))
+    return _least_read(args, job, attention_from(args, job, resolved.cluster_from(args).device))
 
 
 def _least_read(args: argparse.Namespace, job: "Job", attention: Attention) -> Least | None:
@@ -359,7 +353,7 @@ def roomier(job: "Job", least: Least, spread: Spread) -> "Iterator[Fact]":
         spread: How evenly it is spread.
     """
     from brimful.cost.estimate import allocatable_bytes
-    from brimful.search.ways_out import cards_for
+    from brimful.search.larger_clusters import cards_for
     from brimful.show.summary import Fact
 
     held, num = least_on_device(least, spread).total, spread.num_devices
@@ -383,7 +377,7 @@ def _ways(
             continue
         try:
             changed = argparse.Namespace(**{**vars(args), "method": method})
-            job = flags.job_from(changed, devices)
+            job = resolved.job_from(changed, devices)
         except BrimfulError:
             continue
         if (least := least_of(job)) is not None and least_on_device(least, spread).total <= limit:

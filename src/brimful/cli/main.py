@@ -9,10 +9,10 @@ from importlib import import_module
 from itertools import pairwise
 
 from brimful import __version__
-from brimful.cli.flags import HelpText, Parser
 from brimful.cli.job_file import expand
 from brimful.cli.nearest import answer
 from brimful.cli.output import BAD_INPUT, INTERRUPTED, OUT_OF_TIME
+from brimful.cli.parsing import HelpText, Parser
 from brimful.errors import BrimfulError, InputError, OutOfTimeError, unknown_name
 from brimful.text.escaping import check_line, one_line
 from brimful.text.terminal import forget_notes, say

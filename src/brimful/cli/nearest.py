@@ -17,10 +17,10 @@ from brimful.errors import (
     UnknownMemoryError,
     UnsupportedError,
 )
+from brimful.techniques.runnable import NUM_DEVICES
 from brimful.text.escaping import one_line
 from brimful.text.terminal import forget_notes, note, say
 from brimful.units import GIB, Labelled
-from brimful.values.strategy import NUM_DEVICES
 
 OF_JOBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
 VERBS = OF_JOBS | {"pretend"}
@@ -154,7 +154,7 @@ def _kept_length(asked: dict[str, object], args: argparse.Namespace) -> dict[str
         asked: What a refusal names instead.
         args: The flags with all that was changed before.
     """
-    from brimful.cli.flags import model_from
+    from brimful.cli.resolved import model_from
     from brimful.models.resized import is_rotary
 
     if "seq_len" not in asked or not isinstance(args.seq_len, int):

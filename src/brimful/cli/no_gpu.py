@@ -7,7 +7,7 @@ command says that it fits.
 import argparse
 from typing import TYPE_CHECKING, NamedTuple
 
-from brimful.cli import defaults, flags
+from brimful.cli import defaults, flags, resolved
 from brimful.cli.output import DOES_NOT_FIT, FITS
 from brimful.errors import BrimfulError, InputError, UnsupportedError
 from brimful.search.typed import flag_words
@@ -50,7 +50,7 @@ class Held(NamedTuple):
 
 def is_asked(args: argparse.Namespace) -> bool:
     """Whether no GPU was named and this machine has none, nothing else of it being given."""
-    if args.json or args.model is None or flags.is_plan(args.model):
+    if args.json or args.model is None or resolved.is_plan(args.model):
         return False
     if any(getattr(args, name) is not None for name in _CLUSTER):
         return False
@@ -79,7 +79,7 @@ def answer(args: argparse.Namespace) -> "tuple[int, Answer]":
     from brimful.show.answer import Answer
     from brimful.show.no_gpu import held_fact, no_gpu_summary, not_held_fact
 
-    flags.model_from(args)  # refused at once where there is none
+    resolved.model_from(args)  # refused at once where there is none
     facts, refused = list[Fact](), list[BrimfulError]()
     jobs: list[Job] = []
     methods = METHODS if args.method is None else (args.method,)
@@ -124,7 +124,7 @@ def smallest(args: argparse.Namespace) -> Held | None:
     least_bytes, refused, num_asked = 0, None, 0
     for gpus in _candidates(args):
         try:
-            asked = flags.asked(_with(args, gpus=gpus))
+            asked = resolved.asked(_with(args, gpus=gpus))
             room = tensor_limit_bytes(asked.cluster) * asked.cluster.num_devices
             if room < least_bytes:
                 continue
@@ -158,7 +158,7 @@ def _candidates(args: argparse.Namespace) -> "Iterator[str]":
     yield from SEVERAL
 
 
-def _held(args: argparse.Namespace, asked: flags.Asked) -> "tuple[Fix | None, int]":
+def _held(args: argparse.Namespace, asked: resolved.Asked) -> "tuple[Fix | None, int]":
     """Return what holds of a job on a cluster, and the peak of the leanest that was looked at."""
     from brimful.search.beside import held_fix
     from brimful.search.lean import lean_fix
@@ -184,7 +184,7 @@ def _least_facts(args: argparse.Namespace) -> "Iterator[Fact]":
 
     try:
         named = _with(args, gpus=next(_candidates(args)))
-        job = flags.asked(named).job
+        job = resolved.asked(named).job
         least = least_as_held(named, job)
     except BrimfulError:
         return

@@ -20,7 +20,7 @@ from brimful.text.terminal import say
 from brimful.values.strategy import gathers, is_selective
 
 if TYPE_CHECKING:
-    from brimful.cli.flags import Asked
+    from brimful.cli.resolved import Asked
     from brimful.simulate.on_demand import Tracing
 
 _LEANEST_FIRST: tuple[Body, ...] = ("checkpointed", "plain", "mixed")

@@ -44,10 +44,10 @@ def room_for(on_top: str, args: argparse.Namespace) -> Room | None:
 
 
 def _room(on_top: str, args: argparse.Namespace) -> Room:
-    from brimful.cli import flags
+    from brimful.cli import resolved
     from brimful.hardware.cluster import offered_bytes
 
-    cluster = flags.cluster_from(args)
+    cluster = resolved.cluster_from(args)
     usable = offered_bytes(cluster)
     if on_top == IMAGES:
         size = SHARE_FOR_IMAGES * usable
@@ -69,14 +69,14 @@ def _rollouts(args: argparse.Namespace, num_devices: int, on_top: str) -> tuple[
     trains as the policy does, so that it has the same states, and its own activations are there
     while the policy's are not.
     """
-    from brimful.cli import flags
+    from brimful.cli import resolved
     from brimful.cli.elsewhere import CRITIC, ROLLOUTS
     from brimful.cli.least import least_of
     from brimful.cost.formats import COMPUTE_BYTES
     from brimful.cost.held import held_bytes
     from brimful.cost.kv_cache import cache_layers, prefilled_bytes
 
-    job = flags.job_from(args)
+    job = resolved.job_from(args)
     weights = held_bytes(job.model, "bf16", "bf16").total
     texts = -(-job.global_batch // num_devices)
     cache = prefilled_bytes(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brimful.cli.flags import Asked
+from brimful.cli.resolved import Asked
 from brimful.text.escaping import json_text
 from brimful.text.terminal import console, num_heading_lines, say
 from brimful.values.plan import Estimate, HostMemory

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags
+from brimful.cli import parsing
 from brimful.files.writing import check_output_file, check_output_folder
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def output_file(what: str, *, suffixes: tuple[str, ...] = ()) -> Callable[[str],
     """
 
     def parse(text: str) -> Path:
-        found = flags.path(what, suffixes=suffixes)(text)
+        found = parsing.path(what, suffixes=suffixes)(text)
         check_output_file(found, what=what)
         return found
 
@@ -43,7 +43,7 @@ def output_folder(what: str) -> Callable[[str], Path]:
     """Return an argparse type for a folder that the verb makes, or adds its files to."""
 
     def parse(text: str) -> Path:
-        found = flags.path(what)(text)
+        found = parsing.path(what)(text)
         check_output_folder(found, what=what)
         return found
 

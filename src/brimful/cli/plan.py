@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags, for_program, output_paths, programs
+from brimful.cli import defaults, flags, for_program, output_paths, parsing, programs, resolved
 from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
 from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=output_paths.output_file("-o", suffixes=flags.PLAN_SUFFIXES),
+        type=output_paths.output_file("-o", suffixes=resolved.PLAN_SUFFIXES),
         default=None,
         help="write the plan here (YAML)",
     )
@@ -94,7 +94,7 @@ def add_objective(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
         metavar="NAME",
-        type=flags.choice("objective", get_args(Objective)),
+        type=parsing.choice("objective", get_args(Objective)),
         help=f"what to make least: {', '.join(get_args(Objective))} (GPU-seconds, on some of the "
         f"devices or all); default {defaults.OBJECTIVE}",
         default=defaults.OBJECTIVE,
@@ -102,7 +102,7 @@ def add_objective(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="S",
-        type=flags.whole("--budget"),
+        type=parsing.whole("--budget"),
         help="seconds after which simulating ends: a search that has no formula, with what it has "
         f"found, or a plan's proof; default {defaults.SEARCH_BUDGET_S}",
         default=defaults.SEARCH_BUDGET_S,
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     _take_model(args)
     if args.program == for_program.MEGATRON:
         return programs.run_plan(args)
-    if flags.is_plan(args.model):
+    if resolved.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)
     for_program.narrow(args)
@@ -239,7 +239,7 @@ def _traced_facts(found: "Solution") -> "tuple[Fact, ...]":
     from brimful.cli.on_demand import traced_facts
 
     plan = found.plan
-    return traced_facts(flags.Asked(plan.job, plan.cluster, plan.strategy))
+    return traced_facts(resolved.Asked(plan.job, plan.cluster, plan.strategy))
 
 
 def _show(args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None) -> None:
@@ -364,7 +364,7 @@ def _take_source(args: argparse.Namespace) -> dict[str, Any]:
     from brimful.hardware.gpus import count_devices
 
     num_devices = count_devices(args.gpus or defaults.GPUS)
-    num_layers = flags.model_from(args).num_layers
+    num_layers = resolved.model_from(args).num_layers
     read = read_source(args.source, num_devices=num_devices, num_layers=num_layers)
     typed = frozenset(name for name in flags.TRAINING if getattr(args, name, None) is not None)
     kept, replaced = without(read, typed)
@@ -391,7 +391,7 @@ def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") 
     if not on_disk:
         return
     keys = " and ".join(key for key, _ in on_disk)
-    least, kinds = least_of(flags.job_from(args)), {what for _, what in on_disk}
+    least, kinds = least_of(resolved.job_from(args)), {what for _, what in on_disk}
     words = (
         f"{keys}: nvme is planned as cpu, and nothing of a disk is known, least of all its speed"
     )
@@ -455,7 +455,7 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
     from brimful.cost.estimate import limit_bytes
 
     plan, record = found.plan, found.record
-    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     best, *others = record.rows
     return {
         **estimate_json(asked, plan.estimate, usable_bytes=limit_bytes(plan), fits=best.fits),

@@ -4,7 +4,7 @@ import argparse
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING
 
-from brimful.cli import compare, data_flags, flags, output_paths
+from brimful.cli import compare, data_flags, flags, output_paths, parsing, resolved
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json
 from brimful.cli.progress import Progress
 from brimful.doctor.examination import ExamineSettings
@@ -12,14 +12,15 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.probe import check_present
 from brimful.show.summary import Fact
 from brimful.show.terminal import fact_lines
+from brimful.techniques.runnable import check_examined
 from brimful.text.escaping import json_text
-from brimful.values.strategy import check_examined, world_size
+from brimful.values.strategy import world_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from brimful.cli.flags import Asked
+    from brimful.cli.resolved import Asked
     from brimful.doctor.examination import Examination
     from brimful.train.world import Place
 
@@ -35,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
     flags.add_model(parser)
     add = parser.add_argument
-    every = flags.whole("--watch-every")
+    every = parsing.whole("--watch-every")
     add(
         "--watch-every",
         type=every,
         metavar="K",
         help=f"steps from one that is watched to the next; default {_USUAL.every}",
     )
-    share = flags.number("--overflow-share")
+    share = parsing.number("--overflow-share")
     add(
         "--overflow-share",
         type=share,
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.compare is not None:
         return compare.run(args)
     settings = _settings(args)
-    asked = flags.asked(args)
+    asked = resolved.asked(args)
     check_examined(asked.strategy)
     check_present(asked.cluster.device.kernels)
     from brimful.train.world import place_here

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from brimful.allocator.config import VARIABLES, settings_in
-from brimful.cli import defaults, flags, output_paths
+from brimful.cli import defaults, flags, output_paths, parsing
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
@@ -45,11 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpu = f"a name (brimful gpus); default {defaults.PRETEND_GPU}"
     add("--gpu", metavar="GPU", default=defaults.PRETEND_GPU, help=gpu)
     budget = "exit with 1 where the allocator would need more, e.g. 70GiB"
-    add("--memory-budget", metavar="SIZE", type=flags.size("--memory-budget"), help=budget)
-    world = flags.whole("--world-size")
+    add("--memory-budget", metavar="SIZE", type=parsing.size("--memory-budget"), help=budget)
+    world = parsing.whole("--world-size")
     alone = "processes, as torchrun starts them; default: one that nobody launched"
     add("--world-size", metavar="N", type=world, help=alone)
-    rank = flags.whole("--rank", least=0)
+    rank = parsing.whole("--rank", least=0)
     add("--rank", metavar="R", type=rank, default=0, help="which of them this is; default 0")
     allocator = f"as in {VARIABLES[0]}, e.g. expandable_segments:True; default: what stands there"
     add("--allocator", metavar="SETTINGS", help=allocator)
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--assume-all-selected", action="store_true", help=selected)
     assumed = "stand in for a package of kernels that is not installed here, e.g. triton"
     add("--assume", metavar="PACKAGE", action="append", default=[], help=assumed)
-    imitate = flags.choice("--kernels", ("cuda", "cpu"))
+    imitate = parsing.choice("--kernels", ("cuda", "cpu"))
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
     add(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags
+from brimful.cli import parsing, resolved
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
 from brimful.hardware.devices import cards
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("a program of another framework").add_argument
     add("--from", dest="source", metavar="COMMAND|YAML", default=None, help=_HELP)
     world = "processes, where the command line does not say; default: one node, or what it needs"
-    add("--world-size", metavar="N", type=flags.whole("--world-size"), help=world)
+    add("--world-size", metavar="N", type=parsing.whole("--world-size"), help=world)
 
 
 def file_or_refusal(verb: str) -> Callable[[str], Path]:
@@ -53,7 +53,7 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
     Args:
         verb: That has formulas alone.
     """
-    read = flags.path("--from")
+    read = parsing.path("--from")
 
     def parse(text: str) -> Path:
         from brimful.programs.reading import is_program
@@ -143,7 +143,7 @@ def run_plan(args: argparse.Namespace) -> int:
     pins = _pins(args)
     if args.precision is None:
         args.precision = "bf16-master"  # what --bf16 of Megatron-LM is
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     with Progress("looking at layouts", quiet=args.json):
         found = plan_megatron(job, cluster, pins)
     nodes = ("--nnodes", str(cluster.num_nodes)) if cluster.num_nodes > 1 else ()

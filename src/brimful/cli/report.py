@@ -2,7 +2,7 @@
 
 import argparse
 
-from brimful.cli import flags
+from brimful.cli import flags, parsing
 from brimful.cli.output import show, show_json
 from brimful.errors import InputError
 from brimful.text.terminal import say
@@ -15,13 +15,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_dir",
         metavar="RUN_DIR",
-        type=flags.path("RUN_DIR"),
+        type=parsing.path("RUN_DIR"),
         help="the --out folder of brimful train, or the folder of a loop that was watched",
     )
     parser.add_argument(
         "--against",
         metavar="RUN_DIR",
-        type=flags.path("RUN_DIR"),
+        type=parsing.path("RUN_DIR"),
         help="another run's folder: write one page that holds both side by side",
     )
     flags.add_json(parser)

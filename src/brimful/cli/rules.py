@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brimful.cli import defaults, flags, usual
+from brimful.cli import defaults, flags, parsing, resolved, usual
 from brimful.cli.output import show, show_answer, show_facts, show_json, show_summary
 from brimful.errors import InputError, UnsupportedError
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--micro-batch",
         metavar="N",
-        type=flags.whole("--micro-batch"),
+        type=parsing.whole("--micro-batch"),
         help=f"sequences a forward pass, in every check; default {defaults.MICRO_BATCH}",
     )
     parser.add_argument(
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.rules.subject import Subject, plain_strategy
     from brimful.rules.table import check_rules
 
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     attention = usual.attention_from(args, job, cluster.device)
     alone = msgspec.structs.replace(
         cluster, num_devices=1, num_nodes=1, devices_per_node=1, link="", network=""
@@ -128,12 +128,13 @@ def _planned(
     """Plan as ``brimful plan`` does, on every device that was given; or say why no formula can."""
     from brimful.cli.least import spread_at_best, tell_least
     from brimful.cli.on_demand import traced_or_untold
+    from brimful.search.pins import Pins, pinned_strategy
     from brimful.search.solve import solve
-    from brimful.search.space import Pins, needs, pinned_strategy
+    from brimful.search.space import needs
     from brimful.values.strategy import default_reference
 
     pins = Pins(args.micro_batch, None, None, reference=default_reference(job))
-    asked = flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
+    asked = resolved.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
     num = cluster.num_devices
     wanted = needs(job, [pins], attention, cluster)
     tell = partial(tell_least, asked, spread_at_best(args, num))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from brimful.cli import defaults, flags, usual
+from brimful.cli import defaults, resolved, usual
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.text.terminal import say
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from brimful.cost.own_programs import Need
     from brimful.hardware.cluster import Cluster
     from brimful.search.budget import Budget
+    from brimful.search.pins import Pins
     from brimful.search.solve import Solution
-    from brimful.search.space import Pins
     from brimful.simulate.search import SearchState
     from brimful.values.job import Job
     from brimful.values.strategy import Attention
@@ -64,7 +64,7 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
     """
     from brimful.search.space import plainest_strategy
 
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     _refuse_engine(args)
     (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)
     if why_untold(args):  # what cannot run is refused before it is traced
@@ -104,7 +104,7 @@ def _attentions_beside(args: argparse.Namespace) -> "tuple[Attention, ...]":
 
     if args.attention is not None or for_program.is_other(args):
         return ()
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     return beside_usual(job, usual.attention_from(args, job, cluster.device), cluster.device)
 
 
@@ -342,7 +342,7 @@ def why_untold(args: argparse.Namespace) -> str:
     return _unsearched(asked) or missing_formula(job, strategy, cluster.device)
 
 
-def _unsearched(asked: flags.Asked) -> str:
+def _unsearched(asked: resolved.Asked) -> str:
     """Say why a search goes by simulation though each strategy may have a formula; empty: not so.
 
     Which blocks send what they keep is a program of its own with every number of checkpoints.
@@ -381,7 +381,7 @@ def _missing(args: argparse.Namespace, every: "Sequence[Pins]") -> "list[Need]":
     return untraced(job, strategy, cluster.device, _needs(asked, every))
 
 
-def _needs(asked: flags.Asked, every: "Sequence[Pins]") -> "list[Need]":
+def _needs(asked: resolved.Asked, every: "Sequence[Pins]") -> "list[Need]":
     """List what a search needs, but for copies on every GPU that have no room."""
     from brimful.cli.least import with_room
     from brimful.search.space import needs
@@ -402,21 +402,22 @@ def no_at_once(args: argparse.Namespace) -> int | None:
     return no_by_states(args, asked, every, spread_at_best(args, num))
 
 
-def _plainest(args: argparse.Namespace) -> flags.Asked:
+def _plainest(args: argparse.Namespace) -> resolved.Asked:
     """Return the plainest strategy that has what the flags fix."""
-    from brimful.search.space import pinned_strategy
+    from brimful.search.pins import pinned_strategy
 
-    job, cluster = flags.job_from(args), flags.cluster_from(args)
+    job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     pins, attention = pins_from(args)[0], usual.attention_from(args, job, cluster.device)
-    return flags.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
+    return resolved.Asked(job, cluster, pinned_strategy(pins, attention, cluster.num_devices))
 
 
 def pins_from(args: argparse.Namespace) -> "list[Pins]":
     """Return what is fixed: one value of each flag, or every combination of lists."""
-    from brimful.search.space import Pins, possible
+    from brimful.search.pins import Pins
+    from brimful.search.space import possible
     from brimful.values.strategy import default_reference
 
-    job = flags.job_from(args)
+    job = resolved.job_from(args)
     values = {name: getattr(args, name) for name in Pins._fields}
     values["reference"] = values["reference"] or default_reference(job)
     given = list(values.values())
@@ -424,4 +425,4 @@ def pins_from(args: argparse.Namespace) -> "list[Pins]":
     choices = [Pins(*values) for values in product(*lists)]
     if len(choices) == 1:
         return choices
-    return possible(job, choices, flags.cluster_from(args).num_devices)
+    return possible(job, choices, resolved.cluster_from(args).num_devices)

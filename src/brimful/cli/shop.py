@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brimful.cli import defaults, flags, output_paths, usual
+from brimful.cli import defaults, flags, output_paths, parsing, resolved, usual
 from brimful.cli.assumed import assumed_facts, prices_from
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_answer, show_json
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="a name (brimful models), folder or config.json")
     flags.add_job(parser)
-    flags.add_attention(add)
+    flags.add_field(add, "attention")
     _add_limits(parser.add_argument_group("what is asked").add_argument)
     _add_goods(parser.add_argument_group("what is compared").add_argument)
     _add_owning(parser.add_argument_group("own or rent").add_argument)
@@ -79,14 +79,14 @@ def _add_goods(add: Callable[..., Any]) -> None:
     add(
         "--max-gpus",
         metavar="N",
-        type=flags.whole("--max-gpus"),
+        type=parsing.whole("--max-gpus"),
         help=f"no more than these; default {defaults.MAX_GPUS} in {defaults.MAX_NODES} nodes, and "
         f"{defaults.MOST_GPUS} where a deadline is not met with these",
     )
     add(
         "--network",
         metavar="NAME",
-        type=flags.choice("network", network_names()),
+        type=parsing.choice("network", network_names()),
         help=f"between nodes of 8: {', '.join(network_names())}; default: of the maker's own "
         "systems, unknown of others",
     )
@@ -111,7 +111,7 @@ def _add_owning(add: Callable[..., Any]) -> None:
 
 
 def _positive(what: str) -> Callable[[str], float]:
-    read = flags.number(what)
+    read = parsing.number(what)
 
     def parse(text: str) -> float:
         value = read(text)
@@ -124,7 +124,7 @@ def _positive(what: str) -> Callable[[str], float]:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print."""
-    if flags.is_plan(args.model):
+    if resolved.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to shop for")
     if args.task == flags.INFERENCE:
         raise InputError(
@@ -259,7 +259,8 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "
     from brimful.cli.shop_least import tell_shop_least
     from brimful.cost.programs import kernels_of
     from brimful.hardware.gpus import load_cluster
-    from brimful.search.space import Pins, needs, pinned_strategy
+    from brimful.search.pins import Pins, pinned_strategy
+    from brimful.search.space import needs
 
     clusters = [load_cluster(name, memory_limit_bytes=None) for name in kinds]
     if _may_attend_otherwise(args):
@@ -267,7 +268,7 @@ def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "
     ((most, _),) = Counter(kernels_of(each.device) for each in clusters).most_common(1)
     one = next(each for each in clusters if kernels_of(each.device) == most)
     attention = usual.attention_from(args, job, None)
-    asked = flags.Asked(job, one, pinned_strategy(Pins(), attention))
+    asked = resolved.Asked(job, one, pinned_strategy(Pins(), attention))
     several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
     every = needs(job, [Pins(ep=1)], attention, several)
     tell = partial(tell_shop_least, args, job, kinds, prices)
@@ -283,13 +284,14 @@ def _trace_others(args: argparse.Namespace, job: "Job", clusters: "Sequence[Clus
     """Trace what attends without scores on kinds of GPU where the usual kernel writes them out."""
     from brimful.cli.on_demand import traced_or_untold
     from brimful.search.attending import beside_usual
-    from brimful.search.space import Pins, needs, pinned_strategy
+    from brimful.search.pins import Pins, pinned_strategy
+    from brimful.search.space import needs
 
     usually = usual.attention_from(args, job, None)
     for one in clusters:
         several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
         for attention in beside_usual(job, usually, one.device):
-            asked = flags.Asked(job, one, pinned_strategy(Pins(), attention))
+            asked = resolved.Asked(job, one, pinned_strategy(Pins(), attention))
             with contextlib.suppress(UnsupportedError):
                 traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
 
@@ -309,7 +311,7 @@ def job_from(
         raise InputError("how long the run is decides what it costs; give --tokens or --steps")
     batch = args.global_batch
     args.global_batch = defaults.SHOP_GLOBAL_BATCH if batch is None else batch
-    job = flags.job_from(args, devices, model)
+    job = resolved.job_from(args, devices, model)
     args.global_batch = batch
     return job
 
@@ -345,7 +347,7 @@ def _known_kinds(parts: Sequence[str]) -> list[str]:
     known, unknown = list[str](), list[UnknownMemoryError]()
     for part in parts:
         try:
-            known.append(flags.gpu_from(part))
+            known.append(resolved.gpu_from(part))
         except UnknownMemoryError as error:
             unknown.append(error)
     if unknown:
@@ -405,7 +407,9 @@ def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
             raise InputError(f"--own {name}: name the GPU itself, as brimful gpus does")
     network = args.network or ""
     return tuple(
-        flags.noted_cluster(name, load_cluster(name, memory_limit_bytes=None, network_name=network))
+        resolved.noted_cluster(
+            name, load_cluster(name, memory_limit_bytes=None, network_name=network)
+        )
         for name in names
     )
 

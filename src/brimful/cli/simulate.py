@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import flags, for_program, inference, output_paths, programs
+from brimful.cli import flags, for_program, inference, output_paths, parsing, programs, resolved
 from brimful.cli.assumed import assumed_facts, run_of
 from brimful.cli.output import inputs_json, show_json, tell
 from brimful.cli.page import add_page
 from brimful.cli.proof import add_accept_tight, word_code, word_of
 from brimful.errors import InputError, UnsupportedError
+from brimful.techniques.runnable import check_simulated
 from brimful.text.escaping import json_text
 from brimful.values.results import EVAL, RESUME, SAVE
-from brimful.values.strategy import check_simulated, world_size
+from brimful.values.strategy import world_size
 from brimful.values.unknown_memory import named_statement
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank",
         metavar="R",
-        type=flags.whole("--rank", least=0),
+        type=parsing.whole("--rank", least=0),
         help="which of many devices (default: one that holds as much as any)",
     )
     parser.add_argument(
@@ -87,7 +88,7 @@ def _phases(text: str) -> tuple[str, ...]:
         return known
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
-        flags.choice("phase", known)(name)
+        parsing.choice("phase", known)(name)
     return names
 
 
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
             "writes one, and simulate --from FILE runs it"
         )
     for_program.settle(args)
-    asked = flags.asked(args)
+    asked = resolved.asked(args)
     if for_program.is_other(args):
         return _run_program(args, asked)
     routed = _checked(args, asked)
@@ -156,7 +157,7 @@ def _json(
     from brimful.cost.estimate import limit_bytes
 
     estimate = plan.estimate
-    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     return {
         "statement": named_statement(
             simulation.simulated_peak_allocated_bytes, simulation.unknown_ops
@@ -172,7 +173,7 @@ def _json(
     }
 
 
-def _run_program(args: argparse.Namespace, asked: flags.Asked) -> int:
+def _run_program(args: argparse.Namespace, asked: resolved.Asked) -> int:
     """Simulate what flags say as another program runs it."""
     if args.output is not None:
         raise InputError(f"-o {args.output} does not go with --for; write --json into a file")
@@ -188,7 +189,7 @@ def _run_program(args: argparse.Namespace, asked: flags.Asked) -> int:
     return programs.show_run(args, program_of(args.program, plan), cluster.device.name)
 
 
-def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
+def _checked(args: argparse.Namespace, asked: resolved.Asked) -> "list[Routed]":
     """Refuse what flags alone tell, before anything is loaded; return what is simulated.
 
     Raises:
@@ -212,7 +213,7 @@ def _checked(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     return _routed(args, asked)
 
 
-def _step_s(asked: flags.Asked, simulated: "Simulated") -> float | None:
+def _step_s(asked: resolved.Asked, simulated: "Simulated") -> float | None:
     """Predict the seconds of a step by what its operations compute."""
     from brimful.simulate.attempt import seconds_of_step
     from brimful.simulate.items import read_host
@@ -221,7 +222,7 @@ def _step_s(asked: flags.Asked, simulated: "Simulated") -> float | None:
 
 
 def _simulated(
-    args: argparse.Namespace, asked: flags.Asked, routed: "list[Routed]", *, count_costs: bool
+    args: argparse.Namespace, asked: resolved.Asked, routed: "list[Routed]", *, count_costs: bool
 ) -> "Simulated":
     from brimful.process.quick_imports import quick_imports
 
@@ -254,7 +255,7 @@ def _simulated(
     return simulated._replace(simulation=with_phases(simulated.simulation, phases))
 
 
-def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
+def _routed(args: argparse.Namespace, asked: resolved.Asked) -> "list[Routed]":
     """List which devices are simulated, and how tokens come to their experts.
 
     Raises:
@@ -281,7 +282,7 @@ def _routed(args: argparse.Namespace, asked: flags.Asked) -> "list[Routed]":
     return [(rank, seen[rank]) for rank in ranks]
 
 
-def _worst_sentence(args: argparse.Namespace, asked: flags.Asked) -> str:
+def _worst_sentence(args: argparse.Namespace, asked: resolved.Asked) -> str:
     """Say what the peak is if every token prefers the simulated device's experts."""
     from brimful.simulate.run import simulate
     from brimful.techniques.parallel.routing import worst
@@ -307,11 +308,11 @@ def _answer(
     from brimful.show.simulate import simulate_summary
     from brimful.show.summary import Fact
 
-    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     routing: tuple[Fact, ...] = ()
     if plan.strategy.ep > 1 and args.routing is None:
         routing = (Fact("routing", _worst_sentence(args, asked)),)
-    is_plan = flags.is_plan(args.model)
+    is_plan = resolved.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
     return Answer(
         simulate_summary(plan, simulation, word, (*costs, *_beside(plan, word))),
@@ -335,7 +336,7 @@ def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
     from brimful.show.beside import beside_facts, spread_facts
     from brimful.show.stages import stage_facts
 
-    asked = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     others = beside(*asked)
     fixes = NO_FIXES if word == "fits" else fixes_of(asked, others)
     return (

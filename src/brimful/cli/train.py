@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
-from brimful.cli import data_flags, defaults, flags, output_paths
+from brimful.cli import data_flags, defaults, flags, output_paths, parsing, resolved
 from brimful.cli.early import refuse_early
 from brimful.cli.output import DOES_NOT_FIT, FITS, INTERRUPTED, show, show_json
 from brimful.cli.train_inputs import check_inputs
@@ -43,21 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", metavar="DIR", type=output_paths.output_folder("--out"), help="folder of the run")
     add("--resume", action="store_true", help="go on from the newest checkpoint in --out")
-    every = flags.whole("--checkpoint-every")
+    every = parsing.whole("--checkpoint-every")
     add("--checkpoint-every", type=every, metavar="N", help="steps between checkpoints")
     modes = get_args(SaveMode)
-    kinds, words = flags.choice("checkpoint", modes), "train while it is written; default sync"
+    kinds, words = parsing.choice("checkpoint", modes), "train while it is written; default sync"
     add("--checkpoint", type=kinds, metavar="NAME", help=f"{' or '.join(modes)}: {words}")
-    keep = flags.whole("--keep")
+    keep = parsing.whole("--keep")
     add("--keep", type=keep, metavar="N", help=f"newest checkpoints kept; default {NUM_KEPT}")
     add("--keep-best", action="store_true", help="keep that of the lowest held-out loss as well")
-    every = flags.whole("--eval-every")
+    every = parsing.whole("--eval-every")
     add("--eval-every", type=every, metavar="N", help="steps between held-out losses")
     add("--merge", action="store_true", help="hand adapters over inside the model")
     add("--track", metavar="NAMES", help=f"{' and '.join(get_args(Tracker))}, by comma")
-    tries = flags.whole("--max-restarts", least=0)
+    tries = parsing.whole("--max-restarts", least=0)
     add("--max-restarts", type=tries, metavar="N", help="restarts of lost workers; default 3")
-    wait = flags.whole("--collective-timeout")
+    wait = parsing.whole("--collective-timeout")
     add(
         "--collective-timeout",
         type=wait,
@@ -198,19 +198,19 @@ def _planned(args: argparse.Namespace) -> _Planned:
     from brimful.values.plan import read_plan
     from brimful.values.run_files import PLAN_FILE
 
-    if flags.is_plan(args.model):
-        flags.refuse_flags(args)
+    if resolved.is_plan(args.model):
+        resolved.refuse_flags(args)
         plan = read_plan(Path(args.model))
         return _known(_predicted_anew(plan, Path(args.model)))
     started = args.out / PLAN_FILE
     if args.resume and started.is_file():
         from brimful.train.run_folder import check_same_job, check_same_length
 
-        plan, given = read_plan(started), flags.job_from(args)
+        plan, given = read_plan(started), resolved.job_from(args)
         check_same_length(args.out, plan.job, given)
         check_same_job(plan.job, given)
         if not _is_resized(args, plan):
-            flags.refuse_other_strategy(args, plan.strategy)
+            resolved.refuse_other_strategy(args, plan.strategy)
             return _known(plan)
     if args.engine not in {None, defaults.ENGINE}:
         return _known(_as_asked(args))
@@ -232,7 +232,7 @@ def _planned(args: argparse.Namespace) -> _Planned:
 
 def _as_asked(args: argparse.Namespace) -> "Plan":
     """Plan what the flags say: another engine, a pipeline, parted experts are not searched."""
-    from brimful.search.space import Pins
+    from brimful.search.pins import Pins
     from brimful.values.plan import PLAN_SCHEMA, Plan
 
     what = f"--ep {args.ep}" if args.pp in (None, 1) else f"--pp {args.pp}"
@@ -245,7 +245,7 @@ def _as_asked(args: argparse.Namespace) -> "Plan":
                 f"--{name.replace('_', '-')} {','.join(map(str, values))} is a list to search, and "
                 f"{what} is not searched; give one value"
             )
-    job, cluster, strategy = flags.asked(args)
+    job, cluster, strategy = resolved.asked(args)
     return Plan(schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=strategy, estimate=None)
 
 
@@ -353,7 +353,7 @@ def _preview(args: argparse.Namespace, settings: "RunSettings") -> int:
     from brimful.train.data.prepare import prepare
     from brimful.train.data.preview import preview
 
-    job = flags.asked(args).job
+    job = resolved.asked(args).job
     prepared = prepare(
         settings.data,
         job,
@@ -420,7 +420,7 @@ def _trackers(text: str | None) -> tuple[str, ...]:
 
     names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
     for name in names:
-        flags.choice("tracker", get_args(Tracker))(name)
+        parsing.choice("tracker", get_args(Tracker))(name)
     return names
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags
+from brimful.cli import resolved
 
 if TYPE_CHECKING:
     from brimful.train.settings import RunSettings
@@ -22,12 +22,12 @@ def check_inputs(args: argparse.Namespace, settings: "RunSettings") -> None:
     from brimful.train.out_folder import check_out
     from brimful.values.plan import read_plan
 
-    if flags.is_plan(args.model):
-        flags.refuse_flags(args)
+    if resolved.is_plan(args.model):
+        resolved.refuse_flags(args)
         plan = read_plan(Path(args.model))
         job, cluster = plan.job, plan.cluster
     else:
-        job, cluster = flags.job_from(args), flags.cluster_from(args)
+        job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     check_present(settings.data, job.task)
     check_out(settings.out, resume=settings.resume or _is_started_again(settings.out))
     check_loggers(settings.track)

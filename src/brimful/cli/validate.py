@@ -5,7 +5,7 @@ import contextlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags
+from brimful.cli import flags, parsing, resolved
 from brimful.cli.output import show, show_json
 from brimful.errors import BrimfulError, InputError
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--family", metavar="NAME", default="", help="one collection of runs (default: all)"
     )
     parser.add_argument(
-        "--file", metavar="PATH", type=flags.path("--file"), help="runs of your own, one a line"
+        "--file", metavar="PATH", type=parsing.path("--file"), help="runs of your own, one a line"
     )
     parser.add_argument(
         "--trace",
@@ -68,6 +68,6 @@ def _trace(args: argparse.Namespace, runs: "Iterable[PublishedRun]") -> None:
     for run in runs:
         told = in_our_terms(run)
         if isinstance(told, Expressed):
-            asked = flags.Asked(told.job, told.cluster, told.strategy)
+            asked = resolved.Asked(told.job, told.cluster, told.strategy)
             with contextlib.suppress(BrimfulError):
                 traced_or_untold(args, asked, needed(told.job, told.strategy))

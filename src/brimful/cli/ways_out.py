@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from brimful.search.budget import Budget
     from brimful.search.gains import Search
+    from brimful.search.pins import Pins
     from brimful.search.solve import Solution
-    from brimful.search.space import Pins
     from brimful.search.ways_out import WayOut
     from brimful.show.summary import Fact
     from brimful.simulate.proof import ProofWord
@@ -181,7 +181,7 @@ def _freed(
         search: How.
         told: Fields that stay fixed, as another program is told nothing else of them.
     """
-    from brimful.search.space import Pins
+    from brimful.search.pins import Pins
     from brimful.search.ways_out import WayOut
     from brimful.techniques.offload import NONE
 

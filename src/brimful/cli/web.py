@@ -8,7 +8,7 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from brimful.cli import flags, output_paths
+from brimful.cli import output_paths, parsing
 from brimful.errors import InputError, RunError
 from brimful.files.writing import write_bytes
 from brimful.text.terminal import say
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--port",
         metavar="N",
-        type=flags.whole("--port", least=0),
+        type=parsing.whole("--port", least=0),
         default=PORT,
         help=f"where it listens, 0 for any that is free; default {PORT}",
     )

@@ -7,9 +7,9 @@ import msgspec
 from brimful.compare.record import MOST_STEPS
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Device
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import SCALED, Job, LossScale, Precision, check_job
 from brimful.values.plan import Plan
-from brimful.values.strategy import check_strategy
 
 RECIPES: tuple[Precision, ...] = get_args(Precision)
 """Every recipe there is, the reference first."""

@@ -15,20 +15,14 @@ from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import Family, family_micro_batches, family_of
 from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.host import host_memory
-from brimful.cost.memory import (
-    StepMemory,
-    items_at_peak,
-    phase_peaks,
-    profile_for,
-    step_memory,
-)
+from brimful.cost.memory import StepMemory, items_at_peak, phase_peaks, profile_for, step_memory
 from brimful.cost.on_host import copied_of
 from brimful.cost.outside import num_groups, parts_outside, room_of
 from brimful.cost.preference import copied_as_moved
 from brimful.cost.profiles import Profile
 from brimful.cost.sent_activations import sent_activations
 from brimful.cost.speed import speed_of, step_flops
-from brimful.cost.stage_memory import fullest
+from brimful.cost.stage_peaks import fullest
 from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import Row, step_of_row
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
@@ -75,7 +69,7 @@ def estimate(
         predicted_peak_reserved_bytes=_reserved(peak, device, strategy),
         predicted_process_bytes=_process(peak, device, strategy),
         predicted_step_s=seconds.total_s if seconds else None,
-        predicted_step_band_s=_around(seconds.total_s, assumed.time_band) if seconds else None,
+        predicted_step_band_s=around(seconds.total_s, assumed.time_band) if seconds else None,
         predicted_step_time=seconds,
         step_flops=flops,
         usable_bytes=tensor_limit_bytes(cluster),
@@ -226,5 +220,6 @@ def _process(peak: int, device: Device, strategy: Strategy) -> Band | None:
     )
 
 
-def _around(value: float, half_width: float) -> Band:
+def around(value: float, half_width: float) -> Band:
+    """Return what is as far below a value as above it, in parts of it."""
     return Band(low=value * (1 - half_width), high=value * (1 + half_width))

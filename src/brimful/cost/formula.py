@@ -20,13 +20,7 @@ from brimful.cost.own_programs import (
 )
 from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
-from brimful.cost.programs import (
-    WITH_LIGER,
-    adapted_of,
-    kernels_of,
-    program_of,
-    untraced_attention,
-)
+from brimful.cost.programs import WITH_LIGER, adapted_of, kernels_of, program_of, untraced_attention
 from brimful.cost.sending import LEAST_SENT_TOKENS, sending_of
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device

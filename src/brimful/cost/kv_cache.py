@@ -135,23 +135,6 @@ def grown_bytes(
     ) + _counters(layers)
 
 
-def static_bytes(
-    layers: tuple[CacheLayer, ...], *, num_sequences: int, num_tokens: int, element_bytes: int
-) -> int:
-    """Return what a static cache takes, from its first token on: each block counts its tokens.
-
-    Args:
-        layers: Of ``cache_layers``.
-        num_sequences: Sequences.
-        num_tokens: Tokens that it was made for.
-        element_bytes: Of one number.
-    """
-    grown = grown_bytes(
-        layers, num_sequences=num_sequences, num_tokens=num_tokens, element_bytes=element_bytes
-    )
-    return grown - _counters(layers) + POSITION_BYTES * len(layers)
-
-
 def kept(layer: CacheLayer, num_tokens: int) -> int:
     """Return how many of its tokens a block holds while it decodes: at most its window.
 

@@ -260,10 +260,6 @@ def _is_caused(kinds: _Kinds) -> Mask:
     return np.array([bool(kind.origin) for kind in kinds], dtype=np.bool_)
 
 
-def _outline(profile: Profile, work: int) -> _Outline:
-    return _outline_of(profile.kinds, num_pieces(profile), profile.works[work].events)
-
-
 @once_for_each
 def _outline_of(every: _Kinds, num: int, numbers: tuple[int, ...]) -> _Outline:
     events = np.array(numbers, dtype=np.int64)
@@ -298,7 +294,7 @@ def inside_of(
         sizes: [kinds, batches], bytes of every kind; of pieces they are ignored.
         counts: Members of the groups.
     """
-    outline = _outline(profile, work)
+    outline = _outline_of(profile.kinds, num_pieces(profile), profile.works[work].events)
     running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
     highest = np.zeros((len(outline.starts), _DEGREES, sizes.shape[1]))
     highest[:, 0] = np.maximum.reduceat(running, outline.starts, axis=0)

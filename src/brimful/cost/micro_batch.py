@@ -15,12 +15,7 @@ import numpy as np
 from brimful.cost.additions import NUM_PIECES, Piece, is_block
 from brimful.cost.asked import GRADIENT, SHARDS, Asked, Move
 from brimful.cost.embedding import embedding_bytes
-from brimful.cost.family import (
-    Family,
-    family_chunks,
-    family_dimensions,
-    family_tokens,
-)
+from brimful.cost.family import Family, family_chunks, family_dimensions, family_tokens
 from brimful.cost.piece_tensors import COMPUTES, GATHERS, Tensors
 from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike, is_own
 from brimful.cost.row_sums import Event, RowSums

@@ -9,11 +9,7 @@ A run is loading, the optimizer's state and two steps of as many micro-batches a
 
 from brimful.allocator.replay import Requests
 from brimful.cost.asked import Asked
-from brimful.cost.family import (
-    Family,
-    family_counts,
-    family_of,
-)
+from brimful.cost.family import Family, family_counts, family_of
 from brimful.cost.memory import Alter, family_steps, profile_for, step_sizes, unaltered
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes, sizes_in
 from brimful.cost.piece_tensors import Tensors, piece_tensors

@@ -19,13 +19,9 @@ from numpy.typing import NDArray
 from brimful.cost.additions import NUM_PIECES, Piece, Way
 from brimful.cost.embedding import embedding_workspace
 from brimful.cost.expert_shards import parted_parts
-from brimful.cost.family import (
-    body_of,
-    family_dimensions,
-    family_tokens,
-)
+from brimful.cost.family import body_of, family_dimensions, family_tokens
 from brimful.cost.fsdp_units import EXPERTS, REST, units_of
-from brimful.cost.memory import StepMemory, blas_bytes, describe_run, phase_peaks
+from brimful.cost.memory import StepMemory, blas_bytes, describe_run
 from brimful.cost.micro_batch import marked_bytes
 from brimful.cost.pipeline_orders import Row
 from brimful.cost.profiles import Group, is_own, load_profile
@@ -43,13 +39,11 @@ from brimful.cost.stage_site import (
     Site,
     Stage,
     blocks_in,
-    classes_of,
     drawn_on,
     key_of,
     message_bytes,
     message_of,
     shapes_of,
-    site_of,
     stages_on,
     stream_element,
 )
@@ -57,11 +51,7 @@ from brimful.cost.states import States, updated_apart
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_apart, updater_of
-from brimful.hardware.cluster import Device
-from brimful.techniques.parallel.stages import (
-    ONE_STAGE,
-)
-from brimful.values.job import Job
+from brimful.techniques.parallel.stages import ONE_STAGE
 from brimful.values.results import (
     GATHERED,
     GRADIENTS,
@@ -71,7 +61,7 @@ from brimful.values.results import (
     TRANSIENTS,
     WORKSPACES,
 )
-from brimful.values.strategy import Strategy, num_micro_batches, split_of
+from brimful.values.strategy import num_micro_batches, split_of
 
 Array = NDArray[np.float64]
 _ROWS = len(ITEM_NAMES)
@@ -484,33 +474,3 @@ def _room(site: Site, stages: tuple[Stage, ...]) -> int:
 def num_ways_in(stage: Stage) -> int:
     """Count the neighbours that send to a stage, or will get from it what they send back."""
     return (not stage.ends.is_first) + (not stage.ends.is_last)
-
-
-def fullest(site: Site, *, limit_bytes: float = math.inf) -> StepMemory:
-    """Return the memory of the device whose peak is highest, or of one beyond a limit."""
-    found: StepMemory | None = None
-    for place in classes_of(site).values():
-        memory = device_memory(site, place)
-        if found is None or peak_of(memory) > peak_of(found):
-            found = memory
-        if peak_of(found) > limit_bytes:
-            break
-    assert found is not None, "a row has devices"
-    return found
-
-
-def device_peaks(job: Job, strategy: Strategy, device: Device) -> tuple[int, ...]:
-    """Return the peak of each device of a pipeline, in the order of its stages.
-
-    Args:
-        job: What is trained.
-        strategy: How.
-        device: On what.
-    """
-    site = site_of(job, strategy, device)
-    return tuple(peak_of(device_memory(site, place)) for place in range(strategy.pp))
-
-
-def peak_of(memory: StepMemory) -> int:
-    """Return the highest peak of a device's phases."""
-    return max(phase.num_bytes for phase in phase_peaks(memory))

@@ -28,14 +28,7 @@ from brimful.cost.requests import NUM_STEPS
 from brimful.cost.resident import Made, adapted, drawn, state_of_shapes
 from brimful.cost.row_sums import row_sums
 from brimful.cost.shapes import Shape
-from brimful.cost.situations import (
-    Situation,
-    Turn,
-    every_situation,
-    num_kept,
-    shortened,
-    turns_of,
-)
+from brimful.cost.situations import Situation, Turn, every_situation, num_kept, shortened, turns_of
 from brimful.cost.stage_memory import (
     batch_bytes,
     counts_of,

@@ -52,12 +52,7 @@ from brimful.cost.stage_site import (
     stages_on,
 )
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
-from brimful.cost.traffic import (
-    experts_traffic,
-    gather_seconds,
-    reduce_seconds,
-    sent_seconds,
-)
+from brimful.cost.traffic import experts_traffic, gather_seconds, reduce_seconds, sent_seconds
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
 from brimful.hardware.cluster import Cluster
 from brimful.techniques.parallel.stages import Schedule, blocks_of_stages, stages_of_device

@@ -17,12 +17,7 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.models.config import layout_of, parameter_count
-from brimful.models.layout import (
-    Parameter,
-    Parameters,
-    all_parameters,
-    parts,
-)
+from brimful.models.layout import Parameter, Parameters, all_parameters, parts
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, is_target
 from brimful.values.job import QUANTIZED, Job

@@ -12,15 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.profiles import (
-    NUM_CHUNKS,
-    Dimensions,
-    EventKind,
-    Group,
-    Profile,
-    Run,
-    Term,
-)
+from brimful.cost.profiles import NUM_CHUNKS, Dimensions, EventKind, Group, Profile, Run, Term
 from brimful.cost.spread import has_pieces
 from brimful.files.remembered import once_for_each
 

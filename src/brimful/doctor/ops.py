@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from brimful.build.own import own_memory
+from brimful.build.phases import in_backward
 from brimful.doctor.records import GRADIENTS, FirstBad
-from brimful.doctor.tensors import in_backward
 
 _FILLS = ("empty", "full", "fill", "where", "scalar_tensor", "resize", "add")
 """Operations that make memory without values, or masks: their minus infinities are meant."""

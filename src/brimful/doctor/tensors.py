@@ -21,8 +21,3 @@ def floats(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from floats(part)
-
-
-def in_backward() -> bool:
-    """Whether autograd is at work: a forward that runs now is recomputed and was seen before."""
-    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - it has no public name

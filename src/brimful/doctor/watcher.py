@@ -24,6 +24,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from brimful.build.own import own_memory
+from brimful.build.phases import in_backward
 from brimful.doctor.measuring import Counted, count_magnitudes
 from brimful.doctor.moments import look_at_moments
 from brimful.doctor.records import (
@@ -38,7 +39,7 @@ from brimful.doctor.records import (
     Watched,
 )
 from brimful.doctor.spectrum import NUM_BINS, from_counts
-from brimful.doctor.tensors import floats, in_backward
+from brimful.doctor.tensors import floats
 from brimful.doctor.updates import Updates
 
 KEPT_STEPS = 64

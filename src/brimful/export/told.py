@@ -10,15 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from brimful.errors import UnsupportedError
-from brimful.export import (
-    TARGETS,
-    accelerate,
-    axolotl,
-    deepspeed,
-    hf_trainer,
-    llama_factory,
-    trl,
-)
+from brimful.export import TARGETS, accelerate, axolotl, deepspeed, hf_trainer, llama_factory, trl
 from brimful.export.given import Given
 from brimful.hardware.cluster import Cluster
 from brimful.values.job import Job

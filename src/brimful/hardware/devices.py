@@ -4,13 +4,7 @@ from functools import cache
 
 from brimful.hardware.cluster import Device, MatrixRates
 from brimful.hardware.cuda_chips import chips, version_of
-from brimful.hardware.datasheets import (
-    Datasheet,
-    DatasheetRates,
-    cited,
-    datasheets,
-    is_built_in,
-)
+from brimful.hardware.datasheets import Datasheet, DatasheetRates, cited, datasheets, is_built_in
 from brimful.hardware.usable import usable_memory
 from brimful.techniques.kernel_support import FIRST_OF_AMD
 

@@ -6,15 +6,7 @@ Source: ``transformers.models.gpt2``; Radford et al. 2019.
 from typing import Any
 
 from brimful.models.architecture import ONE_KERNEL_GELU, Architecture, BlockCode, Shipped, Traced
-from brimful.models.layout import (
-    Layout,
-    Parameters,
-    conv1d,
-    embedding,
-    layer_norm,
-    linear,
-    runs,
-)
+from brimful.models.layout import Layout, Parameters, conv1d, embedding, layer_norm, linear, runs
 from brimful.models.small_sizes import SmallSizes
 from brimful.models.spec import ModelSpec
 

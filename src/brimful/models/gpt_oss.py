@@ -6,12 +6,7 @@ Source: ``transformers.models.gpt_oss``; OpenAI 2025, arXiv:2508.10925.
 from typing import Any
 
 from brimful.models.architecture import HEAD_WIDTH, Architecture, Window
-from brimful.models.decoder import (
-    pre_norms,
-    read_decoder,
-    repeated_layout,
-    switched_attention,
-)
+from brimful.models.decoder import pre_norms, read_decoder, repeated_layout, switched_attention
 from brimful.models.experts import Experts, router, sizes_of
 from brimful.models.layout import Layout, Parameter, Parameters
 from brimful.models.spec import ModelSpec

@@ -8,12 +8,25 @@ registry and those of its models on the hub are taken apart alike, and compared 
 import difflib
 import math
 import re
-import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
 from brimful.errors import UnknownNameError
+from brimful.models.name_parts import (
+    COUNTS,
+    DROPPED,
+    HUB,
+    LONGEST,
+    REVISION,
+    Parts,
+    family_of,
+    points_for_dashes,
+    read_count,
+    spaced,
+    split_publisher,
+    taken_apart,
+)
 from brimful.models.registry import registry
 from brimful.units import format_count
 
@@ -25,43 +38,6 @@ MIRRORS = frozenset(
     }
 )  # fmt: skip
 """Who uploads other people's models under their own names, quantised or for other programs."""
-_HUB = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/")
-_DASHES = re.compile(r"[\u2010-\u2015\u2212]")
-_POINT_AS_UNDERSCORE = re.compile(r"(?<![\d.])(\d)_(\d)(?![\d.a-z])")
-_POINT_AS_P = re.compile(r"\bv(\d)p(\d)\b")
-_QUANTIZED = re.compile(
-    r"\b(?:(?:ud )?i?q\d(?:[ .][01k])?(?: (?:xxs|xs|xl|s|m|l))?|\d ?bits?|\d+(?:\.\d+)? ?bpw"
-    r"|(?:u?int|bf|fp|f|nf|mxfp|nvfp)\d{1,2}|w\d+a\d+|g\d{2,3}|exl\d|ct2"
-    r"|awq|gptq|gguf|ggml|bnb|mlx|onnx|hqq|dwq|qat|imatrix|marlin|quantized|quants?|unsloth"
-    r"|dynamic|kv)\b"
-)
-"""How the weights of an upload are rounded, or whose program they are packed for."""
-_FORMATS = (
-    (r"bnb 8 ?bits?|llm int8", "llm-int8"),
-    (r"(?:unsloth )?bnb 4 ?bits?|bnb|nf4", "nf4"),
-    (r"(?:gptq |awq )?int8|gptq 8 ?bits?|w8a8|w8a16|fp8(?: dynamic)?|8 ?bits?", "int8"),
-    (r"awq(?: int4)?|gptq(?: int4)?|w4a16|int4|(?:mx|nv)fp4|fp4|4 ?bits?", "int4"),
-)
-"""Words of names, and the format that is as large: fp8 takes a byte a weight, as int8 does."""
-_DROPPED = frozenset(
-    {
-        # How it was tuned, or which step of its training it is.
-        "base", "chat", "exp", "free", "hf", "inst", "instant", "instruct", "instruction", "it",
-        "latest", "preview", "pretrained", "pt", "sft", "text", "thinking", "turbo", "uncased",
-        "versatile",
-        # Whose it is.
-        "google", "meta", "microsoft", "mistralai", "nvidia", "openai",
-    }
-)  # fmt: skip
-"""Words of names that name no architecture."""
-_SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]|\d+x\d+(?:\.\d+)?b")
-_ACTIVE = re.compile(r"a\d+(?:\.\d+)?b|\d+e")
-_DATE = re.compile(r"\d{4}|\d{6}|\d{8}")
-_REVISION = re.compile(r"v\d+(?:\.\d+)*")
-_VERSION = re.compile(r"[a-z]?\d+(?:\.\d+)*")
-_WORD = re.compile(r"[a-z]+|[et]5")
-_JOINED = re.compile(r"(?<![a-z\d.])([a-z]{2,})(?=\d)")
-_COUNTS = {"m": 1e6, "b": 1e9, "t": 1e12}
 _NEAR = 0.1
 """What a size in a name may be off: Phi-4 has 14.66 B parameters and is called 14B."""
 _FAR = 2.0
@@ -70,7 +46,6 @@ _ALIKE = 0.01
 """What the sizes of two models differ by that differ in their positions."""
 _AS_LARGE = 1.1
 """A factor in size within which the newer generation of a family says more."""
-_LONGEST = 200
 _IMAGES = "its language part is {}, without what images and sounds and their encoders take"
 IMAGES = "images"
 """What comes on top of the language part; see ``BrimfulError.on_top``."""
@@ -97,25 +72,6 @@ _STATE_SPACE = re.compile(r"mamba|rwkv|retnet|hyena|xlstm|recurrentgemma|griffin
 _MOST_LISTED = 12
 _MOST_HINTS = 3
 _SAME_WORD = 0.75
-
-
-class Parts(NamedTuple):
-    """A name taken apart.
-
-    Attributes:
-        words: Family and variant in one, so that ``tiny-llama`` is ``tinyllama``; T5 and E5 are
-            families.
-        versions: ``3.1`` of Llama 3.1, ``r1`` of DeepSeek R1; and what fits nowhere else.
-        sizes: ``8b``, ``8x7b``.
-        active: Of mixtures: active parameters ``a3b`` and experts ``16e``.
-        revisions: Dates such as ``2507``, and ``v0.3`` behind a size.
-    """
-
-    words: str
-    versions: frozenset[str]
-    sizes: frozenset[str]
-    active: frozenset[str]
-    revisions: frozenset[str]
 
 
 class Taken(NamedTuple):
@@ -146,10 +102,10 @@ def find(text: str) -> Taken | None:
     """
     if text in registry():
         return Taken(text, "", is_own=True)
-    organisation, name = _split(text)
-    if not name or len(name) > _LONGEST:
+    organisation, name = split_publisher(text)
+    if not name or len(name) > LONGEST:
         return None
-    best = _best(name) or _best(_points_for_dashes(name)) or _whole_family(name)
+    best = _best(name) or _best(points_for_dashes(name)) or _whole_family(name)
     if not best:
         return None
     chosen = _newest(best) if len(best) > 1 else best[0]
@@ -177,43 +133,25 @@ def taken_words(typed: str, name: str) -> str:
     if typed == name or name not in registry():
         return ""
     taken = find(typed)
-    if taken is None or _spaced(typed).split() == _spaced(name).split():
+    if taken is None or spaced(typed).split() == spaced(name).split():
         return ""
     why = taken.why or ("the same architecture" if taken.is_own else "by its name alone")
     return f"model {name} is taken for {typed!r} ({why})"
 
 
-def format_named(text: str) -> tuple[str, str]:
-    """Find how the name of an upload says that its weights are held.
-
-    GGUF's mixtures of widths are none of the formats that are known here.
-
-    Args:
-        text: As it was typed: a name, a hub id, a folder.
-
-    Returns:
-        The format, and the words of the name; both empty where it says nothing.
-    """
-    name = re.sub(r"[^a-z0-9]+", " ", _split(text)[1].lower())
-    for pattern, weights_format in _FORMATS:
-        if (found := re.search(rf"\b(?:{pattern})\b", name)) and "gguf" not in name:
-            return weights_format, found[0]
-    return "", ""
-
-
 def suggestions(text: str) -> list[str]:
     """Name known models of the family that an unknown name is of, the likest first; maybe none."""
-    name = _split(text)[1][:_LONGEST]
-    parts = _parts(name)
-    families = {_family(known): None for known in registry()}
-    words = [word for word in re.findall(r"[a-z]+", _spaced(name)) if word not in _DROPPED]
+    name = split_publisher(text)[1][:LONGEST]
+    parts = taken_apart(name)
+    families = {family_of(known): None for known in registry()}
+    words = [word for word in re.findall(r"[a-z]+", spaced(name)) if word not in DROPPED]
     meant = [word for word in words if word in families]
     if words and not meant:
         meant = difflib.get_close_matches(words[0], families, n=1, cutoff=_SAME_WORD)
     likeness = {
-        known: _likeness(parts, _parts(known), name.lower(), known)
+        known: _likeness(parts, taken_apart(known), name.lower(), known)
         for known in registry()
-        if _family(known) in meant
+        if family_of(known) in meant
     }
     near = sorted(likeness, key=lambda known: likeness[known], reverse=True)[:_MOST_HINTS]
     shares = [known for known in near if any(likeness[known][1:3])]
@@ -229,7 +167,7 @@ def unknown_model(text: str, *, more: str) -> UnknownNameError:
     """
     near = suggestions(text)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
     return UnknownNameError(f"unknown model {shown!r}; {hint}{more}")
 
 
@@ -265,11 +203,11 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
         The model, and why it, in words; both empty where the name says no size, and no model of its
         version is known.
     """
-    family = _split(text)[1].lower()
-    parts = _parts(_split(text)[1][:_LONGEST])
-    counts = [count for size in parts.sizes if (count := _count(size))]
+    family = split_publisher(text)[1].lower()
+    parts = taken_apart(split_publisher(text)[1][:LONGEST])
+    counts = [count for size in parts.sizes if (count := read_count(size))]
     if not parts.sizes:
-        return _of_version(family[:_LONGEST])
+        return _of_version(family[:LONGEST])
     if len(counts) != 1 or not counts[0] or len(parts.sizes) > 1:
         return "", ""
     near = _nearest(counts[0], family, active=parts.active, preferred=preferred)
@@ -291,10 +229,10 @@ def unlike(text: str, near: str) -> str:
         text: The name that is not known.
         near: Of the registry: the nearest by its size.
     """
-    name, is_hybrid = _split(text)[1].lower(), _has_state_spaces(registry()[near])
+    name, is_hybrid = split_publisher(text)[1].lower(), _has_state_spaces(registry()[near])
     called_hybrid = _HYBRID.search(name) is not None
     called_pure = not called_hybrid and _STATE_SPACE.search(name) is not None
-    is_strange = is_hybrid and not called_hybrid and _family(near) != _family(name)
+    is_strange = is_hybrid and not called_hybrid and family_of(near) != family_of(name)
     if not called_pure and not is_strange and (is_hybrid or not called_hybrid):
         return ""
     kind = "attention and state spaces" if is_hybrid else "attention"
@@ -327,12 +265,6 @@ def _num_shared(one: str, other: str) -> int:
     return next((n for n, (mine, its) in pairs if mine != its), min(len(one), len(other)))
 
 
-def _count(size: str) -> float:
-    """Read ``8b`` or ``8x7b`` as parameters; experts share what is no expert, which is left out."""
-    found = re.fullmatch(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([mbt])", size)
-    return int(found[1] or 1) * float(found[2]) * _COUNTS[found[3]] if found else 0.0
-
-
 def _nearest(size: float, name: str, *, active: frozenset[str], preferred: frozenset[str]) -> str:
     """Name the known model of the same sort that is nearest in size, of a family where it may be.
 
@@ -349,8 +281,8 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
         factor = max(ratio, 1 / ratio)
         entry = registry()[known]
         is_other = has_experts(entry["config"]) != bool(active)
-        is_denser = bool(active) and not active & _parts(known).active
-        is_strange = _family(known) != _family(name)
+        is_denser = bool(active) and not active & taken_apart(known).active
+        is_strange = family_of(known) != family_of(name)
         is_rarer = entry["model_type"] not in preferred
         is_copy = not _is_named_as_its_type(known, entry["model_type"])
         steps = round(math.log(factor) / math.log(_AS_LARGE))
@@ -364,7 +296,7 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
 
 def _is_named_as_its_type(known: str, model_type: str) -> bool:
     """Whether a model's family is that of its type: ``llama`` or ``codellama``, and not a tune."""
-    family, kind = _family(known), _family(model_type)
+    family, kind = family_of(known), family_of(model_type)
     return family in kind or kind in family
 
 
@@ -405,17 +337,9 @@ class _Match(NamedTuple):
     why: str
 
 
-def _split(text: str) -> tuple[str, str]:
-    """Split a name into who publishes it, lower-case and maybe empty, and the rest."""
-    folded = _DASHES.sub("-", unicodedata.normalize("NFKC", text)).strip()
-    folded = _HUB.sub("", folded, count=1).strip("/")
-    organisation, _, name = folded.rpartition("/")
-    return organisation.lower(), name
-
-
 def _best(name: str) -> list[_Match]:
     """List the models that a name can mean, of the fewest things left out."""
-    parts = _parts(name)
+    parts = taken_apart(name)
     if not parts.words:
         return []
     found = [match for known in registry() if (match := _match(parts, known))]
@@ -425,11 +349,11 @@ def _best(name: str) -> list[_Match]:
 
 def _whole_family(name: str) -> list[_Match]:
     """List the models of a family where a name says nothing but that, and which revision it is."""
-    parts = _parts(name)
+    parts = taken_apart(name)
     others = {*parts.versions, *parts.sizes, *parts.active, *parts.revisions}
-    if not parts.words or any(not _REVISION.fullmatch(other) for other in others):
+    if not parts.words or any(not REVISION.fullmatch(other) for other in others):
         return []
-    members = [known for known in registry() if _parts(known).words == parts.words]
+    members = [known for known in registry() if taken_apart(known).words == parts.words]
     return [_Match(known, (0, 0, 0), "the only one that is known") for known in members]
 
 
@@ -478,7 +402,7 @@ def _is_near(sizes: Iterable[str], known: str) -> bool:
     count = num_parameters(registry()[known])
     read = [re.fullmatch(r"(\d+(?:\.\d+)?)([mbt])", size) for size in sizes]
     return all(
-        found and abs(float(found[1]) * _COUNTS[found[2]] / count - 1) <= _NEAR for found in read
+        found and abs(float(found[1]) * COUNTS[found[2]] / count - 1) <= _NEAR for found in read
     )
 
 
@@ -488,12 +412,12 @@ def num_parameters(entry: dict[str, Any]) -> float:
     if count is not None:
         return float(count)
     published = entry["published"].lower()
-    return float(published[:-1]) * _COUNTS[published[-1]]
+    return float(published[:-1]) * COUNTS[published[-1]]
 
 
 def _newest(matches: list[_Match]) -> _Match | None:
     """Return the newest of several that differ in their revision alone; None: they do not."""
-    parts = {match: _parts(match.name) for match in matches}
+    parts = {match: taken_apart(match.name) for match in matches}
     without = {each._replace(revisions=frozenset()) for each in parts.values()}
     if len(without) > 1 or not any(each.revisions for each in parts.values()):
         return None
@@ -504,50 +428,14 @@ def _newest(matches: list[_Match]) -> _Match | None:
 def _aliases(known: str) -> tuple[Parts, ...]:
     """Take apart the registry's name of a model and the hub's."""
     source = registry()[known]["source"]
-    names = [known, _split(source)[1]] if _HUB.match(source) else [known]
-    return tuple(dict.fromkeys(_parts(name) for name in names))
+    names = [known, split_publisher(source)[1]] if HUB.match(source) else [known]
+    return tuple(dict.fromkeys(taken_apart(name) for name in names))
 
 
 @cache
 def _organisations() -> frozenset[str]:
     sources = (entry["source"] for entry in registry().values())
-    return frozenset(_split(source)[0] for source in sources if _HUB.match(source))
-
-
-def _spaced(name: str) -> str:
-    """Write a name as its tokens, lower-case, blanks between."""
-    text = _POINT_AS_UNDERSCORE.sub(r"\1.\2", name.lower())
-    text = re.sub(r"[^a-z0-9.]+|(?<!\d)\.|\.(?!\d)", " ", _POINT_AS_P.sub(r"\1.\2", text))
-    return _JOINED.sub(r"\1 ", _QUANTIZED.sub(" ", text))
-
-
-def _parts(name: str) -> Parts:
-    words, versions, sizes, active, revisions = [], [], [], [], []
-    for token in _spaced(name).split():
-        if token in _DROPPED:
-            continue
-        if _WORD.fullmatch(token):
-            words.append(token)
-        elif _SIZE.fullmatch(token):
-            sizes.append(token)
-        elif _ACTIVE.fullmatch(token):
-            active.append(token)
-        elif _DATE.fullmatch(token) or (sizes and _REVISION.fullmatch(token)):
-            revisions.append(token)
-        else:
-            versions.append(token.removesuffix(".0") if _VERSION.fullmatch(token) else token)
-    kinds = (frozenset(each) for each in (versions, sizes, active, revisions))
-    return Parts("".join(words), *kinds)
-
-
-def _points_for_dashes(name: str) -> str:
-    """Read ``llama3-1-8b`` as ``llama3.1-8b``."""
-    return re.sub(r"(?<![\d.])(\d)[-_ ](\d)(?![\d.a-z])", r"\1.\2", name.lower())
-
-
-def _family(known: str) -> str:
-    found = re.match(r"[a-z]+", known)
-    return found[0] if found else known
+    return frozenset(split_publisher(source)[0] for source in sources if HUB.match(source))
 
 
 def _likeness(given: Parts, other: Parts, typed: str, known: str) -> tuple[int, int, int, float]:

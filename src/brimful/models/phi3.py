@@ -6,13 +6,7 @@ Source: ``transformers.models.phi3``; Abdin et al. 2024, arXiv:2404.14219 and 24
 from typing import Any
 
 from brimful.models.architecture import CUT_STREAM, SILU, Architecture, BlockCode, Shipped, Traced
-from brimful.models.decoder import (
-    key_width,
-    pre_norms,
-    query_width,
-    read_decoder,
-    repeated_layout,
-)
+from brimful.models.decoder import key_width, pre_norms, query_width, read_decoder, repeated_layout
 from brimful.models.layout import Layout, Parameters, linear
 from brimful.models.small_sizes import heads_cut_the_stream
 from brimful.models.spec import ModelSpec

@@ -9,15 +9,7 @@ from typing import Any
 
 from brimful.models.architecture import Architecture
 from brimful.models.fields import MAX_POSITIONS
-from brimful.models.layout import (
-    Blocks,
-    Layout,
-    Parameters,
-    embedding,
-    linear,
-    rms_norm,
-    runs,
-)
+from brimful.models.layout import Blocks, Layout, Parameters, embedding, linear, rms_norm, runs
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "t5"

@@ -13,12 +13,7 @@ import torch
 from torch.nn.attention import flex_attention
 
 from brimful.errors import UnsupportedError
-from brimful.pretend.attention_choice import (
-    HEAD_DIM_MULTIPLE,
-    Attention,
-    Choice,
-    choose,
-)
+from brimful.pretend.attention_choice import HEAD_DIM_MULTIPLE, Attention, Choice, choose
 from brimful.pretend.libraries import library
 
 __all__ = ["Attention", "Choice", "choose", "on_choice", "register", "scaled_dot_product_attention"]

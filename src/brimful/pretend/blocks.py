@@ -115,20 +115,6 @@ def units_of_blocks(recording: Recording, pattern: Pattern, *, adopted: Mapping[
     return _finish(recording, label, phase, _running(label, phase, births), count)
 
 
-def units_of_stretches(recording: Recording, edges: tuple[int, ...]) -> Units:
-    """Find units that are stretches of the tape, one after the other.
-
-    Args:
-        recording: The tape.
-        edges: First event of each unit, and the event after the last unit.
-    """
-    label = np.full(len(recording.events), NO_UNIT)
-    for unit, (start, stop) in enumerate(pairwise(edges)):
-        label[start:stop] = unit
-    after = (np.arange(len(label)) >= edges[-1]).astype(np.int64)
-    return _finish(recording, label, after, label.copy(), len(edges) - 1)
-
-
 def phase_of_events(recording: Recording) -> NDArray[np.int64]:
     """Return the phase in which each event happened."""
     events = np.arange(len(recording.events))

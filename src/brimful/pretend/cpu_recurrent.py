@@ -15,14 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from brimful.pretend.workspace_call import (
-    FLOAT_BYTES,
-    Call,
-    Rule,
-    Workspaces,
-    round_up,
-    size,
-)
+from brimful.pretend.workspace_call import FLOAT_BYTES, Call, Rule, Workspaces, round_up, size
 
 _PAGE = 4096
 _LINE = 64

@@ -64,6 +64,14 @@ def inward(x: Any) -> Any:
     return x
 
 
+def inward_keywords(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments whose device is the pretend GPU's where PyTorch says it as a program does.
+
+    A mesh keeps the name that the program gave it, and DTensor makes tensors on that.
+    """
+    return {**kwargs, "device": inward(kwargs["device"])} if "device" in kwargs else kwargs
+
+
 def outward(x: Any) -> Any:
     """Return ``cuda`` for the pretend GPU."""
     if isinstance(x, torch.device) and x.type == NAME:

@@ -182,8 +182,9 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             return
         try:
             results = _really(func, *twins)
-        except (RuntimeError, NotImplementedError, TypeError):
-            # What the host cannot do leaves its result unknown, and what it was to write into.
+        except RuntimeError:
+            # A kernel that the host has not, or that writes into a twin that is one number for
+            # many, leaves its result unknown, and what it was to write into.
             if changes:
                 self._spoil(func, args, kwargs)
             return

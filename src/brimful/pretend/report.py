@@ -10,12 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.allocator.bounds import most_beside
-from brimful.allocator.config import (
-    EXPANDABLE,
-    AllocatorSettings,
-    parse_settings,
-    spell_settings,
-)
+from brimful.allocator.config import EXPANDABLE, AllocatorSettings, parse_settings, spell_settings
 from brimful.allocator.replay import Replay, replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
@@ -166,14 +161,15 @@ def _at_capacity(
         outside_bytes=outside_bytes,
         budget_bytes=budget_bytes,
         capacity_bytes=capacity_bytes,
-        outcome=_outcome(done),
+        outcome=outcome_of(done),
         simulated_peak_reserved_bytes=done.peak_reserved_bytes,
         num_retries=done.num_retries,
         failure=_failure(recording, done),
     )
 
 
-def _outcome(done: Replay) -> Outcome:
+def outcome_of(done: Replay) -> Outcome:
+    """Return how a replay at a capacity ended."""
     if done.out_of_memory:
         return "out of memory"
     return "fits with retries" if done.num_retries else "fits"

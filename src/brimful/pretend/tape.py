@@ -7,8 +7,6 @@ one tensor of it (a rewrite, a workspace) is told by tables of operations.
 """
 
 import contextlib
-import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Self
@@ -18,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful import loop_phases
 from brimful.pretend import (
     autocast,
     ctc,
@@ -31,11 +28,13 @@ from brimful.pretend import (
     recurrent,
     streams,
 )
-from brimful.pretend.cuda_calls import inward
+from brimful.pretend.cuda_calls import inward, inward_keywords
 from brimful.pretend.device import NAME
 from brimful.pretend.fake_mode import Call
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
 from brimful.pretend.kernel_traffic import moved_by
+from brimful.pretend.live_storages import HOST, MAIN, LiveStorages
+from brimful.pretend.outer_lines import OuterLines
 from brimful.pretend.owners import Owners, as_program
 from brimful.pretend.recording import (
     AUTOCAST_CACHE,
@@ -51,13 +50,7 @@ from brimful.pretend.recording import (
 )
 from brimful.values.results import WORKSPACES
 
-HOST = "cpu"
 _KINDS = (NAME, HOST)
-_MAIN = f"{NAME}:0"
-"""The device that ``finish`` returns when none is named."""
-_TORCH = torch.__path__[0]
-_OWN = (__file__.rpartition("tape.py")[0], loop_phases.__file__)
-_KEY = "device"
 _DEVICE = torch.ops.prim.device.default
 _RECORD_STREAM = torch.ops.aten.record_stream.default
 _EMPTY_LIKE = torch.ops.aten.empty_like.default
@@ -68,11 +61,6 @@ _COLLECTIVES = "c10d"
 """Namespace of what processes ask of each other."""
 _MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
 """What tells of operations whose parts a tape is to see."""
-COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes", "reserved_bytes")
-"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for, and of what is
-reserved that it is no less."""
-COUNTERS_OF_TROUBLE = ("num_alloc_retries", "num_ooms")
-"""Of the same: a program that ends has had none."""
 STANDS_FOR = "stands_for"
 """Attribute of an autograd node of ours: the name of the program's node that is in its place."""
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
@@ -123,10 +111,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self.owners = Owners()
         self._count_costs = count_costs
         self._count_messages = count_messages
-        self._builders: dict[Any, RecordingBuilder] = {}
-        self._first = self._builder(torch.device(_MAIN))
-        self._alive: dict[int, tuple[weakref.ref[Any], int, RecordingBuilder]] = {}
-        self._code_is_ours: dict[Any, bool] = {}
+        self._live = LiveStorages()
+        self._lines = OuterLines()
         self._kernels = KernelMemory()
         self._host_kernels = CpuKernelMemory()
         self._num_pauses = 0
@@ -145,40 +131,42 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             # Not by their methods: a program may have a list of that name.
             held = (*child._parameters.values(), *child._buffers.values())  # noqa: SLF001
             own = tuple(x for x in held if x is not None)
-            for builder, row in self._rows(own):
+            for builder, row in self._live.rows(own):
                 builder.set_owner(row, as_program(name))
 
     def begin_phase(self, name: str) -> None:
         """Attribute everything from here on to the phase ``name``."""
-        for builder in self._builders.values():
+        for builder in self._live.builders.values():
             builder.begin_phase(name)
         self.owners.begin_phase()
 
     def mark(self) -> None:
         """Remember this place: a boundary that is no module's and no phase's."""
-        for builder in self._builders.values():
+        for builder in self._live.builders.values():
             builder.mark()
 
     def spot(self) -> Spot:
         """Return how much was recorded so far of the first device."""
-        return self._first.spot()
+        return self._live.first.spot()
 
     def rows_of(self, tensors: Iterable[Any]) -> tuple[int, ...]:
         """Return the allocations on the first device that tensors lie in."""
-        return tuple(row for builder, row in self._rows(tensors) if builder is self._first)
+        return tuple(
+            row for builder, row in self._live.rows(tensors) if builder is self._live.first
+        )
 
     @property
     def main(self) -> RecordingBuilder:
         """What is recorded of the first device."""
-        return self._first
+        return self._live.first
 
     def host_events(self) -> int:
         """Return how many allocations and frees of the host were recorded."""
-        return self._builder(torch.device(HOST)).spot().event
+        return self._live.builder(torch.device(HOST)).spot().event
 
     def count_host(self) -> None:
         """Count what lies on the host as on the device: those of a CPU are one memory."""
-        self._builders[torch.device(HOST)] = self._first
+        self._live.builders[torch.device(HOST)] = self._live.first
 
     def let_be(self, tensor: Any, row: int, frees: Callable[[], bool] | None = None) -> None:
         """Let a tensor lie in an allocation of the first device that was recorded without it.
@@ -189,19 +177,18 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             frees: Asked when the storage is gone: whether the allocation is freed then.
         """
         for plain in engine.plain_tensors(tensor):
-            self._follow(plain.untyped_storage(), row, self._first, frees)
+            self._live.follow(plain.untyped_storage(), row, self._live.first, frees)
 
     def let_go(self, tensor: Any) -> None:
         """Follow a tensor's storage no more: its allocation is freed by who asks for this."""
-        for plain in engine.plain_tensors(tensor):
-            del self._alive[plain.untyped_storage()._cdata]  # noqa: SLF001
+        self._live.let_go(tensor)
 
     def tag(self, tensors: Iterable[Any], item: str) -> None:
         """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good.
 
         What is kept on the host stays counted by what it is kept for.
         """
-        for builder, row in self._rows(tensors):
+        for builder, row in self._live.rows(tensors):
             if not builder.item_of(row).startswith(KEPT_ON_HOST):
                 builder.set_item(row, item)
 
@@ -215,7 +202,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         Args:
             device_name: ``gpu:0``, ``cpu``, ...; empty for ``gpu:0``.
         """
-        return self._builder(torch.device(device_name or _MAIN)).build()
+        return self._live.builder(torch.device(device_name or MAIN)).build()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -238,22 +225,17 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def num_allocations(self) -> int:
         """Return how many allocations were seen on devices, the host apart."""
-        return sum(b.num_rows for d, b in self._builders.items() if d.type != HOST)
+        return sum(b.num_rows for d, b in self._live.builders.items() if d.type != HOST)
 
     # -- what it answers to those who ask for memory --
 
     def memory_stats(self, index: int) -> dict[str, int]:
         """Return counters of a device under the names of ``torch.cuda.memory_stats``."""
-        builder = self._builder(torch.device(NAME, index))
-        return dict.fromkeys(COUNTERS_OF_TROUBLE, 0) | {
-            f"{counter}.all.{when}": num_bytes
-            for counter in COUNTERS_OF_LIVE_BYTES
-            for when, num_bytes in (("current", builder.live_bytes), ("peak", builder.peak_bytes))
-        }
+        return self._live.memory_stats(torch.device(NAME, index))
 
     def reset_peak(self, index: int) -> None:
         """Start the peak of a device again from what is alive now."""
-        builder = self._builder(torch.device(NAME, index))
+        builder = self._live.builder(torch.device(NAME, index))
         builder.peak_bytes = builder.live_bytes
 
     def forget_handles(self) -> None:
@@ -265,7 +247,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def empty_cache(self) -> None:
         """Take note that cached memory is given back here."""
-        for builder in self._builders.values():
+        for builder in self._live.builders.values():
             builder.flush_cache()
 
     # -- how it sees --
@@ -316,7 +298,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if engine.any_desugars(types):
             return NotImplemented
         self._go_on()
-        kwargs = _on_ours(kwargs) if kwargs else {}
+        kwargs = inward_keywords(kwargs) if kwargs else {}
         if (out := self._in_parts(func, args, kwargs)) is not NotImplemented:
             return out
         if func in engine.IN_PLACE:
@@ -367,7 +349,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         Raises:
             UnsupportedError: It may not, or nobody knows it.
         """
-        func, where = call.func, line_text(self._line())
+        func, where = call.func, line_text(self._lines.here())
         out = real_values.everything_selected(func, call.args) if self._assume_all else None
         if out is None:
             raise real_values.refusal(func, where) from error
@@ -375,7 +357,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         return out
 
     def _record_stream(self, tensor: Any, stream: Any) -> None:
-        for builder, row in self._rows((tensor,)):
+        for builder, row in self._live.rows((tensor,)):
             if streams.number_of(stream) != builder.stream_of(row):
                 builder.use_elsewhere(row)
 
@@ -384,24 +366,24 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if self._count_costs and not is_message and not self._num_pauses:
             self._cost(call, out)
         if self._count_messages and is_message:
-            self._first.cost(call.func, *call.work(out))
+            self._live.first.cost(call.func, *call.work(out))
 
     def _cost(self, call: Call, out: Any) -> None:
         func, args = call.func, call.args
         if func is _COPY and {args[0].device.type, args[1].device.type} == {NAME, HOST}:
             way = TO_DEVICE if args[0].device.type == NAME else TO_HOST
-            self._first.cost(way, 0, 0, (args[0].nbytes,))
+            self._live.first.cost(way, 0, 0, (args[0].nbytes,))
             return
         if func is _EMPTY_LIKE and args[0].device.type == HOST:
             return  # room for a copy, which moves nothing yet
         outputs = [out] if isinstance(out, torch.Tensor) else pytree.tree_leaves(out)
         outputs = [x for x in outputs if isinstance(x, torch.Tensor)]
         is_view = not _is_mutable(func) and any(
-            x.untyped_storage()._cdata in self._alive  # noqa: SLF001
+            x.untyped_storage()._cdata in self._live.known  # noqa: SLF001
             for x in outputs
         )
         if not is_view and any(x.device.type == NAME for x in outputs):
-            self._builder(outputs[0].device).cost(func, *call.work(out))
+            self._live.builder(outputs[0].device).cost(func, *call.work(out))
 
     def launched(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Count what a kernel that is not PyTorch's moves: see ``moved_by``.
@@ -411,7 +393,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             arguments: What it was given, by name.
         """
         if self._count_costs and not self._num_pauses:
-            self._first.cost(name, 0, 0, moved_by(name, arguments))
+            self._live.first.cost(name, 0, 0, moved_by(name, arguments))
 
     def _see(self, tensor: Any, op: Any, args: Any, index: int | None = None) -> None:
         if not isinstance(tensor, FakeTensor):
@@ -420,80 +402,32 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if where.type not in _KINDS or self._num_pauses:
             return
         storage = tensor.untyped_storage()
-        known = self._alive.get(storage._cdata)  # noqa: SLF001
+        known = self._live.known.get(storage._cdata)  # noqa: SLF001
         if known is not None:
             # Kernels that are given a result too small for them (``out=``) resize its storage.
             if storage.nbytes() != known[2].bytes_of(known[1]):
-                self._resized(storage, known[1], known[2], storage.nbytes())
+                self._resized(storage, storage.nbytes())
             return
-        builder = self._builders.get(where) or self._builder(where)
+        builder = self._live.builders.get(where) or self._live.builder(where)
         row = builder.allocate(
             storage.nbytes(), tensor.shape, tensor.dtype, self._place(op, where, args, index)
         )
         if self._purpose and where.type == HOST:
             builder.set_item(row, self._purpose)
-        self._follow(storage, row, builder)
-
-    def _follow(
-        self,
-        storage: Any,
-        row: int,
-        builder: RecordingBuilder,
-        frees: Callable[[], bool] | None = None,
-    ) -> None:
-        key = storage._cdata  # noqa: SLF001
-
-        def freed(_: Any) -> None:
-            _, row, builder = self._alive.pop(key)
-            if frees is None or frees():
-                builder.free(row)
-
-        self._alive[key] = (weakref.ref(storage, freed), row, builder)
+        self._live.follow(storage, row, builder)
 
     def _place(self, op: Any, where: Any, args: Any, index: int | None = None) -> Place:
         node = _current_node()
         owner = self.owners.now(node)
         if owner is None:
-            owner = "" if torch.is_grad_enabled() else self._owner_of_inputs(args, index)
+            owner = "" if torch.is_grad_enabled() else self._live.owner_of_inputs(args, index)
         return Place(
             op=op,
             owner=owner,
             node="" if node is None else getattr(node, STANDS_FOR, "") or node.name(),
-            line=self._line(),
+            line=self._lines.here(),
             stream=0 if where.type == HOST else streams.current_id(where.index or 0),
         )
-
-    def _owner_of_inputs(self, args: Any, index: int | None) -> str:
-        """Return whose the input is: an optimizer's state is its parameter's module's.
-
-        Args:
-            args: Of the operation.
-            index: Which of a list of results this is; each is of the input in its place. None for
-                the only one: if it is made of a list, such as the norms of all gradients, it is
-                nobody's.
-        """
-        for x in args:
-            if isinstance(x, (list, tuple)):
-                if index is None or index >= len(x):
-                    continue
-                x = x[index]  # noqa: PLW2901
-            if isinstance(x, torch.Tensor):
-                for builder, row in self._rows((x,)):
-                    return builder.owner_of(row)
-        return ""
-
-    def _line(self) -> tuple[Any, int] | None:
-        """Return the innermost line outside PyTorch and this package."""
-        frame: Any = sys._getframe(2)  # noqa: SLF001
-        while frame is not None:
-            code = frame.f_code
-            ours = self._code_is_ours.get(code)
-            if ours is None:
-                ours = self._code_is_ours[code] = code.co_filename.startswith((_TORCH, *_OWN))
-            if not ours:
-                return code, frame.f_lineno
-            frame = frame.f_back
-        return None
 
     def _kernel_memory(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Record what the operation's kernel takes from the allocator beside its outputs."""
@@ -508,7 +442,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         place = self._place(func, where, args)
         thread = (where, bool(place.node), place.stream)
         rows = []
-        builder = self._builder(where)
+        builder = self._live.builder(where)
         for name in kernel_memory.handles_of(func, args):
             builder.ask(name)
         for taken in kernel_memory.of_call(func, args, kwargs, out, thread=thread):
@@ -530,60 +464,30 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def make_handle(self, name: str) -> None:
         """Make a library's workspace on the first device where this thread has none yet."""
-        where = torch.device(_MAIN)
+        where = torch.device(MAIN)
         place = self._place(name, where, ())
         for taken in self._kernels.handle(name, (where, bool(place.node), place.stream)):
-            self._take(self._first, taken, place)
-
-    def _builder(self, where: Any) -> RecordingBuilder:
-        builder = self._builders.get(where)
-        if builder is None:
-            builder = self._builders[where] = RecordingBuilder()
-            if len(self._builders) > 1:
-                builder.enter_late(self._first.phases)
-        return builder
-
-    def _rows(self, tensors: Iterable[Any]) -> Iterable[tuple[RecordingBuilder, int]]:
-        for tensor in tensors:
-            for plain in engine.plain_tensors(tensor):
-                entry = self._alive.get(plain.untyped_storage()._cdata)  # noqa: SLF001
-                if entry is not None:
-                    yield entry[2], entry[1]
+            self._take(self._live.first, taken, place)
 
     def _resizing(self) -> Callable[[Any, int], Any]:
-        original, alive = self._resize, self._alive
+        original, known = self._resize, self._live.known
 
         def resize_(storage: Any, num_bytes: int) -> Any:
             """Free and refill a storage, as FSDP2 does with gathered parameters."""
-            entry = alive.get(storage._cdata)  # noqa: SLF001
+            entry = known.get(storage._cdata)  # noqa: SLF001
             out = original(storage, num_bytes)
             if entry is not None:
-                _, row, builder = entry
-                self._resized(storage, row, builder, num_bytes)
+                self._resized(storage, num_bytes)
             return out
 
         return resize_
 
-    def _resized(self, storage: Any, row: int, builder: RecordingBuilder, num_bytes: int) -> None:
-        where = next(d for d, b in self._builders.items() if b is builder)
-        shape = torch.Size((num_bytes,))
-        place = self._place("resize_", where, ())._replace(owner=builder.owner_of(row))
-        # What is there is copied, so the new stretch is allocated before the old one is freed.
-        new = builder.allocate(num_bytes, shape, torch.uint8, place)
-        builder.free(row)
-        self._alive[storage._cdata] = (self._alive[storage._cdata][0], new, builder)  # noqa: SLF001
+    def _resized(self, storage: Any, num_bytes: int) -> None:
+        self._live.resized(storage, num_bytes, lambda where: self._place("resize_", where, ()))
 
     def _wait(self) -> None:
-        for builder in self._builders.values():
+        for builder in self._live.builders.values():
             builder.wait()
 
     def _weight_cast(self, low: torch.Tensor) -> None:
         self.tag((low,), AUTOCAST_CACHE)
-
-
-def _on_ours(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments whose device is the pretend GPU's where PyTorch says it as a program does.
-
-    A mesh keeps the name that the program gave it, and DTensor makes tensors on that.
-    """
-    return {**kwargs, _KEY: inward(kwargs[_KEY])} if _KEY in kwargs else kwargs

@@ -1,9 +1,9 @@
-"""Unrolling a tape: from a few blocks to all, from a few micro-batches or steps to many.
+"""Unrolling a tape: from a few blocks to all.
 
 A model's blocks are alike, so a tape of few tells the tape of many: copies of a unit are put
 between it and the next, wherever the tape goes through the units. Two neighbours are compared
 event by event first; what does not repeat exactly is refused, and the caller traces it in full.
-Knows nothing of models: ``depth.py`` says which blocks a shallow one keeps.
+Knows nothing of models: which blocks a shallow one keeps is the caller's to say.
 """
 
 import re
@@ -23,7 +23,6 @@ from brimful.pretend.blocks import (
     count_blocks,
     count_units,
     units_of_blocks,
-    units_of_stretches,
 )
 from brimful.pretend.copies import Copied, put_copies
 from brimful.pretend.growth import Growth, by_maker, grow_costs, grow_rows
@@ -72,71 +71,6 @@ def unroll_blocks(
     return grow_costs(growth, _with_owners(copied, pattern, unit + 1, num_copies))
 
 
-def unroll_micro_batches(
-    deep: Recording, *, shallow: Recording, num_micro_batches: int
-) -> Recording:
-    """Return the tape of steps with more micro-batches than were traced.
-
-    Args:
-        deep: A tape whose every step has the same number of micro-batches, at least 3 (4 where
-            the program makes the next batch before the last one's end).
-        shallow: The same with fewer, at least 1.
-        num_micro_batches: Of each step.
-
-    Raises:
-        NotPeriodicError: The micro-batches are not alike.
-    """
-    steps = _step_numbers(deep)
-    numbers = {len(_forwards(tape, step)) for tape in (deep, shallow) for step in steps}
-    many, few = max(numbers), min(numbers)
-    if len(numbers) != 2 or many > num_micro_batches:  # noqa: PLR2004 - many and few
-        raise NotPeriodicError(f"the tapes have {sorted(numbers)} micro-batches, not few and many")
-    if many == num_micro_batches:
-        return deep
-    growth = Growth(
-        deep=deep, shallow=shallow, num_more=many - few, num_copies=num_micro_batches - many
-    )
-    recording = deep
-    for step in steps:
-        recording = _unroll_step(replace(growth, deep=recording), step)
-    return grow_costs(growth, recording)
-
-
-def unroll_steps(recording: Recording, *, num_steps: int) -> Recording:
-    """Return the tape of more steps than were traced.
-
-    Args:
-        recording: A tape of at least ``MIN_STEPS`` steps (4 where the program makes a step's batch
-            before its forward pass and does something after the last step).
-        num_steps: How many.
-
-    Raises:
-        NotPeriodicError: The steps after the first are not alike.
-    """
-    numbers = _step_numbers(recording)
-    num_copies = num_steps - len(numbers)
-    if num_copies < 0:
-        raise NotPeriodicError(f"{len(numbers)} steps were traced, more than {num_steps}")
-    if not num_copies:
-        return recording
-    starts = _starts(recording, [_phases_of(recording, number)[0] for number in numbers])
-    copied = _repeat_stretches(recording, starts, len(recording.events), num_copies)
-    return _with_steps(copied, num_copies)
-
-
-def _unroll_step(growth: Growth, step: int) -> Recording:
-    """Unroll the micro-batches of one step."""
-    deep = growth.deep
-    starts, stop = _starts(deep, _forwards(deep, step)), _end_of_backward(deep, step)
-    after = deep.born >= min(_edges(starts)[-1], stop)
-    ours, theirs = (
-        by_maker(tape, np.flatnonzero(np.isin(tape.phase, _phases_of(tape, step))))
-        for tape in (deep, growth.shallow)
-    )
-    grown = grow_rows(growth, ours, theirs, after)
-    return _repeat_stretches(grown, starts, stop, growth.num_copies).recording
-
-
 def _repeat(
     recording: Recording, units: Units, *, num_copies: int, kinds: Kinds, with_phases: bool
 ) -> tuple[Copied, int]:
@@ -164,44 +98,6 @@ def _inner_pairs(units: Units) -> Iterator[Pair]:
         yield pair_of(units, unit)
 
 
-def _repeat_stretches(
-    recording: Recording, starts: tuple[int, ...], stop: int, num_copies: int
-) -> Copied:
-    """Copy a micro-batch or a step.
-
-    Where the program begins a unit before its forward pass, the last one ends early; so the
-    stretches may end where the last one ends instead of beginning where the first one begins.
-    """
-    edges = _edges(starts)
-    length = edges[-1] - starts[-1]
-    from_starts = (*starts, min(edges[-1], stop))
-    from_stop = (starts[0], *(stop - n * length for n in range(len(starts) - 1, -1, -1)))
-    names = [_STEP.sub(r"step \2", name) for name in recording.phases]
-    kinds = Kinds(owner=np.arange(len(recording.owners)), phase=_numbers(names))
-    reasons = []
-    for edges in (from_starts, from_stop):
-        units = units_of_stretches(recording, edges)
-        try:
-            copied = _repeat(recording, units, num_copies=num_copies, kinds=kinds, with_phases=True)
-        except NotPeriodicError as error:
-            reasons.append(error)
-        else:
-            return copied[0]
-    raise reasons[0]
-
-
-def _edges(starts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the starts and the end of the last stretch, if it is as long as the one before."""
-    if len(starts) < MIN_STEPS:
-        raise NotPeriodicError(f"{len(starts)} were traced, and {MIN_STEPS} are needed at least")
-    return (*starts, 2 * starts[-1] - starts[-2])
-
-
-def _step_numbers(recording: Recording) -> list[int]:
-    found = (_STEP.fullmatch(name) for name in recording.phases)
-    return sorted({int(match[1]) for match in found if match})
-
-
 def _phases_of(recording: Recording, step: int) -> list[int]:
     """Return the phases of a step, by number."""
     return [i for i, name in enumerate(recording.phases) if name.startswith(f"step {step} ")]
@@ -214,25 +110,6 @@ def _forwards(recording: Recording, step: int) -> list[int]:
 
 def _starts(recording: Recording, phases: list[int]) -> tuple[int, ...]:
     return tuple(int(recording.phase_starts[phase]) for phase in phases)
-
-
-def _end_of_backward(recording: Recording, step: int) -> int:
-    """Return the event after a step's last backward pass."""
-    last = max(i for i in _phases_of(recording, step) if recording.phases[i].endswith(BACKWARD))
-    ends = [*recording.phase_starts.tolist(), len(recording.events)]
-    return int(ends[last + 1])
-
-
-def _with_steps(copied: Copied, num_copies: int) -> Recording:
-    """Number the steps of the copies, and those after them."""
-    first = int(np.argmax(copied.phase_copy > 0))
-    is_after = np.arange(len(copied.phase_copy)) > first
-    shifts = np.where((copied.phase_copy == 0) & is_after, num_copies, copied.phase_copy)
-    names = [
-        _STEP.sub(lambda match, by=by: f"step {int(match[1]) + by} {match[2]}", name)  # type: ignore[misc]
-        for name, by in zip(copied.recording.phases, shifts.tolist(), strict=True)
-    ]
-    return replace(copied.recording, phases=tuple(names))
 
 
 def _with_owners(copied: Copied, pattern: Pattern, unit_after: int, num_copies: int) -> Recording:

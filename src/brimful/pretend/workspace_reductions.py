@@ -10,12 +10,7 @@ import torch
 
 from brimful.hardware.cuda_reductions import INDEX_LIMIT, Reduction, global_memory, ordered
 from brimful.pretend import kernels
-from brimful.pretend.workspace_call import (
-    FLOAT_BYTES,
-    Call,
-    Workspaces,
-    size,
-)
+from brimful.pretend.workspace_call import FLOAT_BYTES, Call, Workspaces, size
 
 _LOW = (torch.float16, torch.bfloat16)
 

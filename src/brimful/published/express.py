@@ -19,6 +19,7 @@ from brimful.models.spec import ModelSpec
 from brimful.published.four_bits import GPTQ, is_packed
 from brimful.published.rows import PublishedAdapter, PublishedRun, published_models
 from brimful.published.updates import EARLY
+from brimful.techniques.runnable import check_strategy
 from brimful.units import GIB
 from brimful.values.job import (
     PACKINGS,
@@ -31,7 +32,7 @@ from brimful.values.job import (
     check_job,
     plain_job,
 )
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 NETWORKS = {"a100-40gb": "ib-hdr-200", "a100-80gb": "ib-hdr-200"}
 DEFAULT_NETWORK = "ib-ndr-400"

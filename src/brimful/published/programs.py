@@ -32,18 +32,8 @@ from brimful.published.logit_copies import Copies, widened, with_copies
 from brimful.published.packed_head import with_packed_head
 from brimful.published.recomputed import Product, with_recomputed
 from brimful.published.root import with_resharded_root
-from brimful.published.rows import (
-    Implementation,
-    LossCopies,
-    Products,
-    PublishedRun,
-    Root,
-)
-from brimful.published.updates import (
-    with_early_updates,
-    with_managed_state,
-    without_gradients,
-)
+from brimful.published.rows import Implementation, LossCopies, Products, PublishedRun, Root
+from brimful.published.updates import with_early_updates, with_managed_state, without_gradients
 from brimful.text.escaping import Line
 from brimful.values.job import IN_FP32, Job, Method
 from brimful.values.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches

@@ -11,13 +11,7 @@ from brimful.cost.inference import (
 )
 from brimful.hardware.cluster import Cluster
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
-from brimful.report.words import (
-    ABSENT,
-    UNKNOWN,
-    error_words,
-    format_band,
-    share_words,
-)
+from brimful.report.words import ABSENT, UNKNOWN, error_words, format_band, share_words
 from brimful.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

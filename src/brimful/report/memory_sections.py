@@ -3,13 +3,7 @@
 from brimful.measure.verdict import ACTIVATIONS, Climbed, Verdict, judge_rungs
 from brimful.report.charts import Chart, matching_phases, memory_chart
 from brimful.report.figures import chart_figure
-from brimful.report.words import (
-    ABSENT,
-    error_words,
-    format_value,
-    share_words,
-    verdict_cells,
-)
+from brimful.report.words import ABSENT, error_words, format_value, share_words, verdict_cells
 from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.units import format_bytes

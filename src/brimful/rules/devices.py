@@ -7,14 +7,7 @@ from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.devices import cards
 from brimful.models.config import load_model, parameter_count
-from brimful.rules.base import (
-    Finding,
-    Rule,
-    compare,
-    gibibytes,
-    stated,
-    times,
-)
+from brimful.rules.base import Finding, Rule, compare, gibibytes, stated, times
 from brimful.rules.subject import (
     Subject,
     full,
@@ -29,8 +22,8 @@ from brimful.rules.subject import (
     seconds,
 )
 from brimful.search.ledger import LedgerRow, ledger
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.units import format_seconds
 from brimful.values.job import Job
 

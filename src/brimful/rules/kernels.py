@@ -24,8 +24,8 @@ from brimful.rules.subject import (
     saved_per_sequence,
     seconds,
 )
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
 from brimful.values.plan import Estimate
 
 GROUP = "checkpointing, offload, attention"

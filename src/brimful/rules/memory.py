@@ -8,15 +8,7 @@ from brimful.cost.recipes import RECIPES
 from brimful.cost.states import held_bytes
 from brimful.cost.trained import frozen_bytes, num_trained
 from brimful.models.config import active_parameters, load_model
-from brimful.rules.base import (
-    Finding,
-    Rule,
-    compare,
-    gibibytes,
-    percent,
-    stated,
-    times,
-)
+from brimful.rules.base import Finding, Rule, compare, gibibytes, percent, stated, times
 from brimful.rules.subject import (
     Subject,
     full,

@@ -11,8 +11,8 @@ import msgspec
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.holding import hold
+from brimful.search.pins import Pins
 from brimful.search.solve import Solution, solve
-from brimful.search.space import Pins
 from brimful.values.job import Job
 from brimful.values.strategy import Attention
 

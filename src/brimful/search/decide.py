@@ -95,12 +95,8 @@ def _why_first(row: LedgerRow) -> str:
     other = f"{rival.switch} would have saved {format_bytes(rival.saved_bytes)}{_price(rival)}"
     if row.added_s is not None and row.added_s <= 0:
         return f"; first because it costs no time ({other})"
-    rate = _per_second(row.saved_bytes, row.added_s)
+    rate = f", {format_bytes(row.saved_bytes / row.added_s)}" if row.added_s else ""
     return f"; first because it buys most memory per second{rate} ({other})"
-
-
-def _per_second(saved_bytes: int, added_s: float | None) -> str:
-    return f", {format_bytes(saved_bytes / added_s)}" if added_s else ""
 
 
 def _price(rival: Rival) -> str:

@@ -14,8 +14,8 @@ from brimful.hardware.cluster import Cluster
 from brimful.search.beside import Fix
 from brimful.search.holding import hold
 from brimful.search.offloading import AWAY, offloaded
+from brimful.search.pins import Pins
 from brimful.search.solve import Solution, Space, solve
-from brimful.search.space import Pins
 from brimful.search.table import Table, columns_of
 from brimful.techniques.offload import NONE
 from brimful.values.job import Job

@@ -13,17 +13,18 @@ from brimful.cost.estimate import allocatable_bytes, estimate, tensor_limit_byte
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins, cuts_loss
+from brimful.search.space import cuts_loss
 from brimful.search.table import Objective
 from brimful.techniques.exact import Field, exactness
 from brimful.techniques.offload import Away, away_of, spell_offload
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.strategy import (
     Recompute,
     Strategy,
     Zero,
-    check_strategy,
     data_parallel,
     is_selective,
     num_checkpointed,

@@ -16,10 +16,11 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.models.config import exact_count
 from brimful.techniques.optimizers import DEFAULT
+from brimful.techniques.runnable import check_strategy
 from brimful.units import format_bytes, format_seconds
 from brimful.values.job import Job
 from brimful.values.plan import Estimate, PhasePeak
-from brimful.values.strategy import Strategy, check_strategy, default_reference, world_size
+from brimful.values.strategy import Strategy, default_reference, world_size
 
 Owner = Literal["job", "planner", "both"]
 """Whose a switch is: the job's changes what is learnt, the planner's only memory and time; ``both``

@@ -17,13 +17,14 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import has_one_memory
 from brimful.search.holding import Held, hold
+from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.solve import Solution, solve
-from brimful.search.space import Pins, pinned_strategy
 from brimful.search.table import Objective
 from brimful.techniques.offload import OPTIMIZER, PARAMETERS
+from brimful.techniques.runnable import check_strategy, placed
 from brimful.values.job import Job
 from brimful.values.plan import HostMemory
-from brimful.values.strategy import Attention, check_strategy, placed
+from brimful.values.strategy import Attention
 
 AWAY = (OPTIMIZER, PARAMETERS)
 """What is offloaded, the least first."""

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import PREDICTED_SCHEDULES, missing_formula
 from brimful.cost.outside import num_groups, room_of
-from brimful.cost.stage_memory import device_states, fullest, held_bytes, peak_of
+from brimful.cost.stage_memory import device_states, held_bytes
+from brimful.cost.stage_peaks import fullest, peak_of
 from brimful.cost.stage_site import Site, classes_of, site_of
 from brimful.cost.stage_time import (
     Rates,
@@ -38,22 +39,18 @@ from brimful.cost.stage_time import (
 )
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.search.space import (
-    RECOMPUTES,
-    Pins,
-    expert_degrees,
-    micro_batches,
-    tensor_degrees,
-)
+from brimful.search.pins import Pins, micro_batches
+from brimful.search.space import RECOMPUTES
+from brimful.search.spreads import expert_degrees, tensor_degrees
 from brimful.search.table import TIE, Objective
 from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.strategy import (
     Attention,
     Recompute,
     Strategy,
     Zero,
-    check_strategy,
     num_checkpointed,
     num_micro_batches,
     spell_checkpointing,

@@ -20,18 +20,10 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.explain import frontier, record
 from brimful.search.grid import Grid, Search, evaluate
+from brimful.search.pins import Pins, asks_for_row, fused_of, may_be_row, pinned_strategy
 from brimful.search.record import Considered, SearchRecord
 from brimful.search.rows import Bar, Found, Rows, place_of
-from brimful.search.space import (
-    Pins,
-    asks_for_row,
-    fused_of,
-    grids,
-    has_rows_foreseen,
-    may_be_row,
-    pinned_strategy,
-    possible,
-)
+from brimful.search.space import grids, has_rows_foreseen, possible
 from brimful.search.table import (
     Objective,
     Table,

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import NamedTuple, TypedDict, get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of, chunk_of
-from brimful.cost.formula import missing_parted
 from brimful.cost.own_programs import (
     Need,
     chosen_program,
@@ -23,94 +21,29 @@ from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.search.grid import Grid
+from brimful.search.pins import Pins, asks_for_row, fused_of, micro_batches, pinned_strategy
+from brimful.search.spreads import Spread, expert_degrees, spreads_of, tensor_degrees, told_shards
 from brimful.techniques.exact import exactness
 from brimful.techniques.fused_kernels import FusedKernels, fused_head
 from brimful.techniques.kernel_support import first_that_runs
 from brimful.techniques.offload import NONE as NO_OFFLOAD
-from brimful.techniques.offload import Away, Devices, away_of, check_offload
-from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
-from brimful.techniques.parallel.tensor import check_tensor
+from brimful.techniques.offload import Away, away_of
+from brimful.techniques.runnable import check_spread, check_strategy, placed
 from brimful.values.job import Job, Task
 from brimful.values.strategy import (
-    Accumulate,
     Attention,
-    Compile,
     Recompute,
-    Reference,
     Strategy,
     Zero,
-    check_spread,
-    check_strategy,
     data_parallel,
-    default_accumulate,
     num_checkpointed,
-    placed,
     recompute_of,
 )
 
-MAX_MICRO_BATCH = 1024
 CHUNKS = (1, 2, 4, 8, 16, 32)
 CHUNKED: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 """Tasks whose loss can be cut; the others have one row of logits per sample."""
 RECOMPUTES: tuple[Recompute, ...] = ("full", "selective")
-
-
-class Pins(NamedTuple):
-    """What the user fixed; None leaves it to the search.
-
-    Attributes:
-        micro_batch: Sequences per forward pass.
-        activation_checkpointing: ``none``, ``full``, ``full:K`` or ``selective``.
-        loss_chunks: Pieces of the loss.
-        zero: Which states are sharded.
-        dp_replicate: Groups of devices that each hold a whole model.
-        dp_shard: Devices that share one copy.
-        accumulate: What happens to gradients between micro-batches.
-        tp: Devices that share every matrix.
-        ep: Devices that part the experts of a block.
-        pp: Stages of a pipeline.
-        pp_schedule: The order of work in a pipeline.
-        stages_per_device: Stages on each device of one.
-        reference: Where a preference task's reference model is; not searched, None is ``none``.
-        offload: What is kept on the host; searched by ``offloading`` only, else None is ``none``.
-        optimizer_in_backward: Whether parameters are updated early; not searched.
-        compile: What ``torch.compile`` compiles; not searched, None is ``none``.
-        fused_kernels: Whose kernels run beside products and attention; None: searched where they
-            are installed.
-        allocator: Settings of the caching allocator; None: those that hold (``simulate.proof``).
-    """
-
-    micro_batch: int | None = None
-    activation_checkpointing: str | None = None
-    loss_chunks: int | None = None
-    zero: Zero | None = None
-    dp_replicate: int | None = None
-    dp_shard: int | None = None
-    accumulate: Accumulate | None = None
-    tp: int | None = None
-    ep: int | None = None
-    pp: int | None = None
-    pp_schedule: Schedule | None = None
-    stages_per_device: int | None = None
-    reference: Reference | None = None
-    offload: str | None = None
-    optimizer_in_backward: bool | None = None
-    compile: Compile | None = None
-    fused_kernels: FusedKernels | None = None
-    allocator: str | None = None
-
-
-def asks_for_row(pins: Pins) -> bool:
-    """Whether only pipelines have what the user fixed."""
-    return (pins.pp or 1) > 1 or bool(pins.pp_schedule or pins.stages_per_device)
-
-
-def may_be_row(pins: Pins) -> bool:
-    """Whether pipelines have what the user fixed, and a formula."""
-    beside = (pins.offload or "none", pins.reference or "none", bool(pins.optimizer_in_backward))
-    is_eager = (pins.compile or "none", fused_of(pins)) == ("none", "none")
-    is_alone = pins.pp is None and (pins.ep or 1) == 1 and is_eager
-    return asks_for_row(pins) or (is_alone and beside == ("none", "none", False))
 
 
 def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
@@ -137,79 +70,6 @@ def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
     return found
 
 
-def tensor_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
-    """List over how many devices every matrix may be cut: neighbours within a node.
-
-    Args:
-        job: What is trained.
-        pins: What the user fixed; a fixed degree is the only one, whether it can run or not.
-        cluster: On what.
-    """
-    if pins.tp is not None:
-        return (pins.tp,)
-    least = 1 + (pins.pp is not None and pins.pp > 1)
-    within = range(least, min(cluster.num_devices, cluster.devices_per_node) + 1)
-    degrees = (n for n in within if cluster.devices_per_node % n == cluster.num_devices % n == 0)
-    return tuple(n for n in degrees if _is_cut(job, n))
-
-
-def expert_degrees(job: Job, pins: Pins, attention: Attention, cluster: Cluster) -> tuple[int, ...]:
-    """List among how many devices experts may be parted: neighbours within a node.
-
-    Where that is another trace with each number, of several the largest: it leaves least on a
-    device, and its collectives are the smallest.
-
-    Args:
-        job: What is trained.
-        pins: What the user fixed; a fixed degree is the only one, whether it can run or not.
-        attention: How the model attends.
-        cluster: On what.
-    """
-    if pins.ep is not None:
-        return (pins.ep,)
-    num = cluster.num_devices
-    within = min(num, cluster.devices_per_node)
-    if missing_parted(pinned_strategy(pins._replace(ep=within), attention)):
-        return (1,)
-    parted = [
-        n
-        for n in range(2, within + 1)
-        if within % n == 0 and _is_possible(job, pins, 3, 1, num, 1, n)
-    ]
-    kernels = kernels_of(cluster.device, fused_of(pins))
-    if parted and not is_foreseen(job, attention, kernels, ep=parted[-1]):
-        parted = parted[-1:]
-    return (1, *parted)
-
-
-def _is_cut(job: Job, tp: int) -> bool:
-    try:
-        check_tensor(job, tp)
-    except (InputError, UnsupportedError):
-        return False
-    return True
-
-
-class Spread(NamedTuple):
-    """A way of spreading a model over devices, but for the number of shards.
-
-    Attributes:
-        tp: Devices that share every matrix.
-        num_groups: Groups of such devices, which see different samples.
-        zero: Which states are sharded.
-        accumulate: What happens to gradients between micro-batches.
-        num_shards: Numbers of devices that may share one copy.
-        ep: Devices that part the experts of a block.
-    """
-
-    tp: int
-    num_groups: int
-    zero: Zero
-    accumulate: Accumulate
-    num_shards: tuple[int, ...]
-    ep: int = 1
-
-
 def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> Iterator[Grid]:
     """Yield every strategy that can run the job, those that run the same events together.
 
@@ -231,7 +91,7 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
     degrees = tensor_degrees(job, pins, cluster)
     possible(job, list(_plainest(pins, degrees)), cluster.num_devices)
     kernels = kernels_of(cluster.device, fused_of(pins))
-    ways = product(_spreads(job, pins, attention, cluster, degrees), recomputes_of(pins))
+    ways = product(spreads_of(job, pins, attention, cluster, degrees), recomputes_of(pins))
     for spreads, recompute in ways:
         traced = [
             spread for spread in spreads if _is_traced(job, spread, attention, kernels, recompute)
@@ -259,7 +119,7 @@ def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
     each = [
         tuple(
             Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
-                   spread.num_groups, _told_shards(spread), spread.accumulate, reference,
+                   spread.num_groups, told_shards(spread), spread.accumulate, reference,
                    spread.tp, spread.ep, away, fused_of(pins))
             for micro_batch, chunks in batches
         )
@@ -316,11 +176,6 @@ def needs(job: Job, every: Sequence[Pins], attention: Attention, cluster: Cluste
     return sorted(found | counted)
 
 
-def fused_of(pins: Pins) -> FusedKernels:
-    """Return whose kernels run beside products and attention in what is searched."""
-    return pins.fused_kernels or "none"
-
-
 def cuts_loss(job: Job, fused: FusedKernels) -> bool:
     """Whether a loss may be cut into as many chunks as one likes: Liger's chooses by itself."""
     return job.task in CHUNKED and fused == "none"
@@ -334,7 +189,7 @@ def recomputes_of(pins: Pins) -> tuple[Recompute, ...]:
 def _chunks_needed(job: Job, pins: Pins, num_devices: int) -> Iterator[int]:
     """Yield the numbers of chunks of the loss that a search asks for."""
     if fused_head(job, fused_of(pins)) is None:
-        yield from (1,) if _chunks(job, pins) == (1,) else CHUNKS
+        yield from (1,) if chunks_of(job, pins) == (1,) else CHUNKS
         return
     sizes = micro_batches(job, pins) if num_devices == 1 else micro_batches(job, Pins())
     yield from {_real_chunks(job, pins, size, 1) for size in sizes}
@@ -418,7 +273,7 @@ def _alike(
     alike: dict[tuple[int, int, bool], dict[Spread, list[tuple[int, int]]]] = {}
     for spread in spreads:
         share = job.global_batch // spread.num_groups
-        batches = product(micro_batches(job, pins, spread.num_groups), _chunks(job, pins))
+        batches = product(micro_batches(job, pins, spread.num_groups), chunks_of(job, pins))
         for micro_batch, chunks in batches:
             tokens = micro_batch * job.rows_per_sample * job.seq_len
             if tokens % chunks and pins.loss_chunks is None:
@@ -433,105 +288,6 @@ def _alike(
             same.setdefault(spread, []).append((micro_batch, chunks))
     for same in alike.values():
         yield list(same.items())
-
-
-def _spreads(
-    job: Job, pins: Pins, attention: Attention, cluster: Cluster, degrees: Sequence[int]
-) -> Iterator[list[Spread]]:
-    """Yield the ways of spreading that this version runs for the job.
-
-    Together are those that differ in nothing but how many devices share every matrix; where none
-    does, other operations run.
-    """
-    num = cluster.num_devices
-    found = [
-        each
-        for ep in expert_degrees(job, pins, attention, cluster)
-        for tp in (degrees if ep == 1 else [n for n in degrees if n == 1])
-        for each in _spread_over(job, pins, num, tp, ep)
-    ]
-    together: dict[tuple[bool, int, int, Zero, Accumulate], list[Spread]] = {}
-    for spread in found:
-        shards = _told_shards(spread)
-        key = (spread.tp > 1, spread.ep, shards, spread.zero, spread.accumulate)
-        together.setdefault(key, []).append(spread)
-    yield from together.values()
-
-
-def _told_shards(spread: Spread) -> int:
-    """Return the number of shards where events hang on it, as of parted experts; else 1."""
-    return 1 if spread.ep == 1 else spread.num_shards[0]
-
-
-def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int, ep: int) -> Iterator[Spread]:
-    """Yield the ways of spreading over devices: ``tp`` share every matrix, ``ep`` part experts."""
-    num_groups = num_devices // tp
-    if num_groups == 1 and ep == 1:
-        if tp == 1 or (_is_alone(pins) and _is_possible(job, pins, 0, 1, 1, tp, 1)):
-            yield Spread(tp, 1, 0, "reduce-each", (1,))
-        return
-    for zero, accumulate in product(get_args(Zero), get_args(Accumulate)):
-        if (pins.zero, pins.accumulate) not in product((None, zero), (None, accumulate)):
-            continue
-        shards = [
-            n for n in range(1, num_groups + 1)
-            if num_groups % n == 0
-            and _is_wanted(pins, num_groups // n, n)
-            and _is_possible(job, pins, zero, num_groups // n, n, tp, ep)
-        ]  # fmt: skip
-        for together in [shards] if ep == 1 else [[n] for n in shards]:
-            if together:
-                yield Spread(tp, num_groups, zero, accumulate, tuple(together), ep)
-
-
-def _is_alone(pins: Pins) -> bool:
-    """Whether the user's choices leave all devices to one group, which shards nothing else."""
-    degrees = {pins.dp_shard or 1, pins.dp_replicate or 1}
-    return degrees == {1} and not pins.zero and pins.accumulate in {None, "reduce-each"}
-
-
-def _is_wanted(pins: Pins, replicas: int, shards: int) -> bool:
-    return pins.dp_shard in {None, shards} and pins.dp_replicate in {None, replicas}
-
-
-def _is_possible(  # noqa: PLR0913, PLR0917 - the degrees
-    job: Job, pins: Pins, zero: Zero, replicas: int, shards: int, tp: int, ep: int
-) -> bool:
-    """Whether this version runs a job so spread."""
-    own = Pins(fused_kernels=pins.fused_kernels)
-    plain, offload = pinned_strategy(own, "sdpa"), pins.offload or NO_OFFLOAD
-    spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas, "tp": tp, "ep": ep}
-    try:
-        check_spread(job, msgspec.structs.replace(plain, **spread))
-        check_offload(job, offload, Devices(replicas * shards * tp, 1, zero))
-    except (InputError, UnsupportedError):
-        return False
-    return True
-
-
-def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> Strategy:
-    """Return the plainest strategy that has what the user fixed."""
-    return Strategy(
-        micro_batch=1 if pins.micro_batch is None else pins.micro_batch,
-        activation_checkpointing=(
-            "none" if pins.activation_checkpointing is None else pins.activation_checkpointing
-        ),
-        loss_chunks=1 if pins.loss_chunks is None else pins.loss_chunks,
-        attention=attention,
-        accumulate=pins.accumulate or default_accumulate("torch", 0, pins.pp or 1),
-        tp=pins.tp or 1,
-        ep=pins.ep or 1,
-        pp=pins.pp or 1,
-        pp_schedule=pins.pp_schedule or "1f1b",
-        stages_per_device=pins.stages_per_device or _stages_of(pins.pp_schedule),
-        reference=pins.reference or "none",
-        offload=pins.offload or NO_OFFLOAD,
-        optimizer_in_backward=bool(pins.optimizer_in_backward),
-        compile=pins.compile or "none",
-        fused_kernels=pins.fused_kernels or "none",
-        allocator=pins.allocator or "",
-        **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),
-    )
 
 
 def plainest_strategy(
@@ -574,36 +330,8 @@ def plainest_strategy(
     return made(first_that_runs(stages, refusal)[0])
 
 
-def _stages_of(schedule: Schedule | None) -> int:
-    return 1 if schedule is None or schedule in ONE_STAGE else 2
-
-
-class _Degrees(TypedDict):
-    zero: Zero
-    dp_replicate: int
-    dp_shard: int
-
-
-def _pinned_degrees(pins: Pins, num_devices: int) -> _Degrees:
-    """Spread over as many devices as there are: in one group, unless something else is said."""
-    whole = num_devices == 1 or pins.dp_shard == 1 or pins.dp_replicate == num_devices
-    zero: Zero = (0 if whole else 3) if pins.zero is None else pins.zero
-    if pins.dp_shard is not None:
-        replicas = pins.dp_replicate or max(1, num_devices // pins.dp_shard)
-        return {"zero": zero, "dp_replicate": replicas, "dp_shard": pins.dp_shard}
-    replicas = pins.dp_replicate or (num_devices if zero == 0 else 1)
-    shards = 1 if zero == 0 else max(1, num_devices // replicas)
-    return {"zero": zero, "dp_replicate": replicas, "dp_shard": shards}
-
-
-def micro_batches(job: Job, pins: Pins, num_devices: int = 1) -> list[int]:
-    """List the micro-batches that divide a device's share, smallest first; the pinned one alone."""
-    share, pinned = job.global_batch // num_devices, pins.micro_batch
-    sizes = range(1, min(share, MAX_MICRO_BATCH) + 1) if pinned is None else (pinned,)
-    return [n for n in sizes if n <= share and share % n == 0]
-
-
-def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:
+def chunks_of(job: Job, pins: Pins) -> tuple[int, ...]:
+    """List in how many chunks the loss may be cut; the pinned number alone."""
     if pins.loss_chunks is not None:
         return (pins.loss_chunks,)
     return CHUNKS if cuts_loss(job, fused_of(pins)) else CHUNKS[:1]

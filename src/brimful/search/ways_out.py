@@ -13,35 +13,25 @@ from brimful.cost.estimate import (
     limit_bytes,
     tensor_limit_bytes,
 )
-from brimful.cost.money import shipped_prices
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
-from brimful.hardware.cluster import Cluster, Device, spelled
-from brimful.hardware.datasheets import datasheets
-from brimful.hardware.devices import cards
-from brimful.hardware.gpus import LOCAL
-from brimful.hardware.links import assumed_network, node_links
+from brimful.hardware.cluster import Cluster, spelled
 from brimful.models.config import parameter_count
 from brimful.search.attending import beside_usual
 from brimful.search.gains import Search
 from brimful.search.holding import hold
+from brimful.search.larger_clusters import cards_for, larger_clusters, with_gpu
 from brimful.search.offers import offers
 from brimful.search.offloading import for_known_host
 from brimful.search.solve import Solution, solve
-from brimful.units import GIB, format_bytes
+from brimful.units import format_bytes
 from brimful.values.job import Job
 from brimful.values.plan import Estimate, Plan, Word
 from brimful.values.strategy import Attention, Strategy
 from brimful.values.task_words import is_per_sample, noun
 
-IN_A_NODE = (2, 4, 8)
-"""Devices of one node that are tried."""
-NODES = (2, 4, 8, 16, 32)
-"""Whole nodes that are tried behind those."""
 MIN_SEQ_LEN = 128
 """A way out that shortens sequences below this helps nobody."""
-ALIKE_BYTES = 4 * GIB
-"""Cards in a step of so much are told as equally large."""
 LEAST_HELP = 0.25
 """Of what a plan lacks: what does not fit either, and leaves more of that, is not named."""
 WHOLE_RATE = 100
@@ -440,54 +430,13 @@ def _more_gpus(plan: Plan) -> _Way:
 def _for_more(plan: Plan) -> Iterator[_Option]:
     """Yield a job on more devices, and with a larger batch where they cannot all share its own."""
     job = plan.job
-    for cluster in _larger_clusters(plan.cluster):
+    for cluster in larger_clusters(plan.cluster):
         gpus, num = f"--gpus {spelled(cluster)}", cluster.num_devices
         yield _Option(gpus, job, cluster)
         if job.global_batch < num:
             larger = msgspec.structs.replace(job, global_batch=num)
             why = "a larger batch changes what is learnt"
             yield _Option(f"{gpus} --global-batch {num}", larger, cluster, why)
-
-
-def _larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
-    """Yield more devices of a cluster, by their fastest link and the network they have.
-
-    Of this machine there is one.
-    """
-    sheet = datasheets().get(cluster.device.name)
-    if sheet is None:
-        return
-    link = node_links(sheet)[0].name
-    network = cluster.network or assumed_network(cluster.device.name)
-    whole = max(cluster.devices_per_node, IN_A_NODE[-1])
-    counts = [(1, number) for number in IN_A_NODE] + [(nodes, whole) for nodes in NODES]
-    for nodes, each in counts:
-        if nodes * each > cluster.num_devices and each >= cluster.devices_per_node:
-            yield msgspec.structs.replace(
-                cluster,
-                num_devices=nodes * each,
-                num_nodes=nodes,
-                devices_per_node=each,
-                link=link,
-                network=network if nodes > 1 else "",
-            )
-
-
-def with_gpu(cluster: Cluster, device: Device) -> Cluster:
-    """Return a cluster of as many devices of another kind, by the fastest link that those have.
-
-    A host's memory that was given stays; that of this machine is not theirs.
-    """
-    is_here = cluster.name == LOCAL
-    link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
-    return msgspec.structs.replace(
-        cluster,
-        name=device.name,
-        device=device,
-        host_ram_bytes=0 if is_here else cluster.host_ram_bytes,
-        link=link,
-        memory_limit_bytes=0,
-    )
 
 
 def _no_gpu(plan: Plan) -> str:
@@ -498,16 +447,3 @@ def _no_gpu(plan: Plan) -> str:
     num = plan.cluster.num_devices
     who = "no single known GPU holds" if num == 1 else f"no {num} of any known GPU hold"
     return f"{who} it: {need}"
-
-
-def cards_for(job: Job) -> Iterator[Device]:
-    """Yield the cards that have units for a recipe's type (on others it would fit, and crawl).
-
-    The smallest first; of those about as large, what somebody rents out.
-    """
-    rented = shipped_prices().gpus
-    for device in sorted(
-        cards(), key=lambda d: (d.usable_bytes // ALIKE_BYTES, d.name not in rented)
-    ):
-        if device.matrix_flops_per_s.bf16 or not job.precision.startswith("bf16"):
-            yield device

@@ -29,10 +29,11 @@ from brimful.show.predicted import (
 )
 from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
+from brimful.techniques.runnable import check_strategy
 from brimful.units import format_bytes
 from brimful.values.job import PREFERENCE
 from brimful.values.results import REFERENCE, Reserved
-from brimful.values.strategy import Strategy, check_strategy, gathers
+from brimful.values.strategy import Strategy, gathers
 
 LEAST_SLOWER = 0.0005
 """Below this share two step times are told as equal."""

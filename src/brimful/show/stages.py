@@ -1,6 +1,6 @@
 """What each GPU of a pipeline takes, as a fact."""
 
-from brimful.cost.stage_memory import device_peaks
+from brimful.cost.stage_peaks import device_peaks
 from brimful.hardware.cluster import Cluster
 from brimful.show.summary import Fact
 from brimful.units import format_bytes

@@ -1,12 +1,13 @@
 """Whether a recording fits a card: its replay through the caching allocator, at capacity."""
 
 from brimful.allocator.config import parse_settings
-from brimful.allocator.replay import OutOfMemory, Replay, replay
+from brimful.allocator.replay import OutOfMemory, replay
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, room_of
 from brimful.hardware.cluster import Cluster
 from brimful.pretend.recording import Recording
-from brimful.values.results import Outcome, Reserved
+from brimful.pretend.report import outcome_of
+from brimful.values.results import Reserved
 
 
 def reserve_for(
@@ -64,7 +65,7 @@ def reserve(
         allocator=allocator,
         capacity_bytes=capacity,
         firm_bytes=room.firm_bytes,
-        outcome="over the limit" if over and not failed else _outcome(done),
+        outcome="over the limit" if over and not failed else outcome_of(done),
         simulated_peak_reserved_bytes=done.peak_reserved_bytes,
         simulated_unhindered_bytes=free.peak_reserved_bytes,
         simulated_peak_block_bytes=done.peak_allocated_bytes,
@@ -73,12 +74,6 @@ def reserve(
         where=_where(recording, failed) if failed else "",
         limit_bytes=limit_bytes,
     )
-
-
-def _outcome(done: Replay) -> Outcome:
-    if done.out_of_memory:
-        return "out of memory"
-    return "fits with retries" if done.num_retries else "fits"
 
 
 def _where(recording: Recording, failed: OutOfMemory) -> str:

@@ -11,12 +11,13 @@ import msgspec
 from brimful.cost.outside import num_groups, room_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
+from brimful.search.larger_clusters import cards_for, with_gpu
 from brimful.search.space import cuts_loss
-from brimful.search.ways_out import cards_for, with_gpu
 from brimful.simulate.run import simulate
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.results import Reserved
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 CHUNKS = 16
 

@@ -6,13 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brimful.pretend.reading import (
-    items_at,
-    owners_at,
-    peak_event_of,
-    phase_peaks,
-    timeline_of,
-)
+from brimful.pretend.reading import items_at, owners_at, peak_event_of, phase_peaks, timeline_of
 from brimful.pretend.recording import KEPT_ON_HOST, Recording
 from brimful.process.versions import versions
 from brimful.values.plan import MemoryItem

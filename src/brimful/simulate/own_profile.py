@@ -15,15 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cost.own_programs import traced_adapters, traced_task
-from brimful.cost.profiles import (
-    OF_ONE,
-    PROFILE_SCHEMA,
-    Body,
-    Profile,
-    Term,
-    Variant,
-    variant_key,
-)
+from brimful.cost.profiles import OF_ONE, PROFILE_SCHEMA, Body, Profile, Term, Variant, variant_key
 from brimful.cost.programs import HALF, Adapted, Program, capability_of
 from brimful.cost.sending import shown_sending
 from brimful.errors import BrimfulError, UnsupportedError
@@ -87,7 +79,7 @@ def with_variants(
     for body, chunks in wanted.items():
         missing = [n for n in sorted(chunks) if variant_key(body, num_chunks=n) not in variants]
         if missing:
-            before = None if not variants else not _differs_for_one(variants)
+            before = None if not variants else not any(name.startswith(OF_ONE) for name in variants)
             try:
                 traced = _Traced(own, body, tables, formulas)
                 variants.update(_unrolled_or_whole(traced, missing, fits_one=before))
@@ -163,10 +155,6 @@ def _stack(own: OwnProgram, body: Body) -> _Stack:
         return _Stack(tuple(each.place for each in shown), *sums)
     places = shown_by(kinds) if len(set(kinds)) > 1 else (0, min(1, last), last)
     return _Stack(places * (1 + (body == "mixed")), len(places) * (body != "plain"))
-
-
-def _differs_for_one(variants: Mapping[str, Variant]) -> bool:
-    return any(name.startswith(OF_ONE) for name in variants)
 
 
 class _Traced(NamedTuple):

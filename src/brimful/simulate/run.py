@@ -60,15 +60,17 @@ from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.techniques.kernel_support import Place, check_attention, check_fused, check_precision
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.routing import BALANCED, Replay, Routing
+from brimful.techniques.runnable import check_simulated
 from brimful.values.job import Job, Precision
-from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, REFERENCE, Simulation
-from brimful.values.strategy import (
-    Strategy,
-    check_simulated,
-    gathers_alone,
-    num_micro_batches,
-    world_size,
+from brimful.values.results import (
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    REFERENCE,
+    Reserved,
+    Simulation,
 )
+from brimful.values.strategy import Strategy, gathers_alone, num_micro_batches, world_size
 
 NUM_STEPS = 2
 """In the first step kernels and buckets are made ready; every later one is like the second."""
@@ -149,18 +151,8 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     """
     if rank is None and strategy.pp > 1:
         ranks = fullest_ranks(job, strategy)
-        each = (
-            simulate_recorded(
-                job,
-                cluster,
-                strategy,
-                rank=r,
-                routing=routing,
-                count_costs=count_costs,
-                on_op=on_op,
-            )
-            for r in ranks
-        )
+        how: dict[str, Any] = {"routing": routing, "count_costs": count_costs, "on_op": on_op}
+        each = (simulate_recorded(job, cluster, strategy, rank=r, **how) for r in ranks)
         return max(each, key=fullness)
     device, start = cluster.device, time.perf_counter()
     traces: list[Traced] = []
@@ -180,30 +172,36 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         traces.append(traced)
         return traced.recording
 
-    is_alike = not routing.received  # else every block is of its own
-    recording = (
-        record_whole(job, strategy, record, counts_costs=count_costs)
-        if is_alike
-        else record(job, strategy)
-    )
+    if routing.received:  # every block is of its own
+        recording = record(job, strategy)
+    else:
+        recording = record_whole(job, strategy, record, counts_costs=count_costs)
+    host = traces[-1].host  # where something is kept there the whole was traced, once
     simulation = read_simulation(
         recording,
         kernels=device.kernels,
-        reserved=reserve_for(
-            recording,
-            cluster,
-            allocator=strategy.allocator,
-            num_groups=num_groups(strategy),
-            beside_bytes=most_beside(_bounded(traces).values()),
-        ),
+        reserved=_reserved(recording, cluster, strategy, traces),
         simulate_s=time.perf_counter() - start,
         collectives=collectives_of_step(
             recording, step=NUM_STEPS, num_micro_batches=num_micro_batches(job, strategy)
         ),
-        host=traces[-1].host,  # where something is kept there the whole was traced, once
+        host=host,
         unknown_ops={op for traced in traces for op in traced.unknown_ops},
     )
-    return Simulated(simulation, recording, traces[-1].host)
+    return Simulated(simulation, recording, host)
+
+
+def _reserved(
+    recording: Recording, cluster: Cluster, strategy: Strategy, traces: Iterable[Traced]
+) -> Reserved | None:
+    """Return what the caching allocator makes of a recording, with what may be beside it."""
+    return reserve_for(
+        recording,
+        cluster,
+        allocator=strategy.allocator,
+        num_groups=num_groups(strategy),
+        beside_bytes=most_beside(_bounded(traces).values()),
+    )
 
 
 def _bounded(traces: Iterable[Traced]) -> dict[str, int]:
@@ -271,10 +269,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         UnlikeBlocksError: Blocks that should be alike are not; trace without stand-ins.
     """
     place = Place(imitate, capability)
-    check_precision(job, place)
-    check_attention(job, strategy.attention, place)
-    check_fused(strategy, place)
-    check_simulated(strategy)
+    _check(job, strategy, place)
     device.register()
     start = time.perf_counter()
     skeleton = build_skeleton(job, strategy)
@@ -298,26 +293,37 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         if OPTIMIZERS[job.optimizer].compiled:
             program.optimizer.imitate(imitate)
         _name(tape, program)
-        if repeats:
-            repeat_blocks(tape, blocks_of(program))
-        if stands_in and may_stand_in(job, strategy):
-            stand_in(tape, series_of(program))
+        _abbreviate(tape, program, repeats=repeats, stands_in=stands_in)
         skipper = _skipper(tape, program, chosen)
         with guard.errors_come_through(), offload_host.listening(_keeping(tape)):
-            blank = _without_values(sample)
-            _take_steps(tape, program, blank, num_steps, skipper)
+            _take_steps(tape, program, blank := _without_values(sample), num_steps, skipper)
             for continuation in then:
                 continuation(tape, program, blank)
     recording = tape.finish()
     recording = recording if skipper is None else fill(recording, skipper.calls)
-    seconds = time.perf_counter() - start
     return Traced(
         recording=recording,
         host=tape.finish("cpu"),
-        simulate_s=seconds,
+        simulate_s=time.perf_counter() - start,
         unknown_ops=frozenset(tape.unknown_ops),
         bounded=tape.bounded,
     )
+
+
+def _check(job: Job, strategy: Strategy, place: Place) -> None:
+    """Refuse what the kernels that are imitated cannot run."""
+    check_precision(job, place)
+    check_attention(job, strategy.attention, place)
+    check_fused(strategy, place)
+    check_simulated(strategy)
+
+
+def _abbreviate(tape: Tape, program: Program, *, repeats: bool, stands_in: bool) -> None:
+    """Run blocks once that do the same again, and few in the place of many, where they may."""
+    if repeats:
+        repeat_blocks(tape, blocks_of(program))
+    if stands_in and may_stand_in(program.job, program.strategy):
+        stand_in(tape, series_of(program))
 
 
 @contextmanager

@@ -22,20 +22,17 @@ from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.budget import Budget
 from brimful.search.explain import record
+from brimful.search.pins import Pins, fused_of
 from brimful.search.record import INTERRUPTED, Untried
 from brimful.search.solve import Solution
-from brimful.search.space import Pins, cuts_loss, fused_of, plainest_strategy
+from brimful.search.space import chunks_of, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.plan import PLAN_SCHEMA, Plan
-from brimful.values.strategy import (
-    Attention,
-    Strategy,
-    check_strategy,
-    spell_checkpointing,
-)
+from brimful.values.strategy import Attention, Strategy, spell_checkpointing
 
 MAX_SIMULATIONS = 24
 """Half a minute on two free cores. What was not simulated by then is left out, and the output says
@@ -213,7 +210,7 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
     """
     plainest, sizes = plainest_strategy(job, pins, attention, cluster.num_devices)
     is_smallest = objective == "memory"
-    space = _Space(_chunks(job, pins), _kinds(job, pins), sizes[:1] if is_smallest else sizes)
+    space = _Space(chunks_of(job, pins), _kinds(job, pins), sizes[:1] if is_smallest else sizes)
     attempts = _Attempts(job, cluster, budget, objective=objective, watch=watch)
     if is_smallest or len(space.kinds) == 1:  # else counts of blocks are looked at too
         attempts.num_most = min(MAX_SIMULATIONS, space.size)
@@ -296,12 +293,6 @@ def _leanest(space: _Space, plainest: Strategy) -> list[Strategy]:
     lean = _with(plainest, activation_checkpointing=space.kinds[-1])
     ends = sorted({space.chunks[0], space.chunks[-1]}, reverse=True)
     return [_with(lean, loss_chunks=chunks) for chunks in ends]
-
-
-def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:
-    if pins.loss_chunks is not None:
-        return (pins.loss_chunks,)
-    return CHUNKS if cuts_loss(job, fused_of(pins)) else CHUNKS[:1]
 
 
 def _kinds(job: Job, pins: Pins) -> tuple[str, ...]:

@@ -13,13 +13,7 @@ from brimful.pretend.kernel_memory import BLAS, BLAS_LT
 from brimful.pretend.recording import Recording
 from brimful.simulate.phases import Continuation
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
-from brimful.simulate.small_models import (
-    SHAPES,
-    degree,
-    parting,
-    share_received,
-    small_model,
-)
+from brimful.simulate.small_models import SHAPES, degree, parting, share_received, small_model
 from brimful.techniques.parallel.routing import Routing
 from brimful.values.job import QUANTIZED, Adapter, Base, Job, Method, Precision, plain_job
 from brimful.values.results import WORKSPACES

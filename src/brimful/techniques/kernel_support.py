@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple, TypeVar
 
 from brimful.errors import UnsupportedError
 from brimful.techniques.fused_kernels import INTERPRETER
+from brimful.techniques.runnable import check_simulated
 from brimful.values.job import FP8, Job, Precision
-from brimful.values.strategy import Attention, Strategy, check_simulated
+from brimful.values.strategy import Attention, Strategy
 
 Choice = TypeVar("Choice")
 

@@ -1,11 +1,12 @@
 """How weights are rounded to whole numbers for use: by ``qat`` while it trains, by a conversion."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from brimful.errors import InputError
 from brimful.models.spec import ModelSpec
+from brimful.values.flag import Flag
 
 Scheme = Literal["int8", "int4"]
 WORDS: dict[Scheme, str] = {
@@ -33,8 +34,11 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         group_size: Neighbours in a row that share a scale; ``ROW``: the whole row.
     """
 
-    scheme: Scheme
-    group_size: int
+    scheme: Annotated[Scheme, Flag("{either}; {default}", name="qat-scheme")]
+    group_size: Annotated[
+        int,
+        Flag("weights of a row that share a scale, of int4; {default}", name="qat-group-size"),
+    ]
 
 
 def default_group(scheme: Scheme) -> int:

@@ -22,6 +22,7 @@ from brimful.files.writing import write_text
 from brimful.models.config import default_task, load_model
 from brimful.models.kernels import attentions_of
 from brimful.techniques.quantization import LONGEST_ROW, Quantization, Scheme, default_group
+from brimful.techniques.runnable import check_strategy
 from brimful.text.escaping import json_text
 from brimful.train.data.prepare import prepare
 from brimful.train.data.source import DataSource
@@ -32,7 +33,7 @@ from brimful.train.settings import NUM_EVAL_TOKENS
 from brimful.values.job import FP8, QAT, Job, check_job, plain_job
 from brimful.values.plan import read_plan
 from brimful.values.run_files import MODEL, PLAN_FILE, SOURCE_FILE
-from brimful.values.strategy import Attention, Strategy, check_strategy
+from brimful.values.strategy import Attention, Strategy
 
 SCHEMA = "brimful.conversion/1"
 RESULT_FILE = "conversion.json"

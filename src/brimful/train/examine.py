@@ -13,17 +13,13 @@ from brimful.build.step import StepResult, train_step
 from brimful.doctor.advice import advise
 from brimful.doctor.examination import PRECISION_SCHEMA, Examination, ExamineSettings
 from brimful.doctor.findings import find_faults
-from brimful.doctor.program import (
-    PlainStep,
-    compare,
-    find_first_bad,
-    watcher_of,
-)
+from brimful.doctor.program import PlainStep, compare, find_first_bad, watcher_of
 from brimful.doctor.records import FirstBad, earliest
 from brimful.doctor.scale_search import search_scale
 from brimful.doctor.seen import Seen, Trial
 from brimful.doctor.watcher import Watcher
 from brimful.errors import RunError, UnsupportedError
+from brimful.techniques.runnable import check_examined
 from brimful.train.data.batches import START
 from brimful.train.data.prepare import prepare
 from brimful.train.guard import keeping_weights
@@ -31,7 +27,7 @@ from brimful.train.run_folder import require_device
 from brimful.train.schedule import learning_rate_at
 from brimful.train.world import first_alone, of_all, own_device, own_rank
 from brimful.values.plan import Plan
-from brimful.values.strategy import Strategy, check_examined
+from brimful.values.strategy import Strategy
 
 if TYPE_CHECKING:
     from brimful.train.data.source import DataSource

@@ -16,17 +16,18 @@ from torch import nn
 from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.experts import expert_modules
 from brimful.build.parallel.experts import RECEIVED
-from brimful.build.parallel.routing import is_recomputed
+from brimful.build.phases import in_backward
 from brimful.build.program import Program
 from brimful.build.switch import HEARD, FixedCapacityMLP
 from brimful.errors import BrimfulError
 from brimful.models.architectures import MIXTURES
 from brimful.models.config import experts_of
+from brimful.techniques.runnable import check_strategy
 from brimful.train.expert_load import Trouble, alarm_of, loads_of
 from brimful.train.world import is_spread, of_all
 from brimful.values.job import Job, check_job
 from brimful.values.run_files import ExpertRow
-from brimful.values.strategy import Strategy, check_strategy
+from brimful.values.strategy import Strategy
 
 WINDOW = 10
 """Steps that are counted together; ten times as many after the first ``MANY`` steps: the rows of a
@@ -136,7 +137,7 @@ class ExpertWatch:
 
     def _chosen(self, place: int, experts: torch.Tensor, is_token: torch.Tensor | None) -> None:
         """Count choices [..., k] of every token, those of padding as nothing."""
-        if not torch.is_grad_enabled() or is_recomputed():
+        if not torch.is_grad_enabled() or in_backward():
             return
         flat = experts.flatten()
         if is_token is None:
@@ -153,7 +154,7 @@ class ExpertWatch:
         is_token: torch.Tensor | None,
     ) -> None:
         self._chosen(place, experts, is_token)
-        if torch.is_grad_enabled() and not is_recomputed():
+        if torch.is_grad_enabled() and not in_backward():
             lost = (~fits).flatten()
             self._dropped[place] += (lost if is_token is None else lost * is_token).sum()
 

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,12 +35,7 @@ from brimful.train.judging import judge_heldout
 from brimful.train.loggers import check_loggers, open_loggers
 from brimful.train.loggers.base import LoggedRun
 from brimful.train.memory import peak_bytes, reset_peak, used_bytes
-from brimful.train.metering import (
-    NUM_METERED_STEPS,
-    Meter,
-    measured_before,
-    measured_peak,
-)
+from brimful.train.metering import NUM_METERED_STEPS, Meter, measured_before, measured_peak
 from brimful.train.metrics import (
     append_row,
     open_metrics,
@@ -51,14 +45,13 @@ from brimful.train.metrics import (
     write_data_summary,
 )
 from brimful.train.observers import Observer, Observers, describe_stop
-from brimful.train.opening import describe_compiled, describe_data, describe_trained
+from brimful.train.opening import describe_compiled, describe_trained
 from brimful.train.precomputed import check_askable
 from brimful.train.result import TrainResult, describe_result
 from brimful.train.rotation import Kept
-from brimful.train.run_data import RunData, asked, prepare_data
+from brimful.train.run_data import RunData, asked, prepare_data, read_data
 from brimful.train.run_folder import (
     Resumed,
-    check_same_data,
     open_run_folder,
     require_device,
     write_settings,
@@ -78,7 +71,6 @@ from brimful.train.takeover import (
     may_stay,
     ran_out,
     release,
-    rows_of,
     shortage_of,
     strategies_of,
     taken_over,
@@ -88,7 +80,6 @@ from brimful.train.utilization import utilization_of
 from brimful.train.whereabouts import Whereabouts
 from brimful.train.world import (
     any_says,
-    first_alone,
     is_first,
     note_step,
     own_device,
@@ -181,13 +172,7 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
     for row in () if resumed is None else resumed.damaged:
         observer.on_message(describe_event(row))
     device = own_device(plan.cluster.device.kernels)
-    observer.on_stage("reading the data")
-    before = told_by_first(strategies_of(rows_of(settings.out)) if is_first() else ())
-    data = first_alone(partial(prepare_data, plan, settings, before=before))
-    observer.on_message(describe_data(data.summary, plan.job))
-    with together():
-        if resumed is not None:
-            check_same_data(resumed, data.data_hash)
+    data = read_data(plan, settings, resumed, observer)
     reset_peak(device)
     known_peak = told_by_first(measured_before(settings.out / MEASUREMENT_FILE))
     is_metered = resumed is None or known_peak is None

@@ -100,15 +100,6 @@ def capture(program: Program, *, base_crc32: int | None) -> ProgramState:
     return ProgramState(tensors, random_states(program.device), plain)
 
 
-def program_tensors(program: Program) -> dict[str, torch.Tensor]:
-    """Name the tensors of model and optimizer that are saved, each memory once.
-
-    Raises:
-        UnsupportedError: The optimizer keeps something that is neither a tensor nor a number.
-    """
-    return _saved_once(program)[0]
-
-
 def room_for(
     program: Program, saved: Mapping[str, TensorShape], plain: PlainState
 ) -> dict[str, torch.Tensor]:

@@ -9,10 +9,11 @@ import msgspec
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
+from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.search.space import Pins
+from brimful.techniques.runnable import check_strategy
 from brimful.values.plan import Plan
-from brimful.values.strategy import Strategy, check_strategy, world_size
+from brimful.values.strategy import Strategy, world_size
 
 
 def refitted(plan: Plan, num_devices: int) -> Plan:

@@ -75,16 +75,12 @@ def describe_result(result: TrainResult, job: Job) -> str:
         f"{result.num_steps} steps",
         f"{format_count(result.num_targets)} {noun(job.task)} learnt from",
         *([f"{result.num_skipped} steps skipped"] if result.num_skipped else []),
-        *([_taken_over(result.num_takeovers)] if result.num_takeovers else []),
+        *([f"out of memory {_times(result.num_takeovers)}"] if result.num_takeovers else []),
         *([f"started again {_times(result.num_restarts)}"] if result.num_restarts else []),
         *_speed(result, job),
         *_memory(result),
     ]
     return "\n".join([", ".join(parts), *_quality(result, job)])
-
-
-def _taken_over(times: int) -> str:
-    return f"out of memory {_times(times)}"
 
 
 def _times(number: int) -> str:

@@ -1,6 +1,7 @@
 """What a run is trained on and judged by, in the micro-batches of its strategy."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -9,9 +10,13 @@ from brimful.build.batch import Batch
 from brimful.build.program import Program
 from brimful.train.data.prepare import Batches, Summary, prepare
 from brimful.train.data.source import as_source
-from brimful.train.observers import Observers
+from brimful.train.observers import Observer, Observers
+from brimful.train.opening import describe_data
 from brimful.train.precomputed import with_reference
+from brimful.train.run_folder import Resumed, check_same_data
 from brimful.train.settings import RunSettings
+from brimful.train.takeover import rows_of, strategies_of
+from brimful.train.world import first_alone, is_first, together, told_by_first
 from brimful.values.plan import Plan
 from brimful.values.strategy import Strategy
 
@@ -64,3 +69,17 @@ def asked(program: Program, data: RunData, settings: RunSettings, observer: Obse
         program, data.batches, data.heldout, data_hash=data.data_hash, folder=settings.out
     )
     return msgspec.structs.replace(data, batches=batches, heldout=heldout)
+
+
+def read_data(
+    plan: Plan, settings: RunSettings, resumed: Resumed | None, observer: Observer
+) -> RunData:
+    """Read what is trained on, in the first process; a run that goes on has what it began with."""
+    observer.on_stage("reading the data")
+    before = told_by_first(strategies_of(rows_of(settings.out)) if is_first() else ())
+    data = first_alone(partial(prepare_data, plan, settings, before=before))
+    observer.on_message(describe_data(data.summary, plan.job))
+    with together():
+        if resumed is not None:
+            check_same_data(resumed, data.data_hash)
+    return data

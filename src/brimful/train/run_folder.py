@@ -17,13 +17,7 @@ from brimful.train.settings import RunSettings, StoredSettings, stored
 from brimful.train.takeover import forget_measured, rows_of, strategies_of
 from brimful.values.job import Job
 from brimful.values.plan import Plan, write_yaml
-from brimful.values.run_files import (
-    CHECKPOINTS,
-    METRICS_FILE,
-    MODEL,
-    PLAN_FILE,
-    DamagedRow,
-)
+from brimful.values.run_files import CHECKPOINTS, METRICS_FILE, MODEL, PLAN_FILE, DamagedRow
 from brimful.values.strategy import Strategy, world_size
 
 

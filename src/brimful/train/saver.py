@@ -20,7 +20,7 @@ from brimful.build.own import own_memory, sharded_as
 from brimful.build.program import Program
 from brimful.errors import BrimfulError
 from brimful.train.checkpoint import Progress, write_checkpoint
-from brimful.train.program_state import ProgramState, base_checksum, capture, program_tensors
+from brimful.train.program_state import ProgramState, base_checksum, capture
 from brimful.train.rotation import Kept, remove_old
 from brimful.train.settings import SaveMode
 from brimful.train.world import host_group, is_first
@@ -85,15 +85,6 @@ def open_saver(root: Path, *, mode: SaveMode, kept: Kept) -> Iterator[Saver]:
             _add_failure(error, saver)
             raise
         saver.wait()
-
-
-def planned_host_bytes(program: Program) -> int:
-    """Return the host memory that saving in the background takes: one copy of what is saved.
-
-    Args:
-        program: After its first step, or the optimizer has no state yet; may be a pretend one.
-    """
-    return sum(tensor.nbytes for tensor in program_tensors(program).values())
 
 
 class _SyncSaver(Saver):

@@ -1,6 +1,6 @@
 """What the user wants to train. Changing a Job changes the mathematics; nothing else may."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -11,6 +11,7 @@ from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
 from brimful.techniques.quantization import Quantization, check_quantization
 from brimful.text.escaping import Line
+from brimful.values.flag import Flag
 
 Task = Literal["causal-lm", "chat", "dpo", "sequence-classification", "seq2seq", "module"]
 Method = Literal["full", "lora", "dora", "qlora", "qat"]
@@ -52,10 +53,10 @@ class LossScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         growth_interval: Steps without Inf or NaN before it grows.
     """
 
-    initial_scale: float
-    growth_factor: float
-    backoff_factor: float
-    growth_interval: int
+    initial_scale: Annotated[float, Flag("{default}")]
+    growth_factor: Annotated[float, Flag("{default}")]
+    backoff_factor: Annotated[float, Flag("{default}")]
+    growth_interval: Annotated[int, Flag("steps; {default}")]
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,14 +78,18 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             reentrant checkpointing of a frozen base needs; costs the first block's input gradients.
     """
 
-    rank: int
-    alpha: float
-    targets: tuple[Line, ...]
-    trained_modules: tuple[Line, ...]
-    dtype: Literal["same", "fp32"]
-    base: Base
-    upcast: Upcast
-    input_requires_grad: bool
+    rank: Annotated[int, Flag("{default}", name="lora-rank")]
+    alpha: Annotated[float, Flag("{default}", name="lora-alpha")]
+    targets: Annotated[
+        tuple[Line, ...], Flag("linear layers, by comma; {default}", name="lora-targets")
+    ]
+    trained_modules: Annotated[
+        tuple[Line, ...], Flag("modules that train in full beside the adapters")
+    ]
+    dtype: Annotated[Literal["same", "fp32"], Flag("{either}; {default}", name="adapter-dtype")]
+    base: Annotated[Base, Flag("how frozen weights are held: {each}; {default}")]
+    upcast: Annotated[Upcast, Flag("{either}; {default}")]
+    input_requires_grad: Annotated[bool, Flag("as PEFT's switch")]
 
 
 class Preference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,8 +102,10 @@ class Preference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             2023, "conservative DPO").
     """
 
-    beta: float
-    label_smoothing: float
+    beta: Annotated[
+        float, Flag("how dear it is to leave the reference; {default}", name="dpo-beta")
+    ]
+    label_smoothing: Annotated[float, Flag("share of wrong labels; {default}")]
 
 
 Allowed = Literal["batch-statistics"]
@@ -147,31 +154,42 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     model: ModelSpec
-    weights: Line | None
-    task: Task
-    method: Method
+    weights: Annotated[
+        Line | None, Flag("folder or hub id to start from; {default}", metavar="MODEL")
+    ]
+    task: Annotated[Task, Flag("{either}; {default}")]
+    method: Annotated[Method, Flag("{either}; {default}")]
     adapter: Adapter | None
-    precision: Precision
+    precision: Annotated[Precision, Flag("{either}; {default}")]
     loss_scale: LossScale | None
-    optimizer: Optimizer
-    beta1: float
-    beta2: float
-    epsilon: float
-    seq_len: int
-    packing: Packing
-    global_batch: int
-    num_steps: int
-    learning_rate: float
-    schedule: Schedule
-    warmup_steps: int
-    weight_decay: float
-    clip: float
-    seed: int
+    optimizer: Annotated[Optimizer, Flag("{either}; {default}")]
+    beta1: Annotated[float, Flag("{moments}, or {momentum} momentum; {default}")]
+    beta2: Annotated[float, Flag("{moments}; {default}")]
+    epsilon: Annotated[float, Flag("{moments}; {default}")]
+    seq_len: Annotated[int, Flag("tokens per sequence, 4k is 4,096; {default}", is_length=True)]
+    packing: Annotated[Packing, Flag("{either}; {default}")]
+    global_batch: Annotated[int, Flag("sequences per optimizer step; {default}")]
+    num_steps: Annotated[int, Flag("optimizer steps; {default}", name="steps")]
+    learning_rate: Annotated[float, Flag("at its peak; {default}")]
+    schedule: Annotated[Schedule, Flag("{either}; {default}")]
+    warmup_steps: Annotated[int, Flag("to the learning rate's peak; {default}", least=0)]
+    weight_decay: Annotated[float, Flag("{default}")]
+    clip: Annotated[float, Flag("largest gradient norm, 0 is off; {default}")]
+    seed: Annotated[int, Flag("of weights and data order; {default}", least=0)]
     preference: Preference | None = None
-    keep_fp32: tuple[Line, ...] = ()
-    router_aux_loss: float = 0.0
-    router_z_loss: float = 0.0
-    allow: tuple[Allowed, ...] = ()
+    keep_fp32: Annotated[
+        tuple[Line, ...], Flag("modules in fp32 though the recipe has 16 bits")
+    ] = ()
+    router_aux_loss: Annotated[float, Flag("coefficient of the load-balancing loss; {default}")] = (
+        0.0
+    )
+    router_z_loss: Annotated[float, Flag("coefficient of the loss on router logits; {default}")] = (
+        0.0
+    )
+    allow: Annotated[
+        tuple[Allowed, ...],
+        Flag("what may change what is learnt: {each} (of micro-batches, by --router-aux-loss)"),
+    ] = ()
     quantization: Quantization | None = None
 
     @property

@@ -13,10 +13,11 @@ from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.files.writing import read_whole
 from brimful.hardware.cluster import Cluster, check_cluster
 from brimful.models.config import check_model
+from brimful.techniques.runnable import check_strategy, placed
 from brimful.text.escaping import Line, yaml_text
 from brimful.text.mismatch import explain_mismatch
 from brimful.values.job import Job, check_job
-from brimful.values.strategy import Strategy, check_strategy, placed
+from brimful.values.strategy import Strategy
 
 PLAN_SCHEMA = "brimful.plan/2"
 MOST_YAML_BYTES = 2**20

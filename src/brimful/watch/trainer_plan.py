@@ -15,9 +15,10 @@ from brimful.hardware.cluster import Cluster
 from brimful.models.config import read_config
 from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job, LossScale, Precision
 from brimful.values.plan import Estimate
-from brimful.values.strategy import Attention, Strategy, check_strategy
+from brimful.values.strategy import Attention, Strategy
 
 _OPTIMIZERS = {
     rule.transformers.name: name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from brimful.cli import flags, inference, nearest
+from brimful.cli import inference, nearest, resolved
 from brimful.cli.assumed import assumed_facts, prices_from, run_of
 from brimful.cli.main import parse
 from brimful.cli.output import estimate_json
@@ -114,7 +114,7 @@ def answered(args: argparse.Namespace, typed: str, stage: Stage, words: Words) -
     """
     if inference.is_asked(args):
         return _inference(args, typed, words)
-    asked = flags.asked(args)
+    asked = resolved.asked(args)
     from brimful.cost.formula import missing_formula, told_short
 
     untold = missing_formula(asked.job, asked.strategy, asked.cluster.device)
@@ -151,7 +151,7 @@ def _notes() -> list[str]:
 
 
 def _around(
-    args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", stage: Stage
+    args: argparse.Namespace, asked: resolved.Asked, predicted: "Estimate", stage: Stage
 ) -> "tuple[Around, dict[str, str] | None]":
     """Find what is said beside a prediction, what takes long only in the last stage.
 
@@ -175,7 +175,7 @@ def _around(
 
 
 def _drawn(
-    args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", words: Words
+    args: argparse.Namespace, asked: resolved.Asked, predicted: "Estimate", words: Words
 ) -> Iterator[Html]:
     """Yield what is drawn below: large figures, how far such are off, memory by item."""
     yield figure_list(_figures(args, asked, predicted, words))
@@ -203,7 +203,7 @@ def _memory(summary: Summary) -> str:
 
 
 def _figures(
-    args: argparse.Namespace, asked: flags.Asked, predicted: "Estimate", words: Words
+    args: argparse.Namespace, asked: resolved.Asked, predicted: "Estimate", words: Words
 ) -> list[tuple[str, str, str]]:
     """List what is asked first: memory, speed, time and money, each with its kind."""
     from brimful.cost.money import cost_of
@@ -236,7 +236,7 @@ def off_by(words: Words, *kinds: str) -> Html:
     return Html(f'<p class="note off-by">{markup.text(said)} <a href="{href}">{more}</a></p>')
 
 
-def settings_of(asked: flags.Asked) -> dict[str, str]:
+def settings_of(asked: resolved.Asked) -> dict[str, str]:
     """Return what every field of the form stands at, where nothing is typed in it."""
     job, strategy = asked.job, asked.strategy
     named = {

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from brimful.cli import flags
+from brimful.cli import resolved
 from brimful.cli.assumed import prices_from
 from brimful.cli.main import parse
 from brimful.cost.estimate import estimate
@@ -80,7 +80,7 @@ def _side(state: State) -> Side:
 
 
 def _of_training(args: argparse.Namespace) -> Side:
-    asked = flags.asked(args)
+    asked = resolved.asked(args)
     made = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     cost = cost_of(asked.job, asked.cluster, made.predicted_step_s, prices_from(args))
     return Side(

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brimful.cli import flags, inference
+from brimful.cli import inference, resolved
 from brimful.cli.assumed import prices_from
 from brimful.cli.main import parse
 from brimful.cli.searching import asked, why_untold
@@ -183,7 +183,7 @@ def _filled(offer: Offer, args: argparse.Namespace, found: Solution) -> Offer:
     made = plan.estimate
     cost = cost_of(plan.job, plan.cluster, best.step_s, prices_from(args))
     usd = cost.usd * _BILLION / cost.num_tokens if cost.usd and cost.num_tokens else None
-    now = flags.Asked(plan.job, plan.cluster, plan.strategy)
+    now = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     named = offer.state.changed(**{GPUS: spelled(plan.cluster)})
     return offer._replace(
         verdict="FITS" if best.fits else "NO",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from brimful import __version__
-from brimful.cli import flags
+from brimful.cli import resolved
 from brimful.cli.assumed import prices_from
 from brimful.cli.main import parse
 from brimful.cost.estimate import estimate
@@ -91,7 +91,7 @@ def cell_of(state: State) -> Cell | str:
     forget_notes()
     try:
         args = parse("estimate", arguments(state, find_model(state).argument))
-        asked = flags.asked(args)
+        asked = resolved.asked(args)
         made = estimate(*asked)
         made = msgspec.structs.replace(made, predicted_reserved=predicted_reserved(*asked))
     except BrimfulError as error:

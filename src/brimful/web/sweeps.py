@@ -6,7 +6,7 @@ of its own, so that taking it is following its link.
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from brimful.cli import flags, inference
+from brimful.cli import inference, resolved
 from brimful.cli.main import parse
 from brimful.errors import BrimfulError, InputError, UnsupportedError, unknown_name
 from brimful.hardware.cluster import Cluster
@@ -131,8 +131,8 @@ def _values(state: State, axis: Axis, model: str) -> tuple[int | None, list[int]
     return _counts(asked.cluster) if axis == "gpus" else _depths(asked)
 
 
-def _asked(state: State, model: str) -> flags.Asked:
-    return flags.asked(parse("estimate", arguments(state, model)))
+def _asked(state: State, model: str) -> resolved.Asked:
+    return resolved.asked(parse("estimate", arguments(state, model)))
 
 
 def _of_inference(state: State, model: str) -> "tuple[InferenceJob, Cluster]":
@@ -198,7 +198,7 @@ def _counts(cluster: Cluster) -> tuple[int, list[int]]:
     return cluster.num_devices, list(_GPU_COUNTS)
 
 
-def _depths(asked: flags.Asked) -> tuple[int | None, list[int]]:
+def _depths(asked: resolved.Asked) -> tuple[int | None, list[int]]:
     """Return depths of full checkpointing; none of them is what was asked where that is another."""
     num = asked.job.model.num_layers
     steps = min(num, MOST_POINTS - 1)

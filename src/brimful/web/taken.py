@@ -7,7 +7,7 @@ from brimful.values.strategy import Strategy, default_accumulate, default_refere
 from brimful.web.state import STRATEGY
 
 if TYPE_CHECKING:
-    from brimful.cli import flags
+    from brimful.cli import resolved
 
 _OF_SEVERAL = frozenset({"zero", "dp_replicate", "dp_shard", "tp", "ep", "pp"})
 _OF_A_PIPELINE = frozenset({"pp_schedule", "stages_per_device", "stage_blocks"})
@@ -24,7 +24,7 @@ def _spelled(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def taken(asked: "flags.Asked") -> dict[str, str]:
+def taken(asked: "resolved.Asked") -> dict[str, str]:
     """Return the fields that say a strategy, so that the page asks about it.
 
     Each field of a strategy is among them, empty where leaving it out says the same: what stood in

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brimful.cli import flags
+from brimful.cli import resolved
 from brimful.cli.main import parse
 from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.export import TARGETS
@@ -42,7 +42,7 @@ def plan_of(state: State) -> Plan:
     model = find_model(state)
     if model.unread:
         raise UnsupportedError(f"{model.unread}; trace it first")
-    job, cluster, strategy = asked = flags.asked(
+    job, cluster, strategy = asked = resolved.asked(
         parse("estimate", arguments(state, model.argument))
     )
     return Plan(

@@ -233,7 +233,7 @@ def _made(verb: str, state: State) -> Iterator[Event]:
     """Yield what a verb has written: the settings of a plan, the sections of a simulation."""
     path = Path(_FILES.get(verb, ""))
     if verb == "plan" and path.is_file():
-        from brimful.cli.flags import Asked
+        from brimful.cli.resolved import Asked
         from brimful.values.plan import read_plan
         from brimful.web.taken import taken
 

@@ -11,6 +11,7 @@ from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.grid import Search, seconds_of
 from brimful.search.holding import hold
+from brimful.search.pins import Pins
 from brimful.search.shop import shelf
 from brimful.search.shop.bound import least_of_grid, least_seconds, least_work
 from brimful.search.shop.cell import Found
@@ -19,7 +20,7 @@ from brimful.search.shop.market import counts, counts_of, frontier, market, opti
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import DAY_S, Limits, Request
 from brimful.search.solve import solve
-from brimful.search.space import Pins, grids
+from brimful.search.space import grids
 from brimful.values.job import plain_job
 
 KINDS = ("rtx-3060", "rtx-4090", "h100-80gb")

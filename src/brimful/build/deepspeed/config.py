@@ -40,7 +40,7 @@ def deepspeed_config(job: Job, strategy: Strategy) -> Section:
     """Write the configuration that ``deepspeed.initialize`` is given.
 
     Args:
-        job: What is trained; ``strategy.check_strategy`` has allowed it.
+        job: What is trained; ``runnable.check_strategy`` has allowed it.
         strategy: How, with ``engine=deepspeed``.
 
     Returns:

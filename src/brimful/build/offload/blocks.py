@@ -10,14 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from brimful.build.blocks import decoder_blocks
-from brimful.build.offload.activations import (
-    AwayActivations,
-    Flight,
-    Ref,
-    View,
-    memory_of,
-    stays,
-)
+from brimful.build.offload.activations import AwayActivations, Flight, Ref, View, memory_of, stays
 from brimful.build.offload.host import take_like
 from brimful.build.offload.parameters import AwayBlocks
 from brimful.techniques.offload import NONE, Away, away_of, num_sent

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_t
 from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
 
 from brimful.build.offload.lane import Lane
+from brimful.build.phases import in_backward
 
 Deliver = Callable[[torch.Tensor, torch.Tensor], None]
 """Takes a parameter of the host and its gradient on the device."""
@@ -90,7 +91,7 @@ class AwayBlocks:
 
     def copies(self, block: int) -> list[torch.Tensor]:
         """Return a block's copies, ready to be read, and begin with those needed next."""
-        following = block - 1 if _in_backward() else block + 1
+        following = block - 1 if in_backward() else block + 1
         for other in [b for b in self._here if b not in {block, following}]:
             del self._here[other]
         self._bring(block)
@@ -124,7 +125,7 @@ class AwayBlocks:
         what is to be updated would have to be brought once more. Kept in the forward pass they
         would be there for all of it.
         """
-        return self.update is not None and _in_backward()
+        return self.update is not None and in_backward()
 
     def forget(self) -> None:
         """Drop what is still on the device: a forward and a backward pass are over."""
@@ -190,7 +191,3 @@ def _uncounted() -> Iterator[None]:
 
 def _nobody(_home: torch.Tensor, _gradient: torch.Tensor) -> None:
     raise AssertionError("nobody takes gradients of parameters that are away")
-
-
-def _in_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - as torch.utils.checkpoint

@@ -26,7 +26,8 @@ from torch.distributed.tensor import Shard
 from brimful.build.experts import expert_modules
 from brimful.build.parallel.collectives import exchange_rows
 from brimful.build.parallel.pieces import Forward, cut_parameters, own_pieces
-from brimful.build.parallel.routing import Rows, is_recomputed, rows_of
+from brimful.build.parallel.routing import Rows, rows_of
+from brimful.build.phases import in_backward
 from brimful.errors import UnsupportedError
 
 RECEIVED = "rows_received"
@@ -110,5 +111,5 @@ def _places(order: torch.Tensor) -> torch.Tensor:
 
 def _tell(experts: nn.Module, block: int, rows: Rows) -> None:
     heard: Heard | None = getattr(experts, RECEIVED, None)
-    if heard is not None and not is_recomputed():
+    if heard is not None and not in_backward():
         heard(block, sum(rows.received))

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch._guards import detect_fake_mode
 from torch.distributed import ProcessGroup
 
+from brimful.build.phases import in_backward
+
 Assumed = Callable[[int, int, bool], int]
 """Says how many rows a device's experts get, from the number of the sparse block among the model's,
 from 0, the rows that each device of its group sends in all, and whether a pass is recomputed."""
@@ -40,11 +42,6 @@ class Rows(NamedTuple):
 def balanced(_block: int, num_sent: int, _is_recomputed: bool) -> int:  # noqa: FBT001 - ``Assumed``
     """Every device gets as many rows as it sends."""
     return num_sent
-
-
-def is_recomputed() -> bool:
-    """Whether a forward pass is run once more by a backward pass."""
-    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - as FSDP2 asks
 
 
 _assumed: ContextVar[Assumed] = ContextVar("assumed_routing", default=balanced)
@@ -77,7 +74,7 @@ def rows_of(load_E: torch.Tensor, block: int, num_rows: int, group: ProcessGroup
         sent, received = both.tolist()  # the host waits for the device once
     else:
         sent = shared_out(num_rows, size)
-        received = shared_out(_assumed.get()(block, num_rows, is_recomputed()), size)
+        received = shared_out(_assumed.get()(block, num_rows, in_backward()), size)
     own_e = torch.arange(len(load_E) // size, device=load_E.device)
     experts = own_e.repeat(size).repeat_interleave(theirs_Ge, output_size=sum(received))
     return Rows(sent, received, experts)

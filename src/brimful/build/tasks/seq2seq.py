@@ -16,10 +16,7 @@ from brimful.build.model import skeleton_of
 from brimful.build.program import Program
 from brimful.build.stream import query_dtype
 from brimful.build.tasks.base import TaskParts
-from brimful.build.tasks.padding import (
-    padded_sample,
-    padding_mask,
-)
+from brimful.build.tasks.padding import padded_sample, padding_mask
 from brimful.errors import UnsupportedError
 from brimful.models.architectures import MIXTURES
 from brimful.models.config import SEQ2SEQ_TYPES

@@ -19,11 +19,7 @@ from brimful.build.model import skeleton_of
 from brimful.build.program import Program
 from brimful.build.stream import query_dtype
 from brimful.build.tasks.base import TaskParts
-from brimful.build.tasks.padding import (
-    check_whole_logits,
-    padded_sample,
-    padding_mask,
-)
+from brimful.build.tasks.padding import check_whole_logits, padded_sample, padding_mask
 from brimful.errors import UnsupportedError
 from brimful.models.kernels import check_taken
 from brimful.values.job import Job

@@ -26,7 +26,8 @@ from brimful.cost.work import grid_work
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.search.grid import Grid
-from brimful.search.space import CHUNKED, CHUNKS, MAX_MICRO_BATCH
+from brimful.search.pins import MAX_MICRO_BATCH
+from brimful.search.space import CHUNKED, CHUNKS
 from brimful.techniques.parallel.tensor import check_tensor
 from brimful.values.job import Job
 from brimful.values.strategy import Attention, Recompute, default_reference

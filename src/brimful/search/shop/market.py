@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from brimful.cost.assumptions import assumptions_for
-from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.estimate import around, tensor_limit_bytes
 from brimful.cost.formula import check_formula, told_short
 from brimful.cost.money import HOUR_S, PUE, energy_kwh
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
@@ -20,6 +20,7 @@ from brimful.hardware.cluster import Cluster, spelled
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.links import assumed_network
+from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.shop.bound import least_of_all
 from brimful.search.shop.cell import Found
 from brimful.search.shop.choose import Point, between, last_within, point_of, taken
@@ -38,10 +39,7 @@ from brimful.search.shop.looks import (
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.smallest import one_node, smallest
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Limits, Market, Option, Request
-from brimful.search.space import Pins, pinned_strategy
-from brimful.units import format_bytes
 from brimful.values.job import Job
-from brimful.values.plan import Band
 
 
 def counts(max_gpus: int) -> tuple[int, ...]:
@@ -284,21 +282,10 @@ def option_of(
         usable_bytes=tensor_limit_bytes(cluster),
         predicted_step_s=best.step_s,
         predicted_days=whole_s / DAY_S,
-        predicted_days_band=_around(whole_s / DAY_S, band),
+        predicted_days_band=around(whole_s / DAY_S, band),
         tokens_per_s=job.tokens_per_step / best.step_s,
         usd_per_gpu_hour=price,
         predicted_usd=usd,
-        predicted_usd_band=None if usd is None else _around(usd, band),
+        predicted_usd_band=None if usd is None else around(usd, band),
         predicted_energy_kwh=kwh,
     )
-
-
-def _around(value: float, half_width: float) -> Band:
-    return Band(low=value * (1 - half_width), high=value * (1 + half_width))
-
-
-def short_words(alone: Alone) -> str:
-    """Say by how much one GPU of a kind is too small; empty where it is not, or that is unknown."""
-    if alone.fits or alone.predicted_peak_bytes is None:
-        return ""
-    return f"short by {format_bytes(alone.predicted_peak_bytes - alone.usable_bytes)}"

@@ -16,10 +16,11 @@ from brimful.hardware.cuda_libraries import libraries
 from brimful.search.attending import beside_usual
 from brimful.search.grid import Grid, Search
 from brimful.search.holding import as_it_fits
+from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.shop.bound import Least, Work, least_seconds, least_work
 from brimful.search.shop.cell import Leanest
 from brimful.search.shop.values import Request
-from brimful.search.space import Pins, grids, pinned_strategy
+from brimful.search.space import grids
 from brimful.values.strategy import Attention, default_reference
 
 _Alike = tuple[str, int]

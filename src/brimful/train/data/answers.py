@@ -1,7 +1,7 @@
 """Which characters of a conversation, and so which of its tokens, are the assistant's answers."""
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from brimful.train.data.coder import Coder
 from brimful.train.data.conversation import Conversation, Message
@@ -147,11 +147,7 @@ def _apply(
         raise BadRecordError(
             "refused by the chat template", f"the chat template refuses it ({reason})"
         ) from error
-    return texts[0], [_span(span) for span in spans[0]] if marked else []
-
-
-def _span(span: Any) -> Span:
-    return int(span[0]), int(span[1])
+    return texts[0], [(int(span[0]), int(span[1])) for span in spans[0]] if marked else []
 
 
 def _is_answer(message: Message) -> bool:

@@ -6,11 +6,7 @@ Shapes: B pairs of a micro-batch, S tokens of a row.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from brimful.train.data.encoders.preference import (
-    READ_CHOSEN,
-    SCORED_CHOSEN,
-    SCORED_REJECTED,
-)
+from brimful.train.data.encoders.preference import READ_CHOSEN, SCORED_CHOSEN, SCORED_REJECTED
 from brimful.train.data.samples import Arrays
 
 if TYPE_CHECKING:

@@ -49,12 +49,7 @@ from brimful.train.data.tokenizer import (
     unigram_entropy,
     write_tokenizer,
 )
-from brimful.train.data.tokens import (
-    Texts,
-    cached_folder,
-    corpus_texts,
-    prepare_texts,
-)
+from brimful.train.data.tokens import Texts, cached_folder, corpus_texts, prepare_texts
 from brimful.values.job import PREFERENCE, Job
 
 if TYPE_CHECKING:

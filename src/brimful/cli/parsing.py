@@ -1,0 +1,181 @@
+"""What argparse is given: help and errors of our own, and one type for each kind of value."""
+
+import argparse
+import difflib
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from brimful.cli.other_flags import NO_FLAG, taken_for_ours
+from brimful.errors import InputError, unknown_name
+from brimful.text.terminal import note, noted
+from brimful.units import parse_bytes, parse_count
+
+HELP_WIDTH = 100
+_FLAG_WIDTH = 32
+
+
+class HelpText(argparse.HelpFormatter):
+    """argparse's help, at most 100 columns wide, with the metavar of a flag written once."""
+
+    def __init__(self, prog: str) -> None:
+        """Fit the terminal."""
+        width = min(HELP_WIDTH, shutil.get_terminal_size((HELP_WIDTH, 24)).columns)
+        super().__init__(prog, max_help_position=_FLAG_WIDTH, width=width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # As Python 3.13 does, so that help and docs are the same on every version.
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        metavar = self._format_args(action, action.dest.upper())
+        return f"{', '.join(action.option_strings)} {metavar}"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours: one sentence, no usage dump."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print.
+
+        Raises:
+            InputError: Always.
+        """
+        refused = sys.exception()
+        if isinstance(refused, argparse.ArgumentError):
+            # argparse catches every ValueError of a flag's type and drops what it said.
+            cause = refused.__context__
+            if isinstance(cause, InputError):
+                raise cause
+        raise InputError(f"{message}; {self._nearest_flag(message)}see {self.prog} --help")
+
+    def parse_known_args(  # type: ignore[override]  # argparse's are overloads
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse, with flags of other programs taken for ours."""
+        given = list(sys.argv[1:] if args is None else args)
+        taken = taken_for_ours(given, self._option_string_actions)
+        for words in taken.notes:
+            note_once(words)
+        return super().parse_known_args(taken.arguments, namespace)
+
+    def _nearest_flag(self, message: str) -> str:
+        misspelt = re.search(r"(?<=^unrecognized arguments: )--[^\s=]+", message)
+        known = list(self._option_string_actions)
+        near = difflib.get_close_matches(misspelt[0], known, n=1) if misspelt else []
+        if misspelt and (words := NO_FLAG.get(misspelt[0].replace("_", "-"))):
+            return f"{words}; "
+        return f"did you mean {near[0]}? " if near else ""
+
+
+def choice(
+    what: str,
+    allowed: tuple[str, ...],
+    others: Mapping[str, str] | None = None,
+    *,
+    remark: Callable[[str], str] | None = None,
+) -> Callable[[str], str]:
+    """Return an argparse type that takes one of ``allowed`` and knows the nearest otherwise.
+
+    Args:
+        what: It is.
+        allowed: That is told.
+        others: More that passes, and as what.
+        remark: What the note of such a word adds about it.
+    """
+
+    def parse(text: str) -> str:
+        if text in allowed:
+            return text
+        taken = {**{name: name for name in allowed}, **(others or {})}
+        spelt = {plain(name): name for name in reversed(taken)}
+        found = taken.get(spelt.get(plain(text), text))
+        if found is None:
+            raise unknown_name(what, text, allowed)
+        if found in allowed:
+            note_once(f"--{what} {found} is taken for {text!r}{remark(text) if remark else ''}")
+        return found
+
+    return parse
+
+
+def plain(word: str) -> str:
+    """Return a word as it is compared: ``AdamW_8bit`` is adamw-8bit."""
+    return word.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+_FRACTION = re.compile(r"\d*\.\d*[1-9]\d*")
+
+
+def whole(
+    what: str, *, least: int = 1, read: Callable[[str], int] = parse_count
+) -> Callable[[str], int]:
+    """Return an argparse type for counts such as ``4096`` or ``4k``, of ``least`` or more."""
+
+    def parse(text: str) -> int:
+        try:
+            count = read(text)
+        except InputError as error:
+            raise InputError(f"{what} {error}") from error
+        if _FRACTION.fullmatch(text.strip()):
+            raise InputError(f"{what} {text!r} is not a whole number; write it like 4096 or 4k")
+        if count < least:
+            raise InputError(f"{what} {text} is too few; give {least} or more")
+        return count
+
+    return parse
+
+
+def listed(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return an argparse type for one value, or for a list of them by comma."""
+
+    def parse(text: str) -> Any:
+        values = list(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
+        return values if len(values) > 1 else values[0]
+
+    return parse
+
+
+def size(what: str, read: Callable[[str], int] = parse_bytes) -> Callable[[str], int]:
+    """Return an argparse type for sizes such as ``1.5GiB``."""
+
+    def parse(text: str) -> int:
+        try:
+            return read(text)
+        except InputError as error:
+            raise InputError(f"{what} {error}") from error
+
+    return parse
+
+
+def number(what: str) -> Callable[[str], float]:
+    """Return an argparse type for real numbers."""
+
+    def parse(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError as error:
+            raise InputError(f"{what} {text!r} is not a number; write it like 3e-4") from error
+
+    return parse
+
+
+def path(what: str, *, suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:
+    """Return an argparse type for paths, which end in one of ``suffixes`` where there are any."""
+
+    def parse(text: str) -> Path:
+        if not text.strip():
+            raise InputError(f"{what} {text!r} is no path; give one")
+        if suffixes and Path(text).suffix not in suffixes:
+            raise InputError(f"{what} {text} must end in {' or '.join(suffixes)}; add it")
+        return Path(text)
+
+    return parse
+
+
+def note_once(text: str) -> None:
+    """Say on stderr what was taken for something else, once in a process."""
+    if f"brimful: {text}" not in noted():
+        note(f"brimful: {text}")

@@ -1,0 +1,120 @@
+"""Which storages are allocated, device by device, and where each stands in what is recorded."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from brimful.pretend import engine
+from brimful.pretend.device import NAME
+from brimful.pretend.recording import Place, RecordingBuilder
+
+HOST = "cpu"
+MAIN = f"{NAME}:0"
+"""The device of which is asked where none is named."""
+COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes", "reserved_bytes")
+"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for, and of what is
+reserved that it is no less."""
+COUNTERS_OF_TROUBLE = ("num_alloc_retries", "num_ooms")
+"""Of the same: a program that ends has had none."""
+
+
+class LiveStorages:
+    """Storages that somebody holds, by the address that PyTorch gave them.
+
+    Attributes:
+        builders: What is recorded of each device.
+        first: Of the device that ``MAIN`` names.
+        known: Each with its row, and the device's recording that it is in.
+    """
+
+    def __init__(self) -> None:
+        """Begin with one device, and nothing on it."""
+        self.builders: dict[Any, RecordingBuilder] = {}
+        self.known: dict[int, tuple[weakref.ref[Any], int, RecordingBuilder]] = {}
+        self.first = self.builder(torch.device(MAIN))
+
+    def builder(self, where: Any) -> RecordingBuilder:
+        """Return what is recorded of a device."""
+        builder = self.builders.get(where)
+        if builder is None:
+            builder = self.builders[where] = RecordingBuilder()
+            if len(self.builders) > 1:
+                builder.enter_late(self.first.phases)
+        return builder
+
+    def follow(
+        self,
+        storage: Any,
+        row: int,
+        builder: RecordingBuilder,
+        frees: Callable[[], bool] | None = None,
+    ) -> None:
+        """Free a row when PyTorch drops its storage.
+
+        Args:
+            storage: Of the row.
+            row: Where it stands.
+            builder: In what.
+            frees: Asked then: whether the allocation is freed too.
+        """
+        key = storage._cdata  # noqa: SLF001
+
+        def freed(_: Any) -> None:
+            _, row, builder = self.known.pop(key)
+            if frees is None or frees():
+                builder.free(row)
+
+        self.known[key] = (weakref.ref(storage, freed), row, builder)
+
+    def let_go(self, tensor: Any) -> None:
+        """Follow a tensor's storage no more: its allocation is freed by who asks for this."""
+        for plain in engine.plain_tensors(tensor):
+            del self.known[plain.untyped_storage()._cdata]  # noqa: SLF001
+
+    def resized(self, storage: Any, num_bytes: int, place: Callable[[Any], Place]) -> None:
+        """Move a storage to a row of another size; ``place`` says where that is allocated."""
+        ref, row, builder = self.known[storage._cdata]  # noqa: SLF001
+        where = next(d for d, b in self.builders.items() if b is builder)
+        made = place(where)._replace(owner=builder.owner_of(row))
+        # What is there is copied, so the new stretch is allocated before the old one is freed.
+        new = builder.allocate(num_bytes, torch.Size((num_bytes,)), torch.uint8, made)
+        builder.free(row)
+        self.known[storage._cdata] = (ref, new, builder)  # noqa: SLF001
+
+    def memory_stats(self, where: Any) -> dict[str, int]:
+        """Return counters of a device under the names of ``torch.cuda.memory_stats``."""
+        builder = self.builder(where)
+        return dict.fromkeys(COUNTERS_OF_TROUBLE, 0) | {
+            f"{counter}.all.{when}": num_bytes
+            for counter in COUNTERS_OF_LIVE_BYTES
+            for when, num_bytes in (("current", builder.live_bytes), ("peak", builder.peak_bytes))
+        }
+
+    def rows(self, tensors: Iterable[Any]) -> Iterable[tuple[RecordingBuilder, int]]:
+        """Yield where the storages of tensors stand that are known."""
+        for tensor in tensors:
+            for plain in engine.plain_tensors(tensor):
+                entry = self.known.get(plain.untyped_storage()._cdata)  # noqa: SLF001
+                if entry is not None:
+                    yield entry[2], entry[1]
+
+    def owner_of_inputs(self, args: Any, index: int | None) -> str:
+        """Return whose the input is: an optimizer's state is its parameter's module's.
+
+        Args:
+            args: Of the operation.
+            index: Which of a list of results this is; each is of the input in its place. None for
+                the only one: if it is made of a list, such as the norms of all gradients, it is
+                nobody's.
+        """
+        for x in args:
+            if isinstance(x, (list, tuple)):
+                if index is None or index >= len(x):
+                    continue
+                x = x[index]  # noqa: PLW2901
+            if isinstance(x, torch.Tensor):
+                for builder, row in self.rows((x,)):
+                    return builder.owner_of(row)
+        return ""
