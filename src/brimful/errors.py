@@ -4,6 +4,7 @@
 
     BrimfulError
     ├── InputError (also a ValueError)   what the user gave cannot be used; exit code 2
+    │   ├── NotInstalledError            it runs a program that is not there
     │   ├── UnknownNameError             a name that no table holds; says the nearest ones
     │   ├── ModelConfigError             a config.json that does not describe a model we know
     │   ├── FileFormatError              a plan, checkpoint or calibration that cannot be read
@@ -49,6 +50,10 @@ class BrimfulError(Exception):
 
 class InputError(BrimfulError, ValueError):
     """What the user gave cannot be used."""
+
+
+class NotInstalledError(InputError):
+    """What was asked for runs a program that is not there."""
 
 
 class UnknownNameError(InputError):

@@ -406,9 +406,10 @@ def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") 
 
 def _show_source(path: Path | None, source: dict[str, Any]) -> None:
     """Say what of a file was taken and what was not."""
+    from brimful.programs.settings import name_of
     from brimful.report.tables import line_of
 
-    if not source:
+    if path is None or not source:
         return
     taken = (f"{each.flag}={each.value}" for each in source["taken"])
     told = {
@@ -417,7 +418,7 @@ def _show_source(path: Path | None, source: dict[str, Any]) -> None:
     }  # fmt: skip
     for word, entries in told.items():
         if entries:
-            show(line_of(f"{path}: {word}: {', '.join(entries)}"))
+            show(line_of(f"{name_of(path)}: {word}: {', '.join(entries)}"))
 
 
 def _search_of(args: argparse.Namespace, plan: "Plan") -> "Search":

@@ -1,6 +1,7 @@
 """``--from`` of verbs that take no file there: a known program is run as it is, or predicted."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -10,12 +11,13 @@ import msgspec
 
 from brimful.cli import flags
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, NotInstalledError, UnsupportedError
 from brimful.hardware.devices import cards
 from brimful.hardware.names import split_counts
 from brimful.programs.base import Rank
 from brimful.show.summary import Fact
 from brimful.text.escaping import shell_words
+from brimful.text.terminal import say
 
 if TYPE_CHECKING:
     from brimful.programs.base import Program, RankPeak
@@ -55,8 +57,11 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
 
     def parse(text: str) -> Path:
         from brimful.programs.reading import is_program
+        from brimful.programs.settings import settings_file
 
         if is_program(text):
+            if verb == "plan" and (file := settings_file(text)) is not None:
+                return file
             raise UnsupportedError(
                 f"{verb} takes no program of another framework: brimful estimate --from '...' "
                 f"predicts Megatron-LM's, brimful simulate --from '...' runs any on a pretend GPU"
@@ -93,6 +98,8 @@ def run_estimate(args: argparse.Namespace) -> int:
     from brimful.show.answer import Answer
     from brimful.show.programs import predicted_summary, verdict_of
 
+    if _has_settings(args):
+        return _plan_instead(args, "it has no formula of its own")
     gpu, num = _gpus(args)
     counted = split_counts(args.gpus or gpu)
     machines = Machines(gpu, network=args.network or "")
@@ -201,7 +208,30 @@ def run_simulate(args: argparse.Namespace) -> int:
     from brimful.programs.reading import read_program
 
     gpu, num = _gpus(args)
-    return show_run(args, read_program(str(args.source), num), gpu)
+    try:
+        program = read_program(str(args.source), num)
+    except NotInstalledError as error:
+        if _has_settings(args):
+            return _plan_instead(args, f"{error}, which runs it itself")
+        raise
+    return show_run(args, program, gpu)
+
+
+def _has_settings(args: argparse.Namespace) -> bool:
+    """Whether the settings of a program can be read off its command line."""
+    from brimful.programs.settings import settings_file
+
+    return settings_file(str(args.source)) is not None
+
+
+def _plan_instead(args: argparse.Namespace, why: str) -> int:
+    """Plan what a command line says by our own loop."""
+    from brimful.cli.main import main
+
+    words = ["plan", "--from", str(args.source), *(["--gpus", args.gpus] if args.gpus else [])]
+    more = "here its settings are planned in Brimful's own loop"
+    say(f"brimful: {why}; {more}", file=sys.stderr, flush=True)
+    return main([*words, *(["--json"] if args.json else [])])
 
 
 def show_run(args: argparse.Namespace, asked: "Program", gpu: str) -> int:

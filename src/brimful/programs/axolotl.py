@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, NotInstalledError, UnsupportedError
 from brimful.programs.arguments import read_arguments, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_words, num_few, rows_file
@@ -66,7 +66,9 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
         UnsupportedError: It asks for what is not run here.
     """
     if find_spec(COMMAND) is None:
-        raise InputError("Axolotl runs here as it is, and is not installed; pip install axolotl")
+        raise NotInstalledError(
+            "Axolotl runs here as it is, and is not installed; pip install axolotl"
+        )
     if asked := next((key for key in _NOT_RUN if content.get(key)), None):
         raise UnsupportedError(f"{asked}={content[asked]} of Axolotl is not run by this version")
     told = {name: value for name, value in content.items() if name not in _NOT_TAKEN}

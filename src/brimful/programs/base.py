@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.errors import InputError
+from brimful.errors import InputError, NotInstalledError
 
 STEPS = Path(__file__).parent / "steps"
 """Where what runs a step of a program lies, for those that need something around them."""
@@ -30,7 +30,7 @@ def check_installed(whose: str, packages: Sequence[str], install: str = "pip ins
     """
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise InputError(
+        raise NotInstalledError(
             f"{whose} runs here as it is, and {missing[0]} is not installed; "
             f"{install} {' '.join(missing)}"
         )

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, NotInstalledError, UnsupportedError
 from brimful.programs.arguments import read_arguments, resolved, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_steps, few_words, rows_file
@@ -62,7 +62,7 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
         UnsupportedError: Its rows are not made here.
     """
     if find_spec(_PACKAGE) is None:
-        raise InputError(
+        raise NotInstalledError(
             "LLaMA-Factory runs here as it is, and is not installed; pip install llamafactory"
         )
     stage = str(content.get("stage", "sft"))

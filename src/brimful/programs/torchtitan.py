@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from brimful.allocator.config import EXPANDABLE, VARIABLES
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, NotInstalledError, UnsupportedError
 from brimful.programs.base import FOLDER, STEPS, Command, Flags, Program, Rank, flags_of
 
 MODULE, SCRIPT = "torchtitan.train", "run_train.sh"
@@ -207,7 +207,7 @@ def program_of(
         InputError: torchtitan is not installed, or the stages do not divide the processes.
     """
     if find_spec(_PACKAGE) is None:
-        raise InputError(
+        raise NotInstalledError(
             f"torchtitan runs here as it is, and is not installed; pip install {_PACKAGE}"
         )
     ranks = _ranks(world_size, num_stages)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import InputError
+from brimful.errors import InputError, NotInstalledError
 from brimful.programs.arguments import read_config, resolved, scalar, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank, flags_of
 from brimful.programs.mock_rows import PLACE, few_steps, few_words, rows_file
@@ -43,6 +43,16 @@ def program(command: Command, world_size: int | None) -> Program:
     Raises:
         InputError: It trains nothing that is run here, or TRL is not installed.
     """
+    kind, content = settings_of(command)
+    return program_of(kind, content, world_size or command.num_processes or 1)
+
+
+def settings_of(command: Command) -> tuple[str, dict[str, Any]]:
+    """Return the kind of training, and the arguments of a command line and of its file.
+
+    Raises:
+        InputError: It trains nothing that is known here.
+    """
     kind, *rest = command.arguments or ("",)
     if kind not in _KINDS:
         raise InputError(
@@ -52,8 +62,7 @@ def program(command: Command, world_size: int | None) -> Program:
     flags = {flag.removeprefix("--"): given for flag, given in flags_of(rest, f"trl {kind}").values}
     config = read_config(Path(flags["config"][0])) if flags.get("config") else {}
     typed = {name: _value(given) for name, given in flags.items()}
-    size = world_size or command.num_processes or 1
-    return program_of(kind, {**config, **typed}, size)
+    return kind, {**config, **typed}
 
 
 def _value(given: Sequence[str]) -> Any:
@@ -73,7 +82,7 @@ def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Progra
         InputError: TRL is not installed, or a size is no number.
     """
     if find_spec(COMMAND) is None:
-        raise InputError("TRL runs here as it is, and is not installed; pip install trl")
+        raise NotInstalledError("TRL runs here as it is, and is not installed; pip install trl")
     told = {name: value for name, value in content.items() if name not in _NOT_TAKEN}
     length = whole(told, "max_length", _LENGTH)
     micro_batch = whole(told, "per_device_train_batch_size", _MICRO_BATCH)

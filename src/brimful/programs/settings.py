@@ -1,0 +1,66 @@
+"""What a command line of a trainer says, as the file of its settings: read without the program."""
+
+import atexit
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import UnsupportedError
+from brimful.programs import axolotl, llama_factory, trl
+from brimful.programs.arguments import read_arguments
+from brimful.programs.base import Command
+from brimful.programs.reading import read_command
+from brimful.text.escaping import yaml_text
+
+
+def settings_file(text: str) -> Path | None:
+    """Write what a command line says into a file of settings, which goes when the process ends.
+
+    Args:
+        text: A command line; None is returned for a program that has no such file.
+
+    Raises:
+        InputError: It cannot be read.
+        UnsupportedError: Its kind of training is not read here.
+    """
+    command = read_command(text)
+    read = _READ.get(Path(command.script).name)
+    if read is None:
+        return None
+    file = Path(_folder()) / f"{Path(command.script).name}.yaml"
+    file.write_text(yaml_text(dict(read(command))), encoding="utf-8")
+    return file
+
+
+def name_of(path: Path) -> str:
+    """Return how a file of settings is called: one that was written here by its program."""
+    is_ours = _folder.cache_info().currsize and path.parent == Path(_folder())
+    return path.stem if is_ours else str(path)
+
+
+@cache
+def _folder() -> str:
+    folder = tempfile.TemporaryDirectory(prefix="brimful-settings-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+def _of_trl(command: Command) -> Mapping[str, Any]:
+    kind, content = trl.settings_of(command)
+    return content if kind == "sft" else {"loss_type": "sigmoid", **content}
+
+
+def _of_words(command: Command) -> Mapping[str, Any]:
+    verb, *rest = command.arguments or ("",)
+    if verb != "train":
+        raise UnsupportedError(
+            f"{command.script} {verb} is not read by this version; give train FILE"
+        )
+    return read_arguments(rest)
+
+
+_READ: dict[str, Callable[[Command], Mapping[str, Any]]] = {
+    trl.COMMAND: _of_trl, llama_factory.COMMAND: _of_words, axolotl.COMMAND: _of_words,
+}  # fmt: skip
