@@ -10,6 +10,8 @@ SFT = (
     "--max_length 512 --bf16 --gradient_checkpointing"
 )
 
+TITAN = "torchrun --nproc-per-node 8 -m torchtitan.train --module llama3 --config llama3_70b"
+
 
 def test_flags_are_the_file_that_the_program_would_read():
     file = settings_file(SFT)
@@ -46,3 +48,11 @@ def test_what_is_not_installed_is_planned_by_our_own_loop(brimful, monkeypatch, 
     assert "here its settings are planned in Brimful's own loop" in said.err
     assert "  trl: taken: task=causal-lm" in said.out
     assert "FITS      full training of qwen3-0.6b at 512 tokens on 1 x H100" in said.out
+
+
+def test_torchtitans_own_configuration_is_planned(brimful, monkeypatch):
+    monkeypatch.setattr("brimful.programs.torchtitan.find_spec", lambda _: None)
+    said = brimful("simulate", "--gpus", "8x8xh100", "--from", TITAN)
+    assert said.code == 0
+    assert "planned in Brimful's own loop" in said.err
+    assert "FITS      full training of llama-3.1-70b at 8,192 tokens on 64 x H100" in said.out
