@@ -53,7 +53,8 @@ def _folder() -> str:
 
 def _of_trl(command: Command) -> Mapping[str, Any]:
     kind, content = trl.settings_of(command)
-    return content if kind == "sft" else {"loss_type": "sigmoid", **content}
+    usual: Mapping[str, Any] = {"dpo": {"loss_type": "sigmoid"}, "grpo": {"num_generations": 8}}
+    return {**usual.get(kind, {}), **content}
 
 
 def _of_words(command: Command) -> Mapping[str, Any]:
