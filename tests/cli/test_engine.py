@@ -86,3 +86,24 @@ def test_a_plan_may_say_it(brimful, model, tmp_path):
     said = brimful("estimate", plan)
     assert said.code == 0
     assert "DeepSpeed ZeRO-2" in said.out
+
+
+def test_a_file_that_offloads_parameters_on_several_gpus_is_answered_by_deepspeeds_formula(
+    brimful, tmp_path
+):
+    away = {"device": "cpu"}
+    stage = {"stage": 3, "offload_optimizer": away, "offload_param": away}
+    content = {"bf16": {"enabled": True}, "zero_optimization": stage, "train_batch_size": 4}
+    content |= {"train_micro_batch_size_per_gpu": 1}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(content), "utf-8")
+    asked = ("plan", "qwen2.5-0.5b", "--gpus", "4xrtx-a6000", "--seq-len", "512")
+    said = brimful(*asked, "--host-memory", "256GB", "--from", str(path))
+    assert said.code == 0
+    assert "DeepSpeed ZeRO-3 over 4 GPUs" in said.out
+    assert "parameters offloaded" in said.out
+    assert said.out.count("host      ") <= 1
+    assert "speed     not known" in said.out
+    assert "is not run by engine=torch" not in said.err
+    adapted = brimful(*asked, "--method", "lora", "--from", str(path))
+    assert "DeepSpeed ZeRO-3" not in adapted.out

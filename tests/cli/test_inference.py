@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from brimful.cost.formats import DYNAMIC, FORMATS
+from brimful.cost.formats import DYNAMIC, FORMATS, SERVED
 from samples import TINY_LLAMA
 
 TASK = ("--task", "inference")
@@ -28,7 +28,8 @@ def test_estimate_json(brimful):
     assert found["fits"] is True
     peak = found["predicted_peak_allocated_bytes"]
     assert sum(item["num_bytes"] for item in found["items"]) == peak
-    assert {row["weights_format"] for row in found["formats"]} == set(FORMATS) - DYNAMIC - {"tf32"}
+    shown = set(FORMATS) - DYNAMIC - SERVED - {"tf32"}
+    assert {row["weights_format"] for row in found["formats"]} == shown
     assert found["limits"]["num_sequences"] >= 1
     assert not [key for key in found if key.startswith(("simulated", "measured"))]
 
@@ -214,3 +215,19 @@ def test_a_name_says_the_format_and_what_is_typed_wins(brimful):
     said = brimful(*ask, "--weights-format", "nf4", "--json")
     assert json.loads(said.out)["job"]["weights_format"] == "nf4"
     assert "in the model's name" not in said.err
+
+
+def test_gpt_oss_is_answered_as_it_is_published(brimful):
+    said = brimful("estimate", "openai/gpt-oss-20b", "--task", "inference", "--gpus", "rtx-4080")
+    assert (said.code, said.out.split()[:4]) == (0, ["FITS", "gpt-oss-20b", "in", "mxfp4,"])
+    assert "mxfp4, as gpt-oss-20b is published" in said.out
+    assert len(said.out.splitlines()) <= 13
+    assert (
+        "in bf16"
+        in brimful("estimate", "gpt-oss-20b", "--task", "inference", "--gpus", "v100-32gb").out
+    )
+
+
+def test_a_small_lora_of_gpt_oss_says_what_is_trained_on(brimful):
+    said = brimful("plan", "openai/gpt-oss-120b", "--gpus", "h100", "--method", "lora")
+    assert "mxfp4     as published is for writing; transformers trains on bf16" in said.out

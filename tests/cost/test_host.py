@@ -209,3 +209,21 @@ def test_a_host_that_is_too_small_is_said(capsys, has, code):
     assert ("the host is short" in said) == bool(code)
     assert "host memory" in said
     assert "checkpoint" in said
+
+
+@pytest.mark.parametrize(
+    ("offload", "zero", "num_bytes"), [("parameters", 3, 18), ("optimizer", 2, 16)]
+)
+def test_deepspeed_keeps_its_own_bytes_of_a_parameter_and_copies_none_to_save(
+    offload, zero, num_bytes
+):
+    strategy = make_strategy(
+        engine="deepspeed", zero=zero, dp_shard=4, offload=offload, accumulate="reduce-each"
+    )
+    job = make_job(model=make_model(**LARGE), global_batch=4, precision="bf16-master")
+    found = host_of(job, strategy, cluster_of(num_devices=4))
+    kept = {"parameters", "gradients", "optimizer state"}
+    count = host.parameter_count(job.model).total
+    held = sum(item.num_bytes for item in found.items if item.name in kept)
+    assert held == pytest.approx(num_bytes * count, abs=4 * 4 * num_bytes)
+    assert host.SAVING not in {item.name for item in found.items}

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from brimful.cost.formats import DYNAMIC, FORMATS
+from brimful.cost.formats import DYNAMIC, FORMATS, SERVED
 from brimful.cost.inference import (
     KV_CACHE,
     InferenceJob,
@@ -35,7 +35,9 @@ def cuda(usable_bytes):
     return make_cluster("cuda", usable_bytes=usable_bytes)
 
 
-@pytest.mark.parametrize("weights_format", [name for name in FORMATS if name not in DYNAMIC])
+@pytest.mark.parametrize(
+    "weights_format", [name for name in FORMATS if name not in DYNAMIC | SERVED]
+)
 def test_items_sum_to_the_peak_in_every_format(weights_format):
     job = job_of(weights_format=weights_format, compute=compute_of(weights_format))
     estimate = estimate_inference(job, load_cluster("h100-80gb", memory_limit_bytes=None))
@@ -123,7 +125,7 @@ def test_other_formats_say_which_would_fit():
     fitting = {row.weights_format for row in found if row.fits}
     assert "nf4" in fitting
     assert not fitting & {"fp32", "bf16", "fp16"}
-    assert {row.weights_format for row in found} == set(FORMATS) - DYNAMIC - {"tf32"}
+    assert {row.weights_format for row in found} == set(FORMATS) - DYNAMIC - SERVED - {"tf32"}
 
 
 def test_a_floor_that_does_not_fit_is_an_answer_without_a_formula():

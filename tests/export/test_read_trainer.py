@@ -195,7 +195,7 @@ def test_no_limit_of_rows_is_left_to_the_flags(tmp_path):
         (SFT, {"attn_implementation": ["sdpa"]}, FileFormatError, "wants text"),
         (SFT, {"data_seed": [1], "seed": 1, "max_length": "all"}, FileFormatError, "wants a whole"),
         (SFT, {"loss_type": "dft"}, UnsupportedError, "loss_type=dft"),
-        (SFT, {"num_generations": 8}, UnsupportedError, "of GRPO"),
+        (SFT, {"num_ppo_epochs": 4}, UnsupportedError, "of PPO"),
         (DPO, {"loss_type": ["sigmoid", "sft"]}, UnsupportedError, "loss_type=sft"),
         (DPO, {"loss_type": "ipo"}, UnsupportedError, "loss_type=ipo"),
         (DPO, {"f_divergence_type": "forward_kl"}, UnsupportedError, "forward_kl"),

@@ -56,9 +56,17 @@ def test_axolotl_says_what_is_trained_and_how(tmp_path):
         "optimizer": "adamw-8bit", "learning_rate": 2e-4, "activation_checkpointing": ["full"],
     }  # fmt: skip
     assert (found.unread, found.left) == ((), ())
-    assert any("in 16 bits" in note for note in found.notes)
     alone, _ = read(tmp_path, AXOLOTL, num_devices=1)
-    assert alone["upcast"] == "all"
+    assert "upcast" not in alone  # norms, embedding and output layer are back in 16 bits
+
+
+def test_axolotl_holds_stacked_experts_in_fp32_unless_they_are_packed(tmp_path):
+    mixture = {**AXOLOTL, "base_model": "Qwen/Qwen3-30B-A3B"}
+    taken, found = read(tmp_path, mixture, num_devices=1)
+    assert taken["upcast"] == "all"
+    assert any("experts in fp32" in note for note in found.notes)
+    packed, _ = read(tmp_path, {**mixture, "quantize_moe_experts": True}, num_devices=1)
+    assert "upcast" not in packed
 
 
 def test_llama_factory_says_what_is_trained_and_how(tmp_path):

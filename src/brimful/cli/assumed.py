@@ -98,8 +98,9 @@ def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
     from brimful.values.job import IN_FP32, QUANTIZED
 
     base = "same" if job.adapter is None else job.adapter.base
+    published = () if least is None else _published_facts(job)
     if base not in QUANTIZED or job.precision in IN_FP32 or not has_stacks(job.model):
-        return ()
+        return published
     size, more = "", ""
     if has_layout(job.model):
         runs = layout_of(job.model).blocks
@@ -115,7 +116,16 @@ def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
         )
         more = "" if least is None else _packed_words(job, least.total - 2 * stacks + packed)
     words = f"stay in 16 bits{size}: they are stacked, and bitsandbytes packs linear layers alone"
-    return (Fact("experts", words), *([Fact("if packed", more)] if more else []))
+    return (Fact("experts", words), *([Fact("if packed", more)] if more else []), *published)
+
+
+def _published_facts(job: "Job") -> tuple[Fact, ...]:
+    """Say that weights which are published in few bits are not trained on in these."""
+    from brimful.models.architectures import record_of
+
+    name = record_of(job.model.model_type).published
+    words = "as published is for writing; transformers trains on bf16 (dequantize=True)"
+    return (Fact(name, words),) if name else ()
 
 
 def _packed_words(job: "Job", num_bytes: int) -> str:

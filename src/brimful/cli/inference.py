@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from brimful.pretend.recording import Recording
     from brimful.show.answer import Answer
     from brimful.show.inference import Beside
+    from brimful.show.summary import Fact
     from brimful.simulate.inference import InferenceSimulation
 
 SCHEMA = "brimful.inference/1"
@@ -33,6 +34,8 @@ CLASS_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, V
 """What a class of transformers may raise whose forward does not run on the pretend GPU."""
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
+_READS_PUBLISHED = 7.5
+"""The least compute capability that has kernels for weights in MXFP4."""
 _SHARED = (
     "task", "precision", "seq_len", "global_batch", "micro_batch", "vocab_size", "max_positions",
     "tp", "allocator",
@@ -48,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights-format",
         metavar="NAME",
         type=parsing.choice("weights format", get_args(WeightsFormat)),
-        help=f"how weights are held: {formats}; default: --precision, or {defaults.INFERENCE}",
+        help=f"how weights are held: {formats}; default: --precision, as "
+        f"gpt-oss is published, or {defaults.INFERENCE}",
     )
     add(
         "--prompt-len",
@@ -117,7 +121,7 @@ def run_estimate(args: argparse.Namespace) -> int:
 
         tables = inference_tables(job, cluster, estimate, formats=formats, limits=most)
         summary = inference_summary(job, cluster, estimate, beside)
-        return Answer(summary, (), (tables,))
+        return Answer(summary, _assumed(args, job), (tables,))
 
     tell(args, answer)
     if fits is None:
@@ -154,7 +158,8 @@ def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster)
         from brimful.show.answer import Answer
         from brimful.show.inference import shared_summary
 
-        return Answer(shared_summary(job, cluster, shared, fitting, decoding), (), ())
+        summary = shared_summary(job, cluster, shared, fitting, decoding)
+        return Answer(summary, _assumed(args, job), ())
 
     tell(args, answer)
     if shared.fits is None:
@@ -229,8 +234,8 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
     _refuse_training(args)
     from brimful.cost.inference import InferenceJob, check_inference, compute_of
 
-    model = resolved.model_from(args)
-    weights_format = _format_from(args, model)
+    model, cluster = resolved.model_from(args), resolved.cluster_from(args)
+    weights_format = _format_from(args, model, cluster)
     seq_len = args.seq_len or defaults.seq_len(model)
     job = InferenceJob(
         model=model,
@@ -242,7 +247,6 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
     )
     _read(args, job)
     check_inference(job)
-    cluster = resolved.cluster_from(args)
     if args.tp not in {None, cluster.num_devices}:
         raise InputError(
             f"--tp {args.tp} with --task {TASK} is for as many GPUs, and {spelled(cluster)} are "
@@ -312,7 +316,7 @@ def _refuse_training(args: argparse.Namespace) -> None:
             )
 
 
-def _format_from(args: argparse.Namespace, model: "ModelSpec") -> WeightsFormat:
+def _format_from(args: argparse.Namespace, model: "ModelSpec", cluster: Cluster) -> WeightsFormat:
     from brimful.cost.exported import exported_format
 
     exported = exported_format(model)
@@ -322,16 +326,39 @@ def _format_from(args: argparse.Namespace, model: "ModelSpec") -> WeightsFormat:
             f"asks for another one; leave it out, or give the model that it was made of"
         )
     given = exported or args.weights_format or _precision_from(args) or _format_named(args)
-    return cast("WeightsFormat", given)
+    return cast("WeightsFormat", given or _published(model, cluster) or defaults.INFERENCE)
+
+
+def _published(model: "ModelSpec", cluster: Cluster) -> str:
+    """Return the format in which a model is published, where kernels read it; else nothing.
+
+    Elsewhere transformers loads it in bf16: ``Mxfp4HfQuantizer.validate_environment`` (5.23).
+    """
+    from brimful.models.architectures import record_of
+
+    device = cluster.device
+    reads = device.kernels == "cuda" and device.capability >= _READS_PUBLISHED
+    return record_of(model.model_type).published if reads else ""
+
+
+def _assumed(args: argparse.Namespace, job: "InferenceJob") -> "tuple[Fact, ...]":
+    """Say that the format is the published one, where nobody gave another."""
+    from brimful.cost.formats import SERVED
+    from brimful.show.summary import Fact
+
+    if job.weights_format not in SERVED or args.weights_format is not None:
+        return ()
+    words = f"{job.weights_format}, as {job.model.name} is published (--weights-format bf16: as it"
+    return (Fact("assumed", f"{words} is without kernels for that)"),)
 
 
 def _format_named(args: argparse.Namespace) -> str:
-    """Return the format that the model's name says; else the default."""
+    """Return the format that the model's name says; else nothing."""
     from brimful.models.name_parts import format_named
 
     named, words = format_named(args.model)
     if not named:
-        return defaults.INFERENCE
+        return ""
     note(f"brimful: --weights-format {named} is taken for {words!r} in the model's name")
     return named
 

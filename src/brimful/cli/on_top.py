@@ -56,10 +56,34 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
             f"nothing counts here ({SHARE_FOR_IMAGES:.0%}, assumed); count the images' tokens in "
             f"--seq-len"
         )
+    elif getattr(args, "source", None) is not None:
+        size, words = _of_file(args, usable)
     else:
         size, words = _rollouts(args, cluster.num_devices, on_top)
     limit = int((usable - size) / GIB * 10) / 10 * GIB
     return Room(max(int(limit), 1), words)
+
+
+def _of_file(args: argparse.Namespace, usable: float) -> tuple[float, str]:
+    """Count what a file of GRPO has beside the update: vLLM's share, and a reference.
+
+    A model that the file's own loader shards has its reference sharded too.
+    """
+    from brimful.cli import resolved
+    from brimful.cost.held import held_bytes
+    from brimful.export.read_source import rollouts_of
+
+    found = rollouts_of(args.source)
+    if found is None:
+        return 0.0, ""
+    weights = held_bytes(resolved.model_from(args), "bf16", "bf16").total
+    size = found.share * usable + found.has_reference * weights
+    parts = [f"{found.why}, its copy of the weights {format_bytes(weights)} and its cache in it"]
+    if not found.share:
+        parts = [found.why]
+    reference = f"reference model {format_bytes(weights)} (beta)"
+    parts.append(reference if found.has_reference else "no reference model (beta 0, or adapters)")
+    return size, f"{format_bytes(size)} of each GPU are left for {'; '.join(parts)}"
 
 
 def _rollouts(args: argparse.Namespace, num_devices: int, on_top: str) -> tuple[float, str]:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from brimful.cli import defaults, flags, for_program, output_paths, parsing, programs, resolved
+from brimful.cli import (
+    by_deepspeed,
+    defaults,
+    flags,
+    for_program,
+    output_paths,
+    parsing,
+    programs,
+    resolved,
+)
 from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
 from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
@@ -120,8 +129,7 @@ def run(args: argparse.Namespace) -> int:
     if resolved.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = _take_source(args)
-    for_program.narrow(args)
-    if (code := no_at_once(args)) is not None:
+    if (code := _at_once(args, source)) is not None:
         return code
     budget = Budget(args.budget)
     searched = search(args, budget)
@@ -337,6 +345,14 @@ def exit_code(found: "Solution") -> int:
     if found.record.rows[0].fits and host_may_fit(host):
         return FITS
     return OUT_OF_TIME if untried is not None else DOES_NOT_FIT
+
+
+def _at_once(args: argparse.Namespace, source: dict[str, Any]) -> int | None:
+    """Answer what is not searched; None: it is."""
+    if by_deepspeed.is_meant(args, source):
+        return by_deepspeed.answer(args, lambda: _show_source(args.source, source))
+    for_program.narrow(args)
+    return no_at_once(args)
 
 
 def _take_model(args: argparse.Namespace) -> None:

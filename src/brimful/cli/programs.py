@@ -212,7 +212,8 @@ def run_simulate(args: argparse.Namespace) -> int:
         program = read_program(str(args.source), num)
     except NotInstalledError as error:
         if _has_settings(args):
-            return _plan_instead(args, f"{error}, which runs it itself")
+            runs = ", which runs it itself" if "installed" in str(error) else ""
+            return _plan_instead(args, f"{error}{runs}")
         raise
     return show_run(args, program, gpu)
 

@@ -10,8 +10,8 @@ Source: Pope et al. 2022, "Efficiently Scaling Transformer Inference", arXiv:221
 
 from typing import NamedTuple
 
-from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, WeightsFormat
-from brimful.cost.held import packed_bytes
+from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, SERVED, WeightsFormat
+from brimful.cost.held import held_bytes, packed_bytes
 from brimful.cost.inference import InferenceJob, cache_bytes
 from brimful.cost.kv_cache import cache_layers, num_shared_heads
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
@@ -89,8 +89,18 @@ def _weights_bytes(job: InferenceJob, active: int) -> int:
     model, count = job.model, parameter_count(job.model)
     packed = packed_bytes(model, job.weights_format, job.compute)
     rows = 0 if model.tied_embeddings else count.embedding * COMPUTE_BYTES[job.compute]
+    if job.weights_format in SERVED:
+        return _experts_apart(job, rows)
     used = count.total - (count.total - active) * _share_unused(job)
     return max(0, int(packed * used / count.total) - rows)
+
+
+def _experts_apart(job: InferenceJob, rows: int) -> int:
+    """Return the same where experts alone are packed: the share that is chosen, and all else."""
+    held, experts = held_bytes(job.model, job.weights_format, job.compute), known_experts(job.model)
+    idle = 1 - experts.num_experts_per_token / experts.num_experts
+    packed = held.quantized + held.constants
+    return int(held.total - packed - rows + packed * (1 - idle * _share_unused(job)))
 
 
 def _share_unused(job: InferenceJob) -> float:

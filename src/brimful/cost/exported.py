@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from brimful.cost.formats import WeightsFormat
+from brimful.cost.formats import SERVED, WeightsFormat
 from brimful.errors import UnsupportedError
 from brimful.models.spec import ModelSpec
 from brimful.techniques.quantization import GROUP_SIZE
@@ -12,13 +12,13 @@ _KIND = "Int8DynamicActivationIntxWeightConfig"
 
 
 def exported_format(spec: ModelSpec) -> WeightsFormat | None:
-    """Return the format that a folder's configuration says; None: its weights are plain.
+    """Return the format that a folder's configuration says; None: plain, or as it is published.
 
     Raises:
         UnsupportedError: It is quantised in another way.
     """
     given = spec.hf_config.get(_FIELD)
-    if given is None:
+    if given is None or given.get("quant_method") in SERVED:
         return None
     config = (given.get("quant_type") or {}).get("default") or {}
     data = config.get("_data") or {}

@@ -2,13 +2,13 @@
 
 What each library quantises: the weights of linear layers in blocks, never the output layer, norms,
 embeddings, biases, routers, and not the experts that transformers 5 holds in one stack. So in a
-mixture most bytes stay as they are, whatever the format.
+mixture most bytes stay as they are, whatever the format; but for MXFP4, which packs those alone.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from brimful.cost.formats import BITSANDBYTES, COMPUTE_BYTES, Compute, WeightsFormat
+from brimful.cost.formats import BITSANDBYTES, COMPUTE_BYTES, SERVED, Compute, WeightsFormat
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.trained import NF4_BLOCK, nf4_constants
 from brimful.models.architecture import LATENT_ROTARY
@@ -22,6 +22,8 @@ from brimful.techniques.quantization import GROUP_SIZE
 INT4_GROUP = 128
 """Weights of a row that share a scale: torchao's default. Rows that it does not divide stay."""
 _CODE_BYTES = 16 * 4
+MXFP4_GROUP = 32
+"""Weights that share a scale of a byte: "4.25 bits per parameter" of OpenAI's model card."""
 
 
 class Held(NamedTuple):
@@ -76,7 +78,7 @@ def held_bytes(spec: ModelSpec, weights_format: WeightsFormat, compute: Compute)
             constants += times * made.constants
         else:
             whole += times * parameter.num_elements * element
-    whole += _kept_in_fp32(spec, compute)
+    whole += _kept_in_fp32(spec, compute) + _wide_biases(spec, weights_format, compute)
     return Held(quantized, constants, whole, buffer_bytes(spec, compute))
 
 
@@ -97,6 +99,8 @@ def pack(parameter: Parameter, weights_format: WeightsFormat, compute: Compute) 
     Source: ``quantize_4bit`` and ``int8_vectorwise_quant`` of ``bitsandbytes/functional.py``
     (0.50); ``Int8Tensor`` and ``Int4Tensor`` of ``torchao/quantization`` (0.18).
     """
+    if weights_format in SERVED:
+        return _mxfp4(parameter) if is_stack(parameter) else None
     kinds = {"linear", "conv1d"} if weights_format in BITSANDBYTES else {"linear"}
     if parameter.kind not in kinds or weights_format not in _PACKED:
         return None
@@ -113,8 +117,7 @@ def pack_experts(spec: ModelSpec, weights_format: WeightsFormat, compute: Comput
     """
     saved = 0
     for parameter, times in _in_place(spec):
-        is_stack = parameter.kind == "experts" and len(parameter.shape) > 2  # noqa: PLR2004 - no bias
-        if is_stack and weights_format in _PACKED:
+        if is_stack(parameter) and weights_format in _PACKED:
             num_experts, rows, columns = parameter.shape
             made = _PACKED[weights_format](rows, columns, COMPUTE_BYTES[compute])
             if made is not None:
@@ -123,10 +126,38 @@ def pack_experts(spec: ModelSpec, weights_format: WeightsFormat, compute: Comput
     return saved
 
 
+def is_stack(parameter: Parameter) -> bool:
+    """Whether a parameter is a stack of experts' matrices, and not of their biases."""
+    return parameter.kind == "experts" and len(parameter.shape) > 2  # noqa: PLR2004 - no bias
+
+
 def packed_bytes(spec: ModelSpec, weights_format: WeightsFormat, compute: Compute) -> int:
     """Return the bytes of a loaded model whose experts are packed as other weights are."""
     held = held_bytes(spec, weights_format, compute).total
     return held - pack_experts(spec, weights_format, compute)
+
+
+def _mxfp4(parameter: Parameter) -> Packed | None:
+    """Two weights a byte, a scale of a byte for each group of inputs: either side of a matrix.
+
+    Source: ``Mxfp4GptOssExperts`` of ``transformers/integrations/mxfp4.py`` (5.23).
+    """
+    size = parameter.num_elements
+    if any(side % MXFP4_GROUP for side in parameter.shape[1:]):
+        return None
+    return Packed(size // 2, size // MXFP4_GROUP)
+
+
+def _wide_biases(spec: ModelSpec, weights_format: WeightsFormat, compute: Compute) -> int:
+    """Return what experts' biases take beyond their type: beside MXFP4 they are fp32."""
+    if weights_format not in SERVED:
+        return 0
+    biases = sum(
+        times * parameter.num_elements
+        for parameter, times in _in_place(spec)
+        if parameter.kind == "experts" and not is_stack(parameter)
+    )
+    return biases * (FP32_BYTES - COMPUTE_BYTES[compute])
 
 
 def _nf4(rows: int, columns: int, _element: int) -> Packed:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from brimful.cost.assumptions import assumptions_for
+from brimful.cost.deepspeed_host import held_by_deepspeed, is_deepspeeds
 from brimful.cost.family import family_of
 from brimful.cost.memory import profile_for
 from brimful.cost.on_host import on_host
@@ -178,7 +179,11 @@ def _offloaded(node: _Node) -> Iterator[tuple[str, int]]:
     if family.away.activations:
         profile = profile_for(job, node.strategy.attention, node.cluster.device, family)
         sent = sent_activations(job, profile, family)
-    held = on_host(job, family, pins=not node.is_cpu, sent=sent)
+    held = (
+        held_by_deepspeed(job, node.strategy)
+        if is_deepspeeds(node.strategy)
+        else on_host(job, family, pins=not node.is_cpu, sent=sent)
+    )
     yield PARAMETERS, node.num_processes * held.parameters
     yield GRADIENTS, node.num_processes * (held.gradients + held.passing)
     yield OPTIMIZER_STATE, node.num_processes * held.optimizer_state
@@ -235,7 +240,7 @@ def _copy_bytes(node: _Node) -> int:
     if node.saving == "async":
         copy = sum(node.saved) if node.is_cpu else pinned_bytes(node.saved)
         return node.num_processes * copy
-    if node.is_cpu:
+    if node.is_cpu or is_deepspeeds(node.strategy):  # what is on the host is written as it is
         return 0
     job, strategy, kernels = node.job, node.strategy, node.cluster.device.kernels
     is_here = is_cut(strategy)

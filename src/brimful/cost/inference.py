@@ -12,7 +12,7 @@ import msgspec
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, FORMATS, Compute, WeightsFormat
+from brimful.cost.formats import COMPUTE_BYTES, DYNAMIC, FORMATS, SERVED, Compute, WeightsFormat
 from brimful.cost.held import Held, held_bytes
 from brimful.cost.kv_cache import cache_layers, grown_bytes, prefilled_bytes
 from brimful.cost.loading import has_load_formula, largest_load
@@ -24,6 +24,7 @@ from brimful.cost.reading import (
     prefill_transient,
     workspace_bytes,
 )
+from brimful.cost.served import FORWARD_WORDS, check_served, is_shown
 from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.models.spec import ModelSpec
@@ -45,6 +46,12 @@ WHY = {
     TRANSIENTS: "what one block's forward holds at once, without gradients",
     WORKSPACES: "taken by kernels beside their outputs; see the table of workspaces",
 }
+
+
+_FORWARD_WORDS = (
+    "a dynamic cache of transformers, in the type of the activations",
+    "prompts of equal length, read in one forward; logits of their last tokens, as in generate",
+)
 
 
 class InferenceJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,6 +142,7 @@ def check_inference(job: InferenceJob) -> InferenceJob:
             f"prompt_len={job.prompt_len} is more than seq_len={job.seq_len}, which it is part "
             f"of; give {job.seq_len} or less"
         )
+    check_served(job.model, job.weights_format)
     if job.weights_format in COMPUTE_BYTES and job.weights_format != job.compute:
         raise InputError(
             f"weights_format={job.weights_format} computes in {job.weights_format}, not in "
@@ -181,6 +189,11 @@ def estimate_inference(job: InferenceJob, cluster: Cluster) -> InferenceEstimate
 
 def why_not_simulated(job: InferenceJob, device: Device) -> str:
     """Say why ``brimful simulate --task inference`` refuses a job; empty where it takes it."""
+    if job.weights_format in SERVED:
+        return (
+            f"weights_format={job.weights_format} is predicted and not simulated by this version, "
+            f"as its kernels are not transformers' own; use brimful estimate, or bf16"
+        )
     if job.weights_format == "int4" and device.kernels == "cuda":
         return (
             "weights_format=int4 on CUDA kernels is predicted and not simulated by this version: "
@@ -219,6 +232,9 @@ def cache_bytes(job: InferenceJob) -> tuple[int, int]:
     layers, element = cache_layers(job.model), COMPUTE_BYTES[job.compute]
     same = {"num_sequences": job.num_sequences, "element_bytes": element}
     filled = prefilled_bytes(layers, num_tokens=job.prompt_len, **same)
+    if job.weights_format in SERVED:  # pages of a window are given back while a prompt is read
+        grown = grown_bytes(layers, num_tokens=job.seq_len, **same)
+        return grown, grown
     if job.seq_len == job.prompt_len:
         return filled, filled
     return filled, grown_bytes(layers, num_tokens=job.seq_len, **same)
@@ -277,6 +293,8 @@ def _weights_words(held: Held, job: InferenceJob) -> str:
                 f"all in {job.compute}: {job.weights_format} quantises none of this model's layers"
             )
         )
+    if job.weights_format in SERVED:
+        return f"{job.weights_format} in experts; all else stays {job.compute}"
     share = held.whole / (held.quantized + held.whole)
     return (
         f"{job.weights_format} in blocks; embedding, output layer, norms"
@@ -297,8 +315,7 @@ def _process(peak: int | None, device: Device) -> Band | None:
 def _assumptions(job: InferenceJob, device: Device) -> tuple[str, ...]:
     lines = [
         f"{job.weights_format}: {FORMATS[job.weights_format]}",
-        "a dynamic cache of transformers, in the type of the activations",
-        "prompts of equal length, read in one forward; logits of their last tokens, as in generate",
+        *(FORWARD_WORDS if job.weights_format in SERVED else _FORWARD_WORDS),
         _load_words(job, device),
     ]
     if device.kernels == "cuda":
@@ -313,6 +330,8 @@ def _assumptions(job: InferenceJob, device: Device) -> tuple[str, ...]:
 
 
 def _load_words(job: InferenceJob, device: Device) -> str:
+    if job.weights_format in SERVED:
+        return "weights are loaded as they are published"
     if has_load_formula(job.weights_format, kernels=device.kernels):
         return "weights are made on the device, those that are quantised one after the other"
     return f"what quantising to {job.weights_format} takes while loading is not counted"
@@ -363,6 +382,8 @@ def in_every_format(job: InferenceJob) -> Iterator[InferenceJob]:
     """
     for weights_format in FORMATS:
         if weights_format == "tf32" or weights_format in DYNAMIC - {job.weights_format}:
+            continue
+        if weights_format != job.weights_format and not is_shown(job.model, weights_format):
             continue
         compute = compute_of(weights_format) if _is_plain(weights_format) else _narrow(job.compute)
         yield msgspec.structs.replace(job, weights_format=weights_format, compute=compute)

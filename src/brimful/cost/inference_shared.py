@@ -6,11 +6,12 @@ beside its share no GPU needs more for a forward than one GPU would that had it 
 
 from typing import NamedTuple
 
+import msgspec
+
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.formats import COMPUTE_BYTES
 from brimful.cost.held import held_bytes, packed_bytes
-from brimful.cost.inference import InferenceJob, estimate_inference, in_every_format
-from brimful.cost.kv_cache import cache_layers, num_shared_heads, prefilled_bytes
+from brimful.cost.inference import InferenceJob, cache_bytes, estimate_inference, in_every_format
+from brimful.cost.kv_cache import cache_layers, num_shared_heads
 from brimful.hardware.cluster import Cluster
 
 COUNTS = (2, 4, 8, 16, 32, 64)
@@ -87,12 +88,7 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
     """
     held = held_bytes(job.model, job.weights_format, job.compute)
     layers = cache_layers(job.model)
-    cache = prefilled_bytes(
-        layers,
-        num_tokens=job.seq_len,
-        num_sequences=job.num_sequences,
-        element_bytes=COMPUTE_BYTES[job.compute],
-    )
+    cache = max(cache_bytes(msgspec.structs.replace(job, prompt_len=job.seq_len)))
     alone = estimate_inference(job, cluster)
     peak = alone.predicted_peak_allocated_bytes
     return SharedInference(

@@ -13,7 +13,7 @@ heads, of all key heads. The block's own input, and the embedding's output, whic
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brimful.cost.formats import DYNAMIC, Compute, WeightsFormat
+from brimful.cost.formats import CHUNK, DYNAMIC, SERVED, Compute, WeightsFormat
 from brimful.cost.held import packed_weights, rotary_width
 from brimful.cost.kv_cache import cache_layers
 from brimful.cost.recipes import FP32_BYTES
@@ -95,6 +95,8 @@ def fuses_groups(device: Device, *, element_bytes: int) -> bool:
 
 def missing_reading(spec: ModelSpec, sizes: Sizes, device: Device) -> str:
     """Say why a forward has no formula; empty where it has one."""
+    if sizes.weights_format in SERVED:
+        return ""
     reasons = (*_missing_on(spec, sizes, device), *_missing_of(spec, sizes))
     return reasons[0] if reasons else ""
 
@@ -128,6 +130,8 @@ def _missing_of(spec: ModelSpec, sizes: Sizes) -> Iterator[str]:
 
 def prefill_transient(spec: ModelSpec, sizes: Sizes) -> Moment:
     """Return what the forward over whole prompts holds at most beside weights and cache."""
+    if sizes.weights_format in SERVED:
+        return _chunk(spec, sizes, num_tokens=min(CHUNK, sizes.num_sequences * sizes.prompt_len))
     return _most(_moments(spec, sizes, length=sizes.prompt_len, total=sizes.prompt_len))
 
 
@@ -138,6 +142,8 @@ def decode_transient(spec: ModelSpec, sizes: Sizes) -> Moment:
     error: bitsandbytes has kernels that make no copy of a 4-bit weight for few rows, on some cards;
     the copy is counted.
     """
+    if sizes.weights_format in SERVED:
+        return _chunk(spec, sizes, num_tokens=sizes.num_sequences)
     layer, element = cache_layers(spec)[-1], sizes.element_bytes
     h, q = spec.hidden_size, spec.num_heads * spec.head_dim
     old = layer.value_width * (sizes.seq_len - 1)
@@ -146,6 +152,23 @@ def decode_transient(spec: ModelSpec, sizes: Sizes) -> Moment:
     num_bytes = sizes.num_sequences * (old + block) * element
     grown = Moment("values of the last block are copied to make room for a token", num_bytes)
     return _most((*_moments(spec, sizes, length=1, total=sizes.seq_len), grown))
+
+
+def _chunk(spec: ModelSpec, sizes: Sizes, *, num_tokens: int) -> Moment:
+    """Bound what an engine's forward over some tokens holds, whose kernels are not known here.
+
+    Every number that a block makes of a token, as if all were alive at once and in fp32: the stream
+    and its norm, queries twice, keys, values, attention's result, the router's scores, and of every
+    chosen expert its gates, its inner values and its result.
+    """
+    experts, h = experts_of(spec), spec.hidden_size
+    heads = 3 * spec.num_heads * spec.head_dim + 2 * spec.num_kv_heads * spec.head_dim
+    routed = experts.num_experts_per_token * (3 * experts.width + h)
+    width = 3 * h + heads + experts.num_experts + routed
+    logits = spec.vocab_size * sizes.num_sequences * (sizes.element_bytes + FP32_BYTES)
+    return Moment(
+        f"at most, {num_tokens:,} tokens a forward", width * num_tokens * FP32_BYTES + logits
+    )
 
 
 def workspace_bytes(spec: ModelSpec, weights_format: WeightsFormat, device: Device) -> int:

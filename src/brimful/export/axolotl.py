@@ -11,6 +11,7 @@ from brimful.export import deepspeed
 from brimful.export.adapters import attention_lost, attention_name, model_name
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
+from brimful.models.mixtures import has_stacks
 from brimful.techniques.offload import away_of
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 from brimful.values.job import ALL_LINEAR, Adapter, Job
@@ -192,9 +193,9 @@ def _in_part(plan: Plan) -> Iterator[Lost]:
         yield lost(plan, "schedule", "its steps count from 0: each has an earlier one's rate")
     adapter = job.adapter
     if adapter is not None and adapter.base in BITSANDBYTES:
-        is_upcast = not gathers(strategy)
+        is_upcast = has_stacks(job.model) and not gathers(strategy)
         if is_upcast != (adapter.upcast == "all"):
-            how = "all that is not quantised is held in fp32" if is_upcast else "nothing is upcast"
+            how = "experts are held in fp32" if is_upcast else "norms and embeddings are not upcast"
             yield lost(plan, "adapter", f"{how} (prepare_model_for_kbit_training)", "memory")
     blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
     if blocks and (blocks < job.model.num_layers or is_selective(strategy)):

@@ -7,7 +7,7 @@ Source: ``src/axolotl/utils/schemas`` (``config.py``, ``peft.py``, ``fsdp.py``, 
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, UnknownNameError, UnsupportedError
 from brimful.export.fsdp_leaves import take_syncs
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
@@ -20,6 +20,9 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
+from brimful.models.config import load_model
+from brimful.models.mixtures import has_stacks
+from brimful.models.names import find
 from brimful.values.job import ALL_LINEAR
 
 MODEL = "base_model"
@@ -50,9 +53,9 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
         UnsupportedError: This version plans nothing like it.
     """
     leaves = Leaves(path, content, "Axolotl")
-    leaves.take(MODEL, str)
+    name = leaves.take(MODEL, str)
     _task(leaves)
-    is_adapted = _method(leaves, num_devices)
+    is_adapted = _method(leaves, name)
     mixed = ("bf16-mixed", "fp16-mixed") if is_adapted else ("bf16", "fp16")
     recipes = {"fp8": "fp8", "bfloat16": "bf16", "float16": "fp16", "bf16": mixed[0]}
     # Beside 16 bits it is a switch of what is left in fp32.
@@ -93,7 +96,7 @@ def _task(leaves: Leaves) -> None:
         leaves.say("task", "causal-lm" if is_plain else "chat", "datasets.type")
 
 
-def _method(leaves: Leaves, num_devices: int) -> bool:
+def _method(leaves: Leaves, name: str | None) -> bool:
     """Take what trains; return whether adapters do."""
     adapter = leaves.take("adapter", str)
     bits = {
@@ -115,13 +118,8 @@ def _method(leaves: Leaves, num_devices: int) -> bool:
     chosen = next((num for num, is_on in bits.items() if is_on), 4 if adapter == "qlora" else None)
     is_dora = leaves.take("peft_use_dora", bool, False)
     say_adapter(leaves, Held(chosen), is_dora=is_dora, key="adapter")
-    if chosen and num_devices == 1:
-        leaves.say("upcast", "all", "(prepare_model_for_kbit_training)")
-    elif chosen:  # it does not where parameters are sharded; without that it does
-        leaves.notes.append(
-            "what is not quantised is planned in 16 bits; Axolotl holds it in fp32 on several GPUs "
-            "too, where nothing shards it"
-        )
+    if chosen:
+        _upcast(leaves, name)
     leaves.say("lora_rank", leaves.take("lora_r", int), "lora_r")
     leaves.say("lora_alpha", leaves.take("lora_alpha", float), "lora_alpha")
     targets = names_of(leaves, "lora_target_modules")
@@ -129,6 +127,34 @@ def _method(leaves: Leaves, num_devices: int) -> bool:
     leaves.say("lora_targets", ALL_LINEAR if is_every else targets, "lora_target_modules")
     leaves.say("trained_modules", names_of(leaves, "lora_modules_to_save"), "lora_modules_to_save")
     return True
+
+
+def _upcast(leaves: Leaves, name: str | None) -> None:
+    """Say what of a quantised base is held in fp32.
+
+    Axolotl upcasts what is not quantised (``prepare_model_for_kbit_training``) and then returns
+    norms, embedding and output layer to the type it computes in, for adapters with whatever
+    attention: what is left are biases, routers and, where nothing packs them, stacks of experts.
+
+    Source: ``_configure_embedding_dtypes`` of ``loaders/model.py``, 0.10 to 0.18.
+    """
+    packs = leaves.take("quantize_moe_experts", bool, False)
+    if not packs and _has_stacks(name or ""):
+        leaves.say("upcast", "all", "(prepare_model_for_kbit_training)")
+        leaves.notes.append(
+            "Axolotl holds experts in fp32 that are not quantised; quantize_moe_experts packs them"
+        )
+    elif packs:
+        leaves.notes.append("quantize_moe_experts packs experts too: planned without that")
+
+
+def _has_stacks(name: str) -> bool:
+    """Whether a known model has experts in stacks, which no quantised linear layer holds."""
+    try:
+        taken = find(name)
+    except UnknownNameError:
+        return False
+    return taken is not None and has_stacks(load_model(taken.name))
 
 
 def _memory(leaves: Leaves, num_devices: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from brimful.errors import FileFormatError
 from brimful.export import read_axolotl as axolotl
+from brimful.export import read_grpo
 from brimful.export import read_llama_factory as llama_factory
 from brimful.export import read_torchtitan as torchtitan
 from brimful.export import read_trainer as trainer
@@ -13,6 +14,7 @@ from brimful.export.leaves import Read, load_json
 from brimful.export.read_accelerate import is_accelerate, read_accelerate
 from brimful.export.read_deepspeed import PROGRAM as DEEPSPEED
 from brimful.export.read_deepspeed import read_settings
+from brimful.export.read_grpo import Rollouts
 from brimful.values.plan import load_yaml
 
 _YAML = {".yaml", ".yml"}
@@ -99,6 +101,16 @@ def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
     sizes = {"num_devices": num_devices, "num_layers": num_layers}
     read = _READERS[program_of(path)]
     return read(path, _content(path), **sizes)
+
+
+def rollouts_of(path: Path) -> Rollouts | None:
+    """Return what a file has beside the update of a policy; None: it is of none.
+
+    Raises:
+        FileFormatError: It cannot be read.
+    """
+    content = _content(path)
+    return read_grpo.rollouts_of(content) if read_grpo.is_grpo(content) else None
 
 
 def _is_toml(path: Path) -> bool:

@@ -99,7 +99,8 @@ def read_torchtitan(
         f"{_TRAINING}.compile", bool, False
     ):
         leaves.say("compile", "blocks", "compile.enable")
-    leaves.say("loss_chunks", 1, "(its TOML has none)")
+    chunks = leaves.take("loss.num_chunks", int, 1)  # later releases', whose files are no TOML
+    leaves.say("loss_chunks", chunks, "loss.num_chunks")
     is_away = leaves.take(f"{_TRAINING}.enable_cpu_offload", bool, False)
     leaves.say("offload", "optimizer" if is_away else "none", f"{_TRAINING}.enable_cpu_offload")
     if is_away:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.export import read_grpo
 from brimful.export.fsdp_leaves import take_spread
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
@@ -42,7 +43,6 @@ _OF_PAIRS = frozenset({
 })  # fmt: skip
 """Keys that ``trl dpo`` has and ``trl sft`` has not."""
 _OF_OTHERS = {
-    "num_generations": "GRPO", "reward_funcs": "GRPO", "max_completion_length": "GRPO",
     "reward_model_name_or_path": "RLOO",
     "desirable_weight": "KTO", "num_ppo_epochs": "PPO", "center_rewards_coefficient": "rewards",
 }  # fmt: skip
@@ -57,7 +57,7 @@ DEFAULTS: dict[str, Any] = {
 TRL_DEFAULTS: dict[str, Any] = {
     "gradient_checkpointing": True, "dtype": "float32", "max_length": 1024,
 }  # fmt: skip
-LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6}
+LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, read_grpo.TASK: read_grpo.RATE}
 _RANK, _ALPHA, _TARGETS = 16, 32, "q_proj,v_proj"
 """TRL's defaults of adapters, and PEFT's targets in most models."""
 _ATTENTIONS = {"eager": "eager", "sdpa": "sdpa", "flex_attention": "flex"}
@@ -128,6 +128,8 @@ def _trl(leaves: Leaves) -> None:
     _stand_in(leaves, {**DEFAULTS, "learning_rate": LEARNING_RATES[kind], **TRL_DEFAULTS})
     if kind == "dpo":
         _pairs(leaves)
+    elif kind == read_grpo.TASK:
+        read_grpo.take_grpo(leaves)
     else:
         _rows(leaves)
     _length(leaves)
@@ -140,7 +142,7 @@ def _trl(leaves: Leaves) -> None:
 
 
 def _kind(leaves: Leaves) -> str:
-    """Return whether ``trl sft`` or ``trl dpo`` reads the file.
+    """Return whether ``trl sft``, ``trl dpo`` or ``trl grpo`` reads the file.
 
     Raises:
         UnsupportedError: Another trainer does, or the loss is another.
@@ -151,6 +153,8 @@ def _kind(leaves: Leaves) -> str:
             f"{leaves.path}: {other} is of {_OF_OTHERS[other]}, which this version does not plan; "
             f"give a file of trl sft or trl dpo"
         )
+    if read_grpo.is_grpo(leaves.rest):
+        return read_grpo.TASK
     losses = _losses(leaves)
     is_dpo = bool(_OF_PAIRS & {*leaves.rest}) or bool(losses and losses[0] not in _SFT_LOSSES)
     usual = {"sigmoid"} if is_dpo else _LIKELIHOODS

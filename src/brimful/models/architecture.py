@@ -140,6 +140,7 @@ class Architecture:
         is_staged: Whether its forward is an embedding, a stack of blocks, a norm and a head, as
             pipelines cut it.
         fp32_norms: Whether norms stay fp32 beside fp16 (``_keep_in_fp32_modules`` of its class).
+        published: The format of weights in which its models are published, where that is packed.
         scaled_embedding: Whether it holds the scale of its embedding.
         code: How its block's code goes about it; None: what it holds has no formula.
         traced_as: Whose block's shipped profile holds for it; empty: none ships.
@@ -169,6 +170,7 @@ class Architecture:
     fused_matrices: str = ""
     is_staged: bool = False
     fp32_norms: bool = False
+    published: str = ""
     scaled_embedding: bool = False
     code: BlockCode | None = None
     traced_as: str = ""

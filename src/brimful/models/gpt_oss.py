@@ -82,4 +82,5 @@ ARCHITECTURE = Architecture(
     window=Window(default=128, blocks="every-other"),
     groups_experts=True,
     fp32_norms=True,
+    published="mxfp4",
 )

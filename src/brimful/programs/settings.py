@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import UnsupportedError
-from brimful.programs import axolotl, llama_factory, trl
+from brimful.programs import axolotl, llama_factory, titan_settings, torchtitan, trl
 from brimful.programs.arguments import read_arguments
 from brimful.programs.base import Command
 from brimful.programs.reading import read_command
@@ -29,8 +29,12 @@ def settings_file(text: str) -> Path | None:
     read = _READ.get(Path(command.script).name)
     if read is None:
         return None
-    file = Path(_folder()) / f"{Path(command.script).name}.yaml"
-    file.write_text(yaml_text(dict(read(command))), encoding="utf-8")
+    content = read(command)
+    is_titan = read is titan_settings.settings_of
+    name = "torchtitan.toml" if is_titan else f"{Path(command.script).name}.yaml"
+    text = titan_settings.text_of(content) if is_titan else yaml_text(dict(content))
+    file = Path(_folder()) / name
+    file.write_text(text, encoding="utf-8")
     return file
 
 
@@ -49,7 +53,8 @@ def _folder() -> str:
 
 def _of_trl(command: Command) -> Mapping[str, Any]:
     kind, content = trl.settings_of(command)
-    return content if kind == "sft" else {"loss_type": "sigmoid", **content}
+    usual: Mapping[str, Any] = {"dpo": {"loss_type": "sigmoid"}, "grpo": {"num_generations": 8}}
+    return {**usual.get(kind, {}), **content}
 
 
 def _of_words(command: Command) -> Mapping[str, Any]:
@@ -63,4 +68,5 @@ def _of_words(command: Command) -> Mapping[str, Any]:
 
 _READ: dict[str, Callable[[Command], Mapping[str, Any]]] = {
     trl.COMMAND: _of_trl, llama_factory.COMMAND: _of_words, axolotl.COMMAND: _of_words,
+    torchtitan.MODULE: titan_settings.settings_of, torchtitan.SCRIPT: titan_settings.settings_of,
 }  # fmt: skip

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -97,8 +98,8 @@ def program(command: Command, world_size: int | None) -> Program:
         InputError: It names no configuration, or torchtitan is not installed.
         UnsupportedError: It is an experiment that is not simulated.
     """
-    arguments = [*_of_variables(command), *command.arguments]
-    flags = flags_of([word for word in arguments if not _is_choice(word)], MODULE)
+    arguments = words_of(command)
+    flags = flags_of([word for word in arguments if not is_choice(word)], MODULE)
     if any(map(flags.has, FILE_FLAGS)):
         return _of_file(command, arguments, flags, world_size)
     for name in _NEEDED:
@@ -151,10 +152,7 @@ def _of_file(
         InputError: The file cannot be read, or its stages do not divide the processes.
     """
     name = next(text for text in map(flags.text, FILE_FLAGS) if text)
-    try:
-        content = tomllib.loads(Path(name).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name} cannot be read as torchtitan's TOML; check the path") from error
+    content = read_toml(name)
     degrees = [content.get(section, {}).get(_DEGREE, 1) for section in _SECTIONS]
     names = [f"--{section}.{_DEGREE}" for section in _SECTIONS]
     num_stages = flags.first(*names, default=max(degrees))
@@ -174,6 +172,23 @@ def _of_file(
     )
 
 
+def read_toml(name: str) -> dict[str, Any]:
+    """Read a file of torchtitan's settings.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        return tomllib.loads(Path(name).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} cannot be read as torchtitan's TOML; check the path") from error
+
+
+def words_of(command: Command) -> list[str]:
+    """Return the arguments of a command line, those that its script makes of variables first."""
+    return [*_of_variables(command), *command.arguments]
+
+
 def _of_variables(command: Command) -> Iterator[str]:
     if _is_script(command) and command.environment.get(_FILE):
         yield from (FILE_FLAG, command.environment[_FILE])
@@ -183,7 +198,7 @@ def _of_variables(command: Command) -> Iterator[str]:
                 yield from (f"--{name.lower()}", command.environment[name])
 
 
-def _is_choice(word: str) -> bool:
+def is_choice(word: str) -> bool:
     """Whether a word chooses a kind of a section, as activation-checkpoint:full does."""
     return ":" in word and not word.startswith("-")
 

@@ -21,6 +21,8 @@ from brimful.text.escaping import yaml_text
 
 COMMAND = "trl"
 _KINDS = ("sft", "dpo")
+_READ = (*_KINDS, "grpo")
+"""What is run here; and whose settings are read."""
 _CONFIG = "config.yaml"
 _NOT_TAKEN = frozenset({
     "config", "dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split",
@@ -43,6 +45,9 @@ def program(command: Command, world_size: int | None) -> Program:
     Raises:
         InputError: It trains nothing that is run here, or TRL is not installed.
     """
+    kind = command.arguments[0] if command.arguments else ""
+    if kind in _READ and kind not in _KINDS:
+        raise NotInstalledError(f"trl {kind} is not run by this version")
     kind, content = settings_of(command)
     return program_of(kind, content, world_size or command.num_processes or 1)
 
@@ -54,7 +59,7 @@ def settings_of(command: Command) -> tuple[str, dict[str, Any]]:
         InputError: It trains nothing that is known here.
     """
     kind, *rest = command.arguments or ("",)
-    if kind not in _KINDS:
+    if kind not in _READ:
         raise InputError(
             f"trl {kind} is not run by this version; give trl sft or trl dpo, or run your own "
             f"script by brimful pretend -- SCRIPT"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from brimful.cost.decoding import Decoding
-from brimful.cost.formats import COMPUTE_BYTES
+from brimful.cost.formats import COMPUTE_BYTES, SERVED
 from brimful.cost.held import pack_experts, packed_bytes
 from brimful.cost.inference import (
     FormatFit,
@@ -14,11 +14,13 @@ from brimful.cost.inference import (
     InferenceJob,
     Limits,
     estimate_inference,
+    limits,
     most_tokens,
     shorter_prompt,
 )
 from brimful.cost.inference_gpus import smallest_gpu
 from brimful.cost.inference_shared import SharedInference, share_inference
+from brimful.cost.served import SHARE
 from brimful.hardware.cluster import Cluster
 from brimful.models.mixtures import known_experts
 from brimful.show.estimate import largest_facts
@@ -98,6 +100,7 @@ def inference_summary(
             *_experts(job),
             *_speed(job, beside.decoding),
             *(() if is_ours and estimate.fits is False else _most(beside)),
+            *_engine(job, cluster, beside),
             *(_room(job, cluster) if estimate.fits is None else ()),
             *_formats(job, beside.formats),
         ),
@@ -363,6 +366,17 @@ def _most(beside: Beside) -> tuple[Fact, ...]:
     return (Fact("at most", ", or ".join(parts)),)
 
 
+def _engine(job: InferenceJob, cluster: Cluster, beside: Beside) -> tuple[Fact, ...]:
+    """Say how many texts an engine has room for that leaves some of the card, unless told."""
+    if job.weights_format not in SERVED or not (beside.limits and beside.limits.num_sequences):
+        return ()
+    part = int(SHARE * cluster.device.usable_bytes)
+    found = limits(job, msgspec.structs.replace(cluster, memory_limit_bytes=part))
+    num = found.num_sequences if found else 0
+    words = f"vLLM takes {SHARE:g} of a card unless told: {_texts(num)} of {job.seq_len:,} tokens"
+    return (Fact("served", words),)
+
+
 def _texts(count: int) -> str:
     return f"{count:,} text{'s' * (count != 1)}"
 
@@ -382,7 +396,7 @@ def _formats(job: InferenceJob, formats: tuple[FormatFit, ...]) -> tuple[Fact, .
 
 def _experts(job: InferenceJob) -> tuple[Fact, ...]:
     """Say that experts are not in the format that was asked for: they are no linear layers."""
-    is_packed = job.weights_format not in COMPUTE_BYTES
+    is_packed = job.weights_format not in {*COMPUTE_BYTES, *SERVED}
     if not is_packed or not known_experts(job.model).num_experts:
         return ()
     packed = packed_bytes(job.model, job.weights_format, job.compute)

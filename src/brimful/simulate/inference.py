@@ -10,6 +10,7 @@ import torch
 from brimful.build.inference import constants_of, inference_skeleton
 from brimful.build.model import materialize
 from brimful.build.writing import cache_tensors, grow, new_cache, next_token, prompts
+from brimful.cost.formats import SERVED
 from brimful.cost.inference import (
     CONSTANTS,
     DECODE,
@@ -122,7 +123,8 @@ def trace_inference(job: InferenceJob, spec: Device) -> Recording:
         UnsupportedError: The format has no kernels here, or hangs on values on this device.
     """
     if why := why_not_simulated(job, spec):
-        raise UnsupportedError(why)
+        served = job.weights_format in SERVED
+        raise UnsupportedError(why, nearest={"weights_format": "bf16"} if served else None)
     device.register()
     skeleton = inference_skeleton(job)
     tape = Tape()

@@ -1,0 +1,55 @@
+"""A file of DeepSpeed's that offloads parameters on several GPUs: answered by DeepSpeed's formula.
+
+Our own loop does not run it; what its engine holds is predicted, and nothing of it is searched.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+
+from brimful.cli import defaults
+from brimful.cli.output import show_facts
+from brimful.show.summary import Fact
+from brimful.text.terminal import note
+
+ENGINE = "deepspeed"
+_AC = "full"
+
+
+def is_meant(args: argparse.Namespace, source: Mapping[str, object]) -> bool:
+    """Whether the flags that a file says ask for what DeepSpeed alone runs."""
+    from brimful.hardware.gpus import count_devices
+
+    if not source:
+        return False
+    num_devices = count_devices(args.gpus or defaults.GPUS)
+    is_full = args.method in {None, "full"}
+    return num_devices > 1 and args.offload == "parameters" and args.engine is None and is_full
+
+
+def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
+    """Predict what the flags say, as ``brimful estimate --engine deepspeed`` does.
+
+    Args:
+        args: The flags, a file's among them.
+        show_source: Says what of the file was taken.
+    """
+    from brimful.cli import estimate
+    from brimful.cli.main import parser_of
+
+    args.engine = ENGINE
+    if not args.json:
+        show_source()
+    told = parser_of("estimate").parse_args([args.model])
+    for name, value in vars(args).items():
+        if hasattr(told, name) and name not in {"source", "output"}:
+            setattr(told, name, value[0] if isinstance(value, list) else value)
+    if told.activation_checkpointing is None:
+        told.activation_checkpointing = _AC
+        note(f"brimful: --ac {_AC} is assumed, which no JSON of DeepSpeed says")
+    if args.output is not None:
+        note(f"brimful: {args.output} is not written: nothing was searched")
+    code = estimate.run(told)
+    if not args.json:
+        words = "not known: what DeepSpeed copies and its Adam on the CPU take has no formula"
+        show_facts(Fact("speed", words))
+    return code

@@ -1,0 +1,76 @@
+"""TRL's files of GRPO: the update of its policy, and what writes its texts beside it.
+
+A row is a prompt and the completion that the model wrote to it; of a forward
+``per_device_train_batch_size`` of them, as of SFT. Not modelled are generation and rewards.
+
+Source: ``trl/trainer/grpo_config.py`` and ``grpo_trainer.py`` of TRL 0.29.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from brimful.export.leaves import Leaves
+
+TASK, RATE = "grpo", 1e-6
+_KEYS = ("num_generations", "reward_funcs", "max_completion_length")
+_PROMPT, _COMPLETION, _SHARE = 512, 256, 0.3
+"""TRL's defaults: tokens of both, and the share of a card that a colocated vLLM takes."""
+_OF_TEXTS = frozenset({
+    "loss_type", "beta", "use_vllm", "vllm_mode", "vllm_gpu_memory_utilization",
+    "vllm_enable_sleep_mode", *_KEYS,
+})  # fmt: skip
+
+
+class Rollouts(NamedTuple):
+    """What lies beside the policy's update.
+
+    Attributes:
+        share: Of each card, which vLLM keeps while the policy is updated; 0: it keeps none.
+        has_reference: Whether a second copy of the weights says how far the policy went.
+        why: Where that stands, in the file's words.
+    """
+
+    share: float
+    has_reference: bool
+    why: str
+
+
+def is_grpo(content: Mapping[str, Any]) -> bool:
+    """Whether a file's keys are of GRPO."""
+    return any(content.get(key) is not None for key in _KEYS)
+
+
+def rollouts_of(content: Mapping[str, Any]) -> Rollouts:
+    """Return what lies beside the update, by a file's keys."""
+    share, why = 0.0, "generation is transformers' own, or a server's: its cache is not counted"
+    if _is_on(content, "use_vllm") and str(content.get("vllm_mode", "colocate")) == "colocate":
+        asleep = _is_on(content, "vllm_enable_sleep_mode")
+        given = content.get("vllm_gpu_memory_utilization")
+        share = 0.0 if asleep else float(_SHARE if given is None else given)
+        key = f"vllm_gpu_memory_utilization={share:g}"
+        why = "vLLM sleeps during the update (vllm_enable_sleep_mode)" if asleep else key
+    is_far = float(content.get("beta") or 0) > 0
+    return Rollouts(share, is_far and not _is_on(content, "use_peft"), why)
+
+
+def take_grpo(leaves: Leaves) -> None:
+    """Take the rows that the policy is updated on."""
+    num = leaves.rest.get("num_generations", 8)
+    for key in _OF_TEXTS - {"max_completion_length"}:
+        leaves.rest.pop(key, None)
+    leaves.say("task", TASK, "(trl grpo)")
+    leaves.say("packing", "none", "(trl grpo)")
+    prompt = leaves.take("max_prompt_length", int, _PROMPT)
+    written = leaves.take("max_completion_length", int, _COMPLETION)
+    leaves.rest["max_length"] = prompt + written
+    chunks = max(1, round((prompt + written) / max(1, written)))  # logits of completions alone
+    leaves.say("loss_chunks", chunks, "(trl grpo)")
+    leaves.notes.append(
+        f"GRPO is planned as the update on rows of {prompt} + {written} tokens, {num} to a prompt; "
+        f"writing them, rewards and their time are not modelled, and that logits are of "
+        f"completions alone is by the loss in {chunks} chunks"
+    )
+
+
+def _is_on(content: Mapping[str, Any], key: str) -> bool:
+    return str(content.get(key)).lower() == "true"
