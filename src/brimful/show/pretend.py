@@ -206,7 +206,12 @@ def largest_facts(
     if found.value is None:
         return (Fact("largest", f"no {found.flag} that was tried fits; {runs}"),)
     beyond = "" if found.beyond is None else f", {found.beyond} does not"
-    return (Fact("largest", f"{found.flag} {found.value} fits{beyond}; {runs}"),)
+    if found.sure == found.value:
+        return (Fact("largest", f"{found.flag} {found.value} fits{beyond}; {runs}"),)
+    more = f"{found.value} may fit (TIGHT){beyond}; {runs}"
+    if found.sure is None:
+        return (Fact("largest", f"no {found.flag} that was tried surely fits; {more}"),)
+    return (Fact("largest", f"{found.flag} {found.sure} surely fits; {more}"),)
 
 
 def _sizes(program: Sequence[str]) -> list[str]:
