@@ -320,6 +320,26 @@ def test_a_no_names_the_smallest_gpu_and_how_sizes_are_found(tmp_path, brimful):
     assert brimful("pretend", "--gpu", name, "--", script, "--width", 80000).code == 0
 
 
+def test_a_no_names_states_that_no_batch_makes_fit_and_what_each_change_saves(script, brimful):
+    """Of 4 GB, four in fp32 are 16 on a T4: parameters, gradients and two moments of AdamW."""
+    script.write_text(SCRIPT.replace("1024, 1024", "32768, 32768").replace("8, 1024", "8, 32768"))
+    told = " ".join(brimful("pretend", "--gpu", "t4", "--", script, 2).out.split())
+    states = "parameters 4.00 GiB, gradients 4.00 GiB and optimizer state 8.00 GiB alone are 16.00"
+    assert f"no batch fits: {states} GiB of 13.9" in told
+    assert "; with 8-bit moments 10.00 GiB" in told
+    assert re.search(r"change less by at most: 8-bit moments (\(.*?\) )?6.00 GiB; LoRA", told)
+    assert re.search(r"LoRA in place of full training (\(.*?\) )?12.00 GiB", told)
+    assert told.index("change ") < told.index("instead --gpu ")
+
+
+def test_what_trains_nothing_is_offered_no_change_of_an_optimizer(tmp_path, brimful):
+    script = tmp_path / "wide.py"
+    script.write_text(WIDE)
+    said = brimful("pretend", "--gpu", "t4", "--", script, "--width", 80000)
+    assert "no batch" not in said.out
+    assert "8-bit" not in said.out
+
+
 def test_a_script_of_another_framework_is_told_so_in_a_sentence(script, brimful):
     if find_spec("jax"):
         pytest.skip("jax is installed here")

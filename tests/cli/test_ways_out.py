@@ -12,6 +12,7 @@ from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
 from brimful.search.budget import Budget
 from brimful.search.gains import Search
+from brimful.search.offers import plainest
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.search.ways_out import _rate
@@ -97,6 +98,36 @@ def test_a_tight_plan_names_what_fits_with_the_same_batch(brimful):
     assert "or allow --optimizer adamw-8bit" in told
     again = brimful("plan", *ask, "--optimizer", "adamw-8bit")
     assert again.out.startswith("FITS")
+
+
+def test_a_no_names_what_to_change_on_the_same_card_before_another(brimful):
+    """1.5B with 8-bit AdamW on 12 GB: pure bf16 fits, and a larger card and LoRA were named.
+
+    Its loss is in two chunks then, which a few lean ways have not.
+    """
+    parts = "or allow  --precision bf16 --loss-chunks 2", "--method lora", "instead   --gpus "
+    ask = ("qwen2.5-1.5b", "--gpus", "rtx-4070", "--seq-len", 1024)
+    said = brimful("estimate", *ask, "--optimizer", "adamw-8bit", "--ac", "full")
+    places = [said.out.index(part) for part in parts]
+    assert said.out.startswith("NO")
+    assert places == sorted(places)
+
+
+def test_where_neither_recipe_nor_optimizer_is_enough_both_are_named(brimful):
+    """3B on 24 GB: bf16 alone is 24 GiB, 8-bit AdamW alone 30, both 18."""
+    ask = ("llama-3.2-3b", "--gpus", "rtx-4090", "--seq-len", 1024, "--offload", "none")
+    said = brimful("plan", *ask, "--no-proof", "--pp", 1)
+    told = " ".join(said.out.split())
+    assert "or allow --precision bf16 --optimizer adamw-8bit" in told
+    assert told.index("or allow --precision") < told.index("instead --gpus")
+
+
+def test_two_changes_are_left_out_where_one_is_enough():
+    both = "--precision bf16 --optimizer adamw-8bit"
+    adapters = ["--method qlora", "--method lora"]
+    assert plainest([*adapters, both]) == [both, "--method lora", "--method qlora"]
+    one = ["--optimizer adamw-8bit", "--seq-len 512"]
+    assert plainest([one[1], both, one[0]]) == one
 
 
 def test_a_rate_counts_what_its_task_counts():

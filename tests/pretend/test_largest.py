@@ -8,20 +8,26 @@ from brimful.pretend.largest import (
     argument_of,
     find_largest,
     step_of,
+    value_in,
     with_default,
     with_value,
 )
 
 
-def searched(program, name, most):
+def searched(program, name, most, sure=None):
     """Search where a value fits up to a limit; return what was found and what was tried."""
     argument, tried = argument_of(program, name), []
 
-    def fits(changed):
-        tried.append(argument_of(changed, name).value)
-        return tried[-1] <= most
+    def word(value):
+        if value > most:
+            return "no"
+        return "fits" if sure is None or value <= sure else "tight"
 
-    found = find_largest(program, argument, fits, first=argument.value <= most)
+    def words(changed):
+        tried.append(value_in(changed, argument))
+        return word(tried[-1])
+
+    found = find_largest(program, argument, words, first=word(argument.value))
     assert found.num_runs == len(tried) == len(set(tried))
     return found, tried
 
@@ -32,6 +38,18 @@ def test_what_is_found_fits_and_the_next_step_does_not(most):
     assert (found.value or 0) <= most < found.beyond
     assert found.value is None or found.beyond - found.value == 128
     assert found.num_runs <= MOST_RUNS
+
+
+@pytest.mark.parametrize("sure", [8, 9, 18, 25])
+def test_the_largest_sure_one_is_found_where_more_may_fit(sure):
+    found, _ = searched(["train.py", "--batch", "32"], "batch", 25, sure)
+    assert (found.value, found.sure, found.beyond) == (25, sure, 26)
+    assert found.num_runs <= MOST_RUNS
+
+
+def test_where_all_that_fits_is_tight_none_is_sure():
+    found, _ = searched(["train.py", "--batch", "32"], "batch", 25, 0)
+    assert (found.value, found.sure) == (25, None)
 
 
 def test_sizes_are_tried_in_multiples_of_a_power_of_two_that_they_are():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from brimful.show.summary import Verdict
     from brimful.values.plan import Estimate
 
-_WAY_LABELS = frozenset({"would fit", "instead", ""})
+_WAY_LABELS = frozenset({"would fit", "instead", "or allow", ""})
 WAY_FITS = " would fit"
 """What follows the flags of a way out."""
 HELP = "predict peak memory and step time of one strategy"

@@ -159,8 +159,12 @@ def _limit(asked: "resolved.Asked", looked: "Looked") -> "tuple[Fact, ...]":
 
 
 def _ways(asked: "resolved.Asked", looked: "Looked") -> "Iterator[WayOut]":
-    """Yield the first way that leaves what is learnt alone, and the first that keeps the GPUs."""
+    """Yield what the owner could allow on these GPUs, then the first way that changes nothing.
+
+    Of what could be allowed the first that trains all as before, and the first with adapters.
+    """
     from brimful.search.lean import lean
+    from brimful.search.offers import plainest
     from brimful.search.ways_out import ways_out
     from brimful.values.plan import PLAN_SCHEMA, Plan
 
@@ -168,10 +172,14 @@ def _ways(asked: "resolved.Asked", looked: "Looked") -> "Iterator[WayOut]":
     plan = Plan(
         schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=looked.leanest, estimate=looked.made
     )
-    left = {False} if cluster.memory_limit_bytes else {True, False}
-    for way in ways_out(plan, lean(strategy), lambda tried: tried):
-        if way.short_bytes > 0 or not left:
-            return
-        if way.is_exact in left:
-            left.remove(way.is_exact)
-            yield way
+    every = [
+        way for way in ways_out(plan, lean(strategy), lambda tried: tried) if way.short_bytes <= 0
+    ]
+    allowed = {way.flags: way for way in every if way.is_allowed}
+    kinds = set[bool]()
+    for flags in plainest(allowed):
+        if (adapts := flags.startswith("--method")) not in kinds:
+            kinds.add(adapts)
+            yield allowed[flags]
+    if not cluster.memory_limit_bytes:
+        yield from [way for way in every if way.is_exact][:1]

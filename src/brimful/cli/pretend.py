@@ -18,13 +18,21 @@ from brimful.cli import defaults, flags, output_paths, parsing
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
-from brimful.pretend.largest import Argument, Largest, argument_of, find_largest, with_default
+from brimful.pretend.largest import (
+    Argument,
+    Largest,
+    argument_of,
+    find_largest,
+    value_in,
+    with_default,
+)
 from brimful.text.terminal import note, say
 
 if TYPE_CHECKING:
     from brimful.pretend import Run
     from brimful.pretend.report_values import PretendReport
     from brimful.show.answer import Answer
+    from brimful.values.plan import Word
 
 HELP = "run any script on a pretend GPU and read its memory"
 _GPU_FLAGS = ("--gpu", "--gpus")
@@ -168,27 +176,28 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
     """Run the script with other values of one of its arguments; what it prints is dropped.
 
     Returns:
-        What was found, and the run of the largest value that fits, or of the first where none does.
+        What was found, and the run of the largest value that surely fits, else of the largest that
+        may, or of the first where none does.
     """
     from brimful.cli.progress import Progress
+    from brimful.show.pretend import word_of
 
-    largest = first
+    done = {argument.value: first}
 
-    def fits(changed: Sequence[str]) -> bool | None:
-        nonlocal largest
+    def words(changed: Sequence[str]) -> "Word | None":
         progress.update(f"{argument.flag} {changed[argument.place]}", 0.0)
         pretended, unheard = _pretended(args), io.StringIO()
         with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
             if not _ran(pretended, changed, quietly=False):
                 return None
         held = pretended.report(allocator=_allocator(args), budget_bytes=args.memory_budget)
-        if held.fits:  # each that fits is larger than those before
-            largest = _Done(changed, pretended, held)
-        return held.fits
+        if held.fits:
+            done[value_in(changed, argument)] = _Done(changed, pretended, held)
+        return word_of(held)
 
     with Progress(f"running it with other values of {argument.flag}", quiet=args.json) as progress:
-        found = find_largest(first.program, argument, fits, first=first.report.fits)
-    return found, largest
+        found = find_largest(first.program, argument, words, first=word_of(first.report))
+    return found, done[found.sure or found.value or argument.value]
 
 
 def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "Answer":

@@ -40,8 +40,8 @@ def tell_ways_out(
 ) -> tuple[str, ...]:
     """Name what would make it fit, the first ones: of what was searched, plans that hold.
 
-    Each that learns the same is proven, and printed as soon as it is; what its owner would have to
-    allow holds when it is replayed.
+    Those on the same GPUs come first: settings, then what its owner would have to allow, which
+    holds when it is replayed. Each that learns the same is proven, and printed as soon as it is.
 
     Args:
         args: The flags.
@@ -50,17 +50,13 @@ def tell_ways_out(
         budget: Of time, where each way is simulated.
         word: What its replay or its proof said.
     """
-    from brimful.show.plan import allowed_facts
-    from brimful.show.summary import Fact
-
     record = searched.record
     if record.rows[0].fits and word not in {"tight", "no"}:
         return ()
     if record.untried:
         return _tell_counted(args, searched)
     is_tight = word == "tight"
-    most = MAX_WAYS_TIGHT if is_tight else MAX_WAYS
-    said, allowed = list[str](), list["WayOut"]()
+    told = _Told(args, budget, MAX_WAYS_TIGHT if is_tight else MAX_WAYS)
     here = (
         ()
         if is_tight
@@ -71,22 +67,71 @@ def tell_ways_out(
             _sending(args, searched, budget),
         )
     )
-    for way in chain(here, _in_time(searched, search, budget)):
-        if way.is_allowed:
-            allowed.append(way)
-        elif len(said) < most:
-            words = _proven_words(args, way, budget)
-            if words and not args.json:
-                show_facts(Fact("" if said else "instead", words))
-            said += [words] * bool(words)
-        if len(said) >= most and len(allowed) >= MAX_ALLOWED:
-            break
-    allowed = _kept(allowed) if is_tight else allowed
-    if allowed:
-        if not args.json:
+    for way in here:
+        told.tell(way)
+    told.tell_all(_in_time(searched, search, budget), is_tight=is_tight)
+    return told.said or (() if is_tight else _tell_counted(args, searched))
+
+
+class _Told:
+    """What was told: what keeps the GPUs first, then what changes what is learnt, then others."""
+
+    def __init__(self, args: argparse.Namespace, budget: "Budget", most: int) -> None:
+        """Begin with nothing; ``most``: ways that are told one by one."""
+        self.said = tuple[str, ...]()
+        self._args, self._budget, self._left = args, budget, most
+        self._is_first = True
+
+    def tell(self, way: "WayOut") -> None:
+        """Prove a way and print it; one whose proof says no is not told."""
+        from brimful.show.summary import Fact
+
+        words = _proven_words(self._args, way, self._budget) if self._left else ""
+        if not words:
+            return
+        if not self._args.json:
+            show_facts(Fact("instead" if self._is_first else "", words))
+        self._is_first = False
+        self.said += (words,)
+        self._left -= 1
+
+    def tell_all(self, ways: "Iterator[WayOut]", *, is_tight: bool) -> None:
+        """Tell what the owner could allow here, then other GPUs, as soon as it is known of all.
+
+        Args:
+            ways: What was tried, what fits first.
+            is_tight: Whether it may fit as it is, so that little else is said.
+        """
+        allowed, others = list["WayOut"](), list["WayOut"]()
+        for way in ways:
+            (allowed if way.is_allowed else others).append(way)
+            if len(others) >= self._left and len(allowed) >= MAX_ALLOWED:
+                break
+        if not is_tight:
+            self._allow(_plain(allowed))
+        for way in chain(others, ways):
+            if not self._left:
+                break
+            if not way.is_allowed:
+                self.tell(way)
+        if is_tight:
+            self._allow(_kept(allowed))
+
+    def _allow(self, allowed: "list[WayOut]") -> None:
+        from brimful.show.plan import allowed_facts
+
+        if allowed and not self._args.json:
             show_facts(*allowed_facts(allowed))
-        said += [way.words for way in allowed]
-    return tuple(said) or (() if is_tight else _tell_counted(args, searched))
+            self._is_first = True
+        self.said += tuple(way.words for way in allowed)
+
+
+def _plain(allowed: "list[WayOut]") -> "list[WayOut]":
+    """Put first what changes least, and leave out two changes where one of them is enough."""
+    from brimful.search.offers import plainest
+
+    by_flags = {way.flags: way for way in allowed}
+    return [by_flags[flags] for flags in plainest(by_flags)][:MAX_ALLOWED]
 
 
 def _kept(allowed: "list[WayOut]") -> "list[WayOut]":

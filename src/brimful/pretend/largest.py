@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brimful.errors import InputError
+from brimful.values.plan import Word
 
-MOST_RUNS = 16
+MOST_RUNS, MOST_MORE_RUNS = 16, 8
+"""For the largest that may fit, and for the largest that surely does."""
 _DECLARING = frozenset({"add_argument", "option"})
 """Methods of argparse and of click that declare an argument."""
 FINEST = 32
 """Parts of the value that was given, to one of which the largest is found."""
-Fits = Callable[[Sequence[str]], bool | None]
+Words = Callable[[Sequence[str]], Word | None]
 """Runs a program with its arguments; None where the program itself refuses them."""
 
 
@@ -43,12 +45,14 @@ class Largest(NamedTuple):
         value: The largest value that fits; None: not even the smallest that was tried.
         beyond: The smallest that was seen not to fit; None: all that were tried do.
         num_runs: How often the script was run for it.
+        sure: The largest that fits with room to spare; None: the smallest that was tried does not.
     """
 
     flag: str
     value: int | None
     beyond: int | None
     num_runs: int
+    sure: int | None = None
 
 
 def with_default(program: Sequence[str], name: str) -> list[str]:
@@ -136,6 +140,11 @@ def with_value(program: Sequence[str], argument: Argument, value: int) -> list[s
     return changed
 
 
+def value_in(program: Sequence[str], argument: Argument) -> int:
+    """Return the value of an argument in a program; see ``with_value``."""
+    return int(program[argument.place].rpartition("=")[2])
+
+
 def step_of(value: int) -> int:
     """Return the step by which values are tried: sizes are mostly multiples of powers of two."""
     step = 1
@@ -144,30 +153,46 @@ def step_of(value: int) -> int:
     return step
 
 
-def find_largest(program: Sequence[str], argument: Argument, fits: Fits, *, first: bool) -> Largest:
+def find_largest(
+    program: Sequence[str], argument: Argument, words: Words, *, first: Word
+) -> Largest:
     """Find the largest value with which a program fits, where more of it takes more memory.
 
     Args:
         program: As it was given.
         argument: Which number.
-        fits: Runs it.
-        first: Whether it fits as it was given.
+        words: Runs it.
+        first: What is said of it as it was given.
     """
-    step, num_runs = step_of(argument.value), 0
-    low, high = (argument.value // step, None) if first else (0, argument.value // step)
+    step = step_of(argument.value)
+    tried: dict[int, Word] = {0: "fits", argument.value // step: first}
 
-    def probe(count: int) -> bool:
-        nonlocal num_runs
-        num_runs += 1
-        return bool(fits(with_value(program, argument, count * step)))
+    def probe(count: int) -> Word:
+        tried[count] = words(with_value(program, argument, count * step)) or "no"
+        return tried[count]
 
-    while high is None and num_runs < MOST_RUNS:
-        if probe(2 * low):
-            low *= 2
-        else:
-            high = 2 * low
-    while high is not None and high - low > 1 and num_runs < MOST_RUNS:
-        middle = (low + high) // 2
-        low, high = (middle, high) if probe(middle) else (low, middle)
-    beyond = None if high is None else high * step
-    return Largest(argument.flag, low * step or None, beyond, num_runs)
+    low, high = _bounds(tried, ("fits", "tight"))
+    while high is None and len(tried) <= MOST_RUNS + 1:
+        probe(2 * low)
+        low, high = _bounds(tried, ("fits", "tight"))
+    for meant, most in ((("fits", "tight"), MOST_RUNS), (("fits",), MOST_RUNS + MOST_MORE_RUNS)):
+        low, high = _bounds(tried, meant)
+        while high is not None and high - low > 1 and len(tried) <= most + 1:
+            probe((low + high) // 2)
+            low, high = _bounds(tried, meant)
+    sure, _ = _bounds(tried, ("fits",))
+    most_fitting, beyond = _bounds(tried, ("fits", "tight"))
+    return Largest(
+        argument.flag,
+        most_fitting * step or None,
+        None if beyond is None else beyond * step,
+        len(tried) - 2,
+        sure * step or None,
+    )
+
+
+def _bounds(tried: dict[int, Word], meant: tuple[str, ...]) -> tuple[int, int | None]:
+    """Return the largest count of which a word is meant, below all that are not, and of those."""
+    high = min((count for count, word in tried.items() if word not in meant), default=None)
+    below = [n for n, word in tried.items() if word in meant and (high is None or n < high)]
+    return max(below, default=0), high

@@ -33,17 +33,29 @@ from brimful.pretend.report_values import (
     PoolBytes,
     PretendReport,
     Reserved,
+    StateBytes,
     Tensor,
 )
 from brimful.process.versions import versions
 from brimful.units import MIB
 from brimful.values.plan import PhasePeak
-from brimful.values.results import ITEM_NAMES, LOGITS, SAVED_ACTIVATIONS, TRANSIENTS, Outcome
+from brimful.values.results import (
+    GRADIENTS,
+    ITEM_NAMES,
+    LOGITS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+    Outcome,
+)
 from brimful.values.unknown_memory import peak_statement, unknown_ops_of
 
 if TYPE_CHECKING:
     from brimful.pretend.device import Card
 
+STATES = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE)
+"""Classes of bytes that are as large with any batch."""
 NUM_TENSORS = 50
 """Allocations listed; beyond these each is a small share."""
 _RANK_OF_SCORES = 4
@@ -102,6 +114,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         reserved=_reserved(recording, unlimited, settings),
         outside=(*OUTSIDE, *_bounded(bounded or {})),
         items=items_at(recording, peak_event),
+        states=_states(recording, item),
         phases=_phases(recording, live),
         owners=_owners(recording, item, recording.alive_at(peak_event)),
         alike=_alike(recording, item, recording.alive_at(peak_event)),
@@ -115,6 +128,24 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         unknown_ops=unknown,
         beside_torch=beside_torch,
         assumptions=tuple(sorted(assumptions)),
+    )
+
+
+def _states(recording: Recording, item: NDArray[np.int64]) -> tuple[StateBytes, ...]:
+    """List what is there whatever the batch is, where it is most: by class and type."""
+    names = [name for name in ITEM_NAMES if name in STATES]
+    rows = np.where(recording.events >= 0, recording.events, ~recording.events)
+    is_state = np.isin(item, [ITEM_NAMES.index(name) for name in names])
+    sizes = np.where(recording.events >= 0, 1, -1) * recording.num_bytes[rows] * is_state[rows]
+    alive = recording.alive_at(int(np.cumsum(sizes).argmax()))
+    totals: dict[tuple[str, str], int] = {}
+    for row in alive[is_state[alive]].tolist():
+        dtype = recording.shapes[recording.shape_dtype[row]][1]
+        kind = ITEM_NAMES[item[row]], dtype
+        totals[kind] = totals.get(kind, 0) + int(recording.num_bytes[row])
+    return tuple(
+        StateBytes(name=name, dtype=dtype, num_bytes=totals[name, dtype])
+        for name, dtype in sorted(totals, key=lambda kind: (names.index(kind[0]), kind[1]))
     )
 
 

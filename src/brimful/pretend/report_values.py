@@ -64,6 +64,14 @@ class ItemBytes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     num_bytes: int
 
 
+class StateBytes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes of one class of states, of one type of element."""
+
+    name: str
+    dtype: str
+    num_bytes: int
+
+
 class ModuleBytes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What modules of one pattern hold together.
 
@@ -284,6 +292,8 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         reserved: The replay without a limit.
         outside: Device memory outside the allocator.
         items: What is alive at the peak, by class; their sum is the peak.
+        states: Parameters, gradients and optimizer state where they take most together: no batch
+            makes these smaller.
         phases: Largest live total of every phase; like phases from step 2 on are one.
         owners: What is alive at the peak, by part of the program, largest first.
         alike: What is alive at the peak, like allocations together, largest first.
@@ -313,6 +323,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reserved: Reserved
     outside: tuple[Outside, ...]
     items: tuple[MemoryItem, ...]
+    states: tuple[StateBytes, ...]
     phases: tuple[PhasePeak, ...]
     owners: tuple[OwnerBytes, ...]
     alike: tuple[Alike, ...]

@@ -63,13 +63,13 @@ def with_gpu(cluster: Cluster, device: Device) -> Cluster:
 
 
 def cards_for(job: Job) -> Iterator[Device]:
-    """Yield the cards that have units for a recipe's type (on others it would fit, and crawl).
-
-    The smallest first; of those about as large, what somebody rents out.
-    """
-    rented = shipped_prices().gpus
-    for device in sorted(
-        cards(), key=lambda d: (d.usable_bytes // ALIKE_BYTES, d.name not in rented)
-    ):
+    """Yield the cards that have units for a recipe's type (on others it would fit, and crawl)."""
+    for device in smallest_first():
         if device.matrix_flops_per_s.bf16 or not job.precision.startswith("bf16"):
             yield device
+
+
+def smallest_first() -> list[Device]:
+    """List the cards, the smallest first; of those about as large, what somebody rents out."""
+    rented = shipped_prices().gpus
+    return sorted(cards(), key=lambda d: (d.usable_bytes // ALIKE_BYTES, d.name not in rented))

@@ -13,6 +13,7 @@ from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, offered_bytes
 from brimful.search.beside import Fix, held_fix
+from brimful.search.fewest import fewest_changes
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
@@ -21,7 +22,7 @@ from brimful.search.ways_out import Find, Tried
 from brimful.units import GIB
 from brimful.values.job import Job
 from brimful.values.plan import Estimate
-from brimful.values.strategy import Strategy, spell_checkpointing
+from brimful.values.strategy import Strategy, spell_checkpointing, world_size
 
 CHUNKS = (1, 16)
 LIMIT_STEP_BYTES = GIB // 4
@@ -40,12 +41,23 @@ def lean(strategy: Strategy) -> Find:
 
     def find(job: Job, cluster: Cluster) -> Tried:
         found = lean_fix(job, cluster, strategy)
-        if found.fix is None:
+        fix = found.fix
+        if fix is None and found.made.fits and strategy.pp == 1:  # more of them may hold
+            fix = fewest_changes(job, cluster, _over(strategy, cluster.num_devices))
+        if fix is None:
             return Tried(found.short_bytes, None, None)
-        settings = flag_words(strategy, found.fix.strategy)
-        return Tried(0, found.fix.made.predicted_step_s, None, settings)
+        settings = flag_words(strategy, fix.strategy)
+        return Tried(0, fix.made.predicted_step_s, None, settings)
 
     return find
+
+
+def _over(strategy: Strategy, num: int) -> Strategy:
+    """Return a strategy as it is over so many devices, or what shards it over as many."""
+    if world_size(strategy) == num:
+        return strategy
+    plain = msgspec.structs.replace(strategy, zero=0, dp_shard=1, dp_replicate=1, tp=1)
+    return plain if num == 1 else msgspec.structs.replace(plain, zero=3, dp_shard=num)
 
 
 class Looked(NamedTuple):

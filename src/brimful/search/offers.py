@@ -1,15 +1,21 @@
 """Jobs that are like a job but for one thing that only its owner may allow."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
+from brimful.cost.least import least_bytes
+from brimful.models.config import exact_count
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
 from brimful.values.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job
 
 LORA_RANK, LORA_ALPHA = 16, 32.0
 """Of the adapters that are offered to a job that has none; tested equal to the command line's."""
 QLORA_BASE: Base = "nf4-double"
+_PURE, _ROUNDED = ("--precision",), ("--optimizer",)
+_LEAST_FIRST = (*_PURE, *_ROUNDED, "--method lora", "--method qlora", "--method", "--seq-len")
+"""Flags, in the order of how much else they leave as it was asked for."""
 LORA_BASES: dict[str, Base] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 """How LoRA holds the base where a recipe computes in 16 bits on fp32; any other: ``same``."""
 
@@ -32,6 +38,31 @@ def offers(job: Job) -> tuple[Offer, ...]:
     """List rounded moments, or whole ones, LoRA, QLoRA and pure bf16, without what a job has."""
     made = (_rounded(job), _whole(job), _lora(job), _qlora(job), _pure(job))
     return tuple(offer for offer in made if offer is not None)
+
+
+def plainest(allowed: Iterable[str]) -> list[str]:
+    """Return what could be allowed, what changes least first, without two where one is enough.
+
+    Args:
+        allowed: Flags as they are typed.
+    """
+    every = sorted(allowed, key=_rank)
+    return [
+        flags
+        for flags in every
+        if _num_changes(flags) <= 1
+        or not any(_num_changes(one) == 1 and one.startswith(_PURE + _ROUNDED) for one in every)
+    ]
+
+
+def _rank(flags: str) -> tuple[int, int]:
+    """Order what could be allowed: recipes, optimizers, adapters, shorter texts, other GPUs."""
+    places = [place for place, flag in enumerate(_LEAST_FIRST) if flags.startswith(flag)]
+    return min(places, default=len(_LEAST_FIRST)), _num_changes(flags)
+
+
+def _num_changes(flags: str) -> int:
+    return sum(flag in flags for flag in _PURE + _ROUNDED)
 
 
 def _rounded(job: Job) -> Offer | None:
@@ -70,7 +101,27 @@ def _pure(job: Job) -> Offer | None:
     if job.precision in {"bf16", "fp16"}:
         return None
     changed = msgspec.structs.replace(job, precision="bf16", loss_scale=None)
-    return Offer("--precision bf16", "nothing that trains is held in fp32", changed)
+    price = f"nothing that trains is held in fp32{_fewer_bytes(job, changed)}"
+    return Offer("--precision bf16", price, changed)
+
+
+def pure_and_rounded(job: Job) -> Offer | None:
+    """Return pure bf16 with rounded moments, as neither may be enough alone; None: it has one."""
+    pure, rounded = _pure(job), _rounded(job)
+    if job.method != "full" or pure is None or rounded is None:
+        return None
+    changed = msgspec.structs.replace(pure.job, optimizer=rounded.job.optimizer)
+    price = f"nothing that trains is held in fp32 and moments in 8 bits{_fewer_bytes(job, changed)}"
+    return Offer(f"{pure.allow} {rounded.allow}", price, changed)
+
+
+def _fewer_bytes(job: Job, changed: Job) -> str:
+    """Say how many bytes of states a parameter takes instead of how many, where all train."""
+    count = exact_count(job.model) if job.method == "full" else None
+    if not count:
+        return ""
+    before, after = (least_bytes(each, count).total / count for each in (job, changed))
+    return f", {after:.2g} instead of {before:.2g} bytes a parameter"
 
 
 def _adapted(job: Job, base: Base) -> Job:

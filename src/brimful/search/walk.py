@@ -23,7 +23,8 @@ WORTH = 0.01
 """By how much faster a strategy has to be that was passed over, to be looked at after all."""
 NEAR = 0.03
 """Share of its live bytes that a strategy may be expected to lack, and is looked at after all."""
-
+NUM_LEANEST = 2
+"""Strategies that recompute all, that are looked at where nothing else fits."""
 
 Rows = NDArray[np.int64]
 
@@ -51,9 +52,15 @@ def walk(space: Space, look: Look) -> None:
         space: What was searched.
         look: Looks at one.
     """
-    led = lead(space, look)
-    if not led.is_ended:
-        _look_again(space, led, look)
+    seen = set[int]()
+
+    def noted(row: int, num_passed: int) -> Looked | None:
+        seen.add(row)
+        return look(row, num_passed)
+
+    led = lead(space, noted)
+    if not led.is_ended and _look_again(space, led, noted):
+        _look_at_leanest(space, seen, look)
 
 
 class Expected:
@@ -118,10 +125,13 @@ def lead(space: Space, look: Look) -> Led:
     return Led(None, left, expected, is_ended=False)
 
 
-def _look_again(space: Space, led: Led, look: Look) -> None:
+def _look_again(space: Space, led: Led, look: Look) -> bool:
     """Look at what was passed over and is better than what fits, the likeliest first.
 
     Where nothing fits so far all of it is looked at, as long as that is to be.
+
+    Returns:
+        Whether nothing fits, and no look ended it.
     """
     places, peaks = _places(space), space.table.peak_bytes
     best, passed, expected = led.best, led.passed, led.expected
@@ -133,16 +143,37 @@ def _look_again(space: Space, led: Led, look: Look) -> None:
         place = int(likely[0] if len(likely) else lacks.argmin())
         row = int(passed[place])
         if best is not None and lacks[place] > NEAR * peaks[row]:
-            return
+            return False
         looked = look(row, len(passed) - 1)
         if looked is None:
-            return
+            return False
         expected.learn(row, looked)
         if looked.fits:
             best = row
             passed = passed[_are_better(space, places, passed, best)]
         else:
             passed = passed[~_beyond(space, row)[passed]]
+    return best is None
+
+
+def _look_at_leanest(space: Space, seen: set[int], look: Look) -> None:
+    """Look at what recomputes all, of one with as many live bytes as others: it caches less.
+
+    Where updates have the peak it is the same for every number of recomputed blocks.
+    """
+    table = space.table
+    plain = table.fits & ~table.selective
+    plain[list(seen)] = False
+    rows = np.flatnonzero(plain)
+    if not len(rows):
+        return
+    least, most = table.micro_batch[rows].min(), table.num_blocks[rows].max()
+    rows = rows[(table.micro_batch[rows] == least) & (table.num_blocks[rows] == most)]
+    order = rows[np.lexsort((table.step_s[rows], table.peak_bytes[rows]))]
+    for row in order[:NUM_LEANEST].tolist():
+        looked = look(row, len(order) - 1)
+        if looked is None or looked.fits:
+            return
 
 
 def _places(space: Space) -> Rows:

@@ -21,7 +21,7 @@ from brimful.search.attending import beside_usual
 from brimful.search.gains import Search
 from brimful.search.holding import hold
 from brimful.search.larger_clusters import cards_for, larger_clusters, with_gpu
-from brimful.search.offers import offers
+from brimful.search.offers import offers, pure_and_rounded
 from brimful.search.offloading import for_known_host
 from brimful.search.solve import Solution, solve
 from brimful.units import format_bytes
@@ -88,6 +88,11 @@ class WayOut(NamedTuple):
     flags: str = ""
     rate: str = ""
     unit: str = ""
+
+    @property
+    def short(self) -> str:
+        """What came of it, without why and what else there is to say."""
+        return self.words.partition(" (")[0]
 
     @property
     def is_allowed(self) -> bool:
@@ -401,7 +406,8 @@ def least_devices(plan: Plan) -> int:
 
 def _allowed(plan: Plan) -> Iterator[_Way]:
     """Try what the owner could allow."""
-    for offer in offers(plan.job):
+    both = pure_and_rounded(plan.job)
+    for offer in (*offers(plan.job), *([both] if both else [])):
         why = f"{offer.price}: it changes what is learnt"
         option = _Option(offer.allow, offer.job, plan.cluster, why)
         yield _Way([option], says_short=True)

@@ -220,7 +220,11 @@ def fix_facts(
         used = format_bytes(held_bytes(found.made))
         both = f"{used} of {format_bytes(found.made.usable_bytes)}{_on_host(found)}"
         facts.append(Fact(WOULD_FIT, f"{typed}: {both}{_rate(job, found.made)}"))
-    facts += [Fact("instead" if not number else "", way.words) for number, way in enumerate(ways)]
+    for label, exact in (("or allow", False), ("instead", True)):
+        these = [way for way in ways if way.is_exact == exact]
+        facts += [
+            Fact("" if number else label, way.words, way.short) for number, way in enumerate(these)
+        ]
     return tuple(facts)
 
 

@@ -6,11 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from brimful.allocator.config import EXPANDABLE
-from brimful.hardware.devices import cards
 from brimful.pretend.kept_lines import kept_lines
 from brimful.pretend.largest import Largest, declared
 from brimful.pretend.recording import SELECTS_ALL
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
+from brimful.search.larger_clusters import smallest_first
+from brimful.show.changes import change_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
@@ -75,12 +76,15 @@ def pretend_summary(
     meter = Meter(used, at.capacity_bytes, how)
     bound = f"{LOWER_BOUND} " if is_bound else ""
     ops = [each.op for each in report.unknown_ops]
+    is_no = at.failure is not None and not is_most and report.grows is None
+    changes = change_facts(report) if is_no else ()
     return Summary(
         "UNKNOWN" if is_most and word == "no" else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
         at_least(meter) if is_bound and not is_most else meter,
         (
             *([] if at.failure is None or is_most else _failed(at.failure)),
+            *changes,
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *_grows(report, program),
@@ -94,7 +98,7 @@ def pretend_summary(
             *(_tensors(report) if at.failure is None else ()),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
-            *(() if _unfused(report) or report.grows is not None else _first(report)),
+            *(() if changes or _unfused(report) or report.grows is not None else _first(report)),
             *_holders(report),
             *(() if report.allocator else _allocator(report)),
         ),
@@ -124,7 +128,8 @@ def _failed(failure: Failure) -> tuple[Fact, ...]:
         f"({tensor.item}, {tensor.shape} {tensor.dtype}){at}, short by "
         f"{format_bytes(failure.short_bytes)}"
     )
-    return (Fact("fails", words),)
+    short = f"in {tensor.phase} of a real run: asks for {format_bytes(tensor.num_bytes)}{at}"
+    return (Fact("fails", words, short),)
 
 
 def _tensors(report: PretendReport) -> tuple[Fact, ...]:
@@ -157,7 +162,7 @@ def _instead(report: PretendReport) -> tuple[Fact, ...]:
     if report.at_capacity.budget_bytes is not None:
         return ()
     need = reserved.simulated_peak_reserved_bytes + sum(part.high_bytes for part in report.outside)
-    for device in cards():
+    for device in smallest_first():
         if device.usable_bytes >= need:
             return (Fact("instead", f"--gpu {device.name} would hold it (the smallest that does)"),)
     return (Fact("instead", "no single known GPU would hold it"),)
@@ -201,7 +206,12 @@ def largest_facts(
     if found.value is None:
         return (Fact("largest", f"no {found.flag} that was tried fits; {runs}"),)
     beyond = "" if found.beyond is None else f", {found.beyond} does not"
-    return (Fact("largest", f"{found.flag} {found.value} fits{beyond}; {runs}"),)
+    if found.sure == found.value:
+        return (Fact("largest", f"{found.flag} {found.value} fits{beyond}; {runs}"),)
+    more = f"{found.value} may fit (TIGHT){beyond}; {runs}"
+    if found.sure is None:
+        return (Fact("largest", f"no {found.flag} that was tried surely fits; {more}"),)
+    return (Fact("largest", f"{found.flag} {found.sure} surely fits; {more}"),)
 
 
 def _sizes(program: Sequence[str]) -> list[str]:

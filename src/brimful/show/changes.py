@@ -1,0 +1,93 @@
+"""What to change in a program that does not fit, by what was recorded of it: bytes, and no advice.
+
+Nothing is run again: each number is what is there now and would not be, and at most that much.
+"""
+
+from brimful.pretend.report_values import PretendReport, StateBytes
+from brimful.show.summary import Fact
+from brimful.units import format_bytes
+from brimful.values.results import (
+    GRADIENTS,
+    LOGITS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    SAVED_ACTIVATIONS,
+    TRANSIENTS,
+)
+
+_WITH_BATCH = (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS)
+"""Classes of bytes that grow with the tokens of a batch."""
+_ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Of types in which an optimizer keeps moments, that one of 8 bits would keep in one."""
+LEAST_NAMED = 0.02
+"""Of the peak: what changes less is not named."""
+
+
+def change_facts(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what of a training that does not fit could be smaller, and by how much at most.
+
+    Args:
+        report: What was simulated.
+
+    Returns:
+        Nothing where nothing trains.
+    """
+    states = _by_name(report.states)
+    if not states.get(GRADIENTS) and not states.get(OPTIMIZER_STATE):
+        return ()
+    held = {item.name: item.num_bytes for item in report.items}
+    batch = {name: held[name] for name in _WITH_BATCH if held.get(name)}
+    rounded = sum(map(_rounded_away, report.states))
+    adapted = states.get(GRADIENTS, 0) + states.get(OPTIMIZER_STATE, 0)
+    ways = (
+        (rounded, "8-bit moments (such as adamw_8bit)"),
+        (adapted, "LoRA in place of full training (gradients and optimizer state)"),
+        (held.get(SAVED_ACTIVATIONS, 0), "gradient checkpointing (saved activations)"),
+        (sum(batch.values()), f"a smaller batch or shorter texts ({_listed([*batch])})"),
+    )
+    least = LEAST_NAMED * report.simulated_peak_allocated_bytes
+    told = [f"{words} {format_bytes(num)}" for num, words in ways if num > least]
+    short = [
+        f"{words.partition(' (')[0]} {format_bytes(num)}" for num, words in ways if num > least
+    ]
+    return (*_no_batch(report, states), *_less(told, short))
+
+
+def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:
+    if not told:
+        return ()
+    return (Fact("change", *(f"less by at most: {'; '.join(each)}" for each in (told, short))),)
+
+
+def _no_batch(report: PretendReport, states: dict[str, int]) -> tuple[Fact, ...]:
+    """Say that no batch is small enough, where what none makes smaller has no room."""
+    at = report.at_capacity
+    if sum(states.values()) <= at.capacity_bytes:
+        return ()
+    each = _listed([f"{name} {format_bytes(states[name])}" for name in states])
+    words = (
+        f"fits: {each} alone are {format_bytes(sum(states.values()))} of "
+        f"{format_bytes(at.capacity_bytes)}"
+    )
+    rounded = sum(map(_rounded_away, report.states))
+    if rounded and sum(states.values()) - rounded < at.capacity_bytes:
+        words += f"; with 8-bit moments {format_bytes(sum(states.values()) - rounded)}"
+    return (Fact("no batch", words),)
+
+
+def _by_name(states: tuple[StateBytes, ...]) -> dict[str, int]:
+    """Sum states over types, in their order."""
+    order = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE)
+    sums = {name: sum(each.num_bytes for each in states if each.name == name) for name in order}
+    return {name: num for name, num in sums.items() if num}
+
+
+def _rounded_away(state: StateBytes) -> int:
+    """Return the bytes of moments that one byte for each would not take."""
+    size = _ELEMENT_BYTES.get(state.dtype, 1) if state.name == OPTIMIZER_STATE else 1
+    return state.num_bytes - state.num_bytes // size
+
+
+def _listed(words: list[str]) -> str:
+    *others, last = words or [""]
+    return f"{', '.join(others)} and {last}" if others else last
