@@ -33,14 +33,14 @@ from brimful.cli.output import (
 from brimful.cli.page import add_page, write_page
 from brimful.cli.proof import add_proof, proof_of, word_code
 from brimful.cli.searching import no_at_once, pins_from, search
+from brimful.cli.sources import show_source, take_model, take_source
 from brimful.cli.usual import attention_from
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
 from brimful.text.terminal import note, say
-from brimful.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
@@ -123,12 +123,12 @@ def run(args: argparse.Namespace) -> int:
     from brimful.search.budget import Budget
     from brimful.values.plan import write_yaml
 
-    _take_model(args)
+    take_model(args)
     if args.program == for_program.MEGATRON:
         return programs.run_plan(args)
     if resolved.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
-    source = _take_source(args)
+    source = take_source(args)
     if (code := _at_once(args, source)) is not None:
         return code
     budget = Budget(args.budget)
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         write_yaml(searched.plan, args.output)
         _note_weights(args, searched.plan)
     if not args.json:
-        _show_source(args.source, source)
+        show_source(args.source, source)
         _show(args, searched)
     found, proof = proof_of(args, searched, Budget(args.budget))
     if args.output is not None and found.plan != searched.plan:
@@ -350,91 +350,9 @@ def exit_code(found: "Solution") -> int:
 def _at_once(args: argparse.Namespace, source: dict[str, Any]) -> int | None:
     """Answer what is not searched; None: it is."""
     if by_deepspeed.is_meant(args, source):
-        return by_deepspeed.answer(args, lambda: _show_source(args.source, source))
+        return by_deepspeed.answer(args, lambda: show_source(args.source, source))
     for_program.narrow(args)
     return no_at_once(args)
-
-
-def _take_model(args: argparse.Namespace) -> None:
-    """Take the model that ``--from`` names, where none was typed.
-
-    Raises:
-        InputError: There is none.
-    """
-    if args.model is not None:
-        return
-    from brimful.export.read_source import model_of
-
-    args.model = model_of(args.source) if args.source is not None else ""
-    if not args.model:
-        where = "" if args.source is None else f", and {args.source} names none"
-        raise InputError(f"no model was given{where}; give one (brimful models lists names)")
-
-
-def _take_source(args: argparse.Namespace) -> dict[str, Any]:
-    """Set the flags that a file says and nobody typed; return what was made of the file."""
-    if args.source is None:
-        return {}
-    from brimful.export.leaves import without
-    from brimful.export.read_source import model_of, read_source
-    from brimful.hardware.gpus import count_devices
-
-    num_devices = count_devices(args.gpus or defaults.GPUS)
-    num_layers = resolved.model_from(args).num_layers
-    read = read_source(args.source, num_devices=num_devices, num_layers=num_layers)
-    typed = frozenset(name for name in flags.TRAINING if getattr(args, name, None) is not None)
-    kept, replaced = without(read, typed)
-    named = model_of(args.source)
-    if named not in {"", args.model}:
-        replaced.insert(0, f"{args.model} stands in for {named}")
-    micro_batch = getattr(args, "micro_batch", None)
-    for taken in kept:
-        times = micro_batch if taken.is_each and isinstance(micro_batch, int) else 1
-        setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
-    return {
-        "taken": kept,
-        "replaced": replaced,
-        "left": read.left,
-        "unread": read.unread,
-        "notes": (*read.notes, *_disk_notes(args, read.on_disk)),
-    }
-
-
-def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> "Iterator[str]":
-    """Say how many bytes a file keeps on NVMe, which are planned in the host's memory."""
-    from brimful.cli.least import least_of
-
-    if not on_disk:
-        return
-    keys = " and ".join(key for key, _ in on_disk)
-    least, kinds = least_of(resolved.job_from(args)), {what for _, what in on_disk}
-    words = (
-        f"{keys}: nvme is planned as cpu, and nothing of a disk is known, least of all its speed"
-    )
-    if least is not None:
-        sizes = [f"{format_bytes(least.optimizer_state)} of optimizer state"]
-        sizes = sizes if "optimizer" in kinds else []
-        if "param" in kinds:
-            sizes.append(f"{format_bytes(least.parameters)} of parameters")
-        words += f"; {' and '.join(sizes)} would be on NVMe, of all GPUs together"
-    yield words
-
-
-def _show_source(path: Path | None, source: dict[str, Any]) -> None:
-    """Say what of a file was taken and what was not."""
-    from brimful.programs.settings import name_of
-    from brimful.report.tables import line_of
-
-    if path is None or not source:
-        return
-    taken = (f"{each.flag}={each.value}" for each in source["taken"])
-    told = {
-        "taken": list(taken), "replaced": source["replaced"], "left to the planner (auto)":
-        source["left"], "not read": source["unread"], "note": source["notes"],
-    }  # fmt: skip
-    for word, entries in told.items():
-        if entries:
-            show(line_of(f"{name_of(path)}: {word}: {', '.join(entries)}"))
 
 
 def _search_of(args: argparse.Namespace, plan: "Plan") -> "Search":

@@ -1,0 +1,95 @@
+"""A file of another program's settings, as flags: what of it is taken, and what is told of it."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli import defaults, flags, resolved
+from brimful.cli.output import show
+from brimful.errors import InputError
+from brimful.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def take_model(args: argparse.Namespace) -> None:
+    """Take the model that ``--from`` names, where none was typed.
+
+    Raises:
+        InputError: There is none.
+    """
+    if args.model is not None:
+        return
+    from brimful.export.read_source import model_of
+
+    args.model = model_of(args.source) if args.source is not None else ""
+    if not args.model:
+        where = "" if args.source is None else f", and {args.source} names none"
+        raise InputError(f"no model was given{where}; give one (brimful models lists names)")
+
+
+def take_source(args: argparse.Namespace) -> dict[str, Any]:
+    """Set the flags that a file says and nobody typed; return what was made of the file."""
+    if args.source is None:
+        return {}
+    from brimful.export.leaves import without
+    from brimful.export.read_source import model_of, read_source
+    from brimful.hardware.gpus import count_devices
+
+    num_devices = count_devices(args.gpus or defaults.GPUS)
+    num_layers = resolved.model_from(args).num_layers
+    read = read_source(args.source, num_devices=num_devices, num_layers=num_layers)
+    typed = frozenset(name for name in flags.TRAINING if getattr(args, name, None) is not None)
+    kept, replaced = without(read, typed)
+    named = model_of(args.source)
+    if named not in {"", args.model}:
+        replaced.insert(0, f"{args.model} stands in for {named}")
+    micro_batch = getattr(args, "micro_batch", None)
+    for taken in kept:
+        times = micro_batch if taken.is_each and isinstance(micro_batch, int) else 1
+        setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
+    return {
+        "taken": kept,
+        "replaced": replaced,
+        "left": read.left,
+        "unread": read.unread,
+        "notes": (*read.notes, *_disk_notes(args, read.on_disk)),
+    }
+
+
+def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> "Iterator[str]":
+    """Say how many bytes a file keeps on NVMe, which are planned in the host's memory."""
+    from brimful.cli.least import least_of
+
+    if not on_disk:
+        return
+    keys = " and ".join(key for key, _ in on_disk)
+    least, kinds = least_of(resolved.job_from(args)), {what for _, what in on_disk}
+    words = (
+        f"{keys}: nvme is planned as cpu, and nothing of a disk is known, least of all its speed"
+    )
+    if least is not None:
+        sizes = [f"{format_bytes(least.optimizer_state)} of optimizer state"]
+        sizes = sizes if "optimizer" in kinds else []
+        if "param" in kinds:
+            sizes.append(f"{format_bytes(least.parameters)} of parameters")
+        words += f"; {' and '.join(sizes)} would be on NVMe, of all GPUs together"
+    yield words
+
+
+def show_source(path: Path | None, source: dict[str, Any]) -> None:
+    """Say what of a file was taken and what was not."""
+    from brimful.programs.settings import name_of
+    from brimful.report.tables import line_of
+
+    if path is None or not source:
+        return
+    taken = (f"{each.flag}={each.value}" for each in source["taken"])
+    told = {
+        "taken": list(taken), "replaced": source["replaced"], "left to the planner (auto)":
+        source["left"], "not read": source["unread"], "note": source["notes"],
+    }  # fmt: skip
+    for word, entries in told.items():
+        if entries:
+            show(line_of(f"{name_of(path)}: {word}: {', '.join(entries)}"))
