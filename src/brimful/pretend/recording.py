@@ -61,6 +61,13 @@ class Spot(NamedTuple):
     ask: int = 0
 
 
+AHEAD = 1024
+"""Launches that a stream holds at most; the next one lets the host wait for the first of them.
+
+Source: measured by users, and fixed as NVIDIA answers ("about 1000 kernels"):
+forums.developer.nvidia.com/t/68937, stackoverflow.com/questions/53970187."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """Columns of one device's tape; row ``i`` of a per-allocation column is allocation ``i``.
@@ -72,7 +79,8 @@ class Recording:
         died: Event at which it was freed, ``NEVER`` if it was not.
         stream: Stream that was current when it was allocated; 0 is the default stream.
         in_use_until: Event from which other streams have done with it (``record_stream``): the
-            first at which the host waited after it was freed; 0 if no other stream used it.
+            first after it was freed at which the host waited, or was as far ahead as it can be
+            (``host_waits.py``); 0 if no other stream used it.
         owner: Index into ``owners`` (module paths).
         op: Index into ``ops``.
         node: Index into ``nodes``: the autograd node that was running, empty in a forward pass.
@@ -253,6 +261,7 @@ class RecordingBuilder:
         self._phase_starts: list[int] = [0]
         self._marks: list[int] = []
         self._waits: list[int] = []
+        self._launches = array("q")
         self._flushes: list[int] = []
         self._used_elsewhere: list[int] = []
         self._costs: list[OpCost] = []
@@ -270,8 +279,13 @@ class RecordingBuilder:
 
     def wait(self) -> None:
         """Remember that the host waited for the device here."""
-        if not self._waits or self._waits[-1] != len(self._events):
+        if self._used_elsewhere and self._waits[-1:] != [len(self._events)]:
             self._waits.append(len(self._events))
+
+    def launch(self) -> None:
+        """Remember that the device was given something to do, while it matters."""
+        if self._used_elsewhere:
+            self._launches.append(len(self._events))
 
     def flush_cache(self) -> None:
         """Remember that the program gave cached memory back here."""
@@ -454,13 +468,16 @@ class RecordingBuilder:
         )
 
     def _until(self, died: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, per row, the first wait of the host after it was freed, 0 for most rows."""
+        """Return, per row, from when on others have done with it for certain, 0 for most rows."""
         until = np.zeros(len(died), dtype=np.int64)
         rows = np.array(self._used_elsewhere, dtype=np.int64)
         freed = np.where(died[rows] == NEVER, len(self._events), died[rows])
-        waits = np.array([*self._waits, len(self._events) + 1], dtype=np.int64)
+        never = np.full(AHEAD, len(self._events) + 1, dtype=np.int64)
+        waits, launches = (np.concatenate((each, never)) for each in (self._waits, self._launches))
         # A wait after n events comes before event n.
-        until[rows] = waits[np.searchsorted(waits, freed, side="right")]
+        waited = waits[np.searchsorted(waits, freed, side="right")]
+        ahead = np.searchsorted(launches, freed, side="right") + AHEAD - 1
+        until[rows] = np.minimum(waited, launches[np.minimum(ahead, len(launches) - 1)])
         return until
 
 
