@@ -35,7 +35,7 @@ def waits(func: Any, args: Any, kwargs: Any) -> bool:
         kwargs: Its keyword arguments.
     """
     if func in NUMBERS:
-        return args[0].device.type == NAME
+        return str(args[0].device.type) == NAME
     if func is _TO_COPY:
         ends = args[0].device, torch.device(kwargs.get("device") or args[0].device)
         return not kwargs.get("non_blocking") and _crosses(*ends)

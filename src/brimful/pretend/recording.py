@@ -1,5 +1,6 @@
 """A finished tape, in columns: allocations with their attributes, and the order of events."""
 
+import os
 from array import array
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -8,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.allocator.config import parse_settings, settings_in
 from brimful.allocator.replay import Requests
+from brimful.allocator.running import Running
 
 TO_HOST, TO_DEVICE = "copied to the host", "copied to the device"
 """What copies between the two are called among costs; their bytes are counted once."""
@@ -19,7 +22,7 @@ UNTAGGED = ""
 KEPT_ON_HOST = "on the host: "
 """How the classes begin of what a program says that it keeps on the host."""
 NEVER = -1
-_NUM_COLUMNS = 9
+_NUM_COLUMNS, _STREAM = 9, 6
 """Numbers kept per allocation while recording; see ``RecordingBuilder.allocate``."""
 
 
@@ -63,9 +66,7 @@ class Spot(NamedTuple):
 
 AHEAD = 1024
 """Launches that a stream holds at most; the next one lets the host wait for the first of them.
-
-Source: measured by users, and fixed as NVIDIA answers ("about 1000 kernels"):
-forums.developer.nvidia.com/t/68937, stackoverflow.com/questions/53970187."""
+Source: measured by users, 1000 or so (forums.developer.nvidia.com/t/68937)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +268,7 @@ class RecordingBuilder:
         self._costs: list[OpCost] = []
         self._asks: list[tuple[int, str]] = []
         self._outliving: set[int] = set()
+        self._running: Running | None = None
 
     def mark(self) -> None:
         """Remember this place in the sequence of events."""
@@ -281,6 +283,17 @@ class RecordingBuilder:
         """Remember that the host waited for the device here."""
         if self._used_elsewhere and self._waits[-1:] != [len(self._events)]:
             self._waits.append(len(self._events))
+
+    def allocator(self) -> Running:
+        """Return what the caching allocator has come to, with the environment's settings."""
+        self._running = self._running or Running(parse_settings(settings_in(os.environ)))
+        self._running.catch_up(self._events, self._flushes, self._asked)
+        return self._running
+
+    def _asked(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the bytes and the streams of allocations."""
+        table = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _NUM_COLUMNS)
+        return table[rows, 0], table[rows, _STREAM]
 
     def launch(self) -> None:
         """Remember that the device was given something to do, while it matters."""
@@ -370,7 +383,7 @@ class RecordingBuilder:
 
     def stream_of(self, row: int) -> int:
         """Return the stream on which an allocation was made."""
-        return self._rows[row * _NUM_COLUMNS + 6]
+        return self._rows[row * _NUM_COLUMNS + _STREAM]
 
     @property
     def num_rows(self) -> int:

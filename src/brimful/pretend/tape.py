@@ -69,9 +69,9 @@ _COLLECTIVES = "c10d"
 """Namespace of what processes ask of each other."""
 _MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
 """What tells of operations whose parts a tape is to see."""
-COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes", "reserved_bytes")
-"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for, and of what is
-reserved that it is no less."""
+COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes")
+"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for."""
+_RESERVED = "reserved_bytes.all"
 COUNTERS_OF_TROUBLE = ("num_alloc_retries", "num_ooms")
 """Of the same: a program that ends has had none."""
 STANDS_FOR = "stands_for"
@@ -247,16 +247,28 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     def memory_stats(self, index: int) -> dict[str, int]:
         """Return counters of a device under the names of ``torch.cuda.memory_stats``."""
         builder = self._builder(torch.device(NAME, index))
-        return dict.fromkeys(COUNTERS_OF_TROUBLE, 0) | {
-            f"{counter}.all.{when}": num_bytes
-            for counter in COUNTERS_OF_LIVE_BYTES
-            for when, num_bytes in (("current", builder.live_bytes), ("peak", builder.peak_bytes))
-        }
+        running = builder.allocator()
+        return (
+            dict.fromkeys(COUNTERS_OF_TROUBLE, 0)
+            | {
+                f"{_RESERVED}.current": running.reserved_bytes,
+                f"{_RESERVED}.peak": running.peak_bytes,
+            }
+            | {
+                f"{counter}.all.{when}": num_bytes
+                for counter in COUNTERS_OF_LIVE_BYTES
+                for when, num_bytes in (
+                    ("current", builder.live_bytes),
+                    ("peak", builder.peak_bytes),
+                )
+            }
+        )
 
     def reset_peak(self, index: int) -> None:
         """Start the peak of a device again from what is alive now."""
         builder = self._builder(torch.device(NAME, index))
         builder.peak_bytes = builder.live_bytes
+        builder.allocator().reset_peak()
 
     def forget_handles(self) -> None:
         """Let libraries of kernels make their workspaces once more, as in a process of their own.
