@@ -30,6 +30,8 @@ BEGIN, END = "<!-- trust: begin -->\n", "<!-- trust: end -->\n"
 _TINY = 1e-5
 _SMALL = 1e-3
 _NO_FIGURE = "-"
+_TWINS = {"h100": "h200", "h200": "h100"}
+"""Cards of one generation, whose kernels are the same."""
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +87,7 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 TEXTS = msgspec.json.decode((HERE / "trust_words.json").read_bytes(), type=Texts)
 PAGE = "docs/trust.md"
 LEARNT = "decisions/0098-measured-on-a-gpu.md"
+LEARNT_AGAIN = "decisions/0106-measured-on-a-gpu-again.md"
 CARRIED = ROOT / "src" / "brimful" / "web" / "accuracy.json"
 """The same figures, beside the numbers of ``brimful web``."""
 
@@ -276,13 +279,19 @@ def _card_rows(prefix: str) -> Iterator[tuple[str, Document]]:
 
 
 def card_programs() -> list[dict[str, tuple[Any, ...]]]:
-    """Return, of each program of others that was measured, what was said and what it took."""
+    """Return, of each program of others that was measured, what was said and what it took.
+
+    What was said of another card of the same generation stands in where nothing was of this one.
+    Of a program that resets its peaks, only what it reserved can be compared.
+    """
     said = {(card, row["name"]): row for card, row in _card_rows("programs-simulated")}
     pairs = []
     for card, row in _card_rows("programs-nvidia-"):
         if row["failure"]:
             continue
-        own = said.get((card, row["name"]), {})
+        own = said.get((card, row["name"])) or said.get((_TWINS.get(card), row["name"]), {})
+        if row.get("resets_peaks"):
+            own = {**own, "simulated_peak_requested_bytes": None}
         pairs.append({
             name: tuple(
                 rung.get(f"{kind}_peak_{counter}_bytes")
@@ -370,6 +379,7 @@ def figures() -> dict[str, Any]:
         **_of_kind("card_step", kinds["card step"]),
         **_of_kind("programs", kinds["card programs live first"]),
         "learnt": LEARNT,
+        "learnt_again": LEARNT_AGAIN,
         "kernels": _num_calls(),
         "runs": len(runs),
         "sources": len({row["source"] for row in runs}),

@@ -115,6 +115,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         process_bytes: Of the process at its end, from ``nvidia-smi``; None where that shows none.
         card_used_bytes: Of the card at the script's end, by all that ran then.
         num_beside: Scripts that ran when it began, itself not counted.
+        resets_peaks: Whether it reset these peaks itself, as some programs do to print those of
+            their own: of the three only what is reserved is then that of the whole run.
         failure: The last line of what went wrong; empty.
         seconds: Of the script, imports of its own included, those of torch not.
         wall_s: Of the process.
@@ -128,6 +130,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     process_bytes: int | None = None
     card_used_bytes: int | None = None
     num_beside: int = 0
+    resets_peaks: bool = False
     failure: str = ""
     seconds: float = 0.0
     wall_s: float = 0.0
@@ -408,6 +411,7 @@ def _child(script: Path, result: Path) -> int:
     sys.argv = [str(script)]
     # As Python does for a script; this file's own neighbours are not the script's.
     sys.path[0] = str(script.parent)
+    resets = _count_resets(torch.cuda)
     failure, began = "", time.monotonic()
     try:
         runpy.run_path(str(script), run_name="__main__")
@@ -424,11 +428,26 @@ def _child(script: Path, result: Path) -> int:
         free, total = torch.cuda.mem_get_info()
         said |= {
             "num_retries": stats.get("num_alloc_retries"),
+            "resets_peaks": bool(resets),
             "card_used_bytes": total - free,
             "process_bytes": machine.gpu_process_bytes(os.getpid()),
         }
     write_bytes(result, json.dumps(said).encode())
     return int(bool(failure))
+
+
+def _count_resets(cuda: Any) -> list[None]:
+    """Return a list that grows whenever the program lets peaks begin anew."""
+    resets: list[None] = []
+    for name in ("reset_peak_memory_stats", "reset_max_memory_allocated"):
+        original = getattr(cuda, name)
+
+        def reset(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+            resets.append(None)
+            return original(*args, **kwargs)
+
+        setattr(cuda, name, reset)
+    return resets
 
 
 def _measured_line(row: Measured) -> str:
@@ -451,22 +470,33 @@ def _compare(names: Sequence[str], args: argparse.Namespace) -> int:
     print(f"{'':25s}{'error':>9s} | {pair} | {pair}")
     for name in names:
         one, other = said.get(name, Simulated(name=name)), found.get(name, Measured(name=name))
-        reason = "; ".join(
+        reasons = [
             f"{rung}: {row.failure[:60]}"
             for rung, row in (("simulated", one), ("measured", other))
             if row.failure
-        )
+        ]
+        if other.resets_peaks:
+            reasons.append("it resets its peaks: only reserved compares")
+        whole = _comparable(other)
         cells = (
-            _error(one.simulated_peak_requested_bytes, other.measured_peak_requested_bytes),
-            _sizes(one.simulated_peak_allocated_bytes, other.measured_peak_allocated_bytes),
-            _sizes(one.simulated_peak_reserved_bytes, other.measured_peak_reserved_bytes),
+            _error(one.simulated_peak_requested_bytes, whole.measured_peak_requested_bytes),
+            _sizes(one.simulated_peak_allocated_bytes, whole.measured_peak_allocated_bytes),
+            _sizes(one.simulated_peak_reserved_bytes, whole.measured_peak_reserved_bytes),
         )
         mark = "*" if one.unknown_ops else " "
-        print(f"{name:24s}{mark}{' | '.join(cells)}  {reason}".rstrip())
+        print(f"{name:24s}{mark}{' | '.join(cells)}  {'; '.join(reasons)}".rstrip())
     print(
         "* the memory of some kernels was not known; errors are (simulated - measured) / measured"
     )
     return 0
+
+
+def _comparable(row: Measured) -> Measured:
+    """Leave out what is not of the whole script: it failed, or reset its peaks itself."""
+    live = dict.fromkeys(("measured_peak_requested_bytes", "measured_peak_allocated_bytes"))
+    if row.failure:
+        return Measured(name=row.name)
+    return msgspec.structs.replace(row, **live) if row.resets_peaks else row
 
 
 def _sizes(said: int | None, found: int | None) -> str:

@@ -11,6 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from brimful import pretend
+from brimful.allocator.config import PYTORCH_DEFAULTS
+from brimful.allocator.replay import replay
 from brimful.errors import UnsupportedError
 
 pytestmark = pytest.mark.torch
@@ -139,6 +141,39 @@ def test_memory_is_that_of_the_tape(run):
     assert torch.cuda.memory_reserved() >= before
     torch.cuda.empty_cache()
     assert len(run.recording().cache_flushes) == 1
+
+
+@pytest.mark.usefixtures("run")
+def test_what_is_reserved_is_what_the_allocator_holds_by_then():
+    """As on a GPU: a freed block stays cached, and serves what asks for less."""
+    mib = 2**20
+    big = torch.empty(100 * mib, dtype=torch.uint8, device="cuda")
+    before = torch.cuda.memory_reserved()
+    del big
+    assert torch.cuda.memory_reserved() == before >= 100 * mib
+    assert torch.cuda.memory_allocated() < before
+    kept = torch.empty(60 * mib, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_reserved() == before
+    free, total = torch.cuda.mem_get_info()
+    assert total - free == before
+    del kept
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < before - 99 * mib
+    assert torch.cuda.max_memory_reserved() == before
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_reserved() == torch.cuda.memory_reserved()
+
+
+def test_reserved_bytes_are_those_of_a_replay_of_the_whole(run):
+    layers = [torch.nn.Linear(512, 512, device="cuda") for _ in range(8)]
+    x = torch.randn(4096, 512, device="cuda")
+    for layer in layers:
+        x = layer(x).relu()
+        torch.cuda.memory_reserved()
+    x.sum().backward()
+    said = torch.cuda.memory_stats()
+    replayed = replay(run.recording().requests(), settings=PYTORCH_DEFAULTS, capacity_bytes=None)
+    assert said["reserved_bytes.all.peak"] == replayed.peak_reserved_bytes
 
 
 def test_streams_events_and_ranges_are_taken(run):

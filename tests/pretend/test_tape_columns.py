@@ -12,7 +12,7 @@ from torch import nn
 
 from brimful import pretend
 from brimful.errors import UnsupportedError
-from brimful.pretend.recording import NEVER
+from brimful.pretend.recording import AHEAD, NEVER
 
 pytestmark = pytest.mark.torch
 
@@ -59,6 +59,55 @@ def test_what_another_stream_uses_is_free_when_the_host_has_waited(run):
     # Both were freed and one was made (5 events) before the host waited.
     assert recording.in_use_until[used] == 5
     assert recording.in_use_until[alone] == 0
+
+
+def until(run):
+    """Free an allocation that another stream uses; return what tells from when on it is free."""
+    x = torch.empty(7 * KILO, device=GPU)
+    x.record_stream(torch.gpu.Stream())
+    del x
+    return lambda: int(run.recording().in_use_until[row(run.recording(), 28 * KILO)])
+
+
+NO_LAUNCHES = {"view": lambda y: y[:8], "empty": torch.empty_like, "aside": lambda _: torch.ones(4)}
+WAITS = {
+    "value": lambda y: y.sum().item(),
+    "truth": lambda y: bool((y > 0).any()),
+    "equal": lambda y: torch.equal(y, y),
+    "to host": lambda y: y.to("cpu"),
+    "from host": lambda y: y.copy_(torch.zeros(KILO)),
+}
+
+
+@pytest.mark.parametrize("how", WAITS.values(), ids=WAITS)
+def test_the_host_waits_for_a_value_and_a_blocking_copy(run, how):
+    y = torch.zeros(KILO, device=GPU)
+    known = until(run)
+    how(y)
+    num_events = len(run.recording().events)
+    y + 1
+    assert known() <= num_events
+
+
+def test_a_copy_that_does_not_block_lets_nobody_wait(run):
+    y = torch.zeros(KILO, device=GPU)
+    known = until(run)
+    y.copy_(torch.zeros(KILO), non_blocking=True)
+    y.to("cpu", non_blocking=True)
+    assert known() > len(run.recording().events)
+
+
+def test_a_stream_holds_so_many_launches_and_no_more(run):
+    """With an operation after another one, the host is at most ``AHEAD`` of them ahead."""
+    y = torch.zeros(KILO, device=GPU)
+    known = until(run)
+    for _ in range(AHEAD - 1):
+        y.add_(1)
+        for nothing in NO_LAUNCHES.values():
+            nothing(y)
+    assert known() > len(run.recording().events)
+    y.add_(1)
+    assert known() == len(run.recording().events)
 
 
 def test_an_allocation_knows_its_node_and_its_line(run):

@@ -63,10 +63,10 @@ def _memory(backend: Any) -> dict[str, Any]:
     """Name what is asked of memory; reserved is not known while a program runs."""
     return {
         # At least what is allocated; the replay of the allocator says how much more.
-        "memory_reserved": backend.memory_allocated,
-        "max_memory_reserved": backend.max_memory_allocated,
-        "memory_cached": backend.memory_allocated,
-        "max_memory_cached": backend.max_memory_allocated,
+        "memory_reserved": backend.memory_reserved,
+        "max_memory_reserved": backend.max_memory_reserved,
+        "memory_cached": backend.memory_reserved,
+        "max_memory_cached": backend.max_memory_reserved,
         "memory_summary": lambda *_, **__: f"{backend.memory_allocated() / _MIB:.1f} MiB allocated",
         "memory_snapshot": lambda *_, **__: [],
         "reset_max_memory_allocated": backend.reset_peak_memory_stats,

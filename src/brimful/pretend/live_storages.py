@@ -13,9 +13,9 @@ from brimful.pretend.recording import Place, RecordingBuilder
 HOST = "cpu"
 MAIN = f"{NAME}:0"
 """The device of which is asked where none is named."""
-COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes", "reserved_bytes")
-"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for, and of what is
-reserved that it is no less."""
+COUNTERS_OF_LIVE_BYTES = ("allocated_bytes", "requested_bytes", "active_bytes")
+"""Of ``torch.cuda.memory_stats``; a tape knows bytes as they were asked for."""
+_RESERVED = "reserved_bytes.all"
 COUNTERS_OF_TROUBLE = ("num_alloc_retries", "num_ooms")
 """Of the same: a program that ends has had none."""
 
@@ -86,11 +86,22 @@ class LiveStorages:
     def memory_stats(self, where: Any) -> dict[str, int]:
         """Return counters of a device under the names of ``torch.cuda.memory_stats``."""
         builder = self.builder(where)
-        return dict.fromkeys(COUNTERS_OF_TROUBLE, 0) | {
-            f"{counter}.all.{when}": num_bytes
-            for counter in COUNTERS_OF_LIVE_BYTES
-            for when, num_bytes in (("current", builder.live_bytes), ("peak", builder.peak_bytes))
-        }
+        running = builder.allocator()
+        return (
+            dict.fromkeys(COUNTERS_OF_TROUBLE, 0)
+            | {
+                f"{_RESERVED}.current": running.reserved_bytes,
+                f"{_RESERVED}.peak": running.peak_bytes,
+            }
+            | {
+                f"{counter}.all.{when}": num_bytes
+                for counter in COUNTERS_OF_LIVE_BYTES
+                for when, num_bytes in (
+                    ("current", builder.live_bytes),
+                    ("peak", builder.peak_bytes),
+                )
+            }
+        )
 
     def rows(self, tensors: Iterable[Any]) -> Iterable[tuple[RecordingBuilder, int]]:
         """Yield where the storages of tensors stand that are known."""

@@ -1,5 +1,6 @@
 """A finished tape, in columns: allocations with their attributes, and the order of events."""
 
+import os
 from array import array
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -8,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.allocator.config import parse_settings, settings_in
 from brimful.allocator.replay import Requests
+from brimful.allocator.running import Running
 
 TO_HOST, TO_DEVICE = "copied to the host", "copied to the device"
 """What copies between the two are called among costs; their bytes are counted once."""
@@ -19,7 +22,7 @@ UNTAGGED = ""
 KEPT_ON_HOST = "on the host: "
 """How the classes begin of what a program says that it keeps on the host."""
 NEVER = -1
-_NUM_COLUMNS = 9
+_NUM_COLUMNS, _STREAM = 9, 6
 """Numbers kept per allocation while recording; see ``RecordingBuilder.allocate``."""
 
 
@@ -61,6 +64,11 @@ class Spot(NamedTuple):
     ask: int = 0
 
 
+AHEAD = 1024
+"""Launches that a stream holds at most; the next one lets the host wait for the first of them.
+Source: measured by users, 1000 or so (forums.developer.nvidia.com/t/68937)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """Columns of one device's tape; row ``i`` of a per-allocation column is allocation ``i``.
@@ -72,7 +80,8 @@ class Recording:
         died: Event at which it was freed, ``NEVER`` if it was not.
         stream: Stream that was current when it was allocated; 0 is the default stream.
         in_use_until: Event from which other streams have done with it (``record_stream``): the
-            first at which the host waited after it was freed; 0 if no other stream used it.
+            first after it was freed at which the host waited, or was as far ahead as it can be
+            (``host_waits.py``); 0 if no other stream used it.
         owner: Index into ``owners`` (module paths).
         op: Index into ``ops``.
         node: Index into ``nodes``: the autograd node that was running, empty in a forward pass.
@@ -253,11 +262,13 @@ class RecordingBuilder:
         self._phase_starts: list[int] = [0]
         self._marks: list[int] = []
         self._waits: list[int] = []
+        self._launches = array("q")
         self._flushes: list[int] = []
         self._used_elsewhere: list[int] = []
         self._costs: list[OpCost] = []
         self._asks: list[tuple[int, str]] = []
         self._outliving: set[int] = set()
+        self._running: Running | None = None
 
     def mark(self) -> None:
         """Remember this place in the sequence of events."""
@@ -270,8 +281,24 @@ class RecordingBuilder:
 
     def wait(self) -> None:
         """Remember that the host waited for the device here."""
-        if not self._waits or self._waits[-1] != len(self._events):
+        if self._used_elsewhere and self._waits[-1:] != [len(self._events)]:
             self._waits.append(len(self._events))
+
+    def allocator(self) -> Running:
+        """Return what the caching allocator has come to, with the environment's settings."""
+        self._running = self._running or Running(parse_settings(settings_in(os.environ)))
+        self._running.catch_up(self._events, self._flushes, self._asked)
+        return self._running
+
+    def _asked(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the bytes and the streams of allocations."""
+        table = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _NUM_COLUMNS)
+        return table[rows, 0], table[rows, _STREAM]
+
+    def launch(self) -> None:
+        """Remember that the device was given something to do, while it matters."""
+        if self._used_elsewhere:
+            self._launches.append(len(self._events))
 
     def flush_cache(self) -> None:
         """Remember that the program gave cached memory back here."""
@@ -356,7 +383,7 @@ class RecordingBuilder:
 
     def stream_of(self, row: int) -> int:
         """Return the stream on which an allocation was made."""
-        return self._rows[row * _NUM_COLUMNS + 6]
+        return self._rows[row * _NUM_COLUMNS + _STREAM]
 
     @property
     def num_rows(self) -> int:
@@ -454,13 +481,16 @@ class RecordingBuilder:
         )
 
     def _until(self, died: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, per row, the first wait of the host after it was freed, 0 for most rows."""
+        """Return, per row, from when on others have done with it for certain, 0 for most rows."""
         until = np.zeros(len(died), dtype=np.int64)
         rows = np.array(self._used_elsewhere, dtype=np.int64)
         freed = np.where(died[rows] == NEVER, len(self._events), died[rows])
-        waits = np.array([*self._waits, len(self._events) + 1], dtype=np.int64)
+        never = np.full(AHEAD, len(self._events) + 1, dtype=np.int64)
+        waits, launches = (np.concatenate((each, never)) for each in (self._waits, self._launches))
         # A wait after n events comes before event n.
-        until[rows] = waits[np.searchsorted(waits, freed, side="right")]
+        waited = waits[np.searchsorted(waits, freed, side="right")]
+        ahead = np.searchsorted(launches, freed, side="right") + AHEAD - 1
+        until[rows] = np.minimum(waited, launches[np.minimum(ahead, len(launches) - 1)])
         return until
 
 

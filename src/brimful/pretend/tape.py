@@ -22,6 +22,7 @@ from brimful.pretend import (
     device,
     engine,
     fast_attention,
+    host_waits,
     kernels,
     quantized,
     real_values,
@@ -116,6 +117,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._kernels = KernelMemory()
         self._host_kernels = CpuKernelMemory()
         self._num_pauses = 0
+        self._shares = False
         self._assume_all = assume_all_selected
         self._on_op = on_op
         self.ended_by: BaseException | None = None
@@ -237,6 +239,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Start the peak of a device again from what is alive now."""
         builder = self._live.builder(torch.device(NAME, index))
         builder.peak_bytes = builder.live_bytes
+        builder.allocator().reset_peak()
 
     def forget_handles(self) -> None:
         """Let libraries of kernels make their workspaces once more, as in a process of their own.
@@ -327,6 +330,22 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             super().__exit__(None, None, None)
 
     def _run(self, call: Call) -> Any:
+        """Run the operation, and see the host wait for it where streams share blocks."""
+        if not self._shares:
+            return self._result(call)
+        if host_waits.waits(call.func, call.args, call.kwargs):
+            self._wait()
+        out = self._result(call)
+        shown = first_tensor(out, call.args)
+        if (
+            isinstance(shown, FakeTensor)
+            and shown.fake_device.type == NAME
+            and host_waits.launches(call.func)
+        ):
+            self._builder(shown.fake_device).launch()
+        return out
+
+    def _result(self, call: Call) -> Any:
         """Run the operation, or what stands for it where fake tensors differ from real ones."""
         func, args, kwargs = call.func, call.args, call.kwargs
         if func in real_values.NUMBERS:
@@ -340,6 +359,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         try:
             return func(*args, **kwargs)
         except real_values.UNKNOWN as error:
+            self._wait()  # for the values
             out = ctc.by_lengths(func, args)
             return self._assumed(call, error) if out is None else out
 
@@ -360,6 +380,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         for builder, row in self._live.rows((tensor,)):
             if streams.number_of(stream) != builder.stream_of(row):
                 builder.use_elsewhere(row)
+                self._shares = True
 
     def _count(self, call: Call, out: Any) -> None:
         is_message = call.func.namespace == _COLLECTIVES
