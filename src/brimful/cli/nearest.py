@@ -17,6 +17,7 @@ from brimful.errors import (
     UnknownMemoryError,
     UnsupportedError,
 )
+from brimful.show.terminal import speed_hidden
 from brimful.text.escaping import one_line
 from brimful.text.terminal import forget_notes, note, say
 from brimful.units import GIB, Labelled
@@ -69,7 +70,8 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
 
             tell_bound(_changed(typed, {}), error.nearest)
         else:
-            _answer_around(run, typed, error)
+            with speed_hidden(is_hidden="card_memory" in error.nearest):
+                _answer_around(run, typed, error)
         return OUT_OF_TIME if is_late else BAD_INPUT
 
 
