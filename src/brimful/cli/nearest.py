@@ -51,8 +51,11 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     typed = dict(vars(args))
     try:
         if verb in OF_JOBS:
+            from brimful.cli import encoders
             from brimful.cli.least import tell_early
 
+            if (code := encoders.tell(args)) is not None:
+                return code
             tell_early(args)
         return run(args)
     except (InputError, UnsupportedError, OutOfTimeError) as error:
