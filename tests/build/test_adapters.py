@@ -33,6 +33,7 @@ NUM_STEPS = 6
 KINDS = {
     "lora": ("lora", "same"),
     "dora": ("dora", "same"),
+    "qdora": ("dora", "nf4"),
     "nf4": ("qlora", "nf4"),
     "nf4-double": ("qlora", "nf4-double"),
     "int8": ("qlora", "int8"),

@@ -169,3 +169,22 @@ def test_a_method_is_not_offered_whose_experts_stay_in_16_bits(brimful, monkeypa
     assert "qlora" not in said.out  # 11.95 GiB of 10.63 GiB as that command holds them
     if torch_is_here:
         assert brimful(*ask, "--method", "qlora").out.startswith("NO ")
+
+
+def test_a_model_of_speech_is_answered_by_its_states(brimful):
+    asked = ("plan", "openai/whisper-large-v3", "--precision", "fp16-mixed")
+    said = brimful(*asked, "--gpus", "v100-16gb", "--global-batch", "16")
+    assert said.code == 1
+    assert "NO        full training of whisper-large-v3 on 1 x V100" in said.out
+    assert "1.54B parameters, 16 bytes each" in said.out
+    assert "--optimizer adamw-8bit 14.42 GiB" in said.out
+    assert "brimful pretend --gpu v100-16gb" in " ".join(said.out.split())
+    assert len(said.out.splitlines()) <= 12
+    room = brimful(*asked, "--gpus", "a100-80gb")
+    assert (room.code, room.out.split()[0]) == (2, "UNKNOWN")
+
+
+def test_what_a_model_that_sees_has_beside_is_said(brimful):
+    said = brimful("estimate", "google/gemma-3-4b-it", "--gpus", "h100", "--method", "lora")
+    told = " ".join(said.out.split())
+    assert "without its vision encoder (420M parameters, 800.74 MiB in bf16" in told

@@ -377,3 +377,16 @@ def test_preferences_of_a_model_that_is_traced_here_have_an_answer(brimful, fold
     said = brimful("estimate", *asked, "--lora-targets", "q_proj,v_proj")
     assert said.code == 0
     assert said.out.startswith("FITS      DPO, LoRA")
+
+
+def test_a_stand_in_says_no_speed_and_computes_in_bf16(brimful):
+    said = brimful("plan", "llama-3.2-1b", "--gpus", "m4-max-64gb", "--method", "lora")
+    assert said.code == 2
+    assert "a40 stands in" in said.err
+    assert "bf16-mixed" in said.out
+    assert "FITS" in said.out
+    for word in ("tokens/s", "USD", "MFU", "days", "slower", "brimful train"):
+        assert word not in said.out, word
+    assert "a billion tokens" not in said.err
+    after = brimful("estimate", "llama-3.2-1b", "--gpus", "a40", "--method", "lora")
+    assert "tokens/s" in after.out  # nothing stays hidden

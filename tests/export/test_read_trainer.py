@@ -188,7 +188,12 @@ def test_no_limit_of_rows_is_left_to_the_flags(tmp_path):
         (SFT, {"load_in_4bit": True, "use_peft": False}, InputError, "goes with adapters"),
         (SFT, {"load_in_4bit": True, "load_in_8bit": True}, InputError, "4 bits or in 8"),
         (QLORA, {"bnb_4bit_quant_type": "fp4"}, UnsupportedError, "bnb_4bit_quant_type=fp4"),
-        (QLORA, {"use_dora": True}, UnsupportedError, "DoRA on a base of 4 bits"),
+        (
+            QLORA,
+            {"use_dora": True, "load_in_4bit": False, "load_in_8bit": True},
+            UnsupportedError,
+            "DoRA on a base of 8 bits",
+        ),
         (SFT, {"lora_target_parameters": ["experts"]}, UnsupportedError, "target_parameters"),
         (SFT, {"dtype": "float8"}, InputError, "dtype is float8"),
         (SFT, {"dtype": ["bfloat16"]}, InputError, "dtype is"),

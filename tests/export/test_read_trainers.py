@@ -152,7 +152,10 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
         (AXOLOTL, {"adapter": "vera"}, UnsupportedError, "adapter=vera"),
         (AXOLOTL, {"rl": "grpo"}, UnsupportedError, "rl=grpo"),
         (AXOLOTL, {"context_parallel_size": 4}, UnsupportedError, "context_parallel_size=4"),
-        (AXOLOTL, {"peft_use_dora": True}, UnsupportedError, "DoRA on a base of 4 bits"),
+        (
+            AXOLOTL, {"peft_use_dora": True, "load_in_4bit": False, "load_in_8bit": True},
+            UnsupportedError, "DoRA on a base of 8 bits",
+        ),
         (AXOLOTL, {"optimizer": "galore_adamw"}, UnsupportedError, "optimizer=galore_adamw"),
         (AXOLOTL, {"micro_batch_size": 0}, InputError, "micro_batch_size is 0"),
         (AXOLOTL, {"micro_batch_size": "many"}, FileFormatError, "wants a whole number"),

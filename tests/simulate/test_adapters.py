@@ -27,6 +27,8 @@ CASES = [
     ("gpt2", "lora", "same", "bf16", "none", True, "none"),
     ("llama", "dora", "same", "fp32", "none", False, "full"),
     ("gpt2", "dora", "bf16", "bf16-mixed", "none", False, "none"),
+    ("llama", "dora", "nf4", "bf16-mixed", "none", False, "full"),
+    ("gpt2", "dora", "nf4-double", "fp32", "none", False, "none"),
     ("llama", "qlora", "nf4", "fp32", "none", False, "none"),
     ("gpt2", "qlora", "nf4", "bf16-mixed", "all", False, "full"),
     ("llama", "qlora", "nf4-double", "bf16-mixed", "norms", True, "none"),

@@ -11,7 +11,8 @@ whose layers take an input of any type, and ``all`` of the rest.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import cast
+from importlib import import_module
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from brimful.build.experts import targets_as_named
 from brimful.build.own import whole
 from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
-from brimful.build.quantize import dequantize, is_quantized, swap
+from brimful.build.quantize import dequantize, full_shape, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
 from brimful.models.module_paths import ends_in
 from brimful.process.quick_imports import quick_imports
@@ -32,6 +33,7 @@ _TAKES_ANY: frozenset[Base] = frozenset({"nf4", "nf4-double"})
 """Bases whose layers take an input of any type and give a result of that type: ``forward`` of
 ``bitsandbytes.nn.Linear4bit``."""
 _ROWS = 3
+_OURS = "_reads_packed"
 _REFUSES = "_check_lora_target_modules_mamba"
 _NAMED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TASK_TYPE: dict[Task, str | None] = {
@@ -85,6 +87,8 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     _check_trained(skeleton, adapter)
     if adapter.base in QUANTIZED:
         _quantize(skeleton, job, adapter)
+        if job.method == "dora":
+            _read_packed()
     if targets:
         _inject(skeleton, job, adapter, targets)
     _set_types(skeleton, job, adapter)
@@ -243,6 +247,31 @@ def _inject(model: nn.Module, job: Job, adapter: Adapter, targets: list[str]) ->
         if _is_adapter(name) or ".modules_to_save" in name:
             # Theirs come from ``initialize``, after the base's, which are then those of any method.
             module._is_hf_initialized = True  # noqa: SLF001 - transformers' own mark
+
+
+def _read_packed() -> None:
+    """Have DoRA read layers in 4 bits as they are held here: in plain parameters.
+
+    PEFT knows bitsandbytes' class of parameters, copies a layer before it measures it (for FSDP),
+    and dequantises the weight in every forward, as here. For good: a forward asks for it too.
+
+    Source: ``DoraLinearLayer`` of ``peft/tuners/lora/dora.py`` (0.21).
+    """
+    dora: Any = import_module("peft.tuners.lora.dora")
+    theirs, copies = dora.dequantize_module_weight, dora.deepcopy
+    if getattr(theirs, _OURS, False):
+        return
+
+    def whole_weight(layer: Any) -> torch.Tensor:
+        if not is_quantized(layer):
+            return cast("torch.Tensor", theirs(layer))
+        if layer.weight.is_meta:  # which nothing has filled yet
+            return torch.empty(full_shape(layer), dtype=layer.compute_dtype, device="meta")
+        return dequantize(layer)
+
+    setattr(whole_weight, _OURS, True)
+    dora.dequantize_module_weight = whole_weight
+    dora.deepcopy = lambda layer: layer if is_quantized(layer) else copies(layer)
 
 
 def _shortest(targets: list[str], modules: Iterable[str]) -> list[str]:

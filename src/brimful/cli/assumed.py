@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from brimful.cli import defaults, resolved
 from brimful.show.summary import Fact
-from brimful.units import GIB, Labelled, format_bytes
+from brimful.units import GIB, Labelled, format_bytes, format_count
 
 if TYPE_CHECKING:
     from brimful.cost.formats import WeightsFormat
@@ -39,7 +39,7 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
-    words += [*_label_words(args), *_rocm_words(args)]
+    words += [*_label_words(args), *_rocm_words(args), *_encoder_words(job)]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
@@ -139,6 +139,18 @@ def _packed_words(job: "Job", num_bytes: int) -> str:
     if card is None:
         return words
     return f"{words}: --gpus {card.name} would leave {format_bytes(left)} then, and is not planned"
+
+
+def _encoder_words(job: "Job") -> list[str]:
+    """Say what the checkpoint of a model that sees holds beside the part that is planned."""
+    from brimful.models.encoders import num_beside
+
+    num, is_most = num_beside(job.model)
+    if not num:
+        return []
+    most = "up to " if is_most else ""
+    words = f"{most}{format_count(num)} parameters, {format_bytes(2 * num)} in bf16"
+    return [f"without its vision encoder ({words}, and its images)"]
 
 
 def _rocm_words(args: argparse.Namespace) -> list[str]:

@@ -38,7 +38,7 @@ def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> boo
         return False  # a command of another program
     if hasattr(args, "kinds"):
         return _tell_shop_bound(args)
-    args = _with_all_flags(args)
+    args = with_all_flags(args)
     known = _behind_refusals(_bounded, args)
     if known is None:
         return False
@@ -68,7 +68,7 @@ def _by_cuda(args: argparse.Namespace, known: "Bounded") -> "Mapping[str, object
     return {"gpus": counted, "card_memory": known.usable_bytes}
 
 
-def _with_all_flags(args: argparse.Namespace) -> argparse.Namespace:
+def with_all_flags(args: argparse.Namespace) -> argparse.Namespace:
     """Return the flags of a verb, and those of a strategy that it has not, as if not given."""
     parser = argparse.ArgumentParser()
     flags.add_strategy(parser, searched=False)
@@ -134,14 +134,27 @@ def _assumed(args: argparse.Namespace, known: "Bounded") -> "tuple[Fact, ...]":
 
 
 def _bounded(args: argparse.Namespace) -> "Bounded | None":
+    model, num_parameters = _counted_model(args)
+    return None if num_parameters is None else bounded_of(args, model, num_parameters)
+
+
+def bounded_of(
+    args: argparse.Namespace, model: "ModelSpec", num_parameters: int
+) -> "Bounded | None":
+    """Count what a run needs at least; None: the card is not known.
+
+    Args:
+        args: The flags.
+        model: What is trained.
+        num_parameters: That it has.
+    """
     from brimful.cost.least import least_bytes, least_flops_per_token, spread_of
     from brimful.hardware.names import split_counts
     from brimful.show.bound import Bounded
 
-    model, num_parameters = _counted_model(args)
     nodes, each, name = split_counts(args.gpus or defaults.GPUS)
     card = _card_of(name)
-    if card is None or num_parameters is None:
+    if card is None:
         return None
     job, num = resolved.job_from(args, (), model), nodes * each
     flops = least_flops_per_token(job, num_parameters)

@@ -21,6 +21,7 @@ from brimful.hardware.names import find_gpu, split_counts
 from brimful.models.config import exact_count, has_layout, known_count
 from brimful.models.mixtures import has_stacks
 from brimful.models.traced import find_built
+from brimful.show.terminal import is_speed_hidden
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.text.terminal import say
 from brimful.units import format_bytes, format_count, format_days, format_money
@@ -75,7 +76,7 @@ def tell_least(asked: resolved.Asked, spread: Spread | None) -> None:
     least = least_of(job)
     if least is not None and spread is not None:
         say(least_words(least, spread, tensor_limit_bytes(cluster)), file=sys.stderr, flush=True)
-    if words := fastest_words(asked):
+    if not is_speed_hidden() and (words := fastest_words(asked)):
         say(words, file=sys.stderr, flush=True)
 
 

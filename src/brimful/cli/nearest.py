@@ -17,6 +17,7 @@ from brimful.errors import (
     UnknownMemoryError,
     UnsupportedError,
 )
+from brimful.show.terminal import speed_hidden
 from brimful.techniques.runnable import NUM_DEVICES
 from brimful.text.escaping import one_line
 from brimful.text.terminal import forget_notes, note, say
@@ -50,8 +51,11 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     typed = dict(vars(args))
     try:
         if verb in OF_JOBS:
+            from brimful.cli import encoders
             from brimful.cli.least import tell_early
 
+            if (code := encoders.tell(args)) is not None:
+                return code
             tell_early(args)
         return run(args)
     except (InputError, UnsupportedError, OutOfTimeError) as error:
@@ -69,7 +73,8 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
 
             tell_bound(_changed(typed, {}), error.nearest)
         else:
-            _answer_around(run, typed, error)
+            with speed_hidden(is_hidden="card_memory" in error.nearest):
+                _answer_around(run, typed, error)
         return OUT_OF_TIME if is_late else BAD_INPUT
 
 

@@ -131,8 +131,7 @@ def run(args: argparse.Namespace) -> int:
     source = take_source(args)
     if (code := _at_once(args, source)) is not None:
         return code
-    budget = Budget(args.budget)
-    searched = search(args, budget)
+    searched = search(args, budget := Budget(args.budget))
     if args.output is not None:  # before anything is said: a disk may be full
         write_yaml(searched.plan, args.output)
         _note_weights(args, searched.plan)

@@ -48,6 +48,8 @@ _WITHOUT_MOMENTUM = frozenset(
     if rule.is_momentum and rule.transformers is not None
 )
 """Names of rules whose momentum the Trainer leaves at 0."""
+_NO_DORA = 8
+"""Bits of a base whose weights PEFT does not copy, and so does not measure, in DoRA."""
 
 
 class Batches(NamedTuple):
@@ -164,15 +166,15 @@ def say_adapter(leaves: Leaves, held: Held, *, is_dora: bool, key: str) -> None:
         key: Which key said so.
 
     Raises:
-        UnsupportedError: DoRA on a base that is quantised.
+        UnsupportedError: DoRA on a base of 8 bits.
     """
     bits = held.bits or None
-    if bits and is_dora:
+    if bits == _NO_DORA and is_dora:
         raise UnsupportedError(
             f"{leaves.path}: DoRA on a base of {bits} bits is not run by this version; leave "
             f"one out"
         )
-    leaves.say("method", "qlora" if bits else "dora" if is_dora else "lora", key)
+    leaves.say("method", "dora" if is_dora else "qlora" if bits else "lora", key)
     bases = {None: held.whole, 4: "nf4-double" if held.is_double else "nf4", 8: "llm-int8"}
     leaves.say("base", bases[bits], key)
 

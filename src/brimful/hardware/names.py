@@ -13,6 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from brimful.errors import InputError, UnknownNameError
+from brimful.hardware.cluster import AMPERE
 from brimful.hardware.datasheets import Datasheet, datasheets, is_built_in
 from brimful.units import GIB, Labelled
 
@@ -198,7 +199,7 @@ def _not_modelled(text: str, whose: str, memory_gb: int, *, is_said: bool) -> Un
         least = "" if is_said else ", the least it is sold with; m4-max-64gb says another size"
         kept = f" (macOS keeps the rest of {memory_gb}{least})"
     stands_in = (
-        f"{near} stands in, with {held} GB{kept}: what fits carries over roughly, speed does not"
+        f"{near} stands in, with {held} GB{kept}: what fits carries over roughly, speed is unknown"
         if near
         else "ask of a card with as much memory, or give it with the name (gaudi-96gb)"
     )
@@ -210,8 +211,15 @@ def _not_modelled(text: str, whose: str, memory_gb: int, *, is_said: bool) -> Un
 
 
 def _as_large(memory_gb: int) -> str:
-    """Return the GPU with CUDA whose memory is nearest, of equal ones that with shared memory."""
-    sheets = {key: sheet for key, sheet in datasheets().items() if sheet.maker == "NVIDIA"}
+    """Return the GPU with CUDA whose memory is nearest, of equal ones that with shared memory.
+
+    One that has no bf16 would be planned in fp16, and by other kernels of attention.
+    """
+    sheets = {
+        key: sheet
+        for key, sheet in datasheets().items()
+        if sheet.maker == "NVIDIA" and sheet.capability >= AMPERE
+    }
 
     def distance(key: str) -> tuple[float, bool]:
         return abs(sheets[key].memory_bytes / GIB - memory_gb), not is_built_in(key)

@@ -1,7 +1,9 @@
 """A summary on a terminal: 80 columns, at most twelve lines."""
 
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from brimful.show.summary import Fact, Meter, Summary, Verdict
@@ -22,6 +24,28 @@ STYLES: dict[Verdict, str] = {
     "NO": "bold red",
     "UNKNOWN": "bold",
 }
+OF_SPEED = frozenset({"speed", "run", "faster", "next"})
+"""What is left out where a card stands in for another, whose speed is not known; what comes next
+is for that card too."""
+_RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
+_hidden: set[str] = set()
+
+
+@contextmanager
+def speed_hidden(*, is_hidden: bool) -> Iterator[None]:
+    """Leave out whatever is said of speed, time and money, where these are of a stand-in."""
+    try:
+        if is_hidden:
+            _hidden.update(OF_SPEED)
+        yield
+    finally:
+        if is_hidden:
+            _hidden.clear()
+
+
+def is_speed_hidden() -> bool:
+    """Whether speed is left out."""
+    return bool(_hidden)
 
 
 def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
@@ -40,7 +64,7 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     if summary.verdict is not None:
         first[0].stylize(STYLES[summary.verdict], 0, len(word))
     meters = fact_lines(map(metered_fact, summary.meters))
-    head, facts = [*first, *meters], list(summary.facts)
+    head, facts = [*first, *meters], [each for each in summary.facts if each.label not in _hidden]
     while facts and len(head) + len(fact_lines(facts)) > most:
         places = (place for place in range(len(facts))[::-1] if _is_long(facts[place]))
         if (place := next(places, None)) is None:
@@ -62,8 +86,11 @@ def fact_lines(facts: Iterable[Fact]) -> "list[Text]":
 
     lines: list[Text] = []
     for fact in facts:
+        if fact.label in _hidden:
+            continue
+        text = _RATES.sub("", fact.text) if _hidden else fact.text
         wrapped = textwrap.wrap(
-            " ".join(fact.text.split()),
+            " ".join(text.split()),
             WIDTH - LABEL_WIDTH,
             break_on_hyphens=False,
             break_long_words=False,

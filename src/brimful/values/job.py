@@ -41,6 +41,8 @@ NARROW: frozenset[Precision] = frozenset({"bf16", "fp16"})
 """Recipes that hold and compute everything in 16 bits."""
 QUANTIZED: frozenset[Base] = frozenset({"nf4", "nf4-double", "int8", "llm-int8"})
 """Bases that are held in fewer bits than any floating-point type that trains."""
+QDORA: frozenset[Base] = frozenset({"nf4", "nf4-double"})
+"""Of those, what DoRA's magnitudes go beside: PEFT dequantises bitsandbytes' weights for them."""
 
 
 class LossScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -397,11 +399,12 @@ def _check_adapter(job: Job) -> None:
         )
     if adapter is None:
         return
-    if (adapter.base in QUANTIZED) != (job.method == "qlora"):
+    goes = adapter.base in QUANTIZED if job.method == "qlora" else adapter.base not in QUANTIZED
+    if not goes and not (job.method == "dora" and adapter.base in QDORA):
         bases = ", ".join(sorted(QUANTIZED))
         raise InputError(
             f"method={job.method} does not go with base={adapter.base}; qlora takes {bases}, "
-            f"lora and dora take same, bf16 or fp16",
+            f"lora and dora take same, bf16 or fp16, and dora {' and '.join(sorted(QDORA))} too",
             nearest={"method": "qlora"} if adapter.base in QUANTIZED else {"base": None},
         )
     if not 1 <= adapter.rank <= job.model.hidden_size:

@@ -1,0 +1,79 @@
+"""Models of speech and images that are no language models: how many parameters they have.
+
+Nothing else of them is described here, so that what is known of a run are its states.
+"""
+
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from brimful.models.module import read_factory
+from brimful.models.registry import registry
+from brimful.models.spec import ModelSpec
+
+_FILE = "data/encoders.json"
+_WIDTH = 4096
+"""That no rank of an adapter is over; nothing is counted by it."""
+
+
+class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model of speech or images.
+
+    Attributes:
+        parameters: How many it has.
+        names: What it is called on the hub.
+        of: What it reads.
+    """
+
+    parameters: int
+    names: tuple[str, ...]
+    of: str
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    source: str
+    models: dict[str, Encoder]
+
+
+@cache
+def encoders() -> dict[str, Encoder]:
+    """Return all that are known, by their keys."""
+    return msgspec.json.decode(files("brimful").joinpath(_FILE).read_bytes(), type=_File).models
+
+
+def find_encoder(text: str) -> tuple[str, Encoder] | None:
+    """Return the one that a name means, its key first; None: none.
+
+    Args:
+        text: A key, or its name on the hub, with the organisation or without.
+    """
+    given = text.strip().lower()
+    for key, encoder in encoders().items():
+        called = {key, *encoder.names, *(name.partition("/")[2] for name in encoder.names)}
+        if given in called:
+            return key, encoder
+    return None
+
+
+def stand_in(name: str) -> ModelSpec:
+    """Describe one as a module of which nothing is known but its name."""
+    return msgspec.structs.replace(read_factory("brimful:encoder"), name=name, hidden_size=_WIDTH)
+
+
+def num_beside(model: ModelSpec) -> tuple[int, bool]:
+    """Count what a published checkpoint has beside the language part that is planned.
+
+    Args:
+        model: A known one.
+
+    Returns:
+        Parameters of its encoders of images and sounds, 0 where it has none; and whether that is
+        at most, as the published count has more than these.
+    """
+    difference = registry().get(model.name, {}).get("difference") or {}
+    why = str(difference.get("why", ""))
+    if "vision tower" not in why and "towers" not in why:
+        return 0, False
+    twice = model.vocab_size * model.hidden_size if "twice" in why else 0
+    return max(0, -int(difference["num_parameters"]) - twice), "module" in why
