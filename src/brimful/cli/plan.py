@@ -27,7 +27,7 @@ from brimful.cli.searching import no_at_once, pins_from, search
 from brimful.cli.usual import attention_from
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
-from brimful.text.terminal import note, say
+from brimful.text.terminal import say
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:
@@ -126,14 +126,13 @@ def run(args: argparse.Namespace) -> int:
     budget = Budget(args.budget)
     searched = search(args, budget)
     if args.output is not None:  # before anything is said: a disk may be full
-        write_yaml(searched.plan, args.output)
-        _note_weights(args, searched.plan)
+        write_yaml(_as_typed(args, searched.plan), args.output)
     if not args.json:
         _show_source(args.source, source)
         _show(args, searched)
     found, proof = proof_of(args, searched, Budget(args.budget))
     if args.output is not None and found.plan != searched.plan:
-        write_yaml(found.plan, args.output)
+        write_yaml(_as_typed(args, found.plan), args.output)
     if not args.json:
         _show_proof(args, searched, found, proof)
         show_facts(*compared_facts(args, found, search))
@@ -169,13 +168,15 @@ def _with_untraced(args: argparse.Namespace, found: "Solution") -> "Solution":
     return found._replace(record=msgspec.structs.replace(found.record, left_out=left))
 
 
-def _note_weights(args: argparse.Namespace, plan: "Plan") -> None:
-    """Say which of several models of the same shape a plan's exports name, if it is another."""
-    from brimful.export.adapters import model_name
-
-    typed, named = str(args.model), model_name(plan.job)
-    if typed.count("/") == 1 and not Path(typed).exists() and typed != named:
-        note(f"exports of this plan name {named}; --weights {typed} has them name that")
+def _as_typed(args: argparse.Namespace, plan: "Plan") -> "Plan":
+    """Return a plan with what exports pass on of what was typed: the weights, and how long."""
+    typed = str(args.model)
+    is_of_hub = typed.count("/") == 1 and not Path(typed).exists()
+    return msgspec.structs.replace(
+        plan,
+        typed_model=typed if is_of_hub else "",
+        is_length_given=args.tokens is not None or args.steps is not None,
+    )
 
 
 def _as_text_says(
