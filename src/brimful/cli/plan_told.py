@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from brimful.simulate.proof import Proof
     from brimful.values.results import Reserved
 
-_PREDICTED = frozenset({"settings", "speed"})
-"""Labels of what is told of a plan while it is proven."""
-
 
 def _with_untraced(args: argparse.Namespace, found: "Solution") -> "Solution":
     """Name the attention kernel that was not searched, as it would have to be traced."""
@@ -74,8 +71,10 @@ def show_first(args: argparse.Namespace, searched: "Solution") -> None:
         show_summary(summary_of(args, searched))
         return
     first = summary_of(args, searched)
-    meters = "; ".join(f"{each.label} {each.words}" for each in first.meters)
-    told = (f"{fact.label} {fact.text}" for fact in first.facts if fact.label in _PREDICTED)
+    meters = "; ".join(
+        f"{each.label} {each.words.removesuffix(', predicted')}" for each in first.meters
+    )
+    told = (fact.text.partition(" (")[0] for fact in first.facts if fact.label == "speed")
     words = f"predicted, being proven: {'; '.join([meters, *told])}"
     say(words, file=sys.stderr, flush=True)
 
