@@ -1,6 +1,7 @@
 """What is said at once of a job whose profile has yet to be traced."""
 
 import json
+import re
 
 import pytest
 
@@ -43,6 +44,18 @@ def test_states_without_room_are_a_no_at_once(brimful, verb, flags):
     assert "--method lora holds 39.08 GiB" in said.out
 
 
+def test_states_without_room_are_a_no_at_once_where_settings_would_be_simulated(brimful):
+    """Nothing is kept on the host there: a minute of simulating ended in UNKNOWN."""
+    ask = ("plan", "HuggingFaceTB/SmolLM3-3B", "--method", "qat", "--qat-scheme", "int4")
+    said = brimful(*ask, "--gpus", "a100-40gb", "--seq-len", 2048)
+    assert (said.code, said.out[:2]) == (1, "NO")
+    assert "45.82 GiB of 38.73 GiB" in said.out
+    ways = ("or with   --offload optimizer", "or allow  --precision bf16 holds 22.91 GiB")
+    places = [said.out.index(way) for way in (*ways, "instead   --gpus ")]
+    assert places == sorted(places)
+    assert len(said.out.splitlines()) <= 12
+
+
 @pytest.mark.usefixtures("untraced")
 def test_a_larger_gpu_and_what_packed_experts_would_take_are_named(brimful):
     ask = ("plan", "gpt-oss-20b", "--gpus", "rtx-3090", "--method", "qlora", "--attention", "eager")
@@ -53,6 +66,16 @@ def test_a_larger_gpu_and_what_packed_experts_would_take_are_named(brimful):
     # 24 blocks x 32 experts x 3 x 2880 x 2880 numbers of half a byte, and their scales
     assert 24 * 32 * 3 * 2880**2 / 2 / 2**30 < 9.20
     assert "--gpus l40 leaves 4.35 GiB for activations" in said
+
+
+@pytest.mark.usefixtures("untraced")
+def test_one_s_own_card_comes_first_where_it_would_hold_packed_experts(brimful):
+    ask = ("plan", "gpt-oss-20b", "--method", "qlora", "--attention", "eager", "--seq-len", 2048)
+    said = " ".join(brimful(*ask, "--gpus", "rtx-4060-ti-16gb").out.split())
+    assert re.search(r"if packed 11.78 GiB at least in all.*: your rtx-4060-ti-16gb would", said)
+    assert "would have 3.14 GiB left for activations" in said
+    said = " ".join(brimful(*ask, "--gpus", "rtx-3060").out.split())
+    assert re.search(r"if packed 11.78 GiB at least in all.*: --gpus \S+ would leave", said)
 
 
 @pytest.mark.usefixtures("untraced")

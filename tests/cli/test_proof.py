@@ -39,6 +39,10 @@ def test_what_plan_says_simulate_says(brimful, peak_bytes, tmp_path, word):
     card = f"{peak_bytes + CARDS[word]}B"
     said = brimful("plan", *NEAR, "--card-memory", card, "-o", tmp_path / "plan.yaml")
     words = " ".join(said.out.split())
+    first = {"no": "NO ", "tight": "TIGHT ", "fits": "FITS "}[word]
+    assert said.out.startswith(first), "what is read first is what is proven"
+    assert not [line for line in said.out.splitlines()[1:] if line.startswith(("FITS ", "NO "))]
+    assert "predicted, being proven: " in said.err
     assert f"plan written to {tmp_path}" in words
     told = {"no": "does not hold: ", "tight": "simulated TIGHT: ", "fits": "proven simulated"}[word]
     assert told in words

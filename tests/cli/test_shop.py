@@ -235,6 +235,32 @@ def test_a_run_without_a_length_is_refused(capsys):
     assert run(capsys, asked=["shop", "tinyllama-1.1b"])[0] == 2
 
 
+def test_two_kinds_that_are_owned_are_compared_before_what_is_rented(capsys):
+    kinds = "rtx-3090,rtx-4090"
+    ask = f"shop tinyllama-1.1b --tokens 10M --kinds {kinds} --own {kinds} --seq-len 1024"
+    assert main([*ask.split(), "--global-batch", "8"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    parts = ("yours rtx-4090", "yours rtx-3090", r"to rent (\d+x)?rtx")
+    places = [re.search(part, told).start() for part in parts]
+    assert places == sorted(places)
+    assert re.search(r"compared rtx-4090 [\d.]+ x as fast", told)
+    assert "brimful plan tinyllama-1.1b --gpus rtx-4090 with" in told
+
+
+def test_what_is_owned_and_does_not_fit_is_said(capsys):
+    ask = "shop tinyllama-1.1b --tokens 10M --kinds rtx-4090 --own rtx-3060 --seq-len 1024"
+    main([*ask.split(), "--global-batch", "8"])
+    assert "yours     rtx-3060: does not fit" in capsys.readouterr().out
+
+
+def test_a_price_of_the_user_has_no_market_beside_it(capsys, tmp_path):
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("rtx-4090: 0.30\n")
+    ask = "shop tinyllama-1.1b --tokens 10M --kinds rtx-4090 --seq-len 1024 --global-batch 8"
+    assert main([*ask.split(), "--prices", str(prices)]) == 0
+    assert "--market" not in capsys.readouterr().out
+
+
 def test_units():
     assert [parse_duration(t) for t in ("48h", "3d", "90 min", "1w")] == [
         172800,

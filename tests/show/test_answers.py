@@ -111,8 +111,10 @@ def test_a_market_is_told_in_twelve_lines(capsys):
     assert lines[1].startswith("take      ")
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= WIDTH
-    each = re.search(r"fewest of each kind: (.*?) at best ", paragraph(lines))
-    assert re.fullmatch(r"(\S+ [\d.]+ (min|h) and [\d.]+ USD(; )?){3}", each[1])
+    each = re.search(r"by kind (.*?) (at best|prices) ", paragraph(lines))
+    both = r"[\d.]+ (min|h) and [\d.]+ USD"
+    assert re.fullmatch(rf"(\S+: {both}( \(fewest \d+: {both}\))?;? ?){{3}}", each[1])
+    assert all(kind in each[1] for kind in ("rtx-4090", "a100-40gb", "h100-80gb"))
     assert "prices of data centres, up to" in paragraph(lines)
 
 

@@ -85,12 +85,15 @@ def _none_or(num_bytes: int) -> str:
     return format_bytes(num_bytes) if num_bytes else "nothing more"
 
 
-def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
+def expert_facts(
+    job: "Job", least: "Least | None" = None, asked: "Cluster | None" = None
+) -> tuple[Fact, ...]:
     """Say that a quantised base leaves stacks of experts as they are, where it has any.
 
     Args:
         job: What is trained.
         least: What there is at least, for which there is no room here; None: there is room.
+        asked: On what; None: nobody said.
     """
     from brimful.cost.held import pack_experts
     from brimful.models.config import has_layout, layout_of
@@ -114,7 +117,8 @@ def expert_facts(job: "Job", least: "Least | None" = None) -> tuple[Fact, ...]:
         size = (
             f", {format_bytes(2 * stacks)} of all together ({format_bytes(packed)} if packed too)"
         )
-        more = "" if least is None else _packed_words(job, least.total - 2 * stacks + packed)
+        whole = 0 if least is None else least.total - 2 * stacks + packed
+        more = _packed_words(job, whole, asked) if whole else ""
     words = f"stay in 16 bits{size}: they are stacked, and bitsandbytes packs linear layers alone"
     return (Fact("experts", words), *([Fact("if packed", more)] if more else []), *published)
 
@@ -128,12 +132,21 @@ def _published_facts(job: "Job") -> tuple[Fact, ...]:
     return (Fact(name, words),) if name else ()
 
 
-def _packed_words(job: "Job", num_bytes: int) -> str:
-    """Say what all would be by a loader that packs experts, and which GPU has room for that."""
-    from brimful.cost.estimate import allocatable_bytes
+def _packed_words(job: "Job", num_bytes: int, asked: "Cluster | None") -> str:
+    """Say what all would be by a loader that packs experts, and which GPU has room for that.
+
+    That is the asker's own where it has, of which one is looked at: nothing is shared out here.
+    """
+    from brimful.cost.estimate import allocatable_bytes, tensor_limit_bytes
     from brimful.search.larger_clusters import cards_for
 
     words = f"{format_bytes(num_bytes)} at least in all, by a loader that packs experts (Unsloth's)"
+    here = 0 if asked is None else tensor_limit_bytes(asked) - num_bytes
+    if asked is not None and asked.num_devices == 1 and here > num_bytes / 10:
+        return (
+            f"{words}: your {asked.device.name} would have {format_bytes(here)} left for "
+            f"activations, which is not planned"
+        )
     room = ((card, allocatable_bytes(card) - num_bytes) for card in cards_for(job))
     card, left = next(((card, left) for card, left in room if left > num_bytes / 10), (None, 0))
     if card is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli import flags, output_paths, parsing, resolved
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json
 from brimful.errors import InputError
-from brimful.text.terminal import say
+from brimful.text.terminal import note, say
 
 if TYPE_CHECKING:
     from brimful.export.given import Exported
@@ -21,6 +21,8 @@ _TARGETS = (
 )  # fmt: skip
 _LIKE = {"unsloth": "trl", "sft": "trl"}
 """Programs on top of transformers and PEFT that are no targets: the target nearest to each."""
+_ONCE = "_epochs: 1\n"
+"""In a text that has no number of steps."""
 _WITHOUT_COMMENTS = "deepspeed"
 """The target whose text has no place for what is predicted and lost."""
 
@@ -76,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     exported = TARGETS[args.to](plan, given)
     if args.output is not None:
         write_text(args.output, exported.text)
+    if not plan.is_length_given and _ONCE in exported.text:
+        note("once through the data: the plan was given no --tokens or --steps")
     code = _tell_no(args, plan)
     if args.json:
         show_json(_json(plan, exported, args.to))

@@ -150,17 +150,21 @@ def no_by_states(
         The exit code; None: they have room, or nobody knows.
     """
     from brimful.cli.assumed import expert_facts
-    from brimful.cost.formula import missing_formula, untraced
+    from brimful.cost.formula import is_traceable, missing_formula, untraced
     from brimful.show.bound import Bounded, bound_summary, needed_facts
 
     job, cluster, strategy = asked
+    untold = missing_formula(job, strategy, cluster.device)
+    is_simulated = untold and not is_traceable(job, strategy, cluster.device)
+    if is_simulated and strategy.offload == NO_OFFLOAD:  # which keeps all on the device
+        spread = spread or spread_whole(cluster.num_devices)
+        spread = spread._replace(is_offloaded=False)
     is_here = (
         spread is not None and strategy.offload == NO_OFFLOAD and not strategy.optimizer_in_backward
     )
     if args.json or args.page is not None or strategy.engine != defaults.ENGINE or not is_here:
         return None
-    asked_for = job, strategy, cluster.device
-    if not missing_formula(*asked_for) and not untraced(*asked_for, needs):
+    if not untold and not untraced(job, strategy, cluster.device, needs):
         return None
     least, limit = least_of(job), tensor_limit_bytes(cluster)
     assert spread is not None
@@ -175,7 +179,7 @@ def no_by_states(
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
     ways = (*state_ways(args, least, limit, spread), *roomier(job, least, spread))
-    show_facts(*expert_facts(job, least), *more, *ways)
+    show_facts(*expert_facts(job, least, cluster), *more, *ways)
     return DOES_NOT_FIT
 
 
@@ -370,14 +374,16 @@ def roomier(job: "Job", least: Least, spread: Spread) -> "Iterator[Fact]":
 def _ways(
     args: argparse.Namespace, limit: int, spread: Spread, devices: "Sequence[Device] | None"
 ) -> "Iterator[Fact]":
-    """Yield the methods whose states have room here."""
+    """Yield the recipes, optimizers and methods whose states have room here."""
     from brimful.show.summary import Fact
 
-    for method in _ADAPTED if args.method in {None, "full", *_ADAPTED[:1]} else ():
-        if method == args.method:
+    is_told = False
+    for change in _changes(args):
+        is_method = "method" in change
+        if is_told and not is_method:
             continue
         try:
-            changed = argparse.Namespace(**{**vars(args), "method": method})
+            changed = argparse.Namespace(**{**vars(args), **change})
             job = resolved.job_from(changed, devices)
         except BrimfulError:
             continue
@@ -388,5 +394,27 @@ def _ways(
             engine = getattr(args, "engine", None) or defaults.ENGINE
             flag = "" if engine == defaults.ENGINE else f" --engine {defaults.ENGINE}"
             held = f"holds {format_bytes(each)} at least, before activations"
-            words = f"--method {method}{flag} {held}"
-            yield Fact("or allow", words)
+            typed = " ".join(f"--{name} {value}" for name, value in change.items())
+            yield Fact("or allow", f"{typed}{flag} {held}")
+            is_told = is_told or not is_method
+
+
+def _changes(args: argparse.Namespace) -> "Iterator[dict[str, str]]":
+    """Yield flags that could be allowed instead, what changes least first.
+
+    Of recipes and optimizers, with which all trains as before, the first that has room is told.
+    """
+    from brimful.techniques.optimizers import OPTIMIZERS, rounded_of
+
+    is_full = args.method in {None, "full", "qat"}
+    is_wide = getattr(args, "precision", None) in {None, "bf16-mixed", "fp16-mixed", "fp32"}
+    pure = {"precision": "bf16"} if is_wide else {}
+    rule = OPTIMIZERS.get(getattr(args, "optimizer", None) or defaults.OPTIMIZER)
+    name = "" if rule is None else rounded_of(rule)
+    rounded = {"optimizer": name} if name else {}
+    if is_full:
+        yield from (change for change in (pure, rounded) if change)
+        if pure and rounded:
+            yield {**pure, **rounded}
+    if args.method in {None, "full", *_ADAPTED[:1]}:
+        yield from ({"method": method} for method in _ADAPTED if method != args.method)

@@ -16,7 +16,7 @@ from brimful.cli import (
     programs,
     resolved,
 )
-from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
+from brimful.cli.assumed import assumed_facts, fused_facts, prices_from
 from brimful.cli.compared import compared_facts
 from brimful.cli.output import (
     DOES_NOT_FIT,
@@ -28,29 +28,25 @@ from brimful.cli.output import (
     show,
     show_facts,
     show_json,
-    show_summary,
 )
 from brimful.cli.page import add_page, write_page
-from brimful.cli.proof import add_proof, proof_of, word_code
+from brimful.cli.plan_told import proven_facts, proven_or_told, show_first, show_proof, summary_of
+from brimful.cli.proof import add_proof, word_code
 from brimful.cli.searching import no_at_once, pins_from, search
 from brimful.cli.sources import show_source, take_model, take_source
 from brimful.cli.usual import attention_from
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
-from brimful.text.terminal import note, say
+from brimful.text.terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from brimful.search.gains import Search
     from brimful.search.solve import Solution
     from brimful.show.answer import Answer
-    from brimful.show.summary import Fact, Summary
+    from brimful.show.summary import Fact
     from brimful.simulate.proof import Proof, ProofWord
     from brimful.values.plan import Plan, Word
 
-_OF_A_PLAN = frozenset({"tight", "settings", "host", "speed", "run", "offload"})
-"""Labels of what another plan has others of."""
 HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
 
@@ -133,16 +129,15 @@ def run(args: argparse.Namespace) -> int:
         return code
     searched = search(args, budget := Budget(args.budget))
     if args.output is not None:  # before anything is said: a disk may be full
-        write_yaml(searched.plan, args.output)
-        _note_weights(args, searched.plan)
+        write_yaml(_as_typed(args, searched.plan), args.output)
     if not args.json:
         show_source(args.source, source)
-        _show(args, searched)
-    found, proof = proof_of(args, searched, Budget(args.budget))
+        show_first(args, searched)
+    found, proof = proven_or_told(args, searched)
     if args.output is not None and found.plan != searched.plan:
-        write_yaml(found.plan, args.output)
+        write_yaml(_as_typed(args, found.plan), args.output)
     if not args.json:
-        _show_proof(args, searched, found, proof)
+        show_proof(args, searched, found, proof)
         show_facts(*compared_facts(args, found, search))
     word = _replayed_word(found) if proof is None else proof.word
     out = (
@@ -167,22 +162,15 @@ def run(args: argparse.Namespace) -> int:
     return code if word is None or code != FITS else word_code(args, word)
 
 
-def _with_untraced(args: argparse.Namespace, found: "Solution") -> "Solution":
-    """Name the attention kernel that was not searched, as it would have to be traced."""
-    attention = getattr(args, "untraced_attention", None)
-    if attention is None:
-        return found
-    left = (*found.record.left_out, f"untried: --attention {attention}")
-    return found._replace(record=msgspec.structs.replace(found.record, left_out=left))
-
-
-def _note_weights(args: argparse.Namespace, plan: "Plan") -> None:
-    """Say which of several models of the same shape a plan's exports name, if it is another."""
-    from brimful.export.adapters import model_name
-
-    typed, named = str(args.model), model_name(plan.job)
-    if typed.count("/") == 1 and not Path(typed).exists() and typed != named:
-        note(f"exports of this plan name {named}; --weights {typed} has them name that")
+def _as_typed(args: argparse.Namespace, plan: "Plan") -> "Plan":
+    """Return a plan with what exports pass on of what was typed: the weights, and how long."""
+    typed = str(args.model)
+    is_of_hub = typed.count("/") == 1 and not Path(typed).exists()
+    return msgspec.structs.replace(
+        plan,
+        typed_model=typed if is_of_hub else "",
+        is_length_given=args.tokens is not None or args.steps is not None,
+    )
 
 
 def _as_text_says(
@@ -193,24 +181,10 @@ def _as_text_says(
 
     plan, step_s = found.plan, found.record.rows[0].step_s
     return {
-        "verdict": _summary(args, found, proof).verdict,
+        "verdict": summary_of(args, found, proof).verdict,
         "cost": cost_of(plan.job, plan.cluster, step_s, prices_from(args)),
         "next": [fact.text for fact in _next(args, found, word)],
     }
-
-
-def _summary(
-    args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None
-) -> "Summary":
-    from brimful.show.plan import plan_summary
-
-    plan, best = found.plan, found.record.rows[0]
-    run = run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s)
-    chosen = None if proof is None or proof.chosen is None else proof.trials[proof.chosen]
-    told = plan_summary(
-        _with_untraced(args, found), run, None if chosen is None else chosen.reserved
-    )
-    return for_program.within(args, told)
 
 
 def _answer(
@@ -221,9 +195,9 @@ def _answer(
     from brimful.show.answer import Answer
 
     return Answer(
-        _summary(args, found, proof),
+        summary_of(args, found, proof),
         (
-            *_proven(found, proof),
+            *proven_facts(found, proof),
             *for_program.program_facts(args, found.plan, is_proven=proof is not None),
             *_traced_facts(found),
             *assumed_facts(args, found.plan.job),
@@ -234,58 +208,11 @@ def _answer(
     )
 
 
-def _proven(found: "Solution", proof: "Proof | None") -> "Sequence[Fact]":
-    if proof is None:
-        return ()
-    from brimful.show.proof import proof_facts
-
-    return proof_facts(found.plan, proof)
-
-
 def _traced_facts(found: "Solution") -> "tuple[Fact, ...]":
     from brimful.cli.on_demand import traced_facts
 
     plan = found.plan
     return traced_facts(resolved.Asked(plan.job, plan.cluster, plan.strategy))
-
-
-def _show(args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None) -> None:
-    """Print the answer: what was found, and why."""
-    show_summary(_summary(args, found, proof))
-
-
-def _show_proof(
-    args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof | None"
-) -> None:
-    """Say what simulating said; where another plan is the one that holds, that one."""
-    if proof is not None and _is_other(searched, found):
-        from brimful.show.proof import replaced_facts
-
-        show_facts(*replaced_facts(proof))
-        _show_instead(args, searched, found, proof)
-    show_facts(*_proven(found, proof))
-
-
-def _show_instead(
-    args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof"
-) -> None:
-    """Print what holds in place of what was told: where the verdict stays, what is another."""
-    from brimful.show.terminal import metered_fact
-
-    first, last = _summary(args, searched), _summary(args, found, proof)
-    if first.verdict != last.verdict:
-        show_summary(last)
-        return
-    told = [fact for fact in last.facts if fact not in first.facts and fact.label in _OF_A_PLAN]
-    show_facts(*map(metered_fact, last.meters), *told)
-
-
-def _is_other(searched: "Solution", found: "Solution") -> bool:
-    """Whether a plan has other settings than the one that was told."""
-    from brimful.show.settings import settings_words
-
-    first, last = (settings_words(each.plan.job, each.plan.strategy) for each in (searched, found))
-    return first != last
 
 
 def _next(

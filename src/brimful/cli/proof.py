@@ -52,10 +52,9 @@ def proof_of(
         is for no GPU, was simulated already, does not fit as it is, or leaves the allocator more
         than it ever took; and where none is wanted, or torch is not installed.
     """
-    simulates = simulates_as(args, found.plan)
-    is_needed = _may_be_proven(found) and (simulates is not None or _needs_proof(found))
-    if args.no_proof or not is_needed or find_spec("torch") is None:
+    if not is_to_be_proven(args, found):
         return found, None
+    simulates = simulates_as(args, found.plan)
     from brimful.cli.progress import Progress
     from brimful.process.library_output import quiet_libraries
     from brimful.process.quick_imports import quick_imports
@@ -72,6 +71,13 @@ def proof_of(
 
         solution, proof = prove(found, budget, watch=watch, simulates=simulates)
     return solution, proof
+
+
+def is_to_be_proven(args: argparse.Namespace, found: "Solution") -> bool:
+    """Whether a plan is simulated before it is said to hold; see ``proof_of``."""
+    if args.no_proof or not _may_be_proven(found) or find_spec("torch") is None:
+        return False
+    return simulates_as(args, found.plan) is not None or _needs_proof(found)
 
 
 def _may_be_proven(found: "Solution") -> bool:

@@ -168,7 +168,7 @@ def in_dollars(args: argparse.Namespace) -> None:
 def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     """Print the answer, and the tables where they were asked for."""
     from brimful.search.shop.own import cheapest_owned
-    from brimful.show.shop import shop_summary
+    from brimful.show.shop import compared_first, shop_summary
     from brimful.show.summary import Fact
     from brimful.units import shown_in
 
@@ -177,10 +177,12 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         summary = shop_summary(*asked, shopped.owned)
     taken = None if shopped.choice is None else shopped.choice.best
     if taken is not None:
-        taken = cheapest_owned(shopped.found.owned, shopped.owned, shopped.limits, taken) or taken
+        own = cheapest_owned(shopped.found.owned, shopped.owned, shopped.limits, taken)
+        taken = own or compared_first(shopped.found.owned) or taken
     there = argparse.Namespace(**{**vars(args), "gpus": taken.gpus if taken else None})
     with shown_in(args.currency):
-        below = [prices_fact(args, taken.kind if taken else None)]
+        is_own = taken is not None and is_own_price(shopped.prices, taken.kind)
+        below = [prices_fact(args, taken.kind if taken and not is_own else None)]
     below += [*assumed_facts(there, shopped.job), *money_facts(args)]
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"
@@ -202,6 +204,12 @@ def money_facts(args: argparse.Namespace) -> "list[Fact]":
         return []
     name, rate = args.currency.currency.upper(), args.currency.amount
     return [Fact("money", f"1 {name} is {rate:g} USD, in which prices are; -v has all in USD")]
+
+
+def is_own_price(prices: "Prices", kind: str) -> bool:
+    """Whether the user said what an hour of a kind costs, so that no market's price is told."""
+    price = prices.gpus.get(kind)
+    return price is not None and not price.market
 
 
 def prices_fact(args: argparse.Namespace, taken: str | None = None) -> "Fact":
@@ -373,7 +381,7 @@ def _market(
     most = max_gpus or args.max_gpus
     is_whole = bool(args.verbose or args.json or args.output or args.every)
     limits = Limits(args.deadline, args.money_budget)
-    tells_each = args.kinds is not None and len(kinds) <= NUM_NAMED and limits.are_none
+    is_told = args.kinds is not None and len(kinds) <= NUM_NAMED
     request: Request = Request(
         job=job,
         attention=usual.attention_from(args, job, None),
@@ -387,7 +395,8 @@ def _market(
         others=_may_attend_otherwise(args),
         every=args.every,
         limits=None if is_whole else limits,
-        fewest=is_whole or tells_each,
+        fewest=is_whole or (is_told and limits.are_none),
+        each=is_told and len(kinds) > 1,
     )
     with Progress("comparing GPUs", quiet=args.json) as progress:
         on_look: OnLook = progress.update

@@ -15,12 +15,26 @@ HALF_BYTES = 2
 _ATTENTIONS = {"eager": "eager", "sdpa": "sdpa", "flex": "flex_attention"}
 
 
-def model_name(job: Job) -> str:
-    """Return what transformers loads: the plan's weights, else where the model was published."""
+def model_name(plan: Plan) -> str:
+    """Return what transformers loads: the plan's weights, else what was typed.
+
+    Else where the model was published.
+    """
+    job = plan.job
     source = registry().get(job.model.name, {}).get("source", "")
     path = source.removeprefix(HUB).partition("/blob/")[0].partition("/raw/")[0]
     published = path if source.startswith(HUB) and path.count("/") == 1 else job.model.name
-    return job.weights or published
+    return job.weights or plan.typed_model or published
+
+
+def length(plan: Plan, epochs: str) -> dict[str, int]:
+    """Return how long a run is, as it was asked for; else once through the data.
+
+    Args:
+        plan: What is written.
+        epochs: What a program calls the passes over its data.
+    """
+    return {"max_steps": plan.job.num_steps} if plan.is_length_given else {epochs: 1}
 
 
 def half_type(job: Job) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brimful.export import deepspeed
-from brimful.export.adapters import attention_lost, attention_name, model_name
+from brimful.export.adapters import attention_lost, attention_name, length, model_name
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
 from brimful.models.mixtures import has_stacks
@@ -60,7 +60,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
     is_half = job.precision in {"bf16", "fp16"}
     kind = job.precision.partition("-")[0]
     return {
-        "base_model": model_name(job),
+        "base_model": model_name(plan),
         **({} if job.adapter is None else _adapter(job, job.adapter)),
         "datasets": [{"path": given.data, "type": _TASKS[job.task]}],
         "output_dir": given.out,
@@ -70,7 +70,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
         "attn_implementation": attention_name(strategy),
         "micro_batch_size": strategy.micro_batch,
         "gradient_accumulation_steps": num_micro_batches(job, strategy),
-        "max_steps": job.num_steps,
+        **length(plan, "num_epochs"),
         **_rates(job),
         **({"bfloat16" if kind == "bf16" else "float16": True} if is_half else {}),
         **({kind: True} if kind in {"bf16", "fp16"} and not is_half else {}),

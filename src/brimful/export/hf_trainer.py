@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from brimful.export import deepspeed
+from brimful.export.adapters import length
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
 from brimful.techniques.offload import away_of
@@ -61,7 +62,7 @@ def config(
     content: dict[str, Any] = {
         "output_dir": given.out,
         "use_cpu": plan.cluster.device.kernels != "cuda",
-        "max_steps": job.num_steps,
+        **length(plan, "num_train_epochs"),
         "per_device_train_batch_size": strategy.micro_batch,
         "gradient_accumulation_steps": num_micro_batches(job, strategy),
         **_rates(job),

@@ -50,7 +50,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
     job = plan.job
     refuse(plan, TO, _refused(job), bases=BITSANDBYTES, tasks=_TASKS)
     return {
-        "model_name_or_path": model_name(job),
+        "model_name_or_path": model_name(plan),
         "flash_attn": _ATTENTIONS.get(attention_name(plan.strategy), "sdpa"),
         "do_train": True,
         **_learnt(job),

@@ -138,7 +138,7 @@ def _trainer(plan: Plan) -> Program:
         raise UnsupportedError(f"the Trainer is not run for task={job.task} by this version")
     return trainer_program.program_of(
         hf_trainer.config(plan, _GIVEN),
-        model=model_name(job),
+        model=model_name(plan),
         dtype=half_type(job),
         attention=attention_name(plan.strategy),
         lora=None if job.adapter is None else _lora(job, job.adapter),
@@ -167,7 +167,7 @@ def _accelerate(plan: Plan) -> Program:
         raise UnsupportedError("Accelerate is run without tensor parallelism; use --tp 1")
     recomputes = _recomputes(plan)
     given = {
-        "model": model_name(job),
+        "model": model_name(plan),
         "dtype": half_type(job),
         "attention": attention_name(strategy),
         "lora": None if job.adapter is None else _lora(job, job.adapter),
@@ -237,7 +237,7 @@ def _deepspeed(plan: Plan) -> Program:
         raise UnsupportedError(f"DeepSpeed is not run for task={job.task} by this version")
     return deepspeed_program.program_of(
         deepspeed.config(plan),
-        model=model_name(job),
+        model=model_name(plan),
         attention=attention_name(strategy),
         lora=None if job.adapter is None else _lora(job, job.adapter),
         seq_len=job.seq_len,

@@ -42,7 +42,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
     trainer = hf_trainer.config(plan, given, to=TO, bases=BITSANDBYTES)
     trainer.pop("remove_unused_columns")
     return {
-        "model_name_or_path": model_name(job),
+        "model_name_or_path": model_name(plan),
         "dtype": half_type(job),
         "attn_implementation": attention_name(plan.strategy),
         "dataset_name": given.data,

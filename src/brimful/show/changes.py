@@ -41,9 +41,9 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     adapted = states.get(GRADIENTS, 0) + states.get(OPTIMIZER_STATE, 0)
     ways = (
         (rounded, "8-bit moments (such as adamw_8bit)"),
-        (adapted, "LoRA in place of full training (gradients and optimizer state)"),
-        (held.get(SAVED_ACTIVATIONS, 0), "gradient checkpointing (saved activations)"),
-        (sum(batch.values()), f"a smaller batch or shorter texts ({_listed([*batch])})"),
+        (adapted, "LoRA (gradients and optimizer state)"),
+        (held.get(SAVED_ACTIVATIONS, 0), "checkpointing (saved activations)"),
+        (sum(batch.values()), f"a smaller batch ({_listed([*batch])})"),
     )
     least = LEAST_NAMED * report.simulated_peak_allocated_bytes
     told = [f"{words} {format_bytes(num)}" for num, words in ways if num > least]
@@ -56,7 +56,11 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
 def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:
     if not told:
         return ()
-    return (Fact("change", *(f"less by at most: {'; '.join(each)}" for each in (told, short))),)
+    return (
+        Fact(
+            "change", *(f"{'; '.join(each)}; each saves at most so much" for each in (told, short))
+        ),
+    )
 
 
 def _no_batch(report: PretendReport, states: dict[str, int]) -> tuple[Fact, ...]:

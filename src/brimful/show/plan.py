@@ -81,7 +81,7 @@ def plan_summary(
         "settings" if fits else "nearest", ", ".join(settings_words(plan.job, plan.strategy))
     )
     if not fits:
-        why = (*left_out, *_tried(found), *_shorter(found))
+        why = (*left_out, *(() if best.fits else _tried(found)), *_shorter(found))
     elif verdict == "FITS":
         first, *faster = _why(found)
         why = (first, *_most(found), *_tighter(found), *faster)

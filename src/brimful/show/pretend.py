@@ -128,7 +128,8 @@ def _failed(failure: Failure) -> tuple[Fact, ...]:
         f"({tensor.item}, {tensor.shape} {tensor.dtype}){at}, short by "
         f"{format_bytes(failure.short_bytes)}"
     )
-    short = f"in {tensor.phase} of a real run: asks for {format_bytes(tensor.num_bytes)}{at}"
+    size = format_bytes(tensor.num_bytes)
+    short = f"in {tensor.phase} of a real run: {by} asks for {size}{at}"
     return (Fact("fails", words, short),)
 
 

@@ -17,10 +17,9 @@ def replaced_facts(proof: "Proof") -> tuple[Fact, ...]:
     """Say why the strategy that was predicted to be best is not the plan."""
     first = proof.trials[0]
     if first.reserved.word == "fits":
-        words = f"those settings hold with {allocator_words(first.strategy)} only; so:"
-    else:
-        words = f"those settings do not hold: {_why_not(first.reserved)}; instead:"
-    return (Fact("simulated", words),)
+        return ()  # with other settings of the allocator, which the plan has
+    words = f"what was predicted to be best does not hold: {_why_not(first.reserved)}"
+    return (Fact("left out", words),)
 
 
 def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
@@ -57,7 +56,8 @@ def _faster(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
         return ()
     strategy, reserved = faster[0].strategy, faster[0].reserved
     what = ", ".join(differing_words(plan.job, plan.strategy, strategy)) or "another allocator"
-    return (Fact("", f"faster, but TIGHT: {what}; it {_why_tight(reserved)}"),)
+    why = f"; it {_why_tight(reserved)}" if reserved.num_retries else ""
+    return (Fact("", f"faster, but TIGHT: {what}{why}"),)
 
 
 def _why_not(reserved: Reserved) -> str:

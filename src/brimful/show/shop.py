@@ -8,8 +8,9 @@ from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, ran
 from brimful.search.shop.own import Ownership, cheapest_owned
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 from brimful.show.predicted import job_words
-from brimful.show.settings import settings_words
+from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import Fact, Summary
+from brimful.show.terminal import LABEL_WIDTH, WIDTH
 from brimful.units import format_count, format_days, format_money
 from brimful.values.job import Job
 
@@ -38,16 +39,18 @@ def shop_summary(
         owned: What owning means, of each of ``found.owned``.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
-    subject = (
-        f"{job_words(job)}, {tokens} tokens: {asked_words(limits, choice.best if choice else None)}"
-    )
+    is_compared = bool(_compared(found.owned)) and choice is not None
+    asked = asked_words(limits, choice.best if choice else None)
+    subject = f"{job_words(job)}, {tokens} tokens: {'yours' if is_compared else asked}"
     if choice is None:
         nothing = "no number of any GPU that has a price fits this job in a known time"
         return Summary("NO", subject, None, (Fact("take", nothing),))
     best = choice.best
     own = cheapest_owned(found.owned, owned, limits, best)
+    compared = _compared(found.owned)
+    leads = own or (compared[0] if compared else None)
     rented = (
-        Fact("to rent" if own else "take" if choice.meets else "nearest",
+        Fact("to rent" if leads else "take" if choice.meets else "nearest",
              f"{_told(best)}{_range(best)}"),
         *_machines(best),
         *_one_node(found),
@@ -57,17 +60,72 @@ def shop_summary(
         *_safer(found, limits, choice),
         *_enough(job, limits, choice),
     )  # fmt: skip
-    yours = [_yours(each, best, one) for each, one in zip(found.owned, owned, strict=True)]
+    pairs = list(zip(found.owned, owned, strict=True))
+    pairs.sort(key=lambda pair: compared.index(pair[0]) if compared else 0)
+    yours = [_yours(each, best, one) for each, one in pairs]
     told = {best.gpus, *(each.gpus for each in _fastest_of(found, limits, best))}
-    settings = Fact("settings", ", ".join(settings_words(job, (own or best).strategy)))
+    settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))
+    yours += _against(job, compared)
+    yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
     facts = (
-        *((*yours, settings, *rented) if own else (*rented, *yours, settings)),
+        *((*yours, settings, *rented) if leads else (*rented, *yours, settings)),
+        *_by_kind(found, limits),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
         *_others("at best", [each for each in found.likely if each.gpus not in told]),
         *_tie(best, [*found.frontier, *found.likely]),
     )
-    return Summary(None if choice.meets or own else "NO", subject, None, facts)
+    return Summary(None if choice.meets or leads else "NO", subject, None, facts)
+
+
+def compared_first(owned: Sequence[Option]) -> Option | None:
+    """Return the fastest of several kinds that somebody has or would buy; None: there is one."""
+    compared = _compared(owned)
+    return compared[0] if compared else None
+
+
+def _compared(owned: Sequence[Option]) -> list[Option]:
+    """Return what is owned, the fastest first, where it is of several kinds; else nothing."""
+    if len({each.kind for each in owned}) < 2:  # noqa: PLR2004 - nothing to compare
+        return []
+    return sorted(owned, key=lambda each: each.predicted_days)
+
+
+def _against(job: Job, compared: Sequence[Option]) -> list[Fact]:
+    """Lay the fastest of what is compared against the next: speed, energy, and settings."""
+    if not compared:
+        return []
+    first, second = compared[:2]
+    times = second.predicted_days / first.predicted_days
+    is_sure = first.predicted_days_band.high < second.predicted_days_band.low
+    words = f"{first.gpus} {times:.2f} x as fast{'' if is_sure else ', within the range of both'}"
+    energies = (first.predicted_energy_kwh, second.predicted_energy_kwh)
+    if all(energies):
+        words += f"; {energies[0]:,.1f} against {energies[1]:,.1f} kWh"
+    differing = ", ".join(differing_words(job, first.strategy, second.strategy))
+    return [Fact("compared", f"{words}; {second.gpus} {differing}" if differing else words, words)]
+
+
+def _by_kind(found: Market, limits: Limits) -> tuple[Fact, ...]:
+    """Say what each kind that was named does best of what was asked, what is taken among them."""
+    if len(found.by_kind) < 2:  # noqa: PLR2004 - one is what is taken
+        return ()
+    fewest = {each.kind: each for each in found.fewest} if limits.are_none else {}
+    words = []
+    for best in sorted(found.by_kind, key=lambda each: rank(point_of(each), limits)):
+        misses = "" if _meets(best, limits) else ", which misses what was asked"
+        least = fewest.get(best.kind, best)
+        fewer = f" (fewest {least.num_gpus}: {_both(least)})" if least.gpus != best.gpus else ""
+        words.append(f"{best.gpus}: {_both(best)}{misses}{fewer}")
+    if len(words) > NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
+        return (Fact("by kind", "; ".join(words)),)
+    return tuple(Fact("" if place else "by kind", each) for place, each in enumerate(words))
+
+
+def _meets(option: Option, limits: Limits) -> bool:
+    in_time = limits.deadline_s is None or option.predicted_days * DAY_S <= limits.deadline_s
+    usd = option.predicted_usd
+    return in_time and (limits.budget_usd is None or (usd or 0.0) <= limits.budget_usd)
 
 
 def asked_words(limits: Limits, best: Option | None) -> str:
@@ -264,11 +322,10 @@ def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:
 def _fewest(found: Market, limits: Limits) -> tuple[Fact, ...]:
     """Name the fewest GPUs that do what was asked, or of which the fewest hold the job at all.
 
-    Of a few kinds that somebody named, each, where nothing was asked that these have to meet.
+    Of a few kinds that somebody named each is told beside what it does best.
     """
-    if limits.are_none and 1 < len(found.fewest) <= NUM_NAMED:
-        words = "; ".join(f"{each.gpus} {_both(each)}" for each in found.fewest)
-        return (Fact("fewest", f"of each kind: {words}"),)
+    if limits.are_none and 1 < len(found.fewest) <= NUM_NAMED and len(found.by_kind) > 1:
+        return ()  # told beside what each kind does best
     if found.smallest is not None:
         words = f"{found.smallest.gpus}: {_both(found.smallest)}"
         if not _surely_meets(found.smallest, limits):

@@ -207,6 +207,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         strategy: How it is run.
         estimate: What arithmetic says; None where no formula covers the job, and its peak and step
             time are unknown until they are simulated.
+        typed_model: The hub's name of a model as somebody typed it, which exports name; empty:
+            where the model of that shape was published.
+        is_length_given: Whether somebody said how long it is; else ``num_steps`` is a default that
+            exports do not pass on.
     """
 
     schema: Line
@@ -214,6 +218,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cluster: Cluster
     strategy: Strategy
     estimate: Estimate | None
+    typed_model: Line = ""
+    is_length_given: bool = True
 
 
 Value = TypeVar("Value")

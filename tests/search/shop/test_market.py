@@ -184,6 +184,16 @@ def test_the_fewest_that_are_told_are_within_what_was_asked(planned, limits):
         assert found.num_gpus == min(meeting.values())
 
 
+def test_each_kind_s_best_is_what_it_is_alone_and_the_fewest_are_no_worse(planned):
+    """One that is beaten by another kind was neither told nor among the fewest."""
+    told = {each.kind: each for each in market(request(limits=Limits(), each=True)).by_kind}
+    assert set(told) == set(KINDS)
+    for kind, best in told.items():
+        alone = market(request(kinds=(kind,), limits=Limits()))
+        assert choose(alone, Limits()).best.gpus == best.gpus
+        assert planned[best.gpus].step_s == pytest.approx(best.predicted_step_s)
+
+
 @pytest.mark.few
 @pytest.mark.parametrize("counted", ["1x", "2x", "2x8x"])
 @pytest.mark.parametrize("kind", ["rtx-4090", "b200"])

@@ -21,6 +21,7 @@ from brimful.search.shop.shelf import Shelf
 from brimful.search.solve import Space
 
 NO_NETWORK = "what lies between its nodes is unknown; say it with --network"
+BEATEN = "does not fit, or is beaten"
 OnLook = Callable[[str, float], None]
 BOUNDED, SEARCHED, CERTAIN = range(3)
 """How much is known of a cell: a bound, its fastest by live bytes, its fastest by replay."""
@@ -161,6 +162,11 @@ def bar_of(cell: Cell, certain: Sequence[Cell]) -> tuple[float, Cell | None]:
     return bar, priced[place] if bars else None
 
 
+def unbarred(one: Cell) -> Cell:
+    """Return a cell as it is where nothing beats it."""
+    return one._replace(why_not="") if one.why_not == BEATEN else one
+
+
 def settled(shelf: Shelf, one: Cell) -> Cell:
     """Look at a cell until it is certain, whatever beats it."""
     while not one.is_certain and not one.why_not:
@@ -190,7 +196,7 @@ def closer(shelf: Shelf, one: Cell, *, bar_s: float) -> Cell:
     except (InputError, UnsupportedError) as error:
         return one._replace(why_not=str(error))
     if found is None or not found.step_s < bar_s:
-        why = "does not fit" if math.isinf(bar_s) else "does not fit, or is beaten"
+        why = "does not fit" if math.isinf(bar_s) else BEATEN
         return one._replace(why_not=why)
     return one._replace(step_s=found.step_s, found=found, is_certain=is_certain)
 

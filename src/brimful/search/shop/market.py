@@ -34,6 +34,7 @@ from brimful.search.shop.looks import (
     certain_of,
     look,
     settled,
+    unbarred,
     unbeaten,
 )
 from brimful.search.shop.shelf import Shelf
@@ -85,6 +86,7 @@ def market(request: Request, on_look: OnLook | None = None) -> Market:
         likely=tuple(_option(request, one) for one in front if one.level == SEARCHED),
         alone=told,
         fewest=tuple(_fewest(shelf, told, seen)) if request.fewest else (),
+        by_kind=tuple(_by_kind(shelf, seen, frontier(options))) if request.each else (),
         smallest=_smallest(shelf, seen),
         one_node=_one_node(shelf, seen, options),
         dropped=tuple(_dropped(seen)),
@@ -223,6 +225,33 @@ def _fewest(shelf: Shelf, alone: Sequence[Alone], seen: Sequence[Cell]) -> Itera
         found = settled(shelf, one._replace(why_not=""))
         if not found.why_not:
             yield _option(shelf.request, found)
+
+
+def _by_kind(shelf: Shelf, seen: Sequence[Cell], known: Sequence[Option]) -> Iterator[Option]:
+    """Find what each kind that has a price does best, as if there were no other.
+
+    Args:
+        shelf: What cells share.
+        seen: All of them, as far as they are known.
+        known: The frontier, of which one is taken, and needs no other look.
+    """
+    request = shelf.request
+    limits, num = request.limits or Limits(), request.job.num_steps
+    best_of_all = known[taken([point_of(each) for each in known], limits)] if known else None
+
+    def best(cells: Sequence[Cell]) -> dict[int, int]:
+        points = [Point(one.step_s * num / DAY_S, one.usd * num) for one in cells]
+        return {taken(points, limits): CERTAIN} if points else {}
+
+    for kind in dict.fromkeys(one.kind.name for one in seen if math.isfinite(one.usd)):
+        if best_of_all is not None and kind == best_of_all.kind:
+            yield best_of_all
+            continue
+        own = [unbarred(one) for one in seen if one.kind.name == kind]
+        looked = certain_of(look(shelf, own, wanted=best, every=False, on_look=None))
+        front = frontier([_option(request, one) for one in looked])
+        if front:
+            yield front[taken([point_of(each) for each in front], limits)]
 
 
 def _smallest(shelf: Shelf, seen: Sequence[Cell]) -> Option | None:

@@ -141,5 +141,12 @@ class Shelf:
         seen = self.replays(cluster)
         return as_it_fits(self.request.job, cluster, lean.strategy, seen) is not None
 
+    def may_hold(self, cluster: Cluster) -> bool:
+        """Tell whether the live bytes of the leanest strategy have room; False: it cannot run."""
+        try:
+            return self.leanest(cluster).below(tensor_limit_bytes(cluster))
+        except BrimfulError:
+            return False
+
     def _of(self, cluster: Cluster) -> _Shared:
         return self._shared.setdefault(_key(cluster), _Shared({}, {}, {}, {}, {}, {}, []))

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 from brimful.search.shop.choose import Point, rank
-from brimful.search.shop.looks import Cell, settled
+from brimful.search.shop.looks import Cell, settled, unbarred
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import DAY_S, Limits
 
-MAX_LOOKS = 3
+MAX_LOOKS = 6
 """Cells that are replayed for it: each takes as long as any other look."""
 
 
@@ -22,10 +22,10 @@ def smallest(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
     """
     num_steps, looks = shelf.request.job.num_steps, 0
     ordered = sorted(seen, key=lambda one: (one.cluster.num_devices, one.usd))
-    for one in ordered:
+    for one in map(unbarred, ordered):
         if one.why_not or not _meets(one, limits, num_steps):
             continue
-        if not one.is_certain:
+        if not one.is_certain and shelf.may_hold(one.cluster):
             looks += 1
         if looks > MAX_LOOKS:
             return None

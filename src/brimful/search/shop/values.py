@@ -50,6 +50,7 @@ class Request(NamedTuple):
             between; None: the whole frontier.
         every: Whether cells are planned that something else beats.
         fewest: Whether the fewest GPUs of each kind that hold the job are looked for and planned.
+        each: Whether the best of each kind is looked for, whatever beats it.
     """
 
     job: Job
@@ -65,6 +66,7 @@ class Request(NamedTuple):
     limits: Limits | None = None
     every: bool = False
     fewest: bool = False
+    each: bool = False
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,6 +154,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             replay may be slower. Empty where the whole frontier was asked for.
         alone: Every kind, one GPU of it.
         fewest: The fewest GPUs of each kind that hold the job, where that was asked for.
+        by_kind: What each kind does best of what was asked, where that was asked for.
         smallest: The fewest of any that hold it within what was asked, as far as was looked.
         one_node: The best of one machine that does, where what is taken has several.
         dropped: Numbers of GPUs that are not among the options.
@@ -165,6 +168,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     frontier: tuple[Option, ...]
     alone: tuple[Alone, ...]
     fewest: tuple[Option, ...] = ()
+    by_kind: tuple[Option, ...] = ()
     smallest: Option | None = None
     one_node: Option | None = None
     likely: tuple[Option, ...] = ()

@@ -1,0 +1,117 @@
+"""The answer to ``plan`` as it is printed: what is predicted in a line, what is proven as a whole.
+
+What a reader reads first is not taken back: a plan that is yet to be simulated has no verdict on
+standard output before it was.
+"""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brimful.cli import for_program
+from brimful.cli.assumed import run_of
+from brimful.cli.output import show_facts, show_summary
+from brimful.cli.proof import is_to_be_proven, proof_of
+from brimful.text.terminal import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brimful.search.solve import Solution
+    from brimful.show.summary import Fact, Summary
+    from brimful.simulate.proof import Proof
+    from brimful.values.results import Reserved
+
+
+def _with_untraced(args: argparse.Namespace, found: "Solution") -> "Solution":
+    """Name the attention kernel that was not searched, as it would have to be traced."""
+    attention = getattr(args, "untraced_attention", None)
+    if attention is None:
+        return found
+    left = (*found.record.left_out, f"untried: --attention {attention}")
+    return found._replace(record=msgspec.structs.replace(found.record, left_out=left))
+
+
+def summary_of(
+    args: argparse.Namespace, found: "Solution", proof: "Proof | None" = None
+) -> "Summary":
+    """Say what was found; where it was simulated, by what that said."""
+    from brimful.show.plan import plan_summary
+
+    plan, best = found.plan, found.record.rows[0]
+    run = run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s)
+    told = plan_summary(_with_untraced(args, found), run, _reserved_of(proof))
+    return for_program.within(args, told)
+
+
+def _reserved_of(proof: "Proof | None") -> "Reserved | None":
+    """Return what simulating said of the plan, or of what is nearest where none holds."""
+    if proof is None or not proof.trials or proof.word == "unproven":
+        return None
+    trials = proof.trials
+    if proof.chosen is not None:
+        return trials[proof.chosen].reserved
+    return min(trials, key=lambda each: each.reserved.short_bytes).reserved
+
+
+def proven_facts(found: "Solution", proof: "Proof | None") -> "Sequence[Fact]":
+    """Say what simulating said; nothing where nothing was simulated."""
+    if proof is None:
+        return ()
+    from brimful.show.proof import proof_facts
+
+    return proof_facts(found.plan, proof)
+
+
+def show_first(args: argparse.Namespace, searched: "Solution") -> None:
+    """Print the answer, or where it has yet to be proven what is predicted, in a line."""
+    if not is_to_be_proven(args, searched):
+        show_summary(summary_of(args, searched))
+        return
+    first = summary_of(args, searched)
+    meters = "; ".join(
+        f"{each.label} {each.words.removesuffix(', predicted')}" for each in first.meters
+    )
+    told = (fact.text.partition(" (")[0] for fact in first.facts if fact.label == "speed")
+    words = f"predicted, being proven: {'; '.join([meters, *told])}"
+    say(words, file=sys.stderr, flush=True)
+
+
+def proven_or_told(
+    args: argparse.Namespace, searched: "Solution"
+) -> "tuple[Solution, Proof | None]":
+    """Prove a plan; who interrupts that is told what was predicted."""
+    from brimful.search.budget import Budget
+
+    try:
+        return proof_of(args, searched, Budget(args.budget))
+    except KeyboardInterrupt:
+        if not args.json:
+            show_summary(summary_of(args, searched))
+        raise
+
+
+def show_proof(
+    args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof | None"
+) -> None:
+    """Print the answer as simulating has it; where that is another than predicted, say so below."""
+    from brimful.show.proof import replaced_facts
+
+    if proof is None:
+        return
+    is_other = _is_other(searched, found)
+    is_as_told = not is_other and proof.word in {"fits", "unproven"}
+    show_summary(summary_of(args, found, None if is_as_told else proof))
+    told = proven_facts(found, proof)
+    is_alone = len(told) == 1  # else what is faster and TIGHT was told
+    show_facts(*told, *(replaced_facts(proof) if is_other and is_alone else ()))
+
+
+def _is_other(searched: "Solution", found: "Solution") -> bool:
+    """Whether a plan has other settings than the one that was told."""
+    from brimful.show.settings import settings_words
+
+    first, last = (settings_words(each.plan.job, each.plan.strategy) for each in (searched, found))
+    return first != last
