@@ -79,6 +79,13 @@ def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
 
 
 @cache
+def is_mutable(func: Any) -> bool:
+    """Whether an operation writes to what it is given."""
+    is_so: bool = func._schema.is_mutable  # noqa: SLF001
+    return is_so
+
+
+@cache
 def parts_of(func: Any) -> Any:
     """Return what runs the parts of an operation that PyTorch makes of others; None: it is one.
 

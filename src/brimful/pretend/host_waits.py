@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.pretend.device import NAME
 from brimful.pretend.real_values import NUMBERS
@@ -48,6 +49,13 @@ def waits(func: Any, args: Any, kwargs: Any) -> bool:
 def _crosses(one: torch.device, other: torch.device) -> bool:
     """Return whether a copy between two devices goes over to the host or comes from there."""
     return {one.type, other.type} == {NAME, _HOST}
+
+
+def launched_on(func: Any, shown: Any) -> torch.device | None:
+    """Return the GPU that an operation gives something to do, by a tensor of its; None: none."""
+    if not isinstance(shown, FakeTensor) or shown.fake_device.type != NAME:
+        return None
+    return shown.fake_device if launches(func) else None
 
 
 @cache

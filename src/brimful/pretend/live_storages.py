@@ -103,6 +103,22 @@ class LiveStorages:
             }
         )
 
+    def reset_peak(self, where: Any) -> None:
+        """Start the peak of a device again from what is alive now."""
+        builder = self.builder(where)
+        builder.peak_bytes = builder.live_bytes
+        builder.allocator().reset_peak()
+
+    def flush_caches(self) -> None:
+        """Take note on every device that cached memory is given back here."""
+        for builder in self.builders.values():
+            builder.flush_cache()
+
+    def wait(self) -> None:
+        """Have the host wait for every device."""
+        for builder in self.builders.values():
+            builder.wait()
+
     def rows(self, tensors: Iterable[Any]) -> Iterable[tuple[RecordingBuilder, int]]:
         """Yield where the storages of tensors stand that are known."""
         for tensor in tensors:

@@ -74,12 +74,6 @@ def _parts_of(func: Any) -> Any:
     return parts or engine.parts_of(func)
 
 
-@cache
-def _is_mutable(func: Any) -> bool:
-    is_so: bool = func._schema.is_mutable  # noqa: SLF001
-    return is_so
-
-
 def go_on() -> None:
     """Let whoever has all the time there is record the next operation."""
 
@@ -237,9 +231,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def reset_peak(self, index: int) -> None:
         """Start the peak of a device again from what is alive now."""
-        builder = self._live.builder(torch.device(NAME, index))
-        builder.peak_bytes = builder.live_bytes
-        builder.allocator().reset_peak()
+        self._live.reset_peak(torch.device(NAME, index))
 
     def forget_handles(self) -> None:
         """Let libraries of kernels make their workspaces once more, as in a process of their own.
@@ -250,8 +242,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
 
     def empty_cache(self) -> None:
         """Take note that cached memory is given back here."""
-        for builder in self._live.builders.values():
-            builder.flush_cache()
+        self._live.flush_caches()
 
     # -- how it sees --
 
@@ -336,13 +327,9 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         if host_waits.waits(call.func, call.args, call.kwargs):
             self._wait()
         out = self._result(call)
-        shown = first_tensor(out, call.args)
-        if (
-            isinstance(shown, FakeTensor)
-            and shown.fake_device.type == NAME
-            and host_waits.launches(call.func)
-        ):
-            self._builder(shown.fake_device).launch()
+        where = host_waits.launched_on(call.func, first_tensor(out, call.args))
+        if where is not None:
+            self._live.builder(where).launch()
         return out
 
     def _result(self, call: Call) -> Any:
@@ -399,7 +386,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             return  # room for a copy, which moves nothing yet
         outputs = [out] if isinstance(out, torch.Tensor) else pytree.tree_leaves(out)
         outputs = [x for x in outputs if isinstance(x, torch.Tensor)]
-        is_view = not _is_mutable(func) and any(
+        is_view = not engine.is_mutable(func) and any(
             x.untyped_storage()._cdata in self._live.known  # noqa: SLF001
             for x in outputs
         )
@@ -507,8 +494,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._live.resized(storage, num_bytes, lambda where: self._place("resize_", where, ()))
 
     def _wait(self) -> None:
-        for builder in self._live.builders.values():
-            builder.wait()
+        self._live.wait()
 
     def _weight_cast(self, low: torch.Tensor) -> None:
         self.tag((low,), AUTOCAST_CACHE)
