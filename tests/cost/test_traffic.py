@@ -5,7 +5,7 @@ import pytest
 
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.family import Family
-from brimful.cost.traffic import BACKWARD_SHARE, Traffic, reduce_seconds, step_seconds_with
+from brimful.cost.traffic import BACKWARD_SHARE, Traffic, later_s, reduce_seconds
 from brimful.cost.trained import Part
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
@@ -32,9 +32,9 @@ def test_gradients_are_scattered_among_shards_and_then_added_up_among_replicas()
 def test_what_is_exchanged_once_a_step_runs_beside_the_last_backward_pass_alone():
     """Ten micro-batches of a second: gradients of 5 s are as late as behind one of them."""
     held = Traffic(np.zeros(1), np.array([5.0]))
-    one, ten = (step_seconds_with(np.array([1.0 * n]), held, n)[0] for n in (1, 10))
+    one, ten = (n + later_s(np.array([1.0 * n]), held, n)[0] for n in (1, 10))
     assert one == pytest.approx(1 - BACKWARD_SHARE + 5)
     assert ten == pytest.approx(9 + one)
     each = Traffic(np.array([0.5]), np.zeros(1))  # beside every one: slows them down
     alone = overlapped_seconds(np.array([10.0]), np.array([5.0]))
-    assert step_seconds_with(np.array([10.0]), each, 10) == pytest.approx(alone)
+    assert 10 + later_s(np.array([10.0]), each, 10) == pytest.approx(alone)

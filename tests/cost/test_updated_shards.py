@@ -36,7 +36,7 @@ def test_what_updates_shards_takes_what_it_takes_in_simulation(optimizer, precis
     strategy = check_strategy(job, make_strategy(micro_batch=2, zero=3, dp_shard=3))
     cluster = load_cluster("3xh100", memory_limit_bytes=None)
     predicted = estimate(job, cluster, strategy)
-    simulated, recording = simulate_recorded(job, cluster, strategy)
+    simulated, recording, _ = simulate_recorded(job, cluster, strategy)
     taken = taken_by_update(recording)
     update = device_update(job, family_of(job, strategy), Updater("cuda", num_shards=3))
     assert update.transient == pytest.approx(taken, abs=KIB)  # scalars of the norm

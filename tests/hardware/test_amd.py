@@ -51,7 +51,7 @@ def test_fp8_runs_where_matrix_cores_multiply_it(capability, has):
     if has:
         assert check_precision(job, Place("cuda", capability)) == job
         return
-    with pytest.raises(UnsupportedError, match="AMD's CDNA 3 and RDNA 4 have"):
+    with pytest.raises(UnsupportedError, match="from CDNA 3 and RDNA 4 on"):
         check_precision(job, Place("cuda", capability))
 
 

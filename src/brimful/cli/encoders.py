@@ -10,15 +10,21 @@ from brimful.show.summary import Fact
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from brimful.show.bound import Bounded
 
 _SCRIPT = "brimful pretend --gpu {} -- your_script.py runs it as it is, its rows and buffers too"
-_SMALLER = {
-    "--optimizer adamw-8bit": {"optimizer": "adamw-8bit"},
-    "--precision bf16": {"precision": "bf16"},
-    "--precision bf16 --optimizer adamw-8bit": {"precision": "bf16", "optimizer": "adamw-8bit"},
-}
-"""What takes fewer bytes of a parameter."""
+
+
+def _smaller() -> "Iterator[dict[str, str]]":
+    """Yield flags with which fewer bytes of a parameter are there."""
+    from brimful.cli import defaults
+    from brimful.techniques.optimizers import OPTIMIZERS, rounded_of
+
+    rounded = {"optimizer": rounded_of(OPTIMIZERS[defaults.OPTIMIZER])}
+    pure = {"precision": "bf16"}
+    yield from (rounded, pure, {**pure, **rounded})
 
 
 def tell(args: argparse.Namespace) -> int | None:
@@ -62,7 +68,8 @@ def _ways(known: "Bounded") -> "tuple[Fact, ...]":
 
     has_bf16 = known.job.precision.partition("-")[0] != "fp16"
     ways = []
-    for flags, changes in _SMALLER.items():
+    for changes in _smaller():
+        flags = " ".join(f"--{name} {value}" for name, value in changes.items())
         if "precision" in changes and not has_bf16:
             continue
         job = msgspec.structs.replace(known.job, **changes)

@@ -47,8 +47,8 @@ BACKWARD_SHARE = 2 / 3
 """Of a micro-batch: two products for each of the forward pass."""
 
 
-def step_seconds_with(own_s: Array, traffic: Traffic, times: Array | float) -> Array:
-    """Return the seconds of a step and of its collectives beside it.
+def later_s(own_s: Array, traffic: Traffic, times: Array | float) -> Array:
+    """Return by how much the collectives beside a step make it later.
 
     What happens once a step, above all gradients that were held, begins in the last micro-batch's
     backward pass and runs beside nothing else: however many micro-batches came before.
@@ -59,9 +59,10 @@ def step_seconds_with(own_s: Array, traffic: Traffic, times: Array | float) -> A
         times: Micro-batches of a step.
     """
     each: Array = times * traffic.per_micro_batch
-    share = BACKWARD_SHARE / np.asarray(times)
-    before = overlapped_seconds(own_s * (1 - share), each * (1 - share))
-    return before + overlapped_seconds(own_s * share, each * share + traffic.per_step)
+    share = BACKWARD_SHARE / np.maximum(times, 1)
+    before, last = own_s * (1 - share), own_s * share
+    later = overlapped_seconds(before, each * (1 - share)) - before
+    return later + overlapped_seconds(last, each * share + traffic.per_step) - last
 
 
 def traffic_of(job: Job, family: Family, cluster: Cluster) -> Traffic:
@@ -104,7 +105,7 @@ def with_traffic(
         times: Micro-batches of a step.
     """
     alone = seconds.matrix_s + seconds.memory_s + seconds.launch_s
-    return seconds._replace(exposed_s=step_seconds_with(alone + waited, traffic, times) - alone)
+    return seconds._replace(exposed_s=waited + later_s(alone + waited, traffic, times))
 
 
 def gather_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:

@@ -34,7 +34,7 @@ from brimful.cost.shards import ROWS, piece_bytes, row_bytes
 from brimful.cost.spread import holds_whole, num_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
 from brimful.cost.step import StepWork, step_seconds, update_bytes
-from brimful.cost.traffic import Traffic, step_seconds_with, traffic_of
+from brimful.cost.traffic import Traffic, later_s, traffic_of
 from brimful.cost.trajectory import kinds_bytes
 from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
@@ -422,7 +422,9 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     times = np.array([family_micro_batches(job, family) for family in grid.batches])
     device_s = seconds.matrix_s + seconds.memory_s + seconds.launch_s
     waited = times[:, None, None] * _waited(search, grid) + _offloaded(search, grid, device_s)
-    return step_seconds_with(device_s + waited, traffic, times[:, None, None])
+    own_s = device_s + waited
+    total: Array = own_s + later_s(own_s, traffic, times[:, None, None])
+    return total
 
 
 def _offloaded(search: Search, grid: Grid, device_s: Array) -> Array:

@@ -107,10 +107,11 @@ def check_precision(job: Job, place: Place) -> Job:
     Source: the capabilities of fp8 Tensor Cores (CUDA C++ Programming Guide); a CPU emulates.
     """
     if job.precision == FP8 and place.kernels == "cuda" and not _has_fp8(place.capability):
+        is_amd = place.capability >= FIRST_OF_AMD
+        since = "CDNA 3 and RDNA 4" if is_amd else f"compute capability {FP8_SINCE}"
         raise UnsupportedError(
-            f"precision={FP8} cannot run here: GPUs have units for it from compute capability "
-            f"{FP8_SINCE} on, AMD's CDNA 3 and RDNA 4 have, not {place.capability}; use bf16-mixed"
-            f", or fp16-mixed before {AMPERE}",
+            f"precision={FP8} cannot run here: GPUs have units for it from {since} on, not "
+            f"{place.capability}; use bf16-mixed, or fp16-mixed before {AMPERE}",
             nearest={"precision": "bf16-mixed" if place.capability >= AMPERE else "fp16-mixed"},
         )
     return job
