@@ -180,7 +180,8 @@ def test_a_plan_is_told_and_can_be_taken_before_it_is_proven(client):
             said.append(json.loads(line))
             if said[-1]["event"] == "plan":
                 break
-    assert said[0]["event"] == "text"
+    assert said[0]["event"] == "note"
+    assert "predicted, being proven" in said[0]["text"]
     assert "answer" not in {event["event"] for event in said}
     taken = client.post("/api/estimate", json=said[-1]["query"]).json()["part"]
     assert taken["verdict"] == "FITS"
