@@ -40,7 +40,7 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     rounded = sum(map(_rounded_away, report.states))
     adapted = states.get(GRADIENTS, 0) + states.get(OPTIMIZER_STATE, 0)
     ways = (
-        (rounded, "8-bit moments (such as adamw_8bit)"),
+        (rounded, "8-bit moments"),
         (adapted, "LoRA (gradients and optimizer state)"),
         (held.get(SAVED_ACTIVATIONS, 0), "checkpointing (saved activations)"),
         (sum(batch.values()), f"a smaller batch ({_listed([*batch])})"),
