@@ -119,8 +119,7 @@ def _trace(
     tell: Callable[[], None],
 ) -> None:
     job, cluster, strategy = asked
-    missing = untraced(job, strategy, cluster.device, needs)
-    if not missing:
+    if not untraced(job, strategy, cluster.device, needs):
         return
     from brimful.cli.progress import Progress
     from brimful.process.library_output import quiet_libraries
@@ -139,7 +138,7 @@ def _trace(
 
         trace_needs(
             traced_job(job, strategy), strategy.attention,
-            kernels_of(cluster.device, strategy.fused_kernels), missing,
+            kernels_of(cluster.device, strategy.fused_kernels), needs,
             watch=lambda state: progress.report(_words(state), state.share),
         )  # fmt: skip
 
