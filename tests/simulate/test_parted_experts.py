@@ -172,3 +172,5 @@ def test_a_class_with_experts_of_its_own_is_refused_in_a_sentence():
     every = {need._replace(ep=ep) for need in needs_of(job, strategy) for ep in (1, 4)}
     left = missing_needs(job, "sdpa", "cuda", every)  # of a search, which goes on without it
     assert {need.ep for need in left} == {1}
+    with pytest.raises(UnsupportedError, match="use ep=1"):  # at the door, once it was built
+        check_strategy(job, strategy)

@@ -58,6 +58,7 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
         windows=tuple(sorted(_windows(config))),
         kinds=kinds_of(config, blocks),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
+        parts=any(expert_modules(skeleton)),
         spec=job.model,
     )
 

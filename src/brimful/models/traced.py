@@ -27,6 +27,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         buffers: Bytes of every tensor that the model holds beside its parameters.
         loops: Whether other operations run with every length of a sequence, as where a recurrence
             is a loop: then it is traced at a job's own length.
+        parts: Whether several devices can part its experts: each block's are one grouped product.
         spec: Its dimensions, as transformers reads its configuration; None: it was built by a
             version that did not keep them.
     """
@@ -36,6 +37,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[int, ...]
     buffers: tuple[int, ...]
     loops: bool = False
+    parts: bool = True
     spec: ModelSpec | None = None
 
 

@@ -9,6 +9,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.models.architectures import MIXTURES
 from brimful.models.mixtures import OWN_EXPERTS, known_experts
 from brimful.models.names import has_experts
+from brimful.models.traced import find_built
 from brimful.values.job import FP8, QAT, Job
 
 PARTED_TASKS = ("causal-lm", "chat")
@@ -70,7 +71,9 @@ def _check_kind(job: Job, ep: int) -> None:
     kind, name = job.model.model_type, job.model.name
     if kind not in MIXTURES and not has_experts(job.model.hf_config):
         raise InputError(f"ep={ep} parts experts and {name} has none; use ep=1", nearest={"ep": 1})
-    if kind in OWN_EXPERTS or job.task not in PARTED_TASKS:
+    built = find_built(job.model)
+    is_whole = kind in OWN_EXPERTS or (built is not None and not built.parts)
+    if is_whole or job.task not in PARTED_TASKS:
         raise UnsupportedError(
             f"ep={ep} is not run for {name} (model_type={kind}, task={job.task}): this version "
             f"parts experts that transformers runs as one grouped product, as "
