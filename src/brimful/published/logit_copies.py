@@ -28,6 +28,8 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         backward: From the loss to the gradient that the head's backward reads.
         last: That gradient, which goes as soon as it is read.
         end: What goes when backward has ended.
+        start: What is still there of the micro-batch before.
+        casts: Those that only change a type, and what they are of: fp32 logits have none.
     """
 
     bytes_of: dict[str, float]
@@ -35,6 +37,8 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backward: tuple[str, ...]
     last: str
     end: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    casts: dict[str, str] = {}
 
 
 def with_copies(sections: list[Section], copies: Copies) -> list[Section]:
@@ -47,15 +51,33 @@ def with_copies(sections: list[Section], copies: Copies) -> list[Section]:
     live = list[str]()
     if not any(is_whole(event.kind) for section in sections for event in section.events):
         return sections
+    started = tuple(_events(copies.start, copies, live))
     found = [s._replace(events=tuple(_replaced(s, copies, live))) for s in sections]
+    found[0] = found[0]._replace(events=started + found[0].events)
     ended = found[-1].events + tuple(_events(copies.end, copies, live))
     return [*found[:-1], found[-1]._replace(events=ended)]
 
 
 def widened(copies: Copies) -> Copies:
-    """Return the copies of logits that are fp32 to begin with: none is narrower."""
+    """Return the copies of logits that are fp32 to begin with: none is narrower or a cast."""
     wide = {name: max(size, FP32_BYTES) for name, size in copies.bytes_of.items()}
-    return msgspec.structs.replace(copies, bytes_of=wide)
+    last = copies.casts.get(copies.last, copies.last)
+    return msgspec.structs.replace(
+        copies,
+        bytes_of=wide,
+        forward=_without(copies, copies.forward, last),
+        backward=_without(copies, copies.backward, last),
+        last=last,
+    )
+
+
+def _without(copies: Copies, names: tuple[str, ...], last: str) -> tuple[str, ...]:
+    """Return what comes and goes beside casts; what the head's backward reads stays till then."""
+    return tuple(
+        name
+        for name in names
+        if name.removeprefix("-") not in copies.casts and name != f"-{last}"
+    )
 
 
 def _replaced(section: Section, copies: Copies, live: list[str]) -> Iterator[Event]:
