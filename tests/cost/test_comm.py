@@ -6,6 +6,7 @@ import pytest
 
 from brimful.cost.comm import OVERLAP_SLOWDOWN, collective_seconds, group_of, overlapped_seconds
 from brimful.hardware.gpus import load_cluster
+from brimful.hardware.links import num_linked
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
 NVLINK, NDR = 450e9 * 0.78, 50e9 * 0.85
@@ -104,6 +105,16 @@ def test_groups_share_nodes_by_their_stride():
     assert group_of(4, 8, 8) == (4, 1, 4)
     assert group_of(4, 1, 8) == (4, 4, 1)
     assert group_of(2, 64, 8) == (2, 1, 2)
+
+
+def test_a_rack_whose_switches_join_its_machines_is_one_node():
+    """18 machines of four GB200 each send over NVLink; a second rack is beyond the network."""
+    rack, larger, single = (cluster(f"{name}xgb200") for name in ("18x4", "36x4", "4"))
+    assert [num_linked(each) for each in (rack, larger, single)] == [72, 72, 4]
+    assert num_linked(cluster("4x8xb200")) == 8
+    within = collective_seconds("all-to-all", 1e9, 72, rack)
+    assert within == pytest.approx(collective_seconds("all-to-all", 1e9, 72, larger))
+    assert collective_seconds("all-to-all", 1e9, 144, larger) > 2 * within
 
 
 def test_what_overlaps_slows_and_never_hides_a_longer_collective():

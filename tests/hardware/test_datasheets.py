@@ -82,6 +82,7 @@ def test_every_value_has_a_source_that_is_listed(name):
     optional = ("usable_bytes", "driver_bytes", "tdp_w", "num_multiprocessors")
     fields += [field for field in optional if getattr(sheet, field) is not None]
     fields += ["per_node"] if sheet.per_node != 8 else []
+    fields += ["linked"] if sheet.linked else []
     for field in fields:
         key = re.split(r"[; ]", source_of(sheet, field))[0]
         assert key in cited_documents(sheet), field

@@ -12,7 +12,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.megatron import stage
 from brimful.megatron.command_line import read_layout
-from brimful.megatron.speed import slowest_step_s
+from brimful.megatron.speed import Overlaps, slowest_step_s
 from brimful.programs.base import flags_of
 from brimful.programs.formulas import Machines, predict_program
 from brimful.published.compare import compare
@@ -24,6 +24,8 @@ PLAIN = (
     "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 64 --bf16 "
     "--vocab-size 50257 --use-distributed-optimizer"
 )
+EIGHT = load_cluster("8xh100-80gb", memory_limit_bytes=None)
+NOTHING = Overlaps(replicas=False)
 
 
 def predict(line, world=8):
@@ -210,12 +212,39 @@ def test_the_mixtures_that_wait_are_those_of_the_stage():
             capability=(9, 0),
             kind="gpt",
         )
-        return slowest_step_s(
-            (at,), load_cluster("8xh100-80gb", memory_limit_bytes=None), overlaps=False
-        )
+        return slowest_step_s((at,), EIGHT, NOTHING)
 
     assert last_stage_s("([0]*4+[1]*4)") == last_stage_s("([1]*8)")
     assert last_stage_s("([0]*4+[1]*4)") != last_stage_s("([1]*4+[0]*4)")
+
+
+def step_s(more, stage=1, overlaps=NOTHING):
+    """Return the seconds of a step of one of two stages."""
+    words = f"{PLAIN} --pipeline-model-parallel-size 2 {more}".split()
+    at = read_layout(
+        flags_of(tuple(words[1:]), words[0]),
+        vocab=50257,
+        world_size=8,
+        stage=stage,
+        capability=(9, 0),
+        kind="gpt",
+    )
+    return slowest_step_s((at,), EIGHT, overlaps)
+
+
+def test_the_head_is_not_among_what_is_recomputed():
+    """Recomputing adds as much to the last stage, which has the head, as to the first."""
+    again = "--recompute-granularity full --recompute-method uniform"
+    more = [step_s(again, stage) - step_s("", stage) for stage in (0, 1)]
+    assert more[1] == pytest.approx(more[0], rel=0.05)
+
+
+def test_stages_that_take_turns_send_beside_products():
+    """Where each has several pieces of the model, unless that is turned off."""
+    waits, beside = (Overlaps(replicas=False, stages=stages) for stages in (False, True))
+    virtual = "--num-virtual-stages-per-pipeline-rank 4"
+    assert step_s("", overlaps=beside) == step_s("", overlaps=waits)
+    assert step_s(virtual, overlaps=beside) < step_s(virtual, overlaps=waits)
 
 
 def test_a_compiled_loss_makes_a_copy_in_fp32():

@@ -3,7 +3,8 @@
 A collective over n ranks of which r share a node, m nodes in all. Rates are those of one GPU: its
 link within the node, its share of the node's adapters between nodes. What a ring moves follows
 NCCL's own definition of bus bandwidth (https://github.com/NVIDIA/nccl-tests/blob/master/doc/
-PERFORMANCE.md). Owns no rate: those stand in ``hardware/links.py``.
+PERFORMANCE.md). A node is what the fastest link joins, which can be a rack of machines. Owns no
+rate: those stand in ``hardware/links.py``.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import numpy as np
 
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Cluster
-from brimful.hardware.links import Link, link_of, network_of
+from brimful.hardware.links import Link, link_of, network_of, num_linked
 
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
 OVERLAP_SLOWDOWN = 0.19
@@ -70,7 +71,7 @@ def collective_seconds(
     Returns:
         Seconds, in the shape that the arguments broadcast to; NaN where a link is unknown.
     """
-    group = group_of(ranks, stride, cluster.devices_per_node)
+    group = group_of(ranks, stride, num_linked(cluster))
     node, network = _way(link_of(cluster)), _way(network_of(cluster))
     return _SECONDS[kind](np.asarray(num_bytes, dtype=np.float64), group, node, network)
 

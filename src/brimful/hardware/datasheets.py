@@ -74,6 +74,8 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         num_multiprocessors: Streaming multiprocessors, or compute units of AMD; None: unknown.
         op_overhead_s: Assumed host time to launch one operation, in seconds.
         per_node: How many are in a machine at most, as these are rented out.
+        linked: How many the switches of a rack join by the fastest link, over machines; 0: those of
+            a machine alone.
         sources: Field to ``document; note``. A type's rate, or a link, that has no source of its
             own has that of the whole field.
     """
@@ -96,6 +98,7 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     op_overhead_s: float
     sources: dict[str, str]
     per_node: int = 8
+    linked: int = 0
 
 
 def is_built_in(name: str) -> bool:

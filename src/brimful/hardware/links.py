@@ -141,6 +141,14 @@ def link_of(cluster: Cluster) -> Link | None:
     return next((link for link in links if link.name == cluster.link), None)
 
 
+def num_linked(cluster: Cluster) -> int:
+    """Return how many devices a cluster's fastest link joins: those of a node, or of a rack."""
+    each, sheet = cluster.devices_per_node, datasheets().get(cluster.device.name)
+    if sheet is None or cluster.link != _links_of(cluster.device.name)[0].name:
+        return each
+    return max(each, min(sheet.linked, cluster.num_devices))
+
+
 @cache
 def _links_of(gpu: str) -> tuple[Link, ...]:
     sheet = datasheets().get(gpu)

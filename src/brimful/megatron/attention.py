@@ -60,7 +60,7 @@ def recomputed(
         heads: Makes queries, keys and values.
         given: Of what it makes them.
     """
-    if at.recompute != "selective" or "core_attn" not in at.recompute_modules:
+    if not at.recomputes("core_attn"):
         return core(m, at, chain, heads())
     m.keep(given)
     context = m.without_gradients(lambda: core(m, at, Chain(), heads()), given)

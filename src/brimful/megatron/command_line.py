@@ -24,7 +24,6 @@ _LENGTHS = {"t5": ("--encoder-seq-length", "--decoder-seq-length")}
 _KNOWN = {
     "--recompute-granularity": ("selective", "full"),
     "--recompute-method": ("uniform", "block"),
-    "--recompute-modules": ("core_attn",),
     "--attention-backend": ("auto", "fused", "flash", "unfused", "local"),
     "--transformer-impl": ("transformer_engine", "local"),
     "--normalization": ("LayerNorm", "RMSNorm"),
@@ -35,6 +34,8 @@ _KNOWN = {
     "--cuda-graph-impl": ("none",),
 }
 """Values that have a formula, of flags that have others too."""
+_RECOMPUTED = ("core_attn", "moe_act", "layernorm")
+"""Modules that have a formula under selective recompute."""
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
 _LOCAL_SPEC = ("--spec", "local")
@@ -151,9 +152,33 @@ def _check_known(flags: Flags, kind: Kind) -> None:
             )
     if not flags.has("--bf16") and not flags.has("--fp16"):
         raise UnsupportedError("Megatron-LM in fp32 has no formula; add --bf16, or simulate it")
+    _check_recomputed(flags)
     by_unit = flags.text("--recompute-method") != "block"
     if by_unit and flags.first("--recompute-num-layers", default=1) > 1:
         raise UnsupportedError("recomputed units of several layers have no formula; simulate it")
+
+
+def _check_recomputed(flags: Flags) -> None:
+    """Refuse modules that have no formula under selective recompute.
+
+    Raises:
+        UnsupportedError: There is one.
+    """
+    without = [word for word in _modules(flags) if word not in _RECOMPUTED]
+    if without:
+        raise UnsupportedError(
+            f"--recompute-modules {' '.join(without)} of Megatron-LM has no formula (those that "
+            f"have: {', '.join(_RECOMPUTED)}); simulate it"
+        )
+    if "layernorm" in _modules(flags) and flags.has("--multi-latent-attention"):
+        raise UnsupportedError(
+            "--recompute-modules layernorm with latent attention has no formula; simulate it"
+        )
+
+
+def _modules(flags: Flags) -> tuple[str, ...]:
+    """Return what selective recompute is of; a YAML writes it in brackets."""
+    return tuple(flags.text("--recompute-modules").replace(",", " ").strip("[] ").split())
 
 
 def _check_cuts(at: Layout, flags: Flags) -> None:
@@ -391,7 +416,7 @@ def _recomputed(flags: Flags) -> dict[str, Any]:
         given = "selective"
     return {
         "recompute": given,
-        "recompute_modules": tuple(flags.text("--recompute-modules").split()) or ("core_attn",),
+        "recompute_modules": _modules(flags) or ("core_attn",),
         "recompute_layers": flags.first("--recompute-num-layers", default=1),
         "recompute_method": flags.text("--recompute-method") or "uniform",
     }

@@ -243,6 +243,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Vectors that a norm has: a weight, and a LayerNorm's bias; as many numbers a row."""
         return 1 if self.is_rms else 2
 
+    def recomputes(self, module: str) -> bool:
+        """Whether selective recompute has a module: ``core_attn``, ``moe_act``, ``layernorm``."""
+        return self.recompute == "selective" and module in self.recompute_modules
+
     def layers_of(self, chunk: int) -> int:
         """Return the layers of one chunk of this stage."""
         if self.counts_embedding or self.counts_loss:

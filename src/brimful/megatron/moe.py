@@ -1,7 +1,9 @@
 """A mixture of experts of Megatron-Core: router, the way of tokens to experts and back, experts.
 
 Every expert gets as many tokens. Source: ``megatron/core/transformer/moe``: ``token_dispatcher.py``
-(allgather, alltoall), ``moe_utils.py``, ``experts.py`` (grouped or one after the other).
+(allgather, alltoall), ``moe_utils.py``, ``experts.py`` (grouped or one after the other). What
+``CheckpointWithoutOutput`` of ``core/tensor_parallel/random.py`` is around goes with its last
+reader and is made again when that one's gradient comes.
 
 Shapes: S tokens between products, G those that are gathered for experts, P those of the experts
 here, E experts.
@@ -30,8 +32,11 @@ def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     """
     between = at.between * at.hidden * HALF_BYTES
     m.keep(x)
+    again = at.recomputes("layernorm")
     stats = norm_statistics(m, at)
-    normed = m.new(between)
+    normed = [m.new(between)]
+    if again:
+        m.drop(*stats)
     shared = _shared(m, at) if at.experts.shared_ffn else None
     router = m.new(at.between * at.experts.num * _ROUTER_BYTES)
     arriving: list[Block] = []
@@ -43,25 +48,30 @@ def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
         m.drop(gradient, of_router)
         if shared:
             shared.backward(arriving.pop())
-        m.drop(normed)
+        m.drop(*normed)
         dx = m.new(between)
         m.scratch(norm_partials(at))
         m.drop(*stats, added, x)
         return dx
 
     chain.add(backward)
-    routed = _routed(m, at, chain)
-    if shared is None:
-        return routed
-    out = m.new(between)
-    m.drop(routed, shared.out)
+    out = _routed(m, at, chain)
+    if shared:
+        routed, out = out, m.new(between)
+        m.drop(routed, shared.out)
 
-    def of_sum(gradient: Block) -> Block:
-        m.keep(gradient)
-        arriving.append(gradient)
+    def first(gradient: Block) -> Block:
+        if again:
+            stats[:] = norm_statistics(m, at)
+            normed[:] = [m.new(between)]
+        if shared:
+            m.keep(gradient)
+            arriving.append(gradient)
         return gradient
 
-    chain.add(of_sum)
+    if again:
+        m.drop(*normed)
+    chain.add(first)
     return out
 
 
@@ -199,14 +209,23 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
     wide = width * (2 if at.is_gated else 1)
     weights = at.experts.here if at.experts.is_grouped else 1
     before = m.new(rows * wide * HALF_BYTES)
-    scaled, activation = _activate(m, at, rows * width, before)
+    again = at.recomputes("moe_act")
+
+    def activate() -> tuple[Block, Chain]:
+        return _activate(m, at, rows * width, before)
+
+    made = [] if again else [activate()]
+    scaled = m.without_gradients(lambda: activate()[0], before) if again else made[0][0]
     out = m.new(rows * at.hidden * HALF_BYTES)
+    if again:
+        m.drop(scaled)
     if not at.experts.is_grouped and at.experts.here > 1:
         joined = m.new(rows * at.hidden * HALF_BYTES)
         m.drop(out)
         out = joined
 
     def backward(gradient: Block) -> Block:
+        scaled, activation = made.pop() if made else activate()
         dgrad = m.new(rows * width * HALF_BYTES)
         m.scratch(0 if at.fuses_wgrad else weights * at.hidden * width * HALF_BYTES)
         m.drop(gradient, scaled)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from brimful.hardware.cluster import Cluster
 from brimful.megatron.layout import Layout
-from brimful.megatron.speed import slowest_step_s
+from brimful.megatron.speed import Overlaps, slowest_step_s
 from brimful.megatron.stage import Peak, least_bytes, peak
 
 _RECOMPUTED = ((), ("--recompute-granularity", "selective"), (
@@ -187,7 +187,7 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
             )  # fmt: skip
             kinds = dict.fromkeys((0, min(1, pp - 1), pp - 1))
             stages = tuple(asked.told(flags, stage) for stage in kinds)
-            took = slowest_step_s((stages[0], stages[-1]), asked.cluster, overlaps=True)
+            took = slowest_step_s((stages[0], stages[-1]), asked.cluster, Overlaps(replicas=True))
             yield Candidate(flags, stages, took)
 
 

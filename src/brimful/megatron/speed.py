@@ -1,13 +1,18 @@
 """Seconds of a step of Megatron-LM, by the rates that kernels of a card reach.
 
 Products and attention by their operations, all else by the bytes of the blocks that the walk
-asks for, each written and read; collectives by links. What tensor parallelism sends is waited for,
-as are stages; what replicas send is hidden where that is asked for (``--overlap-*``).
+asks for, each written and read; collectives by links. What tensor parallelism sends is waited for;
+what stages send too, unless they take turns with several pieces of the model each, and what
+replicas send unless that is asked for (``--overlap-*``). The head is not among what is recomputed.
+
+Source: ``--no-overlap-p2p-communication`` in ``megatron/training/arguments.py``, whose default is
+an overlap that holds for virtual stages alone; ``_checkpointed_forward`` in
+``megatron/core/transformer/transformer_block.py``, which recomputes layers.
 """
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,18 +35,30 @@ _UPDATE_PASSES = 2
 """Every state is read and written."""
 
 
-def slowest_step_s(stages: Iterable[Layout], cluster: Cluster, *, overlaps: bool) -> float:
+class Overlaps(NamedTuple):
+    """What is sent beside products.
+
+    Attributes:
+        replicas: Whether replicas send beside backward.
+        stages: Whether stages do, where each has several pieces of the model.
+    """
+
+    replicas: bool
+    stages: bool = True
+
+
+def slowest_step_s(stages: Iterable[Layout], cluster: Cluster, overlaps: Overlaps) -> float:
     """Predict the seconds of a step: of the stage that has most to do, with what it waits for.
 
     Args:
         stages: A process of each kind.
         cluster: On what.
-        overlaps: Whether what replicas send runs beside backward.
+        overlaps: What is sent beside products.
 
     Returns:
         Infinity where a rate or a link is unknown.
     """
-    times = [_step_s(at, cluster, overlaps=overlaps) for at in stages]
+    times = [_step_s(at, cluster, overlaps) for at in stages]
     return math.inf if any(map(math.isnan, times)) else max(times)
 
 
@@ -54,7 +71,7 @@ def sequence_flops(whole: Layout) -> float:
     return (1 + _BACKWARD) * sum(_flops(whole))
 
 
-def _step_s(at: Layout, cluster: Cluster, *, overlaps: bool) -> float:
+def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     device = cluster.device
     precision: Precision = "bf16" if at.is_half else "fp32"
     share = efficiency_of(device)
@@ -62,21 +79,25 @@ def _step_s(at: Layout, cluster: Cluster, *, overlaps: bool) -> float:
     rate = matrix_rate(device, precision)
     if not rate:
         return math.nan
-    products, attended = _flops(at)
+    products, of_head, attended = _flops(at)
     again = _share_again(at)
-    passes = 1 + _BACKWARD + again
-    again = max(again, float(at.recompute == "selective"))
-    compute = passes * products / (rate * float(product_share(device, precision, size)))
+    multiplied = (1 + _BACKWARD + again) * products + (1 + _BACKWARD) * of_head
+    again = max(again, float(at.recomputes("core_attn")))
+    compute = multiplied / (rate * float(product_share(device, precision, size)))
     compute += (1 + _ATTENTION_BACKWARD + again) * attended / (rate * share.attention_share)
     moved = 2 * moved_bytes(at) / (device.memory_bytes_per_s * share.memory_share)
     micro = compute + moved
     waited = _waited(at, cluster) * (1 + _share_again(at) / 2)
-    bubble = (micro + waited) * (at.pp - 1) / at.vp
+    sent = _sent(at, cluster)
+    bubble = (micro + waited + sent) * (at.pp - 1) / at.vp
     replicas = _replicas(at, cluster)
-    exposed = max(0.0, replicas - at.num_micro * micro * _BACKWARD / 3) if overlaps else replicas
+    is_beside = overlaps.stages and at.vp > 1
+    sent = max(0.0, sent - micro) if is_beside else sent
+    backward = at.num_micro * micro * _BACKWARD / 3
+    exposed = max(0.0, replicas - backward) if overlaps.replicas else replicas
     states = sum(model_bytes(at)) + sum(moment_bytes(at))
     update = _UPDATE_PASSES * states / (device.memory_bytes_per_s * share.memory_share)
-    return at.num_micro * (micro + waited) + bubble + exposed + update
+    return at.num_micro * (micro + waited + sent) + bubble + exposed + update
 
 
 def _share_again(at: Layout) -> float:
@@ -89,21 +110,22 @@ def _share_again(at: Layout) -> float:
     return min(at.recompute_layers, layers) / layers
 
 
-def _flops(at: Layout) -> tuple[float, float]:
-    """Return forward's operations of one micro-batch on the stage: of products, of attention."""
+def _flops(at: Layout) -> tuple[float, float, float]:
+    """Return forward's operations of one micro-batch: of layers' products, head, attention."""
     plain, of_experts = parameters(at)
     embedding = at.vocab // at.tp * at.hidden
     dense = sum(n for n in plain if n > at.hidden * 2)
     dense -= at.max_positions * at.hidden if at.is_first and at.has_positions else 0
     dense -= embedding if at.is_first and not (at.is_last and at.is_tied) else 0
     used = sum(of_experts) * at.routed / max(1, at.tokens * at.experts.here) if of_experts else 0.0
-    products = _OF_MULTIPLY * at.tokens * (dense + used)
+    of_head = embedding if at.is_last else 0
+    products = _OF_MULTIPLY * at.tokens * (dense - of_head + used)
     width = at.latent.width + at.latent.positions if at.latent.is_used else at.channels
     values = at.latent.value_width if at.latent.is_used else at.channels
     causal = 0.5
     pairs = at.tokens * at.key_len * causal
     attended = _OF_MULTIPLY * pairs * at.heads // at.tp * (width + values) * at.layers_here
-    return products, attended
+    return products, _OF_MULTIPLY * at.tokens * of_head, attended
 
 
 def _waited(at: Layout, cluster: Cluster) -> float:
@@ -129,13 +151,18 @@ def _waited(at: Layout, cluster: Cluster) -> float:
         sent = at.between * at.experts.topk * at.hidden * HALF_BYTES
         mixtures = sum(at.experts.layers[number] for number in at.numbers_here)
         seconds += 4 * mixtures * of("all-to-all", sent, at.experts.ep)
-    if at.pp > 1:
-        stride = at.tp * at.cp * at.dp
-        seconds += 2 * at.vp * of("send", at.between * at.hidden * HALF_BYTES, 2, stride)
     if at.cp > 1:
         keys = 2 * at.tokens * at.keys * HALF_BYTES
         seconds += at.layers_here * 3 * (at.cp - 1) * of("send", keys, 2, at.tp)
     return seconds
+
+
+def _sent(at: Layout, cluster: Cluster) -> float:
+    """Return the seconds in which a micro-batch and its gradient reach the next stages."""
+    if at.pp == 1:
+        return 0.0
+    stride, num_bytes = at.tp * at.cp * at.dp, at.between * at.hidden * HALF_BYTES
+    return 2 * at.vp * float(collective_seconds("send", num_bytes, 2, cluster, stride))
 
 
 def _replicas(at: Layout, cluster: Cluster) -> float:

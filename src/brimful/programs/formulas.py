@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.outside import Room, room_of
+from brimful.cost.outside import Room, parts_outside, room_of
 from brimful.errors import UnsupportedError
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import NEWEST, Version, libraries
 from brimful.hardware.gpus import load_cluster
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.layout import Layout
-from brimful.megatron.speed import slowest_step_s
+from brimful.megatron.speed import Overlaps, slowest_step_s
 from brimful.megatron.stage import Peak, peak
 from brimful.programs import megatron
 from brimful.programs.base import Command, Rank
@@ -34,6 +34,8 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         words: What it does.
         predicted_peak_allocated_bytes: Blocks at most, as ``torch.cuda`` counts them.
         predicted_peak_reserved_bytes: What the allocator holds at most, by its replay.
+        predicted_process_bytes: Of the process, as the driver says it: with the middle of what lies
+            outside of the allocator.
         predicted_between_steps_bytes: Blocks that are there when a step has ended: what a log of
             allocated memory says, where that of the most says the peak.
         state_bytes: Of parameters, gradients and states.
@@ -47,6 +49,7 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     words: str
     predicted_peak_allocated_bytes: int
     predicted_peak_reserved_bytes: int
+    predicted_process_bytes: int
     predicted_between_steps_bytes: int
     state_bytes: int
     place: str
@@ -139,11 +142,19 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
     if handle is None:
         handle = libraries().cublas_bytes(capability, machines.torch_version)
     ranks = tuple(
-        _prediction(rank, peak(at, cublas_bytes=handle, capacity_bytes=room.most_bytes), room)
+        _prediction(
+            rank,
+            peak(at, cublas_bytes=handle, capacity_bytes=room.most_bytes),
+            room,
+            _outside_bytes(at, cluster.device),
+        )
         for rank, at in zip(told.ranks, stages, strict=True)
     )
-    overlaps = told.flags.has("--overlap-grad-reduce")
-    step_s = slowest_step_s(stages, cluster, overlaps=overlaps)
+    overlaps = Overlaps(
+        replicas=told.flags.has("--overlap-grad-reduce"),
+        stages=not told.flags.has("--no-overlap-p2p-communication"),
+    )
+    step_s = slowest_step_s(stages, cluster, overlaps)
     is_known = math.isfinite(step_s) and stages[0].decoder is None  # two lengths: not told
     return Prediction(
         name=f"Megatron-LM's {told.name}",
@@ -160,12 +171,20 @@ def _tokens(at: Layout) -> int:
     return at.micro_batch * at.num_micro * at.dp * at.seq_len
 
 
-def _prediction(rank: Rank, found: Peak, room: Room) -> RankPrediction:
+def _outside_bytes(at: Layout, device: Device) -> int:
+    """Return the middle of what lies outside of the allocator, with a group for each axis."""
+    groups = sum(degree > 1 for degree in (at.tp, at.pp, at.cp, at.dp, at.experts.ep))
+    parts = parts_outside(device, num_groups=groups)
+    return sum(part.low_bytes + part.high_bytes for part in parts) // 2
+
+
+def _prediction(rank: Rank, found: Peak, room: Room, outside: int) -> RankPrediction:
     return RankPrediction(
         rank=rank.rank,
         words=rank.words,
         predicted_peak_allocated_bytes=found.predicted_peak_allocated_bytes,
         predicted_peak_reserved_bytes=found.predicted_peak_reserved_bytes,
+        predicted_process_bytes=found.predicted_peak_reserved_bytes + outside,
         predicted_between_steps_bytes=found.between_steps_bytes,
         state_bytes=found.state_bytes,
         place=found.place,

@@ -74,9 +74,7 @@ def widened(copies: Copies) -> Copies:
 def _without(copies: Copies, names: tuple[str, ...], last: str) -> tuple[str, ...]:
     """Return what comes and goes beside casts; what the head's backward reads stays till then."""
     return tuple(
-        name
-        for name in names
-        if name.removeprefix("-") not in copies.casts and name != f"-{last}"
+        name for name in names if name.removeprefix("-") not in copies.casts and name != f"-{last}"
     )
 
 

@@ -81,7 +81,8 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
 def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
     """Predict what a program's own command line asks for: its fullest process."""
     try:
-        machines = Machines(run.gpu, network=run.network, torch_version=_torch_version(run))
+        per_node = run.devices_per_node or run.num_devices
+        machines = Machines(run.gpu, per_node, run.network, _torch_version(run))
         found = predict_program(run.command, run.num_devices, machines)
     except BrimfulError as error:
         return Unexpressed(str(error).partition(";")[0])
@@ -94,7 +95,7 @@ def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
         process_bytes=None,
         tokens_per_s=None if rate is None else rate / run.num_devices,
         likely_reserved_bytes=reserved,
-        likely_process_bytes=None,
+        likely_process_bytes=max(rank.predicted_process_bytes for rank in found.ranks),
     )
 
 
