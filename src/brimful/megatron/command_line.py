@@ -5,13 +5,20 @@ Defaults are those of Megatron-LM 0.20 (``megatron/training/arguments.py``,
 """
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
+from brimful.megatron.recipe import (
+    BLACKWELL,
+    RECIPES,
+    Recipe,
+    RecipeName,
+    multiplies_any_layout,
+)
 from brimful.programs.base import Flags
 
 Kind = Literal["gpt", "bert", "t5"]
@@ -32,12 +39,21 @@ _KNOWN = {
     "--cross-entropy-fusion-impl": ("native", "te"),
     "--optimizer": ("adam",),
     "--cuda-graph-impl": ("none",),
+    "--fp8-format": ("e4m3", "hybrid"),
+    "--fp8-recipe": RECIPES,
 }
 """Values that have a formula, of flags that have others too."""
 _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
 """Modules that have a formula under selective recompute."""
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
+_FP8_SINCE: Version = (8, 9)
+_NOT_IN_FP8 = {
+    "--num-experts": "of experts",
+    "--multi-latent-attention": "of latent attention",
+    "--fp8-param-gather": "of parameters themselves",
+}
+"""What is not walked in fp8 yet."""
 _LOCAL_SPEC = ("--spec", "local")
 """How BERT's script is told Megatron's own blocks."""
 _ALL = 2**31
@@ -50,7 +66,9 @@ _NOT_YET = {
     "--moe-expert-capacity-factor": "experts with a capacity",
     "--moe-shared-expert-overlap": "overlapped shared experts",
     "--moe-shared-expert-gate": "gated shared experts",
-    "--fp8-format": "fp8",
+    "--fp8-dot-product-attention": "attention in fp8",
+    "--fp8-multi-head-attention": "attention in fp8",
+    "--fp8-wgrad": "gradients of weights in 16 bits beside fp8",
     "--fp4-format": "fp4",
     "--experimental-attention-variant": "linear and sparse attention",
     "--optimizer-cpu-offload": "an optimizer on the host",
@@ -119,6 +137,7 @@ def read_layout(  # noqa: PLR0913 - each by its name
         "capability": capability,
         "experts": _experts(flags),
         "latent": _latent(flags),
+        "recipe": _recipe(flags, capability),
         "is_bert": kind == "bert",
         "has_binary_head": kind == "bert" and not flags.has("--bert-no-binary-head"),
         "decoder": None,
@@ -130,6 +149,36 @@ def read_layout(  # noqa: PLR0913 - each by its name
     _check_cuts(at, flags)
     _check_stages(at)
     return at
+
+
+def _recipe(flags: Flags, capability: Version) -> Recipe | None:
+    """Return how linear layers are quantised.
+
+    Raises:
+        UnsupportedError: The card has no such products, or what is quantised has no formula.
+    """
+    if not flags.has("--fp8-format"):
+        return None
+    name = flags.text("--fp8-recipe") or "delayed"
+    since = BLACKWELL if name == "mxfp8" else _FP8_SINCE
+    if capability < since:
+        raise UnsupportedError(
+            f"--fp8-recipe {name} needs capability {since[0]}.{since[1]} and the card has "
+            f"{capability[0]}.{capability[1]}; take another recipe, or bf16"
+        )
+    for flag, what in _NOT_IN_FP8.items():
+        if flags.has(flag):
+            raise UnsupportedError(f"fp8 {what} ({flag}) of Megatron-LM has no formula; simulate it")
+    if "local" in {flags.text("--transformer-impl"), flags.text("--spec")}:
+        raise UnsupportedError("fp8 needs Transformer Engine's layers; drop --transformer-impl local")
+    number, ends = flags.first, flags.has("--first-last-layers-bf16")
+    return Recipe(
+        name=cast("RecipeName", name),
+        any_layout=multiplies_any_layout(capability),
+        holds_weights=flags.has("--fp8-param-gather"),
+        first_plain=number("--num-layers-at-start-in-bf16", default=1) if ends else 0,
+        last_plain=number("--num-layers-at-end-in-bf16", default=1) if ends else 0,
+    )
 
 
 def _check_known(flags: Flags, kind: Kind) -> None:

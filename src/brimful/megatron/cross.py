@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from brimful.megatron.attention import Heads, recomputed
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import HALF_BYTES, Layout
-from brimful.megatron.linear import linear, norm_partials, norm_statistics
+from brimful.megatron.linear import linear
+from brimful.megatron.norms import norm_partials, norm_statistics
 
 
 class Encoded(NamedTuple):

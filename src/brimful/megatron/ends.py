@@ -6,7 +6,7 @@ Source: ``megatron/core/models/gpt/gpt_model.py``, ``core/fusions/fused_cross_en
 
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.linear import norm_partials, norm_statistics
+from brimful.megatron.norms import norm_partials, norm_statistics
 
 _INDEX_BYTES = 8
 

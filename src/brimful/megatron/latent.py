@@ -9,7 +9,7 @@ up are cut by heads.
 from brimful.megatron.attention import Heads, recomputed
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import HALF_BYTES, Layout
-from brimful.megatron.linear import norm_partials, norm_statistics
+from brimful.megatron.norms import norm_partials, norm_statistics
 
 
 def latent_attention(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:

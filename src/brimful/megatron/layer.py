@@ -3,6 +3,8 @@
 Source: ``megatron/core/transformer/{transformer_layer,mlp}.py``, ``core/fusions``.
 """
 
+from msgspec.structs import replace
+
 from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.megatron.attention import attention
 from brimful.megatron.blocks import Block, Chain, Memory
@@ -26,13 +28,15 @@ def layer(  # noqa: PLR0913, PLR0917 - a layer
         index: Its number in the model.
         encoded: What an encoder made, at which a decoder's layer looks too.
     """
+    if at.recipe and at.recipe.is_plain(index, at.num_layers):
+        at = replace(at, recipe=None)
     inner = Chain()
     if at.latent.is_used:
         context, width = latent_attention(m, at, inner, x), at.latent.value_width
     else:
         qkv = norm_linear(m, at, inner, x, at.queries + 2 * at.keys)
         context, width = attention(m, at, inner, qkv), at.channels
-    out = linear(m, at, inner, context, at.heads * width // at.tp)
+    out = linear(m, at, inner, context, at.heads * width // at.tp, is_kept=True)
     x = _join(m, at, chain, x, (inner, out))
     if encoded is not None:
         inner = Chain()

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from brimful.hardware.cuda_chips import Multiprocessors, Version, chips
+from brimful.megatron.recipe import Recipe
 
 Attention = Literal["unfused", "flash", "fused", "local"]
 """Transformer Engine's plain attention, flash-attn's, cuDNN's; Megatron's own."""
@@ -123,6 +124,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         has_binary_head: Whether it also says if one sentence follows another.
         key_len: Tokens of a row that its queries look at.
         is_decoder: Whether it stands behind an encoder.
+        recipe: How linear layers are quantised; None: they are not.
         decoder: Of T5, of which this is the encoder: its layers look at the encoder's result too.
     """
 
@@ -181,6 +183,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is_bert: bool
     has_binary_head: bool
     key_len: int
+    recipe: Recipe | None
     decoder: "Layout | None"
     is_decoder: bool
 

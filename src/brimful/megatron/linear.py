@@ -1,25 +1,13 @@
-"""Transformer Engine's linear layers, a norm before them or alone, cut over tensor parallelism.
+"""Transformer Engine's linear layers, a norm before them or not, cut over tensor parallelism.
 
 Source: ``transformer_engine/pytorch/module/{layernorm_linear,linear}.py`` of 2.20, as its own
 Python runs on the pretend GPU.
 """
 
 from brimful.megatron.blocks import Block, Chain, Memory
-from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-
-_NORM_BLOCKS = 2
-"""Rows of partial sums of a norm's weight gradient, for each multiprocessor."""
-
-
-def norm_statistics(m: Memory, at: Layout) -> list[Block]:
-    """Allocate what a norm of [S, hidden] keeps of each row: a deviation, and LayerNorm a mean."""
-    return [m.new(at.between * FLOAT_BYTES) for _ in range(at.norm_vectors)]
-
-
-def norm_partials(at: Layout) -> int:
-    """Bytes of partial sums of the gradient of a norm's weight."""
-    return _NORM_BLOCKS * at.chip.num_multiprocessors * at.hidden * FLOAT_BYTES
-
+from brimful.megatron.fp8 import linear_in_fp8, norm_linear_in_fp8
+from brimful.megatron.layout import HALF_BYTES, Layout
+from brimful.megatron.norms import norm_partials, norm_statistics
 
 def norm_linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Block:
     """Run a norm and a product whose columns are cut: [S, hidden] to [T, width].
@@ -34,6 +22,8 @@ def norm_linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Bl
         x: The input, which somebody holds.
         width: Of the result on this process.
     """
+    if at.recipe:
+        return norm_linear_in_fp8(m, at, chain, x, (width, at.recipe))
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     m.keep(x)
     stats = norm_statistics(m, at)
@@ -62,7 +52,9 @@ def norm_linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Bl
     return out
 
 
-def linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Block:
+def linear(  # noqa: PLR0913 - each by its name
+    m: Memory, at: Layout, chain: Chain, x: Block, width: int, *, is_kept: bool = False
+) -> Block:
     """Run a product whose rows are cut: [T, width] to [S, hidden].
 
     Args:
@@ -71,7 +63,11 @@ def linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Block:
         chain: What backward does.
         x: The input; held by nobody else afterwards.
         width: Of the input on this process.
+        is_kept: Whether something else keeps the input for backward, too.
     """
+    if at.recipe:
+        saves = is_kept and at.recipe.keeps_inputs
+        return linear_in_fp8(m, at, chain, x, (width, at.recipe, saves))
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     out = m.new(whole)
     if at.sequence_parallel:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.linear import norm_partials, norm_statistics
+from brimful.megatron.norms import norm_partials, norm_statistics
 
 _ROUTER_BYTES = 2 * FLOAT_BYTES + HALF_BYTES + 1
 """Of a token and an expert: logits and probabilities in fp32, those that are chosen, and which."""

@@ -21,7 +21,8 @@ from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
 from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.megatron.layout import HALF_BYTES, Layout
 from brimful.megatron.stage import moved_bytes
-from brimful.megatron.states import model_bytes, moment_bytes, parameters
+from brimful.megatron.states import model_bytes, moment_bytes, parameters, quantised_weights
+from brimful.values.job import FP8
 
 if TYPE_CHECKING:
     from brimful.values.job import Precision
@@ -79,12 +80,16 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     rate = matrix_rate(device, precision)
     if not rate:
         return math.nan
-    products, of_head, attended = _flops(at)
+    flops = _flops(at)
     again = _share_again(at)
-    multiplied = (1 + _BACKWARD + again) * products + (1 + _BACKWARD) * of_head
+    passes = 1 + _BACKWARD + again
+    reached = rate * float(product_share(device, precision, size))
+    compute = (passes * flops.products + (1 + _BACKWARD) * flops.of_head) / reached
+    if flops.in_fp8:
+        reached = matrix_rate(device, FP8) * float(product_share(device, FP8, size))
+        compute += passes * flops.in_fp8 / reached if reached else math.nan
     again = max(again, float(at.recomputes("core_attn")))
-    compute = multiplied / (rate * float(product_share(device, precision, size)))
-    compute += (1 + _ATTENTION_BACKWARD + again) * attended / (rate * share.attention_share)
+    compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * share.attention_share)
     moved = 2 * moved_bytes(at) / (device.memory_bytes_per_s * share.memory_share)
     micro = compute + moved
     waited = _waited(at, cluster) * (1 + _share_again(at) / 2)
@@ -110,22 +115,44 @@ def _share_again(at: Layout) -> float:
     return min(at.recompute_layers, layers) / layers
 
 
-def _flops(at: Layout) -> tuple[float, float, float]:
-    """Return forward's operations of one micro-batch: of layers' products, head, attention."""
+class _Operations(NamedTuple):
+    """Forward's operations of one micro-batch on a stage.
+
+    Attributes:
+        products: Of layers' products in 16 bits, and in fp32 where nothing is narrower.
+        in_fp8: Of those in fp8.
+        of_head: Of the output layer's, which is never recomputed.
+        attended: Of attention.
+    """
+
+    products: float
+    in_fp8: float
+    of_head: float
+    attended: float
+
+
+def _flops(at: Layout) -> _Operations:
     plain, of_experts = parameters(at)
     embedding = at.vocab // at.tp * at.hidden
     dense = sum(n for n in plain if n > at.hidden * 2)
     dense -= at.max_positions * at.hidden if at.is_first and at.has_positions else 0
     dense -= embedding if at.is_first and not (at.is_last and at.is_tied) else 0
-    used = sum(of_experts) * at.routed / max(1, at.tokens * at.experts.here) if of_experts else 0.0
     of_head = embedding if at.is_last else 0
-    products = _OF_MULTIPLY * at.tokens * (dense - of_head + used)
+    products = _multiplied(at, dense - of_head, sum(of_experts))
+    in_fp8 = _multiplied(at, *map(sum, quantised_weights(at)))
     width = at.latent.width + at.latent.positions if at.latent.is_used else at.channels
     values = at.latent.value_width if at.latent.is_used else at.channels
     causal = 0.5
     pairs = at.tokens * at.key_len * causal
     attended = _OF_MULTIPLY * pairs * at.heads // at.tp * (width + values) * at.layers_here
-    return products, _OF_MULTIPLY * at.tokens * of_head, attended
+    head = _OF_MULTIPLY * at.tokens * of_head
+    return _Operations(products - in_fp8, in_fp8, head, attended)
+
+
+def _multiplied(at: Layout, dense: int, of_experts: int) -> float:
+    """Return the operations of all tokens by weights, of experts by those that come to them."""
+    used = of_experts * at.routed / (at.tokens * at.experts.here) if of_experts else 0.0
+    return _OF_MULTIPLY * at.tokens * (dense + used)
 
 
 def _waited(at: Layout, cluster: Cluster) -> float:

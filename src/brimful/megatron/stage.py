@@ -3,6 +3,7 @@
 Source: ``megatron/core/pipeline_parallel/schedules.py``.
 """
 
+import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +18,14 @@ from brimful.megatron.cross import Encoded
 from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, loss
 from brimful.megatron.layer import layer
 from brimful.megatron.layout import HALF_BYTES, HOPPER, Layout
-from brimful.megatron.states import gradient_copies, load, model_bytes, moment_bytes, parameters
+from brimful.megatron.states import (
+    gradient_copies,
+    load,
+    model_bytes,
+    moment_bytes,
+    parameters,
+    quantised_weights,
+)
 
 _TE_WORKSPACE, _TE_WORKSPACE_HOPPER = 4 * 2**20, 32 * 2**20 + 1024
 """Of cuBLAS within Transformer Engine (``get_cublas_workspace_size_bytes``)."""
@@ -192,7 +200,13 @@ def _layer(  # noqa: PLR0913, PLR0917 - a layer
 
 
 def _lasting(m: Memory, at: Layout) -> None:
-    """Allocate what is made once: gathered inputs of the output layer, dummy gradients, angles."""
+    """Allocate what is made once: gathered inputs of the output layer, dummy gradients, angles.
+
+    Weights in fp8, too: every step writes over them.
+    """
+    if at.recipe:
+        for num in itertools.chain(*quantised_weights(at)):
+            m.new(at.recipe.weight(num))
     if at.is_last and at.sequence_parallel:
         m.new(at.tokens * at.hidden * HALF_BYTES)
     if at.fuses_wgrad:

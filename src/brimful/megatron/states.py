@@ -55,6 +55,26 @@ def _mlp(at: Layout, width: int) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
+def quantised_weights(at: Layout) -> tuple[list[int], list[int]]:
+    """Elements of each matrix of the stage that is multiplied in fp8, and of those of experts."""
+    found: list[int] = []
+    of_experts: list[int] = []
+    for number in at.numbers_here if at.recipe else ():
+        if at.recipe and at.recipe.is_plain(number, at.num_layers):
+            continue
+        found += [at.hidden * (at.queries + 2 * at.keys), at.queries * at.hidden]
+        if at.experts.layers[number]:
+            of_experts += _matrices(at, at.experts.ffn // at.experts.etp) * at.experts.here
+        else:
+            found += _matrices(at, at.ffn // at.tp)
+    return found, of_experts
+
+
+def _matrices(at: Layout, width: int) -> list[int]:
+    return [at.hidden * width * (2 if at.is_gated else 1), width * at.hidden]
+
+
+@lru_cache(maxsize=4096)
 def parameters(at: Layout) -> tuple[list[int], list[int]]:
     """Elements of each parameter of the stage, and of those of experts alone."""
     rows = at.vocab // at.tp * at.hidden

@@ -367,6 +367,9 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
         yield torch, name, _translated(getattr(torch, name))
     yield torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(NAME)
     yield torch, "set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(NAME, dtype)
+    # A wrapper of a type of the program's own, whose device no function of PyTorch's is asked for.
+    wrapped = torch.Tensor._make_wrapper_subclass  # noqa: SLF001
+    yield torch.Tensor, "_make_wrapper_subclass", staticmethod(_translated(wrapped))
     yield torch, "Generator", Generator
     for module in (torch, torch.random):
         yield module, "set_rng_state", _set_rng_state(torch.random.set_rng_state)

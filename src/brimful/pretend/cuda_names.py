@@ -24,6 +24,8 @@ _FORWARDED = (
 _HOMES = ("memory", "random")
 """Modules of ``torch.cuda`` that hold some of these names as well."""
 _MIB = 2**20
+CUDA_VERSION = "13.0"
+"""That of PyTorch's default wheels since 2.11, where the one that is installed has none."""
 
 
 def names() -> dict[str, Any]:
@@ -110,6 +112,8 @@ def replacements() -> Iterator[tuple[ModuleType, str, Any]]:
             module = getattr(torch.cuda, home)
             if hasattr(module, name):
                 yield module, name, value
+    # Libraries choose kernels and recipes by it; a build without CUDA says None.
+    yield torch.version, "cuda", torch.version.cuda or CUDA_VERSION
     # Libraries of kernels take it while they are imported; none of their kernels is ever called.
     yield torch._C, "_cuda_getCurrentRawStream", lambda _device: 0  # noqa: SLF001
     yield torch.cuda.nvtx, "_nvtx", _Ranges
