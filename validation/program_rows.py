@@ -102,3 +102,27 @@ class TitanRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     simulated_allocated_gib: float | None
     reserved_error: float | None
     explanation: str = ""
+
+
+class SpeedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A published speed, and the formula's.
+
+    Attributes:
+        name: Container, task, model and precision.
+        command: That was predicted; empty: none could be said.
+        gpu: A card of ``brimful gpus``.
+        world_size: Processes.
+        refused: Why it has no number; empty: it has one.
+        predicted_tokens_per_s: Of a GPU; None: no number.
+        published_tokens_per_s: The same.
+        error: Signed, relative to published.
+    """
+
+    name: str
+    command: str
+    gpu: str
+    world_size: int
+    refused: str
+    predicted_tokens_per_s: float | None
+    published_tokens_per_s: float
+    error: float | None

@@ -1,0 +1,151 @@
+"""Megatron's published speeds against its formulas: every row of NVIDIA's performance tables.
+
+A row says the model, the degrees and the batches; what it does not say (what is recomputed, CUDA
+graphs, how much of the exchanges is hidden) is taken as Megatron's defaults. Nothing is left out.
+"""
+
+import re
+import statistics
+from collections import Counter
+
+from bridge_speeds import SOURCE, BridgeSpeed, read_speeds
+from evidence import Summary, spread_of
+from program_rows import SpeedRow
+from progress import shown
+
+from brimful.errors import BrimfulError, UnsupportedError
+from brimful.megatron.arguments import model_arguments
+from brimful.models.config import load_model
+from brimful.programs.formulas import Machines, predict_program
+
+_QUICK = 20
+_MODELS = {
+    "GPT3-175B": "gpt3-175b", "LLAMA2-7B": "llama-2-7b", "LLAMA2-13B": "llama-2-13b",
+    "LLAMA2-70B": "llama-2-70b", "LLAMA3-8B": "llama-3-8b", "LLAMA3-70B": "llama-3-70b",
+    "LLAMA3_8B": "llama-3-8b", "LLAMA3_70B": "llama-3-70b", "LLAMA3.1_405B": "llama-3.1-405b",
+    "Qwen3_30B_a3B": "qwen3-30b-a3b", "Qwen3_235B_a22B": "qwen3-235b-a22b",
+    "DeepSeekV3": "deepseek-v3", "GPT OSS 120B": "gpt-oss-120b", "Kimi_K2": "kimi-k2",
+    "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b",
+}  # fmt: skip
+_GPUS = {
+    "DGX-H100": ("h100-80gb", 8), "DGX-B200": ("b200", 8), "DGX-B300": ("b300", 8),
+    "DGX-GB200": ("gb200", 4), "DGX-GB300": ("gb300", 4),
+}  # fmt: skip
+_RECIPES = {
+    "FP8": "tensorwise", "FP8-CS": "tensorwise", "MXFP8": "mxfp8", "FP8-MX": "mxfp8", "BF16": "",
+}  # fmt: skip
+_OF_BLOCKS, _OLD_CONTAINERS = "FP8-MX", ("24.",)
+"""What is blocks of 128 on Hopper; those that scaled by what earlier steps saw."""
+_FAR = 0.3
+_DETAILS = re.compile(r" \([^()]*\)| of Megatron-LM.*|[,;:] .*")
+_NUMBERS = re.compile(r"\b\d+\b")
+
+
+def run(*, seed: int, quick: bool) -> tuple[list[SpeedRow], Summary]:
+    """Predict every row."""
+    del seed
+    speeds = read_speeds()[:: _QUICK if quick else 1]
+    rows = [predicted(each) for each in shown("published speeds of Megatron", speeds)]
+    return rows, summarize(rows)
+
+
+def predicted(speed: BridgeSpeed) -> SpeedRow:
+    """Predict a row, by nothing but what the table says."""
+    found = None
+    refused = command = ""
+    gpu, per_node = _GPUS[speed.system]
+    try:
+        command = command_of(speed)
+        told = predict_program(command, speed.num_gpus, Machines(gpu, per_node))
+        if told.predicted_tokens_per_s is None:
+            raise UnsupportedError("the speed is unknown")
+        found = told.predicted_tokens_per_s / speed.num_gpus
+    except BrimfulError as error:
+        refused = str(error)
+    published = float(speed.tokens_per_s_per_gpu)
+    return SpeedRow(
+        name=f"{speed.container} {speed.task} {speed.model} {speed.precision}",
+        command=command,
+        gpu=gpu,
+        world_size=speed.num_gpus,
+        refused=refused,
+        predicted_tokens_per_s=found,
+        published_tokens_per_s=published,
+        error=None if found is None else found / published - 1,
+    )
+
+
+def command_of(speed: BridgeSpeed) -> str:
+    """Return the command line of a row.
+
+    Raises:
+        UnsupportedError: Its model or what it does is not said to Megatron-LM.
+    """
+    if speed.task == "LoRA":
+        raise UnsupportedError("LoRA of Megatron Bridge")
+    if speed.fsdp > 1:
+        raise UnsupportedError("its own FSDP")
+    if speed.precision not in _RECIPES:
+        raise UnsupportedError(f"{speed.precision} has no formula")
+    if speed.model not in _MODELS:
+        raise UnsupportedError(f"{speed.model} is no model that is known here")
+    model = load_model(_MODELS[speed.model])
+    words = [
+        "pretrain_gpt.py", *model_arguments(model), "--bf16", "--vocab-size", model.vocab_size,
+        "--seq-length", speed.seq_len, "--max-position-embeddings", speed.seq_len,
+        "--micro-batch-size", speed.micro_batch, "--global-batch-size", speed.global_batch,
+        "--tensor-model-parallel-size", speed.tp, "--pipeline-model-parallel-size", speed.pp,
+        "--context-parallel-size", speed.cp, "--use-distributed-optimizer",
+        "--overlap-grad-reduce", "--overlap-param-gather", "--cross-entropy-loss-fusion",
+        "--no-create-attention-mask-in-dataloader", *_recipe(speed),
+    ]  # fmt: skip
+    if speed.tp > 1:
+        words.append("--sequence-parallel")
+    if speed.vp > 1:
+        words += ["--num-virtual-stages-per-pipeline-rank", speed.vp]
+    if speed.ep > 1:
+        words += ["--expert-model-parallel-size", speed.ep, "--expert-tensor-parallel-size", 1]
+    if model.num_layers % (speed.pp * speed.vp):  # as its recipes do: the ends count as layers
+        words += ["--account-for-embedding-in-pipeline-split",
+                  "--account-for-loss-in-pipeline-split"]  # fmt: skip
+    return " ".join(map(str, words))
+
+
+def _recipe(speed: BridgeSpeed) -> list[str]:
+    recipe = _RECIPES[speed.precision]
+    if speed.system == "DGX-H100" and speed.precision == _OF_BLOCKS:
+        recipe = "blockwise"
+    if recipe == "tensorwise" and speed.container.startswith(_OLD_CONTAINERS):
+        recipe = "delayed"
+    form = "e4m3" if recipe in {"mxfp8", "blockwise"} else "hybrid"
+    return ["--fp8-format", form, "--fp8-recipe", recipe] if recipe else []
+
+
+def summarize(rows: list[SpeedRow]) -> Summary:
+    """Sum up over all that are told."""
+    told = [row for row in rows if row.error is not None]
+    spread = spread_of("tokens/s", [row.error for row in told if row.error is not None])
+    reasons = Counter(_NUMBERS.sub("N", _DETAILS.sub("", row.refused)) for row in rows)
+    del reasons[""]
+    kinds: dict[str, list[float]] = {}
+    for row in told:
+        kinds.setdefault(f"{row.gpu}, {row.name.split(' ', 2)[2]}", []).append(row.error or 0.0)
+    return Summary(
+        num_drawn=len(rows),
+        refusals=(),
+        num_cases=len(rows),
+        num_rich=0,
+        spreads=(spread,),
+        bars=(),
+        missed=(),
+        findings=(
+            f"tables of {SOURCE}",
+            f"told: {len(told)} of {len(rows)}; within {_FAR:.0%}: "
+            f"{sum(abs(row.error or 0.0) <= _FAR for row in told)}",
+            *(
+                f"{kind}: {len(errors)} rows, median {statistics.median(errors):+.1%}"
+                for kind, errors in sorted(kinds.items())
+            ),
+            *(f"not told, {num}: {why}" for why, num in reasons.most_common()),
+        ),
+    )
