@@ -102,7 +102,7 @@ FAMILIES = (
            "(`src/brimful/data/published/splits.json`): parameters were fitted to *fit* sources; "
            "*validation* sources were looked at when they were chosen, all that were carried "
            "then; *test* sources were carried later and nothing was changed for them.",
-           ("published", "published_predicted", "megatron_records", "torchtitan")),
+           ("published", "published_predicted", "megatron_records", "bridge_speeds", "torchtitan")),
     Family("Exactness", "What is learnt, against one plain loop on one device.",
            ("parity", "parallel_parity", "reshard", "dpo", "deepspeed")),
     Family("Beside other programs, and between recipes", "Hugging Face's Trainer with the same "
@@ -122,7 +122,7 @@ ROW_ERRORS = {
     "peak": "peak_error", "other bytes": "other_error", "predicted": "predicted_error",
     "device peak": "peak_error", "host peak": "host_error", "loss": "loss_error",
     "grad norm": "norm_error", "reserved": "reserved_error", "expandable": "expandable_error",
-    "step": "step_error", "bubble": "share_error",
+    "step": "step_error", "bubble": "share_error", "tokens/s": "speed_error",
 }  # fmt: skip
 """What a summary calls an error: the field of a row that holds it."""
 

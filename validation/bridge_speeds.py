@@ -79,9 +79,7 @@ def main() -> None:
 
 def read_speeds() -> list[BridgeSpeed]:
     """Return what was read of the tables."""
-    return [
-        msgspec.json.decode(line, type=BridgeSpeed) for line in FILE.read_bytes().splitlines()
-    ]
+    return [msgspec.json.decode(line, type=BridgeSpeed) for line in FILE.read_bytes().splitlines()]
 
 
 def _rows(page: str) -> Iterator[BridgeSpeed]:

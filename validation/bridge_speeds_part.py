@@ -18,6 +18,7 @@ from brimful.megatron.arguments import model_arguments
 from brimful.models.config import load_model
 from brimful.programs.formulas import Machines, predict_program
 
+MEDIAN_BAR, TOLD_SHARE = 0.15, 0.4
 _QUICK = 20
 _MODELS = {
     "GPT3-175B": "gpt3-175b", "LLAMA2-7B": "llama-2-7b", "LLAMA2-13B": "llama-2-13b",
@@ -71,7 +72,7 @@ def predicted(speed: BridgeSpeed) -> SpeedRow:
         refused=refused,
         predicted_tokens_per_s=found,
         published_tokens_per_s=published,
-        error=None if found is None else found / published - 1,
+        speed_error=None if found is None else found / published - 1,
     )
 
 
@@ -123,25 +124,30 @@ def _recipe(speed: BridgeSpeed) -> list[str]:
 
 def summarize(rows: list[SpeedRow]) -> Summary:
     """Sum up over all that are told."""
-    told = [row for row in rows if row.error is not None]
-    spread = spread_of("tokens/s", [row.error for row in told if row.error is not None])
+    told = [row for row in rows if row.speed_error is not None]
+    spread = spread_of("tokens/s", [row.speed_error for row in told if row.speed_error is not None])
+    share = len(told) / len(rows)
+    missed = [f"told: {share:.0%}"] * (share < TOLD_SHARE)
+    missed += [f"median {spread.median:.1%}"] * (spread.median > MEDIAN_BAR)
+    near = sum(abs(row.speed_error or 0.0) <= _FAR for row in told)
     reasons = Counter(_NUMBERS.sub("N", _DETAILS.sub("", row.refused)) for row in rows)
     del reasons[""]
     kinds: dict[str, list[float]] = {}
     for row in told:
-        kinds.setdefault(f"{row.gpu}, {row.name.split(' ', 2)[2]}", []).append(row.error or 0.0)
+        kinds.setdefault(f"{row.gpu}, {row.name.split(' ', 2)[2]}", []).append(
+            row.speed_error or 0.0
+        )
     return Summary(
         num_drawn=len(rows),
         refusals=(),
         num_cases=len(rows),
         num_rich=0,
         spreads=(spread,),
-        bars=(),
-        missed=(),
+        bars=(f"{TOLD_SHARE:.0%} of all have a number; their median within {MEDIAN_BAR:.0%}",),
+        missed=tuple(missed),
         findings=(
             f"tables of {SOURCE}",
-            f"told: {len(told)} of {len(rows)}; within {_FAR:.0%}: "
-            f"{sum(abs(row.error or 0.0) <= _FAR for row in told)}",
+            f"told: {len(told)} of {len(rows)}; within {_FAR:.0%}: {near}",
             *(
                 f"{kind}: {len(errors)} rows, median {statistics.median(errors):+.1%}"
                 for kind, errors in sorted(kinds.items())

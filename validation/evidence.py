@@ -22,7 +22,7 @@ from laws_rows import LawRow
 from moonshot_rows import MoonshotRows
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
-from program_rows import ProgramRow, RecordRow, TitanRow
+from program_rows import ProgramRow, RecordRow, SpeedRow, TitanRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
 from scale_rows import ExpertScaleRow, ScaleRow
@@ -83,6 +83,7 @@ Part = Literal[
     "small_spaces",
     "programs",
     "megatron_records",
+    "bridge_speeds",
     "torchtitan",
     "compiled",
 ]
@@ -400,6 +401,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "small_spaces": SpaceRow,
     "programs": ProgramRow,
     "megatron_records": RecordRow,
+    "bridge_speeds": SpeedRow,
     "torchtitan": TitanRow,
     "compiled": CompiledRow,
 }

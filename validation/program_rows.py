@@ -115,7 +115,7 @@ class SpeedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         refused: Why it has no number; empty: it has one.
         predicted_tokens_per_s: Of a GPU; None: no number.
         published_tokens_per_s: The same.
-        error: Signed, relative to published.
+        speed_error: Signed, relative to published.
     """
 
     name: str
@@ -125,4 +125,4 @@ class SpeedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     refused: str
     predicted_tokens_per_s: float | None
     published_tokens_per_s: float
-    error: float | None
+    speed_error: float | None

@@ -65,6 +65,7 @@ _MODULES: dict[Part, str] = {
     "small_spaces": "small_spaces_part",
     "programs": "programs_part",
     "megatron_records": "megatron_records_part",
+    "bridge_speeds": "bridge_speeds_part",
     "torchtitan": "torchtitan_part",
     "compiled": "compiled_part",
 }

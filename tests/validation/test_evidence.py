@@ -31,6 +31,7 @@ import scale_part
 import tables
 import timed_part
 import watched_part
+from bridge_speeds import read_speeds
 from deepspeed_cases import every_case
 from evidence import (
     PARTS,
@@ -98,6 +99,7 @@ LEAST_ROWS = {
     "small_spaces": 20,
     "programs": 14,
     "megatron_records": 827,
+    "bridge_speeds": 310,
     "torchtitan": 37,
     "compiled": 14,
 }
@@ -238,6 +240,12 @@ def megatron_records(rows):
     ]
 
 
+def bridge_speeds(rows):
+    assert [row.published_tokens_per_s for row in rows] == [
+        each.tokens_per_s_per_gpu for each in read_speeds()
+    ]
+
+
 def torchtitan_runs(rows):
     """All that are carried, with what their programs were told."""
     runs = published_runs("torchtitan")
@@ -249,6 +257,7 @@ def torchtitan_runs(rows):
 CASELESS = {
     "torchtitan": torchtitan_runs,
     "megatron_records": megatron_records,
+    "bridge_speeds": bridge_speeds,
     "deepspeed_simulated": deepspeed_names,
     "deepspeed_predicted": deepspeed_flags,
     "published_predicted": published_ids,

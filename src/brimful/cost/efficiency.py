@@ -35,6 +35,8 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         half_tokens: The same for tokens.
         attention_share: Of the dense rate, in fused attention.
         memory_share: Of the bandwidth, in elementwise kernels.
+        engine_fp8_share: Of the dense rate of fp8, in products of Transformer Engine, of any size;
+            0: unknown.
         source: To what it was fitted, or that it is assumed.
     """
 
@@ -44,6 +46,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     half_tokens: float
     attention_share: float
     memory_share: float
+    engine_fp8_share: float = 0.0
     source: str
 
 

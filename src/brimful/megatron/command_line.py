@@ -49,7 +49,7 @@ _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
 _FP8_SINCE: Version = (8, 9)
 _NOT_IN_FP8 = {
-    "--num-experts": "of experts",
+    "--moe-shared-expert-intermediate-size": "of shared experts",
     "--multi-latent-attention": "of latent attention",
     "--fp8-param-gather": "of parameters themselves",
 }
@@ -168,14 +168,23 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
         )
     for flag, what in _NOT_IN_FP8.items():
         if flags.has(flag):
-            raise UnsupportedError(f"fp8 {what} ({flag}) of Megatron-LM has no formula; simulate it")
+            raise UnsupportedError(
+                f"fp8 {what} ({flag}) of Megatron-LM has no formula; simulate it"
+            )
     if "local" in {flags.text("--transformer-impl"), flags.text("--spec")}:
-        raise UnsupportedError("fp8 needs Transformer Engine's layers; drop --transformer-impl local")
+        raise UnsupportedError(
+            "fp8 needs Transformer Engine's layers; drop --transformer-impl local"
+        )
+    modules = _recomputed(flags)["recompute_modules"]
+    if {"moe_act", "layernorm"}.intersection(modules) and flags.has("--recompute-modules"):
+        raise UnsupportedError(
+            f"recomputing {' and '.join(modules)} in fp8 has no formula; simulate it, or leave "
+            f"--recompute-modules at core_attn"
+        )
     number, ends = flags.first, flags.has("--first-last-layers-bf16")
     return Recipe(
         name=cast("RecipeName", name),
         any_layout=multiplies_any_layout(capability),
-        holds_weights=flags.has("--fp8-param-gather"),
         first_plain=number("--num-layers-at-start-in-bf16", default=1) if ends else 0,
         last_plain=number("--num-layers-at-end-in-bf16", default=1) if ends else 0,
     )

@@ -37,10 +37,10 @@ def norm_linear_in_fp8(
     gathered = m.new(recipe.rows(whole) if at.sequence_parallel else 0)
     out = m.new(num * HALF_BYTES)
     m.drop(gathered)
-    kept = _for_backward(m, row, column)
+    kept = for_backward(m, row, column)
 
     def backward(gradient: Block) -> Block:
-        quantised = m.new(recipe.rows(num)), m.new(recipe.columns(num))
+        both = quantised(m, recipe, num)
         again = m.new(recipe.rows(whole) if at.sequence_parallel else 0)
         beside = m.new(whole if at.sequence_parallel and recipe.gathers_beside else 0)
         dgrad = m.new(whole * HALF_BYTES)
@@ -50,11 +50,11 @@ def norm_linear_in_fp8(
         wgrad = m.new(0 if at.fuses_wgrad else width * at.hidden * HALF_BYTES)
         m.drop(kept, again, turned)
         if at.sequence_parallel:
-            m.drop(*quantised)
+            m.drop(*both)
         dx = m.new(between * HALF_BYTES)
         m.scratch(norm_partials(at))
         if not at.sequence_parallel:
-            m.drop(*quantised)
+            m.drop(*both)
         m.drop(scattered, *stats, dgrad, gradient, x, wgrad)
         return dx
 
@@ -88,22 +88,27 @@ def linear_in_fp8(
         kept = x
     else:
         m.drop(x)
-        kept = _for_backward(m, row, column)
+        kept = for_backward(m, row, column)
 
     def backward(gradient: Block) -> Block:
-        quantised = _gradient(m, at, recipe)
+        both = _gradient(m, at, recipe)
         again = [m.new(recipe.columns(num))] if saves else []
         again += [m.new(num)] if saves and recipe.has_one_scale else []
         dgrad = m.new(num * HALF_BYTES)
         wgrad = m.new(0 if at.fuses_wgrad else at.hidden * width * HALF_BYTES)
-        m.drop(gradient, kept, *quantised, *again, wgrad)
+        m.drop(gradient, kept, *both, *again, wgrad)
         return dgrad
 
     chain.add(backward)
     return out
 
 
-def _for_backward(m: Memory, row: Block, column: Block) -> Block:
+def quantised(m: Memory, recipe: Recipe, num: int) -> tuple[Block, Block]:
+    """Quantise so many elements in both directions."""
+    return m.new(recipe.rows(num)), m.new(recipe.columns(num))
+
+
+def for_backward(m: Memory, row: Block, column: Block) -> Block:
     """Let go of the direction that backward does not read; return the other."""
     kept, passing = (column, row) if column.num_bytes else (row, column)
     m.drop(passing)
@@ -114,10 +119,13 @@ def _gradient(m: Memory, at: Layout, recipe: Recipe) -> tuple[Block, Block]:
     """Quantise the gradient of [S, hidden], and gather it where it is sharded."""
     between, whole = at.between * at.hidden, at.tokens * at.hidden
     if not at.sequence_parallel:
-        return m.new(recipe.rows(whole)), m.new(recipe.columns(whole))
+        return quantised(m, recipe, whole)
     # With one scale it is gathered, and then transposed.
-    sent = m.new(recipe.rows(between)), m.new(0 if recipe.has_one_scale else recipe.columns(between))
-    gathered = m.new(recipe.rows(whole)), m.new(recipe.columns(whole))
+    sent = (
+        m.new(recipe.rows(between)),
+        m.new(0 if recipe.has_one_scale else recipe.columns(between)),
+    )
+    gathered = quantised(m, recipe, whole)
     beside = m.new(whole if recipe.gathers_beside else 0)
     m.drop(*sent, beside)
     return gathered

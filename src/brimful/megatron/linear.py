@@ -9,6 +9,7 @@ from brimful.megatron.fp8 import linear_in_fp8, norm_linear_in_fp8
 from brimful.megatron.layout import HALF_BYTES, Layout
 from brimful.megatron.norms import norm_partials, norm_statistics
 
+
 def norm_linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Block:
     """Run a norm and a product whose columns are cut: [S, hidden] to [T, width].
 

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.fp8 import for_backward, quantised
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 from brimful.megatron.norms import norm_partials, norm_statistics
+from brimful.megatron.recipe import Recipe
 
 _ROUTER_BYTES = 2 * FLOAT_BYTES + HALF_BYTES + 1
 """Of a token and an expert: logits and probabilities in fp32, those that are chosen, and which."""
@@ -79,10 +81,17 @@ def _routed(m: Memory, at: Layout, chain: Chain) -> Block:
     """Send tokens to experts, run these, and bring results back."""
     if at.experts.dispatcher == "allgather":
         permuted = _gathered(m, at, chain)
-        out = _experts(m, at, chain, permuted)
+        if at.recipe:
+            out = _experts_in_fp8(m, at, chain, at.recipe)
+            m.drop(permuted)
+        else:
+            out = _experts(m, at, chain, permuted)
         return _scattered(m, at, chain, out)
     permuted, held = _sent(m, at, chain)
-    out = _experts(m, at, chain, permuted)
+    if at.recipe:  # what was quantised is held by nothing but the program
+        out, held = _experts_in_fp8(m, at, chain, at.recipe), (*held, permuted)
+    else:
+        out = _experts(m, at, chain, permuted)
     return _brought_back(m, at, chain, out, held)
 
 
@@ -140,9 +149,8 @@ def _sent(m: Memory, at: Layout, chain: Chain) -> tuple[Block, tuple[Block, ...]
         held.append(came)
         came = m.new(arrived)
     if at.experts.here > 1:
-        by_expert = m.new(arrived)
-        m.drop(came)
-        came = by_expert
+        held.append(came)
+        came = m.new(arrived)
 
     def backward(gradient: Block) -> Block:
         for needed, size in (
@@ -233,6 +241,36 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
         back = m.new(rows * at.hidden * HALF_BYTES)
         m.scratch(0 if at.fuses_wgrad else weights * at.hidden * wide * HALF_BYTES)
         m.drop(dgrad, permuted)
+        return back
+
+    chain.add(backward)
+    return out
+
+
+def _experts_in_fp8(m: Memory, at: Layout, chain: Chain, recipe: Recipe) -> Block:
+    """Run the experts here on their tokens, which are quantised: [P, hidden] to [P, hidden]."""
+    rows, width = at.routed, at.experts.ffn // at.experts.etp
+    tokens, inner = rows * at.hidden, rows * width
+    wide = inner * (2 if at.is_gated else 1)
+    first = quantised(m, recipe, tokens)
+    before = m.new(wide * HALF_BYTES)
+    kept = [for_backward(m, *first)]
+    scaled, activation = _activate(m, at, inner, before)
+    second = quantised(m, recipe, inner)
+    out = m.new(tokens * HALF_BYTES)
+    kept.append(for_backward(m, *second))
+    m.drop(scaled)
+
+    def backward(gradient: Block) -> Block:
+        both = quantised(m, recipe, tokens)
+        dgrad = m.new(inner * HALF_BYTES)
+        m.scratch(0 if at.fuses_wgrad else at.experts.here * at.hidden * width * HALF_BYTES)
+        m.drop(kept.pop(), *both, gradient)
+        dgrad = activation.run(dgrad)
+        both = quantised(m, recipe, wide)
+        back = m.new(tokens * HALF_BYTES)
+        m.scratch(0 if at.fuses_wgrad else at.experts.here * at.hidden * wide // rows * HALF_BYTES)
+        m.drop(kept.pop(), *both, dgrad)
         return back
 
     chain.add(backward)

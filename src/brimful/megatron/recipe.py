@@ -32,13 +32,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         name: As ``--fp8-recipe`` says it.
         any_layout: Whether the card multiplies matrices of any layout.
-        holds_weights: Whether parameters are in fp8 themselves.
         first_plain, last_plain: Layers at the model's ends that stay in 16 bits.
     """
 
     name: RecipeName
     any_layout: bool
-    holds_weights: bool
     first_plain: int
     last_plain: int
 

@@ -86,7 +86,7 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     reached = rate * float(product_share(device, precision, size))
     compute = (passes * flops.products + (1 + _BACKWARD) * flops.of_head) / reached
     if flops.in_fp8:
-        reached = matrix_rate(device, FP8) * float(product_share(device, FP8, size))
+        reached = matrix_rate(device, FP8) * share.engine_fp8_share
         compute += passes * flops.in_fp8 / reached if reached else math.nan
     again = max(again, float(at.recomputes("core_attn")))
     compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * share.attention_share)

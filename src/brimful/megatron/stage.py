@@ -210,10 +210,7 @@ def _lasting(m: Memory, at: Layout) -> None:
     if at.is_last and at.sequence_parallel:
         m.new(at.tokens * at.hidden * HALF_BYTES)
     if at.fuses_wgrad:
-        qkv = at.queries + 2 * at.keys
-        wide = at.ffn // at.tp * (2 if at.is_gated else 1)
-        for rows, columns in ((qkv, at.hidden), (at.hidden, at.queries), (wide, at.hidden),
-                              (at.hidden, at.ffn // at.tp)):  # fmt: skip
+        for rows, columns in sorted(_shapes(at)):  # a dummy gradient for each shape
             m.new(rows * columns * HALF_BYTES)
         if at.is_last:
             m.new(at.vocab // at.tp * at.hidden * HALF_BYTES)
@@ -225,12 +222,40 @@ def _lasting(m: Memory, at: Layout) -> None:
         m.new(at.seq_len * at.channels * 4)
 
 
+def _shapes(at: Layout) -> set[tuple[int, int]]:
+    """Return the shapes of matrices of layers of the stage, whose gradients are added in place."""
+    mixtures = {at.experts.layers[number] for number in at.numbers_here}
+    widths = [at.ffn // at.tp] * (False in mixtures)
+    if True in mixtures:
+        widths.append(at.experts.ffn // at.experts.etp)
+        widths += [at.experts.shared_ffn // at.tp] * (at.experts.shared_ffn > 0)
+    gates = 2 if at.is_gated else 1
+    latent, heads = at.latent, at.heads // at.tp
+    of_attention = {(at.queries + 2 * at.keys, at.hidden), (at.hidden, at.queries)}
+    if latent.is_used:
+        rank = latent.query_rank or at.hidden
+        of_attention = {
+            *([(rank, at.hidden)] if latent.query_rank else []),
+            (heads * (latent.width + latent.positions), rank),
+            (latent.key_rank + latent.positions, at.hidden),
+            (heads * (latent.width + latent.value_width), latent.key_rank),
+            (at.hidden, heads * latent.value_width),
+        }
+    return {
+        *of_attention,
+        *((width * gates, at.hidden) for width in widths),
+        *((at.hidden, width) for width in widths),
+    }
+
+
 class _Schedule:
     """Micro-batches through a stage: warm-up, one forward and one backward, the rest."""
 
     def __init__(self, m: Memory, at: Layout) -> None:
         self._m, self._at = m, at
         self._chains: dict[tuple[int, int], Chain] = {}
+        self._received: dict[tuple[int, int], Block] = {}
+        self._named: list[Block] = []  # the last input that went backward, and its gradient
         self._waiting: list[Block] = []
 
     def run(self) -> None:
@@ -248,6 +273,7 @@ class _Schedule:
                 self._forward(*order[step])
             if step >= ahead:
                 self._backward(*back[step - ahead])
+        self._m.drop(*self._named)
         self._m.drop(*self._waiting)  # as the last stage has nothing else to do
 
     def _forward(self, chunk: int, row: int) -> None:
@@ -259,6 +285,9 @@ class _Schedule:
             x = embed(m, at, chain)
         else:
             x = m.new(at.between * at.hidden * HALF_BYTES)
+            if at.vp == 1:  # the loop's own names hold what was received until the next is
+                m.keep(x)
+                self._received[chunk, row] = x
         m.place = "a layer forward"
         for index in range(at.layers_of(chunk)):
             x = _layer(m, at, chain, x, (index, at.first_of(chunk) + index))
@@ -283,11 +312,17 @@ class _Schedule:
     def _backward(self, chunk: int, row: int) -> None:
         m, at = self._m, self._at
         is_last = at.is_last and chunk == at.vp - 1
+        if self._named:
+            m.drop(self._named.pop(0))
         m.place = "the loss" if is_last else "a layer backward"
         gradient = m.new(0 if is_last else at.between * at.hidden * HALF_BYTES)
         gradient = self._chains.pop((chunk, row)).run(gradient)
         if at.is_first and chunk == 0:
             m.place = "the embedding's gradient"
             embedding_gradient(m, at, gradient)
-        else:
+            return
+        m.drop(*self._named)
+        received = self._received.pop((chunk, row), None)
+        self._named = [] if received is None else [received, gradient]
+        if received is None:
             m.drop(gradient)
