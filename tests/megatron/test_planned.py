@@ -66,8 +66,10 @@ def test_what_does_not_fit_says_what_it_lacks(capsys):
         (["--zero", "3"], "--zero is nothing that plan --for megatron searches"),
         (["--method", "lora"], "no formula for method=lora; use full"),
         (["--gpus", "local"], "is of CUDA GPUs"),
+        (["--precision", "fp8"], "a rate in fp8 or a link is unknown"),
+        (["--precision", "fp16"], "no formula for precision=fp16"),
         (["--gpus", "v100"], "the fastest layout is not known on NVIDIA V100"),
-        (["--tp", "3"], "no tp, pp and ep divide the heads"),
+        (["--tp", "3"], "no tp, pp, cp and ep divide the heads"),
     ],
 )
 def test_what_it_does_not_search_is_refused_in_a_sentence(more, said, capsys):
@@ -84,7 +86,7 @@ def test_a_simulation_wants_a_layout(capsys):
     "name",
     [
         "llama-3.1-8b", "llama-3.2-1b", "mistral-7b", "mixtral-8x7b", "qwen2.5-7b", "qwen3-8b",
-        "qwen3-30b-a3b", "gpt2",
+        "qwen3-30b-a3b", "deepseek-v3", "kimi-k2", "gpt2",
     ],
 )  # fmt: skip
 def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
@@ -107,3 +109,23 @@ def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
 def test_other_architectures_are_not_said():
     with pytest.raises(UnsupportedError, match="model_type=gemma2"):
         model_arguments(load_model("gemma-2-9b"))
+
+
+def test_fp8_is_planned_by_the_recipe_of_the_card(capsys):
+    assert main([*SMALL, "--precision", "fp8", "--gpus", "4xh100", "--json"]) == 0
+    on_hopper = json.loads(capsys.readouterr().out)["arguments"]
+    assert on_hopper[on_hopper.index("--fp8-recipe") + 1] == "tensorwise"
+    assert main([*SMALL, "--precision", "fp8", "--gpus", "4xb200", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["arguments"][found["arguments"].index("--fp8-recipe") + 1] == "mxfp8"
+    assert main([*SMALL, "--gpus", "4xb200", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert found["predicted_step_s"] < plain["predicted_step_s"]
+
+
+def test_a_long_sequence_is_parted(capsys):
+    long = [*SMALL, "--gpus", "4xh100", "--seq-len", "65536", "--global-batch", "4", "--json"]
+    assert main([*long, "--cp", "4"]) == 0
+    words = json.loads(capsys.readouterr().out)["layout"]
+    assert words[words.index("--context-parallel-size") + 1] == "4"
+    assert main([*long, "--cp", "3"]) == 2  # four GPUs

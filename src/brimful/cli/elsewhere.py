@@ -234,7 +234,7 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
     if cp > 1:
         raise UnsupportedError(
             f"--cp {cp} (context parallel) is not run by this version; --tp shares the activations "
-            f"of a long sequence among devices",
+            f"of a long sequence among devices, and plan --for megatron plans it",
             nearest={"cp": None},
         )
     for flag, words in NOT_RUN.items():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "brimful.program/1"
 _DATA = "--data-path DATA --tokenizer-type HuggingFaceTokenizer --tokenizer-model TOKENIZER"
-_DEGREES = ("tp", "pp", "ep", "micro_batch")
+_DEGREES = ("tp", "pp", "cp", "ep", "micro_batch")
 _NOT_MEGATRON = (
     "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "loss_chunks", "attention",
     "fused_kernels", "offload", "optimizer_in_backward", "compile", "pp_schedule", "source",
@@ -141,6 +141,7 @@ def run_plan(args: argparse.Namespace) -> int:
     from brimful.text.escaping import comments, yaml_text
 
     pins = _pins(args)
+    args.cp = None  # our own loop has none
     if args.precision is None:
         args.precision = "bf16-master"  # what --bf16 of Megatron-LM is
     job, cluster = resolved.job_from(args), resolved.cluster_from(args)

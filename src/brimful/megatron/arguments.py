@@ -5,9 +5,11 @@ Source: ``megatron/training/arguments.py`` of Megatron-LM 0.20; how such models 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from brimful.errors import UnsupportedError
 from brimful.models.config import experts_of
+from brimful.models.deepseek_v3 import sizes
 from brimful.models.spec import ModelSpec
 
 _GATED = (
@@ -22,8 +24,12 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "qwen2": (*_GATED, "--add-qkv-bias"),
     "qwen3": (*_GATED, "--qk-layernorm"),
     "qwen3_moe": (*_GATED, "--qk-layernorm"),
+    "deepseek_v3": (
+        *_GATED, "--multi-latent-attention", "--qk-layernorm", "--moe-router-score-function",
+        "sigmoid", "--moe-router-enable-expert-bias",
+    ),
     "gpt2": ("--position-embedding-type", "learned_absolute"),
-}
+}  # fmt: skip
 """What is not a size, by architecture."""
 
 
@@ -55,10 +61,39 @@ def model_arguments(model: ModelSpec) -> tuple[str, ...]:
         words += ["--rotary-base", int(base)]
     experts = experts_of(model)
     if experts.num_experts:
-        width = model.hf_config.get("moe_intermediate_size", model.intermediate_size)
+        width = _config(model).get("moe_intermediate_size", model.intermediate_size)
         words += [
             "--num-experts", experts.num_experts, "--moe-router-topk",
             experts.num_experts_per_token, "--moe-ffn-hidden-size", width, "--moe-grouped-gemm",
             "--moe-token-dispatcher-type", "alltoall",
         ]  # fmt: skip
+        words += _beside_experts(model, width)
+    if "--multi-latent-attention" in words:
+        words += _latent(model)
     return tuple(map(str, words))
+
+
+def _beside_experts(model: ModelSpec, width: int) -> list[object]:
+    """Return what says that the first layers are dense, and that experts are shared."""
+    config = _config(model)
+    words: list[object] = []
+    if dense := config.get("first_k_dense_replace"):
+        words += ["--moe-layer-freq", f"([0]*{dense}+[1]*{model.num_layers - dense})"]
+    if shared := config.get("n_shared_experts"):
+        words += ["--moe-shared-expert-intermediate-size", shared * width]
+    return words
+
+
+def _config(model: ModelSpec) -> Mapping[str, Any]:
+    """Return a configuration, with the defaults of its class where these are an architecture."""
+    return sizes(model.hf_config) if model.model_type == "deepseek_v3" else model.hf_config
+
+
+def _latent(model: ModelSpec) -> list[object]:
+    config = _config(model)
+    query = ["--q-lora-rank", config["q_lora_rank"]] if config.get("q_lora_rank") else []
+    return [
+        *query, "--kv-lora-rank", config["kv_lora_rank"], "--qk-head-dim",
+        config["qk_nope_head_dim"], "--qk-pos-emb-head-dim", config["qk_rope_head_dim"],
+        "--v-head-dim", config["v_head_dim"],
+    ]  # fmt: skip

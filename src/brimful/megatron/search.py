@@ -21,17 +21,20 @@ _RECOMPUTED = ((), ("--recompute-granularity", "selective"), (
 """Nothing, the core of attention, every layer."""
 _MOST_ROWS = 8
 """Of a micro-batch."""
+_LEAST_TOKENS = 8192
+"""Of a sequence on a process, for sequences to be parted: products of fewer are slow."""
 
 
 class Degrees(NamedTuple):
     """How processes share the work.
 
     Attributes:
-        tp, pp, ep: Of tensors, stages and experts.
+        tp, pp, cp, ep: Of tensors, stages, sequences and experts.
     """
 
     tp: int
     pp: int
+    cp: int
     ep: int
 
 
@@ -80,7 +83,8 @@ class Asked(NamedTuple):
         plain: The process of a model that nobody shares.
         global_batch: Rows of a step.
         capacity_bytes: What the allocator can have.
-        pins: Values of ``tp``, ``pp``, ``ep`` and ``micro_batch`` that are allowed; none: any.
+        pins: Values of ``tp``, ``pp``, ``cp``, ``ep`` and ``micro_batch`` that are allowed; none:
+            any.
     """
 
     cluster: Cluster
@@ -156,8 +160,22 @@ def _degrees(asked: Asked) -> Iterator[Degrees]:
         for pp in allowed("pp", rest, at.num_layers, rest):
             stage = cluster.num_devices // pp  # experts are whole on a process, whatever tp is
             eps = allowed("ep", stage, at.experts.num, stage) if at.experts.num else [1]
-            for ep in eps:
-                yield Degrees(tp, pp, ep)
+            for cp, ep in itertools.product(_sequences(asked, tp, rest // pp), eps):
+                yield Degrees(tp, pp, cp, ep)
+
+
+def _sequences(asked: Asked, tp: int, rest: int) -> list[int]:
+    """Return degrees of context parallelism: each process has two equal pieces of a sequence.
+
+    None is tried, where none was asked for, that leaves a process less than ``_LEAST_TOKENS``.
+    """
+    length = asked.plain.seq_len
+    tried = [cp for cp in _divisors(rest) if cp == 1 or length // cp >= _LEAST_TOKENS]
+    return [
+        cp
+        for cp in asked.pins.get("cp") or tried
+        if not rest % cp and not length % (2 * cp * tp if cp > 1 else tp)
+    ]
 
 
 def _divisors(number: int) -> list[int]:
@@ -165,8 +183,8 @@ def _divisors(number: int) -> list[int]:
 
 
 def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
-    tp, pp, ep = degrees
-    replicas = asked.cluster.num_devices // (tp * pp)
+    tp, pp, cp, ep = degrees
+    replicas = asked.cluster.num_devices // (tp * pp * cp)
     if asked.global_batch % replicas:
         return
     rows = asked.global_batch // replicas
@@ -180,6 +198,7 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
             flags = (
                 *_say("--tensor-model-parallel-size", tp, "--sequence-parallel"),
                 *_say("--pipeline-model-parallel-size", pp),
+                *_say("--context-parallel-size", cp),
                 *_say("--expert-model-parallel-size", ep),
                 *_say("--expert-tensor-parallel-size", 1 if ep > 1 else 0),
                 *_say("--num-layers-per-virtual-pipeline-stage", each // chunk if chunk > 1 else 0),

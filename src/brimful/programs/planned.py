@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from brimful.cost.outside import room_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, matrix_rate
-from brimful.hardware.cuda_chips import version_of
+from brimful.hardware.cuda_chips import Version, version_of
 from brimful.megatron.arguments import model_arguments
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.layout import Layout
+from brimful.megatron.recipe import BLACKWELL
 from brimful.megatron.search import Asked, search
 from brimful.megatron.speed import sequence_flops
 from brimful.megatron.states import parameters
@@ -20,7 +21,7 @@ from brimful.models.config import exact_count
 from brimful.programs.base import flags_of
 from brimful.programs.megatron import SCRIPT
 from brimful.techniques.optimizers import DEFAULT
-from brimful.values.job import Job
+from brimful.values.job import FP8, Job
 
 _OF_RUN = ("--bf16", "--use-distributed-optimizer", "--overlap-grad-reduce",
            "--overlap-param-gather", "--no-create-attention-mask-in-dataloader")  # fmt: skip
@@ -78,16 +79,17 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
     Args:
         job: What is trained.
         cluster: On what.
-        pins: Values that ``tp``, ``pp``, ``ep`` and ``micro_batch`` may have; what is not there is
-            searched.
+        pins: Values that ``tp``, ``pp``, ``cp``, ``ep`` and ``micro_batch`` may have; what is not
+            there is searched.
 
     Raises:
         InputError: No degrees divide what they cut.
         UnsupportedError: Megatron-LM trains nothing like it, or is not told it by this version.
     """
     _check(job, cluster)
-    fixed = (*model_arguments(job.model), *_of_job(job), *_OF_RUN)
     capability = version_of(cluster.device.capability)
+    recipe = _recipe(capability) if job.precision == FP8 else ()
+    fixed = (*model_arguments(job.model), *_of_job(job), *_OF_RUN, *recipe)
     capacity = int(room_of(cluster.device).firm_bytes / (1 + _MARGIN))
 
     def told(flags: Sequence[str], stage: int, world_size: int = cluster.num_devices) -> Layout:
@@ -106,19 +108,19 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
     found = search(asked)
     if found is None:
         raise InputError(
-            f"no tp, pp and ep divide the heads, layers and experts of {job.model.name}, a global "
-            f"batch of {job.global_batch} and {cluster.num_devices} GPUs; give another "
+            f"no tp, pp, cp and ep divide the heads, layers, tokens and experts of "
+            f"{job.model.name}, a global batch of {job.global_batch} and {cluster.num_devices} GPUs; give another "
             f"--global-batch or --gpus"
         )
     best = found.candidate
     if not math.isfinite(best.step_s):
         raise UnsupportedError(
-            f"the fastest layout is not known on {cluster.device.description}: a rate in bf16 or "
-            f"a link has no datasheet; give other --gpus, as 8xh100"
+            f"the fastest layout is not known on {cluster.device.description}: a rate in "
+            f"{'fp8' if recipe else 'bf16'} or a link is unknown; give other --gpus, as 8xh100"
         )
     fullest = max(found.peaks, key=lambda each: each.predicted_peak_reserved_bytes)
     refused = found.refused
-    rate = matrix_rate(cluster.device, "bf16") * cluster.num_devices
+    rate = matrix_rate(cluster.device, FP8 if recipe else "bf16") * cluster.num_devices
     return Planned(
         arguments=(*fixed, *best.flags),
         layout=best.flags,
@@ -144,7 +146,6 @@ def _check(job: Job, cluster: Cluster) -> None:
         ("method", job.method, "full"),
         ("task", job.task, "causal-lm"),
         ("optimizer", job.optimizer, DEFAULT),
-        ("precision", job.precision, "bf16-master"),
     )
     for what, given, only in wanted:
         if given != only:
@@ -152,8 +153,20 @@ def _check(job: Job, cluster: Cluster) -> None:
                 f"plan --for megatron has no formula for {what}={given}; use {only}, or another "
                 f"program"
             )
+    if job.precision not in {"bf16-master", FP8}:
+        raise UnsupportedError(
+            f"plan --for megatron has no formula for precision={job.precision}; use bf16-master "
+            f"or fp8, or another program"
+        )
     if cluster.device.kernels != "cuda":
         raise UnsupportedError("plan --for megatron is of CUDA GPUs; give --gpus, as 8xh100")
+
+
+def _recipe(capability: Version) -> tuple[str, ...]:
+    """Return the recipe of fp8 that NVIDIA trains with: blocks since Blackwell, or one scale."""
+    if capability >= BLACKWELL:
+        return ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8")
+    return ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise")
 
 
 def _check_count(job: Job, plain: Layout) -> None:
