@@ -109,8 +109,8 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
     if found is None:
         raise InputError(
             f"no tp, pp, cp and ep divide the heads, layers, tokens and experts of "
-            f"{job.model.name}, a global batch of {job.global_batch} and {cluster.num_devices} GPUs; give another "
-            f"--global-batch or --gpus"
+            f"{job.model.name}, a global batch of {job.global_batch} and {cluster.num_devices} "
+            f"GPUs; give another --global-batch or --gpus"
         )
     best = found.candidate
     if not math.isfinite(best.step_s):
