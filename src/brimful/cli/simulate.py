@@ -142,7 +142,7 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
         args, simulated.recording, asked.cluster, allocator=asked.strategy.allocator
     )
     word = word_of(simulation, limit_bytes(plan))
-    step_s = _step_s(asked, simulated) if counts and word == "fits" else None
+    step_s = _step_s(asked, simulated) if counts else None
     if args.json:
         show_json(_json(plan, simulation, word, step_s))
     has_costs = with_costs and counts and word == "fits"

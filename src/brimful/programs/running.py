@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from brimful.allocator.config import settings_in
 from brimful.cost.outside import middle_outside
 from brimful.errors import BrimfulError, RunError
-from brimful.hardware.devices import gpus
+from brimful.hardware.gpus import device_named
+from brimful.hardware.names import find_gpu
 from brimful.process.child import run_in_child
 from brimful.programs.base import FOLDER, Program, Rank, RankPeak
 
@@ -100,13 +101,13 @@ def _run_rank(asked: Asked) -> RankPeak:
     """Run one process; called in a child, which ends with it."""
     report = ran(asked).report(allocator=asked.allocator)
     held = report.reserved.simulated_peak_reserved_bytes
-    groups = int(asked.program.world_size > 1)
+    device, groups = device_named(find_gpu(asked.gpu)), int(asked.program.world_size > 1)
     return RankPeak(
         rank=asked.rank.rank,
         words=asked.rank.words,
         simulated_peak_allocated_bytes=report.simulated_peak_block_bytes,
         simulated_peak_reserved_bytes=held,
-        simulated_process_bytes=held + middle_outside(gpus()[asked.gpu], num_groups=groups),
+        simulated_process_bytes=held + middle_outside(device, num_groups=groups),
         fits=report.fits,
         capacity_bytes=report.at_capacity.capacity_bytes,
         unknown_ops=tuple(each.op for each in report.unknown_ops),
