@@ -18,8 +18,10 @@ from brimful.cli.main import main as run_brimful
 from brimful.units import GIB
 
 KINDS = ("live_gib", "reserved_gib", "process_gib", "tokens_per_s")
+FIRST = "asked"
 SIMULATE = "brimful simulate"
 ENGINE = "use engine=deepspeed"
+PROGRAM = ("--engine", "deepspeed")
 Row = dict[str, Any]
 
 
@@ -27,13 +29,13 @@ def main(argv: list[str] | None = None) -> None:
     """Ask, write and count."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--into", default="asked", help="the field that what is said goes into")
+    parser.add_argument("--into", default=FIRST, help="the field that what is said goes into")
     parser.add_argument("--only", default="", help="rows whose names begin like this")
     told = parser.parse_args(argv)
     rows = [json.loads(line) for line in told.file.read_text().splitlines()]
     for row in rows:
         if told.into not in row and row["id"].startswith(told.only):
-            row[told.into] = _beside(row["figures"], _said(row))
+            row[told.into] = _beside(row["figures"], _said(row, told.into))
             print(row["id"], json.dumps(row[told.into]), flush=True)
     told.file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     for complete in (True, False):
@@ -42,7 +44,10 @@ def main(argv: list[str] | None = None) -> None:
         _count([row for row in kept if row["complete"] or not complete], told.into)
 
 
-def _said(row: Row) -> Row:
+def _said(row: Row, into: str) -> Row:
+    """Ask a row; later than the first time in other words, where it says such (``anew``)."""
+    if into != FIRST:
+        row = row | row.get("anew", {})
     with tempfile.TemporaryDirectory() as folder:
         if row["by"] == "published":
             return _by_schema(row["run"], Path(folder))
@@ -76,7 +81,27 @@ def _by_command(row: Row, folder: Path) -> Row:
         told, reason = _answer(row["by"], *flags, "--engine", "deepspeed")
     if told is None and SIMULATE in reason:
         told, reason = _answer("simulate", *flags)
-    return {"reason": reason} if told is None else _read(told)
+    if told is None:
+        return {"reason": reason}
+    found = _read(told)
+    if found["reserved_gib"] is None and " ".join(PROGRAM) in " ".join(flags):
+        return found | _by_its_own_code(flags)
+    return found
+
+
+def _by_its_own_code(flags: list[str]) -> Row:
+    """Ask what DeepSpeed itself reserves, as an answer by its formula says: ``--for deepspeed``."""
+    at = flags.index(PROGRAM[0])
+    told, _ = _answer("simulate", *flags[:at], *flags[at + 2 :], "--for", PROGRAM[1])
+    ranks = told["ranks"] if told else []
+    return {
+        kind: max(rank[field] for rank in ranks) / GIB
+        for kind, field in (
+            ("reserved_gib", "simulated_peak_reserved_bytes"),
+            ("process_gib", "simulated_process_bytes"),
+        )
+        if ranks
+    }
 
 
 def _answer(*words: str) -> tuple[Row | None, str]:

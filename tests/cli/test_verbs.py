@@ -200,6 +200,18 @@ def test_a_job_without_a_formula_is_planned_by_simulating(brimful, folder):
     assert plain == brimful("simulate", "p.yaml").out.splitlines()
 
 
+@pytest.mark.parametrize("zero", ["0", "3"])
+def test_a_simulation_of_several_gpus_in_json_has_the_time_of_what_they_send(zero, brimful):
+    """As the formula has it, beside which it counts copies of gradients into buckets."""
+    flags = ("smollm2-135m", "--seq-len", "512", "--micro-batch", "2")
+    spread = (*flags, "--gpus", "2x1xa100-80gb", "--network", "ethernet-10", "--zero", zero)
+    told = one_object(brimful("simulate", *spread, "--json"))
+    formula = one_object(brimful("estimate", *spread, "--json"))
+    assert told["simulated_step_s"] == pytest.approx(formula["predicted_step_s"], rel=0.08)
+    alone = one_object(brimful("estimate", *flags, "--gpus", "a100-80gb", "--json"))
+    assert told["simulated_step_s"] > 2 * alone["predicted_step_s"]  # a slow network
+
+
 @pytest.mark.torch
 @pytest.mark.usefixtures("folder")
 def test_what_was_simulated_without_a_formula_is_shown_with_dashes(brimful):

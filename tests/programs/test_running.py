@@ -68,6 +68,9 @@ def test_as_json_it_has_each_rank(script, capfd):
     told = json.loads(capfd.readouterr().out)
     assert [rank["rank"] for rank in told["ranks"]] == [1]
     assert told["simulated_peak_allocated_bytes"] == 2 * MIB
+    (rank,) = told["ranks"]
+    outside = rank["simulated_process_bytes"] - rank["simulated_peak_reserved_bytes"]
+    assert 0.8e9 < outside < 2.5e9  # a context, and a group of four processes
 
 
 @pytest.mark.parametrize(

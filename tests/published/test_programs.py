@@ -147,7 +147,7 @@ def copies_of(run):
 
 
 def test_outputs_that_a_loop_binds_hold_logits_till_the_next_are_there():
-    """Of the micro-batch before they go when this one's loss is there, its own never before that."""
+    """Those of the micro-batch before go when this one's loss is there."""
     whole = copies_of(CHANGES(COPIED, loss="outputs"))
     forward, backward = (
         [size for phase, size in whole if phase == name] for name in ("forward", "backward")

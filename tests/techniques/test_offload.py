@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_refused_with_what_can(text, said):
     ("job", "strategy", "said"),
     [
         ({}, {"offload": "optimizer", "dp_replicate": 2}, "zero=0 on 2 devices"),
-        ({}, {"offload": "parameters", "zero": 3, "dp_shard": 2}, "use offload=optimizer"),
+        ({}, {"offload": "parameters:1", "zero": 3, "dp_shard": 2}, "use offload=optimizer"),
         ({}, {"offload": "activations", "pp": 3}, "pp=3"),
         ({"precision": FP8}, {"offload": "parameters"}, f"precision={FP8}"),
         ({"optimizer": "adamw-8bit"}, {"offload": "optimizer"}, "optimizer=adamw-8bit"),
@@ -117,3 +117,21 @@ def test_an_early_update_is_refused_where_it_is_not_exact(job, strategy, error, 
 def test_kinds_are_spelled_in_one_order():
     text = spell_offload(Away(True, 1, 2), num_layers=DEPTH)
     assert [part.partition(":")[0] for part in text.split(",")] == list(KINDS[1:])
+
+
+@pytest.mark.parametrize(
+    ("text", "precision", "nearest"),
+    [
+        ("parameters", "bf16", "bf16-master"),
+        ("parameters:3", "bf16-mixed", "bf16-mixed"),
+        ("parameters:2", "bf16", None),
+        ("parameters,activations", "bf16", None),
+    ],
+)
+def test_all_parameters_of_several_devices_are_deepspeeds_to_offload(text, precision, nearest):
+    """What only a part of is offloaded of is no switch of its."""
+    strategy = make_strategy(micro_batch=2, dp_shard=2, zero=3, offload=text)
+    with pytest.raises(UnsupportedError) as error:
+        check_strategy(make_job(precision=precision), strategy)
+    told = {"engine": "deepspeed", "zero": 3, "offload": "parameters", "precision": nearest}
+    assert error.value.nearest == (told if nearest else {"offload": "optimizer"})

@@ -123,6 +123,7 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
 
     quiet_libraries()
     from brimful.models.config import check_buildable
+    from brimful.simulate.attempt import is_timed
 
     plan = Plan(
         schema=PLAN_SCHEMA,
@@ -132,7 +133,7 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
         estimate=estimate_or_none(*asked),
     )
     check_buildable(asked.job.model)
-    counts = (with_costs or args.json) and world_size(asked.strategy) == 1
+    counts = (with_costs or args.json) and is_timed(asked.job, asked.strategy)
     simulated = _simulated(args, asked, routed, count_costs=counts)
     simulation = simulated.simulation
     if args.output is not None:
@@ -141,11 +142,11 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
         args, simulated.recording, asked.cluster, allocator=asked.strategy.allocator
     )
     word = word_of(simulation, limit_bytes(plan))
-    step_s = _step_s(asked, simulated) if counts and word == "fits" else None
+    step_s = _step_s(asked, simulated) if counts else None
     if args.json:
         show_json(_json(plan, simulation, word, step_s))
-    is_timed = with_costs and counts and word == "fits"
-    costs = run_of(args, asked.job, asked.cluster, None, step_s) if is_timed else ()
+    has_costs = with_costs and counts and word == "fits"
+    costs = run_of(args, asked.job, asked.cluster, None, step_s) if has_costs else ()
     tell(args, lambda: _answer(args, plan, simulation, word, costs))
     return word_code(args, word)
 
@@ -153,7 +154,7 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
 def _json(
     plan: "Plan", simulation: "Simulation", word: "Word", step_s: float | None
 ) -> dict[str, object]:
-    """Return what ``--json`` prints; the time is of one device alone, by what was recorded."""
+    """Return what ``--json`` prints; the time is by what was recorded."""
     from brimful.cost.estimate import limit_bytes
 
     estimate = plan.estimate

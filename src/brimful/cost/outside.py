@@ -65,6 +65,17 @@ def parts_outside(device: Device, *, num_groups: int) -> tuple[Part, ...]:
     return context, Part(f"NCCL, process groups: {num_groups}", low, high)
 
 
+def middle_outside(device: Device, *, num_groups: int) -> int:
+    """Return the middle of what lies outside the allocator, in bytes.
+
+    Args:
+        device: On what.
+        num_groups: Process groups that it belongs to.
+    """
+    parts = parts_outside(device, num_groups=num_groups)
+    return sum(part.low_bytes + part.high_bytes for part in parts) // 2
+
+
 def room_of(device: Device, *, num_groups: int = 0) -> Room:
     """Return what a device has for the allocator; never less than nothing.
 

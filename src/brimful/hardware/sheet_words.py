@@ -40,9 +40,19 @@ def facts(sheet: Datasheet) -> tuple[Fact, ...]:
             source_of(sheet, "memory_bytes_per_s"),
         ),
         *(_link(sheet, link) for link in node_links(sheet)),
+        *_joined(sheet),
         *(_count(sheet, field, name) for field, name in _COUNTED.items()),
         Fact("launch time", format_seconds(sheet.op_overhead_s), "assumed"),
     )
+
+
+def _joined(sheet: Datasheet) -> tuple[Fact, ...]:
+    """Say how many the fastest link joins, where those are of several machines."""
+    if not sheet.linked:
+        return ()
+    fastest = node_links(sheet)[0].name
+    value = f"{sheet.linked} GPUs, over machines of {sheet.per_node}"
+    return (Fact(f"joined by {fastest}", value, source_of(sheet, "linked")),)
 
 
 def _usable(sheet: Datasheet) -> Fact:

@@ -96,6 +96,8 @@ class RankPeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         words: What it does.
         simulated_peak_allocated_bytes: Of live tensors, as ``torch.cuda`` counts blocks.
         simulated_peak_reserved_bytes: What the allocator held at most, by its replay.
+        simulated_process_bytes: Of the process, as the driver says it: with the middle of what lies
+            outside of the allocator, a group of all processes among it.
         fits: Whether the card has room for that.
         capacity_bytes: What the allocator can have there.
         unknown_ops: Operations whose kernels may take memory that nobody knows here.
@@ -106,6 +108,7 @@ class RankPeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     words: str
     simulated_peak_allocated_bytes: int
     simulated_peak_reserved_bytes: int
+    simulated_process_bytes: int
     fits: bool
     capacity_bytes: int
     unknown_ops: tuple[str, ...]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.outside import Room, parts_outside, room_of
+from brimful.cost.outside import Room, middle_outside, room_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
@@ -174,8 +174,7 @@ def _tokens(at: Layout) -> int:
 def _outside_bytes(at: Layout, device: Device) -> int:
     """Return the middle of what lies outside of the allocator, with a group for each axis."""
     groups = sum(degree > 1 for degree in (at.tp, at.pp, at.cp, at.dp, at.experts.ep))
-    parts = parts_outside(device, num_groups=groups)
-    return sum(part.low_bytes + part.high_bytes for part in parts) // 2
+    return middle_outside(device, num_groups=groups)
 
 
 def _prediction(rank: Rank, found: Peak, room: Room, outside: int) -> RankPrediction:

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from brimful.allocator.config import settings_in
+from brimful.cost.outside import middle_outside
 from brimful.errors import BrimfulError, RunError
+from brimful.hardware.gpus import device_named
+from brimful.hardware.names import find_gpu
 from brimful.process.child import run_in_child
 from brimful.programs.base import FOLDER, Program, Rank, RankPeak
 
@@ -97,11 +100,14 @@ def run_each(
 def _run_rank(asked: Asked) -> RankPeak:
     """Run one process; called in a child, which ends with it."""
     report = ran(asked).report(allocator=asked.allocator)
+    held = report.reserved.simulated_peak_reserved_bytes
+    device, groups = device_named(find_gpu(asked.gpu)), int(asked.program.world_size > 1)
     return RankPeak(
         rank=asked.rank.rank,
         words=asked.rank.words,
         simulated_peak_allocated_bytes=report.simulated_peak_block_bytes,
-        simulated_peak_reserved_bytes=report.reserved.simulated_peak_reserved_bytes,
+        simulated_peak_reserved_bytes=held,
+        simulated_process_bytes=held + middle_outside(device, num_groups=groups),
         fits=report.fits,
         capacity_bytes=report.at_capacity.capacity_bytes,
         unknown_ops=tuple(each.op for each in report.unknown_ops),

@@ -12,8 +12,11 @@ import numpy as np
 from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.family import family_of
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
+from brimful.cost.traffic import traffic_of, with_traffic
 from brimful.hardware.cluster import Cluster
+from brimful.models.config import has_layout
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.pretend.tape import go_on
 from brimful.simulate.capacity import reserve_for
@@ -22,7 +25,7 @@ from brimful.simulate.run import NUM_STEPS, trace
 from brimful.simulate.unrolled import record_whole
 from brimful.values.job import Job
 from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Reserved
-from brimful.values.strategy import Strategy, num_micro_batches
+from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 _STEP = f"step {NUM_STEPS}"
 _UPDATE = f"{_STEP} optimizer"
@@ -110,7 +113,7 @@ def attempt(
 def seconds_of_step(
     job: Job, cluster: Cluster, strategy: Strategy, recorded: tuple[Recording, HostPeak]
 ) -> float | None:
-    """Predict the seconds of a step of one device from what its operations compute.
+    """Predict the seconds of a step from what a device's operations compute, and what it sends.
 
     Args:
         job: What is trained.
@@ -126,9 +129,29 @@ def seconds_of_step(
     parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch))
     if parts is None:
         return None
+    if world_size(strategy) > 1 and is_timed(job, strategy):
+        beside = traffic_of(job, family_of(job, strategy), cluster)
+        parts = with_traffic(parts, beside, np.zeros(1), num)
     busy_s = float(sum(part[0] for part in parts))
+    if np.isnan(busy_s):  # what a link takes is unknown
+        return None
     more_s = copied_seconds(copied, device, num_beside=cluster.devices_per_node, beside_s=busy_s)
     return None if more_s is None else busy_s + more_s
+
+
+def is_timed(job: Job, strategy: Strategy) -> bool:
+    """Whether a recorded step has a time: of one device, or with what replicas and shards send.
+
+    What devices send each other between a step's operations (tensor parallel, stages, experts)
+    stands in formulas of theirs, which a tape does not have.
+
+    Args:
+        job: What is trained.
+        strategy: How.
+    """
+    if world_size(strategy) == 1:
+        return True
+    return strategy.tp == strategy.pp == strategy.ep == 1 and has_layout(job.model)
 
 
 def _short_of_host(host_bytes: int, cluster: Cluster) -> int:

@@ -18,9 +18,10 @@ DEEPSPEED_SCALING = (2.0, 0.5)
 
 
 def deepspeed_precision(precision: Precision) -> Precision:
-    """Return the recipe that DeepSpeed's JSON says of a type: its fp16 has master weights."""
-    kind = precision.partition("-")[0]
-    return next((each for each in DEEPSPEED_PRECISIONS if each.startswith(kind)), "bf16-mixed")
+    """Return the recipe that DeepSpeed's JSON says of a type: its 16 bits have master weights."""
+    if precision in DEEPSPEED_PRECISIONS:
+        return precision
+    return "fp16-master" if precision.startswith("fp16") else "bf16-master"
 
 
 def refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,7 @@
 """Whether a job can be run by a strategy: each refusal says what to change. No torch."""
 
+from msgspec.structs import replace
+
 from brimful.allocator.config import parse_settings
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.techniques.beside import (
@@ -15,7 +17,14 @@ from brimful.techniques.deepspeed import (
     refused_by_deepspeed,
 )
 from brimful.techniques.exact import Field, exactness
-from brimful.techniques.offload import Devices, away_of, check_early, check_offload
+from brimful.techniques.offload import (
+    OPTIMIZER,
+    PARAMETERS,
+    Devices,
+    away_of,
+    check_early,
+    check_offload,
+)
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.experts import Spread, check_experts_split
@@ -306,6 +315,7 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     """
     if strategy.engine == "torch":
         early, num_devices = strategy.optimizer_in_backward, world_size(strategy)
+        _check_sharded_on_host(job, strategy)
         devices = Devices(num_devices, strategy.pp, strategy.zero)
         check_offload(job, strategy.offload, devices, updates_early=early)
         if early:
@@ -320,6 +330,28 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
             f"{what} is not run by engine=deepspeed; {fix}, or engine=torch",
             nearest={} if is_run else {"precision": deepspeed_precision(job.precision)},
         )
+
+
+def _check_sharded_on_host(job: Job, strategy: Strategy) -> None:
+    """Refuse all parameters of several devices on the host, and name who shards them there.
+
+    Raises:
+        UnsupportedError: They are to be there, and DeepSpeed can.
+    """
+    num_layers, num_devices = job.model.num_layers, world_size(strategy)
+    away = away_of(strategy.offload, num_layers=num_layers)
+    if num_devices == 1 or away.parameters < num_layers or away.activations:
+        return
+    other = deepspeed_precision(job.precision)
+    there = replace(strategy, engine="deepspeed", offload=PARAMETERS, zero=3)
+    if any(refused_by_deepspeed(replace(job, precision=other), there)):
+        return
+    raise UnsupportedError(
+        f"offload={strategy.offload} with {num_devices} devices is not run by engine=torch in this "
+        f"version; use engine=deepspeed with zero=3, precision={other} and offload={PARAMETERS}, "
+        f"or offload={OPTIMIZER}, or one device, or offload=none",
+        nearest={"engine": "deepspeed", "zero": 3, "offload": PARAMETERS, "precision": other},
+    )
 
 
 def check_simulated(strategy: Strategy) -> None:
