@@ -343,6 +343,14 @@ def test_every_flag_has_a_word_of_help():
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("folder")
+def test_a_simulation_with_states_on_the_host_has_a_time_in_json(brimful):
+    flags = ("--seq-len", "32", "--gpus", "h100-80gb", "--offload", "optimizer", "--json")
+    told = one_object(brimful("simulate", *TINY, *flags))
+    assert told["simulated_step_s"] > 0
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
 def test_a_simulation_echoes_its_inputs_and_says_whether_it_fits(brimful):
     said = brimful("simulate", *TINY, "--seq-len", "32", "-v")
     lines = said.out.splitlines()

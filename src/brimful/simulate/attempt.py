@@ -136,7 +136,7 @@ def seconds_of_step(
     if np.isnan(busy_s):  # what a link takes is unknown
         return None
     more_s = copied_seconds(copied, device, num_beside=cluster.devices_per_node, beside_s=busy_s)
-    return None if more_s is None else busy_s + more_s
+    return None if more_s is None else busy_s + float(more_s)
 
 
 def is_timed(job: Job, strategy: Strategy) -> bool:
