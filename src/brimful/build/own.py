@@ -54,6 +54,18 @@ def range_of(tensor: torch.Tensor) -> Range | None:
     return found
 
 
+def ranged_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """Return memory as the range of numbers that another tensor is, if that is one.
+
+    Args:
+        tensor: Says which.
+        memory: Of as many numbers.
+    """
+    if (found := range_of(tensor)) is not None:
+        mark_range(memory, found)
+    return memory
+
+
 def region_of(tensor: torch.Tensor) -> Region:
     """Return which part of the whole this process holds, a slice per dimension."""
     shape, offset = tensor.shape, (0,) * tensor.ndim
@@ -79,7 +91,7 @@ def sharded_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
         memory: Of the shape of its shard.
     """
     if not isinstance(tensor, DTensor):
-        return memory
+        return ranged_as(tensor, memory)
     return DTensor(memory, tensor._spec, requires_grad=False)  # noqa: SLF001
 
 
@@ -127,7 +139,7 @@ def _cuts(tensor: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in full, without its graph: gathered where it is sharded, and all call this."""
+    """Return a tensor in full, without its graph; where it is sharded all processes call this."""
     if (found := range_of(tensor)) is not None:
         return found.whole(tensor.detach())
     return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()

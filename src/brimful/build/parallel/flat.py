@@ -9,6 +9,7 @@ which keeps this device's piece. What a parameter is between two steps is then a
 numbers, which may begin in the middle of a row: ``own.Range``.
 """
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -94,6 +95,30 @@ def plain_path(path: str) -> str:
     return path.replace(f"{_WRAPPED}.", "").removesuffix(f".{_WRAPPED}")
 
 
+@contextlib.contextmanager
+def unwrapped(model: nn.Module) -> Iterator[None]:
+    """Put units into the places of FSDP1's around them inside the block: theirs are other names.
+
+    Nor are there hooks then, which would gather the whole model to say what it keeps.
+
+    Args:
+        model: Between two steps; without FSDP1 it stays as it is.
+    """
+    around = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, FullyShardedDataParallel)
+    ]
+    for parent, name, child in around:
+        parent._modules[name] = child.module  # noqa: SLF001 - which takes any name
+    try:
+        yield
+    finally:
+        for parent, name, child in around:
+            parent._modules[name] = child  # noqa: SLF001
+
+
 def sync_flat(root: nn.Module, *, reduces: bool) -> None:
     """Say whether the next backward reduces gradients; nothing where FSDP1 is not.
 
@@ -106,9 +131,9 @@ def sync_flat(root: nn.Module, *, reduces: bool) -> None:
 
 
 def reshard_flat(root: nn.Module) -> None:
-    """Let go of what a forward pass without a backward left gathered: the root's own."""
+    """Let go of what a forward pass without a backward left gathered."""
     for unit in _wrapped(root):
-        if unit._handle is not None and unit._is_root:  # noqa: SLF001
+        if unit._handle is not None:  # noqa: SLF001
             runtime._reshard(unit, unit._handle, True)  # noqa: SLF001, FBT003
 
 
