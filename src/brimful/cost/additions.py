@@ -1,7 +1,7 @@
 """What an event that sharding adds to a run brings or takes, and what it hangs on.
 
 Owns the names of the pieces and the few events that all ways of sharding share; which of them come
-when is said by ``spread.py`` and ``fsdp_units.py``, how large they are by ``shards.py``.
+when is said by ``spread.py``, ``fsdp_units.py`` and ``flat_units.py``, how large they are by ``shards.py``.
 """
 
 from collections.abc import Iterator
@@ -55,6 +55,8 @@ class Piece(IntEnum):
     EXPERTS_LAST = 31
     BLOCK_GATHERED = 32
     REST_GATHERED = 33
+    BLOCK_FLAT = 34
+    REST_FLAT = 35
 
 
 NUM_PIECES = len(Piece)
@@ -73,6 +75,7 @@ class Way(NamedTuple):
         parted: Blocks whose experts devices part among them, by what they hold (``Run.part``).
         adapts: Whether adapters train, so that what comes into the first block has no gradient.
         leaves: Whether reduced gradients go to the host.
+        is_flat: Whether a unit's parameters are one, as FSDP1's are.
     """
 
     zero: Zero
@@ -84,6 +87,7 @@ class Way(NamedTuple):
     parted: frozenset[int] = frozenset()
     adapts: bool = False
     leaves: bool = False
+    is_flat: bool = False
 
     @property
     def reduces(self) -> bool:
