@@ -6,15 +6,12 @@ flat one while they are there, which is copied where it is reduced in a wider ty
 until the last micro-batch of a step is that flat one, in the type that computes; ZeRO-2's units
 stay gathered as long.
 
-Of adapters every layer that trains is a unit of its own, in the block's that does not. So it is one
-of them, and not the block before, that a block gathers ahead in backward: that block comes while
-the last of the adapters compute. A unit that does not train goes when its inputs have their
-gradients; where these have none, and what is in no block, when backward ends.
+Of adapters nothing was derived: every layer that trains is a unit of its own then, and PEFT, which
+asks for its type before it is gathered, hands a mixed recipe's a copy of its input.
 
 Source: ``torch/distributed/fsdp`` of torch 2.13: ``_runtime_utils.py`` (``_post_forward_reshard``,
-``_post_backward_hook``, ``_get_handle_to_prefetch``, ``_should_free_in_backward``,
-``_register_post_backward_reshard_only_hook``), ``_flat_param.py`` (``flatten_tensors``,
-``_get_unflat_views_aligned``, whose backward puts gradients together).
+``_post_backward_hook``, ``_get_handle_to_prefetch``, ``_should_free_in_backward``),
+``_flat_param.py`` (``_get_unflat_views_aligned``, whose backward puts gradients together).
 """
 
 from functools import cache
@@ -83,14 +80,8 @@ def _backward(at: Neighbours, way: Way) -> Additions:
     behind: _Events = ()
     if at.in_block:
         ahead = of_part(at.behind, *_BLOCK) if _frees(way) and not at.last_block else ()
-        gone = () if _stays(way) else of_part(at.own, (GO, Piece.BLOCK))
-        if way.adapts:
-            # what comes into the last of them has no gradient: it goes when backward ends
-            late = ((GO, Piece.REST), *gone) if at.last_block and not _stays(way) else gone
-            behind = (*ahead, *of_part(at.own, *_reduced(way, _GRADIENTS)), *late)
-        else:
-            before = (*before, *ahead)
-            behind = of_part(at.own, *_reduced(way, _GRADIENTS, gone=of_part(-at.own, *gone)))
+        before = (*before, *ahead)
+        behind = of_part(at.own, *_reduced(way, _GRADIENTS, Piece.BLOCK))
     if at.ends:
         behind = (*behind, *_end(way))
     return Additions(before, behind)
@@ -101,26 +92,26 @@ _REST_GRADIENTS = (Piece.REST_GRADIENTS, Piece.REST_FLAT, Piece.REST_BUFFER, Pie
 _Pieces = tuple[Piece, Piece, Piece, Piece]
 
 
-def _reduced(way: Way, pieces: _Pieces, gone: _Events = ()) -> _Events:
-    """Put a unit's gradients together, let go of its parameters, and reduce them or hold them."""
+def _reduced(way: Way, pieces: _Pieces, whole: Piece) -> _Events:
+    """Put a unit's gradients together, let go of its parameters, and reduce them or hold them.
+
+    What is added to a flat gradient that is held goes last: autograd has it while a hook runs.
+    """
     gradients, flat, wide, shard = pieces
     holds = way.accumulate == "hold"
-    together: _Events = ((COME, flat), (GO, gradients))
-    if holds and not way.is_first:
-        together = (*together, (GO, flat))  # it is added to the one that is held
+    last: _Events = ((GO, flat),) if holds and not way.is_first else ()
+    gone: _Events = () if _stays(way) else ((GO, whole),)
+    together: _Events = ((COME, flat), (GO, gradients), *gone)
     if not way.reduces:
-        return (*together, *gone)
+        return (*together, *last)
     widened: _Events = ((COME, wide),) if way.widens else ()
     narrow: _Events = ((GO, wide),) if way.widens else ()
     added: _Events = () if way.is_first or holds else ((GO, shard),)
-    return (*together, *gone, *widened, (COME, shard), *added, *narrow, (GO, flat))
+    return (*together, *widened, (COME, shard), *added, *narrow, (GO, flat), *last)
 
 
 def _end(way: Way) -> _Events:
     """The rows of the embedding are added up, then what is in no block is reduced."""
     rows: _Events = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
     rows = (*rows, (GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS))
-    if way.adapts:
-        return rows
-    gone: _Events = () if _stays(way) else ((GO, Piece.REST),)
-    return (*rows, *_reduced(way, _REST_GRADIENTS, gone))
+    return (*rows, *_reduced(way, _REST_GRADIENTS, Piece.REST))
