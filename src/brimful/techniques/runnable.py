@@ -19,6 +19,7 @@ from brimful.techniques.offload import Devices, away_of, check_early, check_offl
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.experts import Spread, check_experts_split
+from brimful.techniques.parallel.flat import check_flat
 from brimful.techniques.parallel.stages import Schedule, check_pipeline
 from brimful.techniques.parallel.tensor import check_tensor
 from brimful.values.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job
@@ -133,6 +134,7 @@ def check_spread(job: Job, strategy: Strategy) -> None:
         if degree < 1:
             raise InputError(f"{name}={degree} is too few devices; give 1 or more")
     _check_zero(job, strategy)
+    check_flat(job, strategy)
     check_alone(strategy)
     check_compiled(job, strategy)
     check_fused(job, strategy)
