@@ -37,7 +37,8 @@ def storages_told_apart() -> Iterator[None]:
     def data_ptr(found: Any) -> int:
         if not isinstance(found, FakeTensor):
             return int(plain(found))
-        return located(found.untyped_storage()) + found.storage_offset() * found.element_size()
+        begin = located(found.untyped_storage())
+        return begin + int(found.storage_offset() * found.element_size())
 
     with replaced([(storage, "data_ptr", located), (tensor, "data_ptr", data_ptr)]):
         yield

@@ -1,4 +1,4 @@
-"""Names for what FSDP1, FSDP2 and DDP allocate: whole parameters for a while, gradients on their way.
+"""Names for what FSDP and DDP allocate: whole parameters for a while, gradients on their way.
 
 A tape cannot tell them from activations: they are made in forward and outlive it. So the functions
 that make them tell the tape. A function that some version of PyTorch has not is passed over; what

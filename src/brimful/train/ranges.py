@@ -72,19 +72,24 @@ def in_boxes(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     }
 
 
-class _Boxed(torch.Tensor):
+class _Boxed(torch.Tensor):  # type: ignore[misc]  # torch is untyped to mypy
     """A range of numbers, to DCP, which wants a tensor; names of methods are DCP's.
+
+    Attributes:
+        whole: Shape of all numbers.
+        boxes: Memory of each box, by where it begins.
 
     Source: ``torch/distributed/_checkpointable.py``.
     """
 
-    _shape: torch.Size
-    _boxes: dict[torch.Size, torch.Tensor]
+    whole: torch.Size
+    boxes: dict[torch.Size, torch.Tensor]
 
-    def size(self) -> torch.Size:  # type: ignore[override]  # DCP asks for that of the whole
-        return self._shape
+    def size(self) -> torch.Size:
+        """Return the shape of all numbers, which DCP asks for."""
+        return self.whole
 
-    def __create_write_items__(self, fqn: str, _object: object) -> list[WriteItem]:  # noqa: PLW3201
+    def __create_write_items__(self, fqn: str, _object: object) -> list[WriteItem]:
         return [
             WriteItem(
                 index=MetadataIndex(fqn, offsets),
@@ -92,28 +97,28 @@ class _Boxed(torch.Tensor):
                 tensor_data=TensorWriteData(
                     chunk=ChunkStorageMetadata(offsets=offsets, sizes=memory.shape),
                     properties=TensorProperties.create_from_tensor(memory),
-                    size=self._shape,
+                    size=self.whole,
                 ),
             )
-            for offsets, memory in self._boxes.items()
+            for offsets, memory in self.boxes.items()
         ]
 
-    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:  # noqa: PLW3201
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
         return [
             ChunkStorageMetadata(offsets=offsets, sizes=memory.shape)
-            for offsets, memory in self._boxes.items()
+            for offsets, memory in self.boxes.items()
         ]
 
-    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:  # noqa: PLW3201
+    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
         assert index.offset is not None, "of a box"
-        return self._boxes[index.offset]
+        return self.boxes[index.offset]
 
 
 def _boxed(own: torch.Tensor, which: Range) -> _Boxed:
-    made = own.as_subclass(_Boxed)
-    made._shape, made._boxes, place = which.shape, {}, 0
+    made: _Boxed = own.as_subclass(_Boxed)
+    made.whole, made.boxes, place = which.shape, {}, 0
     for box in boxes(tuple(which.shape), which.start, which.stop):
         num = prod(box.sizes)
-        made._boxes[torch.Size(box.offsets)] = own[place : place + num].view(box.sizes)
+        made.boxes[torch.Size(box.offsets)] = own[place : place + num].view(box.sizes)
         place += num
     return made

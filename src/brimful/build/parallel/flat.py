@@ -134,7 +134,7 @@ def reshard_flat(root: nn.Module) -> None:
     """Let go of what a forward pass without a backward left gathered."""
     for unit in _wrapped(root):
         if unit._handle is not None:  # noqa: SLF001
-            runtime._reshard(unit, unit._handle, True)  # noqa: SLF001, FBT003
+            runtime._reshard(unit, unit._handle, True)  # noqa: SLF001
 
 
 def _wrapped(root: nn.Module) -> Iterator[Any]:
@@ -178,9 +178,8 @@ def _check_units(root: nn.Module) -> None:
     """Refuse units that FSDP1 makes no flat parameter of, or a wrong one."""
     seen: set[nn.Parameter] = set()
     for unit in (*(each.module for each in _units(root)), root):
-        whole, inner = list(unit.parameters()), set[nn.Parameter]()
+        whole = list(unit.parameters())
         own = [parameter for parameter in whole if parameter not in seen]
-        del inner
         types = sorted({str(parameter.dtype) for parameter in own})
         if len(types) > 1:
             raise UnsupportedError(
@@ -200,10 +199,8 @@ def _flattened(unit: nn.Module, how: dict[str, Any]) -> FullyShardedDataParallel
     flat._gradient_predivide_factor = flat._gradient_postdivide_factor = 1.0  # noqa: SLF001
     parameter: Any = flat._flat_param  # noqa: SLF001
     if parameter is not None:
-        told = zip(
-            parameter._params, parameter._shapes, parameter._shard_param_infos, strict=True  # noqa: SLF001
-        )
-        for own, shape, info in told:
+        every = parameter._params, parameter._shapes, parameter._shard_param_infos  # noqa: SLF001
+        for own, shape, info in zip(*every, strict=True):
             start = info.intra_param_start_idx or 0
             stop = start + (info.numel_in_shard or 0)
             mark_range(own, Range(shape, start, stop, flat.process_group))

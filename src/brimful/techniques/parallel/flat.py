@@ -1,4 +1,4 @@
-"""FSDP1 (``fsdp=1``), which makes one flat parameter of a unit: what it is not run with. No torch."""
+"""FSDP1 (``fsdp=1``), whose units are one flat parameter each: what it is not run with. No torch."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,23 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import FP8, PREFERENCE, QUANTIZED, Job
-from brimful.values.strategy import Strategy, gathers, world_size
+from brimful.values.strategy import Fsdp, Strategy, gathers, world_size
 
-OTHER = 2
+FLAT: Fsdp = 1
+OTHER: Fsdp = 2
 """The FSDP that is run with all of it."""
+_WORDS = {
+    (2, False): "SHARD_GRAD_OP",
+    (3, False): "FULL_SHARD",
+    (2, True): "HYBRID_SHARD_ZERO2",
+    (3, True): "HYBRID_SHARD",
+}
+"""By the stage of ZeRO, and whether there are replicas."""
+
+
+def sharding_of(strategy: Strategy) -> str:
+    """Return what FSDP1 calls a stage of ZeRO, 2 or 3, as other programs write it."""
+    return _WORDS[strategy.zero, strategy.dp_replicate > 1]
 
 
 def check_flat(job: Job, strategy: Strategy) -> None:
@@ -50,20 +63,11 @@ def _refused(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
     """Yield what FSDP1 is not run beside, and why."""
     if strategy.engine != "torch":
         yield f"engine={strategy.engine}", "which shards by itself"
-    one_axis = "whose flat parameters are cut along one axis of devices"
     for name in ("tp", "pp", "ep"):
         if (degree := getattr(strategy, name)) > 1:
-            yield f"{name}={degree}", one_axis
-    base, upcast = (None, "none") if job.adapter is None else (job.adapter.base, job.adapter.upcast)
-    one_type = "whose flat parameters are of one type"
-    if base in QUANTIZED:
-        yield f"base={base}", one_type
-    if upcast == "norms":
-        yield f"upcast={upcast}", one_type
-    if job.keep_fp32:
-        yield f"keep_fp32={','.join(job.keep_fp32)}", one_type
-    if job.precision == FP8:
-        yield f"precision={FP8}", one_type
+            yield f"{name}={degree}", "whose flat parameters are cut along one axis of devices"
+    for what in _of_other_types(job):
+        yield what, "whose flat parameters are of one type"
     if OPTIMIZERS[job.optimizer].shards != "all" and not _is_by_number(job):
         why = "whose pieces of parameters are neither matrices nor whole blocks of numbers"
         yield f"optimizer={job.optimizer}", why
@@ -78,6 +82,19 @@ def _refused(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
     for what, is_asked in asked.items():
         if is_asked:
             yield what, "which was not compared with the plain loop"
+
+
+def _of_other_types(job: Job) -> Iterator[str]:
+    """Name what lets a unit's parameters be of several types."""
+    base, upcast = (None, "none") if job.adapter is None else (job.adapter.base, job.adapter.upcast)
+    if base in QUANTIZED:
+        yield f"base={base}"
+    if upcast == "norms":
+        yield f"upcast={upcast}"
+    if job.keep_fp32:
+        yield f"keep_fp32={','.join(job.keep_fp32)}"
+    if job.precision == FP8:
+        yield f"precision={FP8}"
 
 
 def _is_by_number(job: Job) -> bool:
