@@ -30,6 +30,7 @@ from brimful.values.strategy import (
     default_reference,
     gathers,
     gathers_alone,
+    is_flat,
     is_selective,
     num_checkpointed,
     num_micro_batches,
@@ -344,6 +345,10 @@ def check_examined(strategy: Strategy) -> None:
     Raises:
         UnsupportedError: Blocks or experts are on other devices.
     """
+    if is_flat(strategy):
+        raise UnsupportedError(
+            "fsdp=1 is not examined by this version; use fsdp=2: it learns the same"
+        )
     for field in ("pp", "ep"):
         if getattr(strategy, field) > 1:
             raise UnsupportedError(

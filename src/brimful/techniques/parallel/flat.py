@@ -1,4 +1,4 @@
-"""FSDP1 (``fsdp=1``), whose units are one flat parameter each: what it is not run with. No torch."""
+"""FSDP1 (``fsdp=1``), whose units are one flat parameter each: what it is not run with."""
 
 from collections.abc import Iterator
 
