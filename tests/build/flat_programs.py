@@ -113,8 +113,9 @@ def work(rank, num, folder):
         flat, each = Path(folder, name, "flat"), Path(folder, name, "each")
         answers[name, "flat"] = saved(flat, name, FLAT)
         answers[name, "flat to each"] = resumed(flat, name, EACH)
-        saved(each, name, EACH)
-        answers[name, "each to flat"] = resumed(each, name, FLAT)
+        if name == "full":
+            saved(each, name, EACH)
+            answers[name, "each to flat"] = resumed(each, name, FLAT)
     torch.save(answers, Path(folder, f"{rank}.pt"))
     dist.barrier()
     dist.destroy_process_group()
