@@ -161,7 +161,6 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
         (SFT, {"attn_implementation": "flash_attention_2"}, "as --attention says"),
         (TRAINER, {"bf16": False}, "--precision bf16"),
         (TRAINER, {"lr_scheduler_type": "cosine_with_min_lr"}, "planned to end at 0.1"),
-        (TRAINER, {"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP1 is planned as FSDP2"),
     ],
 )
 def test_what_is_planned_otherwise_is_said(tmp_path, base, changes, words):

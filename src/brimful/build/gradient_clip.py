@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from brimful.build.own import own_memory
+from brimful.build.own import own_memory, range_of
 
 PIECE, HOST_PIECE = 2**16, 2**24
 """Elements that are summed at a time on a CPU, whose kernel widens what it is given into a copy:
@@ -61,7 +61,8 @@ def clip_gradients(
     """
     trained = list(parameters)
     gradients = [p.grad for p in trained if p.grad is not None]
-    if row is None and not any(isinstance(g, DTensor) for g in gradients):
+    is_spread = any(isinstance(g, DTensor) for g in gradients) or any(map(range_of, trained))
+    if row is None and not is_spread:
         return _clip_plain(trained, gradients, max_norm, piece)
     norm = gradient_norm(trained, row=row, piece=piece)
     if max_norm > 0:
@@ -103,7 +104,10 @@ def gradient_norm(
 def _device_norm(parameters: Iterable[torch.Tensor], piece: int) -> torch.Tensor:
     by_axes: dict[Axes, list[torch.Tensor]] = {}
     meshes: dict[DeviceMesh, DeviceMesh] = {}
-    for parameter in parameters:
+    trained = list(parameters)
+    if ranges := [each for each in map(range_of, trained) if each is not None]:
+        return _norm_of_ranges(trained, ranges[0].group, piece)
+    for parameter in trained:
         if parameter.grad is not None:
             by_axes.setdefault(_axes(parameter.grad, meshes), []).append(own_memory(parameter.grad))
     if not by_axes:
@@ -112,6 +116,13 @@ def _device_norm(parameters: Iterable[torch.Tensor], piece: int) -> torch.Tensor
     if norms.keys() == {()}:
         return norms[()]
     return _joined(norms, next(iter(meshes)).device_type)
+
+
+def _norm_of_ranges(trained: list[torch.Tensor], group: Any, piece: int) -> torch.Tensor:
+    """Return the norm where each process has a range of the numbers, or none of a parameter."""
+    own = [parameter.grad for parameter in trained if parameter.grad is not None]
+    norm = _own_norm(own, piece) if own else torch.zeros((), device=trained[0].device)
+    return _joined({(group,): norm}, norm.device.type)
 
 
 def _axes(gradient: torch.Tensor, meshes: dict[DeviceMesh, DeviceMesh]) -> Axes:

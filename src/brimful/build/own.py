@@ -1,12 +1,69 @@
 """This process's piece of a tensor that is sharded, whatever the axes."""
 
 from math import prod
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 Region = tuple[slice, ...]
+_RANGE = "_brimful_range"
+
+
+class Range(NamedTuple):
+    """Which of a parameter's numbers this process has, where it has neither all nor whole rows.
+
+    Attributes:
+        shape: Of all.
+        start: The first that it has, in the order in which they lie.
+        stop: The one behind the last.
+        group: The processes that share it.
+    """
+
+    shape: torch.Size
+    start: int
+    stop: int
+    group: Any
+
+    def whole(self, own: torch.Tensor) -> torch.Tensor:
+        """Return all numbers, or all of what is kept beside them; all of the group call this.
+
+        Args:
+            own: This process's, in a row.
+        """
+        found = own.new_zeros(prod(self.shape))
+        found[self.start : self.stop] = own
+        dist.all_reduce(found, group=self.group)
+        return found.view(self.shape)
+
+    def own(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return this process's numbers of all."""
+        return whole.reshape(-1)[self.start : self.stop]
+
+
+def mark_range(parameter: torch.Tensor, which: Range) -> None:
+    """Say which numbers a parameter is from now on."""
+    setattr(parameter, _RANGE, which)
+
+
+def range_of(tensor: torch.Tensor) -> Range | None:
+    """Return which numbers a parameter is; None: all, or whole rows of a DTensor."""
+    found: Range | None = getattr(tensor, _RANGE, None)
+    return found
+
+
+def ranged_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """Return memory as the range of numbers that another tensor is, if that is one.
+
+    Args:
+        tensor: Says which.
+        memory: Of as many numbers.
+    """
+    if (found := range_of(tensor)) is not None:
+        mark_range(memory, found)
+    return memory
 
 
 def region_of(tensor: torch.Tensor) -> Region:
@@ -34,7 +91,7 @@ def sharded_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
         memory: Of the shape of its shard.
     """
     if not isinstance(tensor, DTensor):
-        return memory
+        return ranged_as(tensor, memory)
     return DTensor(memory, tensor._spec, requires_grad=False)  # noqa: SLF001
 
 
@@ -82,8 +139,10 @@ def _cuts(tensor: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in full, gathered where it is sharded: then all processes must call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """Return a tensor in full, without its graph; where it is sharded all processes call this."""
+    if (found := range_of(tensor)) is not None:
+        return found.whole(tensor.detach())
+    return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def keep_own(tensor: torch.Tensor, values: torch.Tensor) -> None:

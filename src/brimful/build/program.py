@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from brimful.build.deepspeed import held
 from brimful.build.early_update import EarlyUpdate
 from brimful.build.offload import HostOptimizer, Offloaded
+from brimful.build.parallel.flat import plain_path, unwrapped
 from brimful.build.parallel.pipeline import Pipeline
 from brimful.build.precision.loss_scaling import LossScaler
 from brimful.values.job import Job
@@ -57,7 +58,14 @@ def named_parameters(program: Program) -> Iterator[tuple[str, torch.nn.Parameter
     tied = None if program.pipeline is None else program.pipeline.tied
     for name, parameter in program.model.named_parameters():
         is_copy = tied is not None and parameter is tied.weight
-        yield tied.name if tied is not None and is_copy else name, parameter
+        yield tied.name if tied is not None and is_copy else plain_path(name), parameter
+
+
+def named_state(program: Program) -> dict[str, torch.Tensor]:
+    """Name all that a model keeps, buffers that persist too; what is tied under all its names."""
+    with unwrapped(program.model):
+        named: dict[str, torch.Tensor] = program.model.state_dict(keep_vars=True)
+    return named
 
 
 def gradients(program: Program) -> list[torch.Tensor]:

@@ -173,7 +173,10 @@ def _read(name: str, flag: Flag, kind: Any) -> tuple[str, Callable[[str], Any] |
     if get_origin(kind) is Literal:
         others = taken_as(name) if name in NOT_RUN else None
         what, remark = typed.removeprefix("--"), _of_paged if name == "optimizer" else None
-        return "NAME", choice(what, _choices(name, flag, kind), others, remark=remark)
+        read = choice(what, _choices(name, flag, kind), others, remark=remark)
+        if all(isinstance(each, int) for each in get_args(kind)):
+            return "N", lambda text: int(read(text))
+        return "NAME", read
     if kind is int:
         length = {"read": parse_length} if flag.is_length else {}
         return "N", whole(typed, least=flag.least, **length)

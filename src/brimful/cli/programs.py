@@ -29,7 +29,7 @@ _DATA = "--data-path DATA --tokenizer-type HuggingFaceTokenizer --tokenizer-mode
 _DEGREES = ("tp", "pp", "cp", "ep", "micro_batch")
 _NOT_MEGATRON = (
     "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "loss_chunks", "attention",
-    "fused_kernels", "offload", "optimizer_in_backward", "compile", "pp_schedule", "source",
+    "fused_kernels", "offload", "optimizer_in_backward", "compile", "fsdp", "pp_schedule", "source",
 )  # fmt: skip
 PLANNED_SCHEMA = "brimful.megatron_plan/1"
 PREDICTED_SCHEMA = "brimful.program_prediction/1"

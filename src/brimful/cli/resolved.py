@@ -416,6 +416,7 @@ def _strategy(
         offload=_or(args.offload, defaults.OFFLOAD),
         optimizer_in_backward=bool(args.optimizer_in_backward),
         compile=_or(args.compile, defaults.COMPILE),
+        fsdp=_or(args.fsdp, defaults.FSDP),
         fused_kernels=_or(args.fused_kernels, defaults.FUSED_KERNELS),
         allocator=_or(args.allocator, defaults.ALLOCATOR),
         **degrees,

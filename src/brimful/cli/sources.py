@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli import defaults, flags, resolved
 from brimful.cli.output import show
-from brimful.errors import InputError
+from brimful.errors import InputError, UnsupportedError
 from brimful.units import format_bytes
+from brimful.values.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,13 +50,34 @@ def take_source(args: argparse.Namespace) -> dict[str, Any]:
     for taken in kept:
         times = micro_batch if taken.is_each and isinstance(micro_batch, int) else 1
         setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
+    flat = tuple(_flat_notes(args)) if any(each.flag == "fsdp" for each in kept) else ()
     return {
-        "taken": kept,
+        "taken": [each for each in kept if not flat or each.flag != "fsdp"],
         "replaced": replaced,
         "left": read.left,
         "unread": read.unread,
-        "notes": (*read.notes, *_disk_notes(args, read.on_disk)),
+        "notes": (*read.notes, *flat, *_disk_notes(args, read.on_disk)),
     }
+
+
+def _flat_notes(args: argparse.Namespace) -> "Iterator[str]":
+    """Leave FSDP1 out, which nobody typed, where this version does not run the rest with it."""
+    from brimful.techniques.parallel.flat import check_flat
+
+    names = ("tp", "pp", "ep", "engine", "offload", "optimizer_in_backward", "compile")
+    given = {name: getattr(args, name, None) for name in (*names, "fused_kernels")}
+    beside = {
+        name: each for name, each in given.items() if each is not None and type(each) is not list
+    }
+    strategy = Strategy(
+        micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="sdpa",
+        zero=3, dp_shard=2, fsdp=args.fsdp, **beside,
+    )  # fmt: skip
+    try:
+        check_flat(resolved.job_from(args), strategy)
+    except UnsupportedError as error:
+        args.fsdp = None
+        yield f"FSDP1 is planned as FSDP2, which takes less: {str(error).partition(';')[0]}"
 
 
 def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> "Iterator[str]":

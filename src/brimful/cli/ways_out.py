@@ -233,8 +233,9 @@ def _freed(
     plan, pins = searched.plan, search.pins
     stays = pins.offload if pins.offload == NONE else None  # who refuses it knows why
     free = Pins(
-        reference=pins.reference, allocator=pins.allocator, compile=pins.compile, offload=stays
-    )
+        reference=pins.reference, allocator=pins.allocator, compile=pins.compile,
+        fsdp=pins.fsdp, offload=stays,
+    )  # fmt: skip
     fixed = {*told} & {*pins._fields}
     free = free._replace(**{field: getattr(pins, field) for field in fixed})
     if plan.estimate is None or search.also or pins == free:

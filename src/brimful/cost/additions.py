@@ -1,7 +1,8 @@
 """What an event that sharding adds to a run brings or takes, and what it hangs on.
 
 Owns the names of the pieces and the few events that all ways of sharding share; which of them come
-when is said by ``spread.py`` and ``fsdp_units.py``, how large they are by ``shards.py``.
+when is said by ``spread.py``, ``fsdp_units.py`` and ``flat_units.py``, how large they are by
+``shards.py``.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ class Piece(IntEnum):
     """What an added event brings or takes: of a block, of its experts apart, or of the rest.
 
     What is gathered comes as one buffer of all shards and is copied into whole parameters. Experts
-    are apart where devices part them (``fsdp_units.py``); the rest is in no block.
+    are apart where devices part them (``fsdp_units.py``); the rest is in no block. Gradients are
+    put together in a flat one by FSDP1 (``flat_units.py``).
     """
 
     BLOCK_CAST = 0
@@ -55,6 +57,8 @@ class Piece(IntEnum):
     EXPERTS_LAST = 31
     BLOCK_GATHERED = 32
     REST_GATHERED = 33
+    BLOCK_FLAT = 34
+    REST_FLAT = 35
 
 
 NUM_PIECES = len(Piece)
@@ -73,6 +77,7 @@ class Way(NamedTuple):
         parted: Blocks whose experts devices part among them, by what they hold (``Run.part``).
         adapts: Whether adapters train, so that what comes into the first block has no gradient.
         leaves: Whether reduced gradients go to the host.
+        is_flat: Whether a unit's parameters are one, as FSDP1's are.
     """
 
     zero: Zero
@@ -84,6 +89,7 @@ class Way(NamedTuple):
     parted: frozenset[int] = frozenset()
     adapts: bool = False
     leaves: bool = False
+    is_flat: bool = False
 
     @property
     def reduces(self) -> bool:

@@ -92,5 +92,6 @@ def _steps(job: Job, key: str, family: Family) -> Steps:
         is_last=True,
         widens=widens,
         tied=tied,
+        is_flat=family.is_flat,
     )
     return [spread_runs(profile, runs, way)]

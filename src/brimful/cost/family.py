@@ -24,6 +24,7 @@ from brimful.techniques.offload import NOTHING, Away
 from brimful.values.job import Job
 from brimful.values.strategy import (
     Accumulate,
+    Fsdp,
     Recompute,
     Reference,
     Strategy,
@@ -54,6 +55,7 @@ class Family(NamedTuple):
         ep: Devices that part the experts of a block among them.
         away: What is in host memory between its uses.
         fused: Whose kernels run beside products and attention.
+        fsdp: Whose parameters are gathered.
     """
 
     micro_batch: int
@@ -70,6 +72,7 @@ class Family(NamedTuple):
     ep: int = 1
     away: Away = NOTHING
     fused: FusedKernels = "none"
+    fsdp: Fsdp = 2
 
     @property
     def is_spread(self) -> bool:
@@ -80,6 +83,11 @@ class Family(NamedTuple):
     def gathers(self) -> bool:
         """Whether parameters are sharded and gathered before they compute."""
         return self.zero in {2, 3}
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether FSDP1 gathers parameters: flat ones, each of a whole unit."""
+        return self.gathers and self.fsdp == 1
 
     @property
     def sends_each(self) -> bool:
@@ -107,6 +115,7 @@ def family_of(job: Job, strategy: Strategy) -> Family:
         ep=strategy.ep,
         away=what_is_away(job, strategy),
         fused=strategy.fused_kernels,
+        fsdp=strategy.fsdp,
     )
 
 

@@ -28,7 +28,13 @@ from brimful.models.config import default_task, experts_of
 from brimful.models.spec import MODULE
 from brimful.techniques.parallel.stages import Schedule
 from brimful.values.job import QAT, Job, Task
-from brimful.values.strategy import Strategy, gathers_alone, num_micro_batches, what_is_away
+from brimful.values.strategy import (
+    Strategy,
+    gathers_alone,
+    is_flat,
+    num_micro_batches,
+    what_is_away,
+)
 
 OWN_TASKS: dict[Task, frozenset[Task]] = {
     "causal-lm": SHIPPED_TASKS,
@@ -218,6 +224,7 @@ def _untraced_switch(job: Job, strategy: Strategy) -> str:
         f"offload={strategy.offload}": not _is_away_predicted(job, strategy),
         "optimizer_in_backward=True": strategy.optimizer_in_backward,
         f"compile={strategy.compile}": strategy.compile != "none",
+        f"method={job.method} with fsdp=1": is_flat(strategy) and job.adapter is not None,
         # torch leaves out the buffers of a gather there, and of a reduction
         f"zero={strategy.zero} on one device": gathers_alone(strategy),
     }

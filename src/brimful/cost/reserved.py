@@ -18,7 +18,7 @@ from brimful.cost.stage_site import site_of
 from brimful.hardware.cluster import Cluster
 from brimful.values.job import Job
 from brimful.values.plan import PredictedReserved
-from brimful.values.strategy import Strategy, gathers
+from brimful.values.strategy import Strategy, gathers, is_flat
 
 Makers = tuple[Callable[[], Requests], ...]
 
@@ -174,7 +174,8 @@ def candidate_of(
     """Return what a strategy that has a formula asks for; None on a CPU.
 
     None too where a reference is asked through what is gathered: its own gathers were not derived,
-    and without them what is held is up to 14 % off. And where nobody traced its forward pass.
+    and without them what is held is up to 14 % off. And where nobody traced its forward pass. And
+    of FSDP1, which hands memory from stream to stream: its requests were not derived.
 
     Args:
         job: What is trained.
@@ -183,7 +184,8 @@ def candidate_of(
         seen: What was seen of this job on as many devices with the same kernels.
     """
     asks_gathered = runs_reference(strategy.reference) and gathers(strategy)
-    if cluster.device.kernels != "cuda" or asks_gathered or strategy.engine != "torch":
+    is_told = strategy.engine == "torch" and not is_flat(strategy)
+    if cluster.device.kernels != "cuda" or asks_gathered or not is_told:
         return None
     if not is_judged(job, strategy.attention, strategy.reference, cluster.device):
         return None

@@ -96,7 +96,13 @@ def _block_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
     sizes = np.zeros((NUM_PIECES, len(num_shards)))
     block, rest = parts
     for first, part in ((Piece.BLOCK_CAST, block), (Piece.REST_CAST, rest)):
-        sizes[first : first + 6] = _part_bytes(job, part, num_shards)
+        sizes[first : first + 6] = _part_bytes(job, family, part)
+    if family.is_flat:
+        sizes[[Piece.BLOCK_FLAT, Piece.REST_FLAT]] = (
+            sizes[[Piece.BLOCK_BUFFER, Piece.REST_BUFFER]]
+            * min(computed_bytes(job.precision), trained_recipe(job).gradient)
+            / trained_recipe(job).gradient
+        )
     sizes[ROWS] = row_bytes(job, family)[:, None]
     has_replicas = family.num_data_parallel > num_shards
     sizes[[Piece.BLOCK_AMONG, Piece.REST_AMONG]] = (
@@ -107,17 +113,39 @@ def _block_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
     return sizes
 
 
-def _part_bytes(job: Job, part: Part, num_shards: Array) -> Array:
+def evenly(shapes: Sequence[Shape], num_shards: Array) -> Array:
+    """Count the numbers of parameters that FSDP1 cuts into equal shards, padded: [strategies].
+
+    Args:
+        shapes: Of the parameters of one unit.
+        num_shards: [strategies].
+    """
+    total: Array = np.ceil(sum(map(prod, shapes)) / num_shards) * num_shards
+    return total
+
+
+def even_share(shape: Shape, num_shards: int) -> Shape:
+    """Return what a device holds of a parameter where all hold as much, as many dimensions of it.
+
+    Args:
+        shape: Of all of it.
+        num_shards: Devices that share its unit.
+    """
+    return (-(-prod(shape) // num_shards), *(1 for _ in shape[1:]))
+
+
+def _part_bytes(job: Job, family: Family, part: Part) -> Array:
     """Return bytes in the order of ``Piece``: cast, whole, buffer, shard, gradients, held.
 
     What is held in the type that computes already, as a base in 16 bits is, is not cast.
     """
     recipe, narrows = trained_recipe(job), job.precision in HALF
     computed = HALF_BYTES if narrows else recipe.parameter
-    own = frozen_element(job)
-    gradients = padded(part.trained, num_shards)
-    frozen = padded(part.every, num_shards) - gradients
-    packed = padded(part.packed, num_shards)
+    own, num_shards = frozen_element(job), family_shards(family)
+    cut = evenly if family.is_flat else padded
+    gradients = cut(part.trained, num_shards)
+    frozen = cut(part.every, num_shards) - gradients
+    packed = cut(part.packed, num_shards)
     num_trained = sum(map(prod, part.trained)) * np.ones_like(num_shards)
     num_cast = gradients * (recipe.parameter > computed) + frozen * (narrows and own > HALF_BYTES)
     return np.stack([

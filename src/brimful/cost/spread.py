@@ -30,6 +30,7 @@ from brimful.cost.additions import (
 )
 from brimful.cost.expert_shards import parted_parts
 from brimful.cost.family import Family, family_micro_batches
+from brimful.cost.flat_units import flat_additions
 from brimful.cost.fsdp_units import sharded_additions
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
@@ -53,6 +54,7 @@ _ITEMS = {
     **dict.fromkeys((Piece.BLOCK_CAST, Piece.BLOCK_GATHERED, Piece.BLOCK), GATHERED),
     **dict.fromkeys((Piece.REST_CAST, Piece.REST_GATHERED, Piece.REST), GATHERED),
     **dict.fromkeys((Piece.BLOCK_BUFFER, Piece.REST_BUFFER), REDUCED),
+    **dict.fromkeys((Piece.BLOCK_FLAT, Piece.REST_FLAT), REDUCED),
     **dict.fromkeys(
         (Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED, Piece.EXPERTS, Piece.EXPERTS_TURNED), GATHERED
     ),
@@ -103,7 +105,7 @@ def num_parts_of(runs: tuple[Run, ...]) -> int:
 
 def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
     """List what sharding adds to each run, by NCCL or, on a CPU, by gloo."""
-    added = sharded_additions(runs, way)
+    added = (flat_additions if way.is_flat else sharded_additions)(runs, way)
     if "cpu" not in key.split("."):
         return added
     return list(map(_with_copies, added))
@@ -117,6 +119,8 @@ def _with_copies(more: Additions) -> Additions:
 _COPIED: dict[tuple[Signed, Signed], Piece] = {
     ((COME, Piece.BLOCK_CAST), (COME, Piece.BLOCK_GATHERED)): Piece.BLOCK_COPY,
     ((COME, Piece.REST_CAST), (COME, Piece.REST_GATHERED)): Piece.REST_COPY,
+    ((COME, Piece.BLOCK_CAST), (COME, Piece.BLOCK)): Piece.BLOCK_COPY,
+    ((COME, Piece.REST_CAST), (COME, Piece.REST)): Piece.REST_COPY,
 }
 _COPIED_BUFFER: dict[Signed, Piece] = {
     (COME, Piece.BLOCK_SHARD): Piece.BLOCK_BUFFER_COPY,
@@ -292,7 +296,7 @@ def spread_step(
     widens, tied = job.precision in HALF, job.model.tied_embeddings
     zero: Zero = family.zero if family.gathers else 0
     accumulate: Accumulate = family.accumulate if family.gathers else "reduce-each"
-    fresh = family.gathers and (widens or accumulate == "reduce-each")
+    fresh = family.gathers and (widens or accumulate == "reduce-each" or family.is_flat)
     leaves = family.away.optimizer
     # the first, those between where they differ, the last; what leaves each time leaves all alike
     most = 3 if accumulate == "hold" else 1 if leaves else 2
@@ -307,6 +311,7 @@ def spread_step(
         parted=parted_parts(job, family),
         adapts=job.adapter is not None,
         leaves=leaves,
+        is_flat=family.is_flat,
     )
     return [
         spread_runs(

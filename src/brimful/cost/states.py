@@ -1,6 +1,6 @@
 """Bytes that live across phases: parameters, gradients, optimizer state, on one device of many."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from brimful.cost.family import Family, family_shards
 from brimful.cost.preference import reference_bytes
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, largest_parameter, parameter_shapes
-from brimful.cost.shards import first_shard, largest_share, padded
+from brimful.cost.shards import even_share, evenly, first_shard, largest_share, padded
 from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
     frozen_bytes,
@@ -32,6 +32,8 @@ from brimful.models.targets import LINEAR
 from brimful.values.job import QUANTIZED, Job
 
 Bytes = NDArray[np.float64]
+Cut = Callable[[Sequence[Shape], Bytes], Bytes]
+"""Counts the numbers of parameters that are cut into equal shards, padding too."""
 
 
 class States(NamedTuple):
@@ -167,6 +169,8 @@ def updated_shapes(whole: Sequence[Shape], family: Family, num_shards: int) -> S
         return whole
     if family.zero == 1:
         return largest_share(whole, num_shards).shapes
+    if family.is_flat:
+        return [even_share(shape, num_shards) for shape in whole]
     return [first_shard(shape, num_shards) for shape in whole]
 
 
@@ -184,7 +188,8 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     held = _held(job, family, shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
-    frozen = _frozen(job, shards, whole=whole) if family.ep == 1 else _parted_base(job, family)
+    is_parted = family.ep > 1
+    frozen = _parted_base(job, family) if is_parted else _frozen(job, family, shards, whole=whole)
     second = np.full_like(shards, reference_bytes(job, family.reference, kernels))
     if family.gathers and np.any(second):  # a second model is sharded as the first is
         second = frozen if job.adapter is not None else held * recipe.parameter
@@ -210,14 +215,15 @@ def away_numbers(job: Job, family: Family) -> int:
 def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
     """Count the numbers that train and that one device holds: [strategies]."""
     if family.ep == 1 or job.adapter is not None:
-        return held_numbers(trained_shapes(job, family.tp), shards, whole=whole)
+        cut = evenly if family.is_flat else padded
+        return held_numbers(trained_shapes(job, family.tp), shards, whole=whole, cut=cut)
     numbers, place = np.unique(shards, return_inverse=True)
     parameters = tuple(all_parameters(layout_of(job.model)))
     each = [sum(map(prod, held_shapes(parameters, family, int(n)))) for n in numbers]
     return np.array(each, dtype=np.float64)[place.reshape(-1)]
 
 
-def _frozen(job: Job, shards: Bytes, *, whole: bool) -> Bytes:
+def _frozen(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
     """Return the bytes that one device holds of the base: [strategies].
 
     Of a quantised one the packed weights are sharded, and their constants stay whole.
@@ -225,7 +231,9 @@ def _frozen(job: Job, shards: Bytes, *, whole: bool) -> Bytes:
     num_bytes, base = frozen_bytes(job).parameters, quantized_base(job)
     if base is None:
         every = parameter_shapes(job.model)
-        share: Bytes = held_numbers(every, shards, whole=whole) / parameter_count(job.model).total
+        cut = evenly if family.is_flat else padded
+        held = held_numbers(every, shards, whole=whole, cut=cut)
+        share: Bytes = held / parameter_count(job.model).total
         return share * num_bytes
     plain, packed = (sum(map(prod, shapes)) for shapes in base)
     share = held_numbers(base.plain, shards, whole=whole) / plain
@@ -278,10 +286,12 @@ def holds_everything(family: Family) -> bool:
     return family.zero in {0, 1}
 
 
-def held_numbers(shapes: Sequence[Shape], shards: Bytes, *, whole: bool) -> Bytes:
+def held_numbers(
+    shapes: Sequence[Shape], shards: Bytes, *, whole: bool, cut: Cut = padded
+) -> Bytes:
     """Count the numbers that one device holds of parameters: [strategies]."""
     if whole:
         return np.full_like(shards, sum(map(prod, shapes)))
     numbers, place = np.unique(shards, return_inverse=True)
-    each: Bytes = padded(shapes, numbers) / numbers
+    each: Bytes = cut(shapes, numbers) / numbers
     return each[place.reshape(-1)]

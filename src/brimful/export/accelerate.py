@@ -1,7 +1,8 @@
 """The YAML that ``accelerate launch --config_file`` takes.
 
-FSDP2 for ZeRO-2 and ZeRO-3, its DeepSpeed plugin for plans of that engine and for ZeRO-1, which
-Accelerate has in no other way, plain data parallel for the rest. What is learnt is the program's.
+FSDP2 for ZeRO-2 and ZeRO-3, or FSDP1 where a plan asks for it, its DeepSpeed plugin for plans of
+that engine and for ZeRO-1, which Accelerate has in no other way, plain data parallel for the rest.
+What is learnt is the program's.
 
 Source: ``accelerate/commands/config/config_args.py``, ``commands/launch.py`` and
 ``utils/dataclasses.py`` of Accelerate 1.15.0.
@@ -13,11 +14,13 @@ from typing import Any, Literal
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
 from brimful.techniques.offload import away_of
+from brimful.techniques.parallel.flat import sharding_of
 from brimful.values.job import Job, Precision
 from brimful.values.plan import Plan
 from brimful.values.strategy import (
     default_accumulate,
     gathers,
+    is_flat,
     is_selective,
     num_checkpointed,
     num_micro_batches,
@@ -31,7 +34,17 @@ _MIXED: dict[Precision, str] = {
     "fp32": "no", "tf32": "no", "bf16": "no",
     "bf16-mixed": "bf16", "fp16-mixed": "fp16", "bf16-master": "bf16", "fp16-master": "fp16",
 }  # fmt: skip
-_SAID = ("precision", "zero", "dp_replicate", "dp_shard", "tp", "engine", "offload", "compile")
+_SAID = (
+    "precision",
+    "zero",
+    "dp_replicate",
+    "dp_shard",
+    "tp",
+    "engine",
+    "offload",
+    "compile",
+    "fsdp",
+)
 
 
 def text(plan: Plan, given: Given) -> Exported:
@@ -84,7 +97,8 @@ def config(plan: Plan) -> dict[str, Any]:
         content["deepspeed_config"] = _deepspeed(plan)
     if way == "FSDP":
         content["fsdp_config"] = _fsdp(plan)
-        content["parallelism_config"] = _degrees(plan)
+        if not is_flat(plan.strategy):
+            content["parallelism_config"] = _degrees(plan)
     return content
 
 
@@ -111,9 +125,18 @@ def _deepspeed(plan: Plan) -> dict[str, Any]:
 
 def _fsdp(plan: Plan) -> dict[str, Any]:
     strategy, layers = plan.strategy, plan.job.model.num_layers
-    return {
+    own: dict[str, Any] = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": strategy.zero == 3,  # noqa: PLR2004 - ZeRO-3
+    }
+    if is_flat(strategy):
+        own = {
+            "fsdp_version": 1,
+            "fsdp_reshard_after_forward": sharding_of(strategy),
+            "fsdp_use_orig_params": True,
+            "fsdp_backward_prefetch": "BACKWARD_PRE",
+        }
+    return own | {
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_activation_checkpointing": num_checkpointed(strategy, num_layers=layers) > 0,
         "fsdp_offload_params": away_of(strategy.offload, num_layers=layers).optimizer,
@@ -175,6 +198,10 @@ def _checkpointing(plan: Plan) -> str:
 def _in_part(plan: Plan) -> Iterator[Lost]:
     job, strategy, way = plan.job, plan.strategy, way_of(plan)
     yield from _types(plan, job, way)
+    if is_flat(strategy) and strategy.dp_shard not in {
+        world_size(strategy), plan.cluster.devices_per_node
+    }:  # fmt: skip
+        yield lost(plan, "dp_shard", "FSDP1 shards within a node where there are replicas")
     if way == "DEEPSPEED" and strategy.dp_replicate > 1:
         yield lost(plan, "dp_replicate", "DeepSpeed shards over all devices, without groups")
     spelled = {"DEEPSPEED": {"none", "optimizer", "parameters"}, "FSDP": {"none", "parameters"}}

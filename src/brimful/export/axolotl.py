@@ -18,6 +18,7 @@ from brimful.values.job import ALL_LINEAR, Adapter, Job
 from brimful.values.plan import Plan
 from brimful.values.strategy import (
     gathers,
+    is_flat,
     is_selective,
     num_checkpointed,
     num_micro_batches,
@@ -172,6 +173,8 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"alpha={job.adapter.alpha:g}", "use a whole number"
     if strategy.zero == 1:
         yield "zero=1", "plan with --zero 0, 2 or 3"
+    if is_flat(strategy):
+        yield "fsdp=1", "use fsdp=2"
     if strategy.engine != "torch":
         yield f"engine={strategy.engine}", "use engine=torch"
 

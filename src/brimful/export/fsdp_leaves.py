@@ -10,6 +10,7 @@ from brimful.errors import InputError
 from brimful.export.leaves import Leaves, load_json, named_file
 from brimful.export.read_accelerate import STAGES
 from brimful.export.trainer_leaves import DEEPSPEED
+from brimful.techniques.parallel.flat import FLAT
 
 _FSDP = "fsdp_config"
 _SYNCS = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
@@ -68,8 +69,7 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
     words = options.split() if isinstance(options, str) else options
     words = [str(word) for word in words] if isinstance(words, list) else []
     is_away = _is(leaves, "cpu_offload") | _is(leaves, "offload_params") | ("offload" in words)
-    if str(leaves.rest.pop(f"{_FSDP}.version", "")) == "1":
-        leaves.notes.append("FSDP1 is planned as FSDP2, which takes less")
+    version = str(leaves.rest.pop(f"{_FSDP}.version", ""))
     recomputes = _is(leaves, "activation_checkpointing")
     key, word = _strategy_of(leaves, words)
     if word not in STAGES:
@@ -81,6 +81,8 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
         return recomputes
     leaves.say("zero", STAGES[word], key)
+    if version == str(FLAT) and STAGES[word]:
+        leaves.say("fsdp", FLAT, f"{_FSDP}.version")
     if word.startswith("HYBRID"):
         leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
     if is_away:

@@ -12,11 +12,13 @@ from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import Lost, lost, refuse, split_degrees, unsaid
 from brimful.techniques.offload import away_of
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Spelled
+from brimful.techniques.parallel.flat import sharding_of
 from brimful.values.job import Job
 from brimful.values.plan import Plan
 from brimful.values.strategy import (
     Strategy,
     gathers,
+    is_flat,
     is_selective,
     num_checkpointed,
     num_micro_batches,
@@ -27,7 +29,7 @@ _SAID = (
     "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
     "epsilon", "clip", "seed", "precision", "optimizer", "schedule", "warmup_steps",
     "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "engine", "accumulate",
-    "fused_kernels",
+    "fused_kernels", "fsdp",
 )  # fmt: skip
 
 
@@ -115,15 +117,24 @@ def _spelled(job: Job) -> Spelled:
 
 
 def _memory(plan: Plan) -> dict[str, Any]:
-    """Return how it is spread: DeepSpeed's JSON, FSDP2, or nothing."""
+    """Return how it is spread: DeepSpeed's JSON, FSDP, or nothing."""
     strategy, layers = plan.strategy, plan.job.model.num_layers
     has_checkpoints = num_checkpointed(strategy, num_layers=layers) > 0
     if strategy.engine == "deepspeed" or strategy.zero == 1:
         spread: dict[str, Any] = {"deepspeed": _agreeing(deepspeed.config(plan))}
     elif gathers(strategy):
-        fsdp = {
+        own: dict[str, Any] = {
             "version": 2,
             "reshard_after_forward": strategy.zero == 3,  # noqa: PLR2004 - ZeRO-3
+        }
+        if is_flat(strategy):
+            own = {
+                "version": 1,
+                "reshard_after_forward": sharding_of(strategy).lower(),
+                "use_orig_params": True,
+                "backward_prefetch": "BACKWARD_PRE",
+            }
+        fsdp = own | {
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "activation_checkpointing": has_checkpoints,
             "cpu_offload": away_of(strategy.offload, num_layers=layers).optimizer,

@@ -64,6 +64,7 @@ _NOTHING: dict[str, tuple[object, ...]] = {
     "offload": ("none",),
     "optimizer_in_backward": (False,),
     "compile": ("none",),
+    "fsdp": (2,),
     "fused_kernels": ("none",),
     "allocator": ("",),
 }
@@ -87,6 +88,7 @@ _WHY = {
     "loss_chunks": "logits and loss are computed whole",
     "optimizer_in_backward": "updates come after the backward pass",
     "compile": "the program calls block.compile() on each block, before FSDP wraps it",
+    "fsdp": "parameters are sharded in another way than FSDP1's",
     "fused_kernels": "the program applies them, by liger_kernel.transformers",
     "keep_fp32": "all modules are held alike",
     "activation_checkpointing": "the program switches it on",

@@ -12,6 +12,7 @@ from typing import Any
 from brimful.errors import InputError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.read_deepspeed import read_deepspeed
+from brimful.techniques.parallel.flat import FLAT
 
 _FSDP, _DEEPSPEED, _DEGREES = "fsdp_config", "deepspeed_config", "parallelism_config"
 _RECIPES = {"bf16": "bf16-mixed", "fp16": "fp16-mixed", "fp8": "fp8"}
@@ -88,13 +89,15 @@ def _devices(leaves: Leaves, num_devices: int) -> None:
 
 
 def _fsdp(leaves: Leaves, num_devices: int) -> None:
-    if leaves.take(f"{_FSDP}.fsdp_version", int, 1) == 1:
-        leaves.notes.append("FSDP1 is planned as FSDP2, which takes less")
+    version = leaves.take(f"{_FSDP}.fsdp_version", int)
     stage, key = _stage(leaves)
     if num_devices == 1:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
         return
     leaves.say("zero", stage, key)
+    if version in {None, FLAT} and stage:
+        key = f"{_FSDP}.fsdp_version"
+        leaves.say("fsdp", FLAT, f"(no {key})" if version is None else key)
     for flag in ("dp_replicate", "dp_shard", "tp"):
         degree = f"{_DEGREES}.{_DEGREES}_{flag}_size"
         leaves.say(flag, leaves.take(degree, int), degree)

@@ -23,6 +23,7 @@ from brimful.export.trainer_leaves import (
 from brimful.models.config import load_model
 from brimful.models.mixtures import has_stacks
 from brimful.models.names import find
+from brimful.techniques.parallel.flat import FLAT
 from brimful.values.job import ALL_LINEAR
 
 MODEL = "base_model"
@@ -194,5 +195,6 @@ def _fsdp(leaves: Leaves) -> None:
         if leaves.take(key, bool, False):
             leaves.say("offload", "optimizer", key)
             leaves.notes.append(f"{key} moves the shards too: planned without that")
-    if leaves.take("fsdp_version", int, 1) == 1:
-        leaves.notes.append("FSDP1 is planned as FSDP2, which takes less")
+    version = leaves.take("fsdp_version", int)
+    if version in {None, FLAT}:
+        leaves.say("fsdp", FLAT, "(no fsdp_version)" if version is None else "fsdp_version")

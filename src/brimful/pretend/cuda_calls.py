@@ -18,6 +18,7 @@ import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.pretend import moving
+from brimful.pretend.addresses import told_apart
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import TWIN, KnownValues
 
@@ -311,14 +312,6 @@ def _loader_init(original: Any) -> Any:
     return init
 
 
-def _storage_data_ptr(original: Any) -> Any:
-    def data_ptr(storage: Any) -> int:
-        is_fake = storage.device.type == "meta"
-        return int(storage._cdata if is_fake else original(storage))  # noqa: SLF001
-
-    return data_ptr
-
-
 def _saves_nothing(function: str, result: Any = None) -> Any:
     def save(*_args: Any, **_kwargs: Any) -> Any:
         warnings.warn(f"{function} writes nothing on the pretend GPU", stacklevel=2)
@@ -377,5 +370,5 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     loader = torch.utils.data.DataLoader
     yield loader, "__init__", _loader_init(loader.__init__)
     storage = torch.UntypedStorage
-    yield storage, "data_ptr", _storage_data_ptr(storage.data_ptr)
+    yield storage, "data_ptr", told_apart(storage.data_ptr)
     yield torch, "save", _saves_nothing("torch.save")

@@ -1,4 +1,4 @@
-"""Names for what FSDP2 and DDP allocate: whole parameters for a while, gradients on their way.
+"""Names for what FSDP and DDP allocate: whole parameters for a while, gradients on their way.
 
 A tape cannot tell them from activations: they are made in forward and outlive it. So the functions
 that make them tell the tape. A function that some version of PyTorch has not is passed over; what
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, Protocol
 
+from torch.distributed.fsdp import _flat_param, _runtime_utils
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param, _fsdp_param_group
 
 from brimful.pretend import fake_world
@@ -54,6 +55,13 @@ def _wanted() -> tuple[tuple[Any, str, Wrap], ...]:
         (param, "alloc_all_gather_outputs", _unshards),
         (getattr(_fsdp_param_group, "FSDPParamGroup", None), "post_backward", _ends_backward),
         (fake_world, "_reduced", _buckets),
+        (getattr(_flat_param, "FlatParamHandle", None), "_use_low_precision_shard", _casts_flat),
+        (
+            getattr(_flat_param, "FlatParamHandle", None),
+            "_alloc_padded_unsharded_flat_param",
+            _unshards_flat,
+        ),
+        (_runtime_utils, "_get_reduce_scatter_tensors", _reduces_flat),
     )
 
 
@@ -128,6 +136,42 @@ def _buckets(tape: Tagger, original: Any) -> Any:
         return original(state, bucket)
 
     return reduced
+
+
+def _casts_flat(tape: Tagger, original: Any) -> Any:
+    """This device's piece of a flat parameter, in the type that is gathered."""
+
+    @wraps(original)
+    def use_shard(self: Any) -> None:
+        original(self)
+        tape.tag((self.flat_param._mp_shard,), GATHERED)  # noqa: SLF001
+
+    return use_shard
+
+
+def _unshards_flat(tape: Tagger, original: Any) -> Any:
+    """A flat parameter, whole."""
+
+    @wraps(original)
+    def allocate(self: Any) -> Any:
+        made = original(self)
+        tape.tag((made,), GATHERED)
+        return made
+
+    return allocate
+
+
+def _reduces_flat(tape: Tagger, original: Any) -> Any:
+    """The gradient of a flat parameter, and the piece that comes of it."""
+
+    @wraps(original)
+    def tensors(state: Any, whole: Any) -> Any:
+        padded, piece = original(state, whole)
+        tape.tag((whole, padded), REDUCED)
+        tape.tag((piece,), GRADIENTS)
+        return padded, piece
+
+    return tensors
 
 
 def _whole_gradients(group: Any) -> Iterator[Any]:

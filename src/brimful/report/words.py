@@ -28,6 +28,7 @@ from brimful.values.plan import Band, Estimate, Plan
 from brimful.values.results import Collective, Measurement, Simulation
 from brimful.values.strategy import (
     Strategy,
+    is_flat,
     is_selective,
     num_checkpointed,
     num_micro_batches,
@@ -237,7 +238,8 @@ def spread_words(strategy: Strategy) -> str:
     order = "" if strategy.pp_schedule == "1f1b" else f" {strategy.pp_schedule}"
     several = f" {strategy.stages_per_device}" if strategy.stages_per_device > 1 else ""
     row = f" pp {strategy.pp}{order}{several}" if strategy.pp > 1 else ""
-    return f"{strategy.zero}{shards}{hold}{cut}{parted}{row}"
+    flat = " fsdp 1" if is_flat(strategy) else ""
+    return f"{strategy.zero}{shards}{flat}{hold}{cut}{parted}{row}"
 
 
 def _device_words(strategy: Strategy) -> list[str]:
@@ -255,7 +257,8 @@ def _device_words(strategy: Strategy) -> list[str]:
     if strategy.zero == 0:
         return [f"on {num} devices, {', '.join(filter(None, (row, cut, parted))) or what}"]
     groups = f" in each of {strategy.dp_replicate} groups" if strategy.dp_replicate > 1 else ""
-    return [f"on {num} devices, {what} sharded over {strategy.dp_shard}{groups}"]
+    by = " by FSDP1" if is_flat(strategy) else ""
+    return [f"on {num} devices, {what} sharded over {strategy.dp_shard}{groups}{by}"]
 
 
 def _row_words(strategy: Strategy) -> str:

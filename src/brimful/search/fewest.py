@@ -22,7 +22,8 @@ from brimful.values.job import Job
 from brimful.values.strategy import Strategy
 
 _BESIDE = (
-    "reference", "offload", "optimizer_in_backward", "compile", "fused_kernels", "allocator",
+    "reference", "offload", "optimizer_in_backward", "compile", "fsdp", "fused_kernels",
+    "allocator",
 )  # fmt: skip
 _SPREAD = ("zero", "dp_replicate", "dp_shard", "accumulate", "tp", "ep")
 _ROW = ("pp", "pp_schedule", "stages_per_device")

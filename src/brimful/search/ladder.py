@@ -116,6 +116,7 @@ def _pins(job: Job, failed: Strategy) -> Pins:
         pp_schedule=row[0],
         stages_per_device=row[1],
         reference=failed.reference,
+        fsdp=failed.fsdp,
         fused_kernels=failed.fused_kernels,
         allocator=failed.allocator,
     )

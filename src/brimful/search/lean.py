@@ -137,6 +137,7 @@ def ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]
         loss_chunks=1,
         attention=strategy.attention,
         reference=strategy.reference,
+        fsdp=strategy.fsdp,
         fused_kernels=strategy.fused_kernels,
     )
     for spread in _spread(plain, num):

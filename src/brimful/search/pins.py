@@ -10,6 +10,7 @@ from brimful.values.strategy import (
     Accumulate,
     Attention,
     Compile,
+    Fsdp,
     Reference,
     Strategy,
     Zero,
@@ -17,6 +18,8 @@ from brimful.values.strategy import (
 )
 
 MAX_MICRO_BATCH = 1024
+FSDP: Fsdp = 2
+"""Which one gathers parameters where nobody says."""
 
 
 class Pins(NamedTuple):
@@ -39,6 +42,7 @@ class Pins(NamedTuple):
         offload: What is kept on the host; searched by ``offloading`` only, else None is ``none``.
         optimizer_in_backward: Whether parameters are updated early; not searched.
         compile: What ``torch.compile`` compiles; not searched, None is ``none``.
+        fsdp: Which FSDP gathers parameters; not searched, None is 2.
         fused_kernels: Whose kernels run beside products and attention; None: searched where they
             are installed.
         allocator: Settings of the caching allocator; None: those that hold (``simulate.proof``).
@@ -60,6 +64,7 @@ class Pins(NamedTuple):
     offload: str | None = None
     optimizer_in_backward: bool | None = None
     compile: Compile | None = None
+    fsdp: Fsdp | None = None
     fused_kernels: FusedKernels | None = None
     allocator: str | None = None
 
@@ -73,13 +78,18 @@ def may_be_row(pins: Pins) -> bool:
     """Whether pipelines have what the user fixed, and a formula."""
     beside = (pins.offload or "none", pins.reference or "none", bool(pins.optimizer_in_backward))
     is_eager = (pins.compile or "none", fused_of(pins)) == ("none", "none")
-    is_alone = pins.pp is None and (pins.ep or 1) == 1 and is_eager
+    is_alone = pins.pp is None and (pins.ep or 1) == 1 and is_eager and fsdp_of(pins) == FSDP
     return asks_for_row(pins) or (is_alone and beside == ("none", "none", False))
 
 
 def fused_of(pins: Pins) -> FusedKernels:
     """Return whose kernels run beside products and attention in what is searched."""
     return pins.fused_kernels or "none"
+
+
+def fsdp_of(pins: Pins) -> Fsdp:
+    """Return which FSDP gathers parameters in what is searched."""
+    return pins.fsdp or FSDP
 
 
 def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> Strategy:
@@ -102,6 +112,7 @@ def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> S
         offload=pins.offload or NO_OFFLOAD,
         optimizer_in_backward=bool(pins.optimizer_in_backward),
         compile=pins.compile or "none",
+        fsdp=fsdp_of(pins),
         fused_kernels=pins.fused_kernels or "none",
         allocator=pins.allocator or "",
         **_pinned_degrees(pins, max(1, num_devices // ((pins.tp or 1) * (pins.pp or 1)))),

@@ -20,7 +20,14 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.explain import frontier, record
 from brimful.search.grid import Grid, Search, evaluate
-from brimful.search.pins import Pins, asks_for_row, fused_of, may_be_row, pinned_strategy
+from brimful.search.pins import (
+    Pins,
+    asks_for_row,
+    fsdp_of,
+    fused_of,
+    may_be_row,
+    pinned_strategy,
+)
 from brimful.search.record import Considered, SearchRecord
 from brimful.search.rows import Bar, Found, Rows, place_of
 from brimful.search.space import grids, has_rows_foreseen, possible
@@ -139,7 +146,10 @@ class Space:
         reference = self.pins.reference or "none"
         found = strategy_at(self.job, self.table, row, self.attention, reference)
         return msgspec.structs.replace(
-            found, fused_kernels=fused_of(self.pins), allocator=self.pins.allocator or ""
+            found,
+            fused_kernels=fused_of(self.pins),
+            fsdp=fsdp_of(self.pins),
+            allocator=self.pins.allocator or "",
         )
 
 

@@ -21,7 +21,15 @@ from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.search.grid import Grid
-from brimful.search.pins import Pins, asks_for_row, fused_of, micro_batches, pinned_strategy
+from brimful.search.pins import (
+    FSDP,
+    Pins,
+    asks_for_row,
+    fsdp_of,
+    fused_of,
+    micro_batches,
+    pinned_strategy,
+)
 from brimful.search.spreads import Spread, expert_degrees, spreads_of, tensor_degrees, told_shards
 from brimful.techniques.exact import exactness
 from brimful.techniques.fused_kernels import FusedKernels, fused_head
@@ -120,7 +128,7 @@ def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
         tuple(
             Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
                    spread.num_groups, told_shards(spread), spread.accumulate, reference,
-                   spread.tp, spread.ep, away, fused_of(pins))
+                   spread.tp, spread.ep, away, fused_of(pins), fsdp_of(pins))
             for micro_batch, chunks in batches
         )
         for spread, batches in alike
@@ -203,7 +211,7 @@ def _bodies_needed(job: Job, pins: Pins, recompute: Recompute) -> set[Body]:
 
 def _gatherings(pins: Pins, num_devices: int) -> Iterator[bool]:
     """Yield whether parameters may be gathered before they compute."""
-    if pins.zero in {None, 0, 1} or num_devices == 1:
+    if (pins.zero in {None, 0, 1} and fsdp_of(pins) == FSDP) or num_devices == 1:
         yield False
     if num_devices > 1 and pins.zero in {None, 2, 3}:
         yield True

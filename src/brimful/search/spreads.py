@@ -156,7 +156,7 @@ def _is_possible(  # noqa: PLR0913, PLR0917 - the degrees
     job: Job, pins: Pins, zero: Zero, replicas: int, shards: int, tp: int, ep: int
 ) -> bool:
     """Whether this version runs a job so spread."""
-    own = Pins(fused_kernels=pins.fused_kernels)
+    own = Pins(fused_kernels=pins.fused_kernels, fsdp=pins.fsdp)
     plain, offload = pinned_strategy(own, "sdpa"), pins.offload or NO_OFFLOAD
     spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas, "tp": tp, "ep": ep}
     try:

@@ -7,6 +7,7 @@ from brimful.techniques.offload import away_of
 from brimful.values.job import PREFERENCE, QUANTIZED, Job
 from brimful.values.strategy import (
     Strategy,
+    is_flat,
     is_selective,
     num_checkpointed,
     num_micro_batches,
@@ -73,7 +74,8 @@ def _data_parallel(strategy: Strategy) -> str:
     shard, replicate = strategy.dp_shard, strategy.dp_replicate
     if strategy.zero:
         copies = f" x {replicate} replicas" if replicate > 1 else ""
-        return f"ZeRO-{strategy.zero} over {shard} GPU{'s' * (shard > 1)}{copies}"
+        by = " by FSDP1" if is_flat(strategy) else ""
+        return f"ZeRO-{strategy.zero} over {shard} GPU{'s' * (shard > 1)}{copies}{by}"
     return f"DDP over {replicate} GPUs (a whole copy on each)" if replicate > 1 else ""
 
 

@@ -36,6 +36,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.hardware.cuda_chips import version_of
 from brimful.models.config import has_parameter_count
 from brimful.pretend import device, guard, kernels
+from brimful.pretend.addresses import storages_told_apart
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
 from brimful.pretend.calls import fill
 from brimful.pretend.cuda_mode import compiling, launching
@@ -70,7 +71,7 @@ from brimful.values.results import (
     Reserved,
     Simulation,
 )
-from brimful.values.strategy import Strategy, gathers_alone, num_micro_batches, world_size
+from brimful.values.strategy import Strategy, gathers_alone, is_flat, num_micro_batches, world_size
 
 NUM_STEPS = 2
 """In the first step kernels and buckets are made ready; every later one is like the second."""
@@ -399,7 +400,8 @@ def _world(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterat
         return
     degrees = (strategy.pp, strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.ep)
     world = World(size=size, rank=chosen, layout=(strategy.zero, *degrees))
-    with pretend_world(world, tape.paused), named_buffers(tape):
+    compares = storages_told_apart() if is_flat(strategy) else nullcontext()
+    with pretend_world(world, tape.paused), named_buffers(tape), compares:
         yield
 
 

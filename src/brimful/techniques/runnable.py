@@ -28,6 +28,7 @@ from brimful.techniques.offload import (
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.experts import Spread, check_experts_split
+from brimful.techniques.parallel.flat import check_flat
 from brimful.techniques.parallel.stages import Schedule, check_pipeline
 from brimful.techniques.parallel.tensor import check_tensor
 from brimful.values.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job
@@ -38,6 +39,7 @@ from brimful.values.strategy import (
     default_reference,
     gathers,
     gathers_alone,
+    is_flat,
     is_selective,
     num_checkpointed,
     num_micro_batches,
@@ -142,6 +144,7 @@ def check_spread(job: Job, strategy: Strategy) -> None:
         if degree < 1:
             raise InputError(f"{name}={degree} is too few devices; give 1 or more")
     _check_zero(job, strategy)
+    check_flat(job, strategy)
     check_alone(strategy)
     check_compiled(job, strategy)
     check_fused(job, strategy)
@@ -374,6 +377,10 @@ def check_examined(strategy: Strategy) -> None:
     Raises:
         UnsupportedError: Blocks or experts are on other devices.
     """
+    if is_flat(strategy):
+        raise UnsupportedError(
+            "fsdp=1 is not examined by this version; use fsdp=2: it learns the same"
+        )
     for field in ("pp", "ep"):
         if getattr(strategy, field) > 1:
             raise UnsupportedError(

@@ -141,7 +141,7 @@ def _merged(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    return whole(tensor.detach()).to("cpu").contiguous()
+    return whole(tensor).to("cpu").contiguous()
 
 
 def _require_adapters(model: Any) -> None:

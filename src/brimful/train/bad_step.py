@@ -23,6 +23,7 @@ from brimful.train.nan import Origin, find_origin
 from brimful.train.tally import MAX_SKIPPED_IN_A_ROW
 from brimful.train.world import is_spread, of_all, own_rank
 from brimful.values.run_files import CHECKPOINTS
+from brimful.values.strategy import is_flat
 
 BAD_STEP_SCHEMA = "brimful.bad-step/1"
 BATCH_FILE = "batch.safetensors"
@@ -73,8 +74,9 @@ class BadStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 NOT_SOUGHT = "where is not looked for"
-"""DeepSpeed has taken the gradients away; a stage of a pipeline is not run by itself; a held-out
-sample is not run again in one process of several, which would leave the others waiting."""
+"""DeepSpeed has taken the gradients away, FSDP1 hands none to a parameter; a stage of a pipeline is
+not run by itself; a held-out sample is not run again in one process of several, which would leave
+the others waiting."""
 _KINDS: dict[Kind, str] = {
     "input": "what the model is given: the",
     "weight": "the weight",
@@ -198,7 +200,8 @@ def must_stop(program: Program, numbers: StepNumbers, num_skipped_in_a_row: int)
 
 
 def _is_sought(program: Program) -> bool:
-    return program.strategy.engine == "torch" and program.pipeline is None
+    is_ours = program.strategy.engine == "torch" and program.pipeline is None
+    return is_ours and not is_flat(program.strategy)  # whose parameters are no leaves
 
 
 def explain_stop(  # noqa: PLR0913 - a step, and where it is told

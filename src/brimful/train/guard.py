@@ -14,7 +14,7 @@ import torch
 from brimful.build.deepspeed import step as deepspeed
 from brimful.build.gradient_clip import HOST_PIECE, PIECE, gradient_norm
 from brimful.build.offload import rule_of, updated_by
-from brimful.build.own import whole
+from brimful.build.own import range_of, whole
 from brimful.build.precision.masters import MasterWeights
 from brimful.build.program import Program, gradients
 
@@ -73,9 +73,20 @@ def _were_clipped_by_a_number(program: Program) -> bool:
     rule = rule_of(program.optimizer)
     if isinstance(rule, MasterWeights):
         return 0 < float(rule.gradient_factor) <= 1
-    found = [gradient for gradient in gradients(program) if gradient.numel()]
-    if not found:
+    smallest = _smallest_gradient(program)
+    if smallest is None:
         return True
-    smallest = whole(min(found, key=torch.numel))
     low, high = torch.stack(torch.aminmax(smallest)).tolist()
     return bool(0 < max(-low, high) < float("inf"))
+
+
+def _smallest_gradient(program: Program) -> torch.Tensor | None:
+    """Return the gradient of fewest numbers, the same in full in every process."""
+    trained = updated_by(program.optimizer, program.model)
+    ranges = [(which, p) for p in trained if (which := range_of(p)) is not None]
+    if ranges:  # of which a process may have no numbers
+        which, parameter = min(ranges, key=lambda each: math.prod(each[0].shape))
+        own = parameter.grad
+        return which.whole(parameter.new_empty(0) if own is None else own)
+    found = [gradient for gradient in gradients(program) if gradient.numel()]
+    return whole(min(found, key=torch.numel)) if found else None

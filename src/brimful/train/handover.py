@@ -9,8 +9,9 @@ from torch.distributed.tensor import DTensor
 from brimful.build.adapters import base_dtype
 from brimful.build.assemble import build_skeleton
 from brimful.build.deepspeed.whole import gathered, is_parted
-from brimful.build.own import whole
-from brimful.build.program import Program
+from brimful.build.own import range_of, whole
+from brimful.build.parallel.flat import unwrapped
+from brimful.build.program import Program, named_state
 from brimful.files.writing import disk_error
 from brimful.train.adapter_export import (
     adapter_tensors,
@@ -35,6 +36,13 @@ def hand_over(program: Program, *, tokenizer_path: Path | None, folder: Path, me
     Raises:
         RunError: The disk is full; what was there before is untouched.
     """
+    with unwrapped(program.model):
+        _hand_over(program, tokenizer_path=tokenizer_path, folder=folder, merged=merged)
+
+
+def _hand_over(
+    program: Program, *, tokenizer_path: Path | None, folder: Path, merged: bool
+) -> None:
     job = program.job
     if job.adapter is None:
         state = _gathered(program)
@@ -74,10 +82,10 @@ def _gathered(program: Program) -> dict[str, torch.Tensor] | None:
         What ``state_dict`` would hold of the whole model; empty in the other processes; None where
         every process has it whole.
     """
-    named = program.model.state_dict(keep_vars=True)
+    named = named_state(program)
     if is_parted(named.values()):
         return gathered(program, named, keep=is_first())
-    is_sharded = any(isinstance(tensor, DTensor) for tensor in named.values())
+    is_sharded = any(isinstance(x, DTensor) or range_of(x) for x in named.values())
     if not is_sharded and program.pipeline is None:
         return None
     keep = is_first() or program.pipeline is not None
@@ -93,7 +101,7 @@ def _whole_tensors(named: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str
     kept: dict[int, torch.Tensor] = {}
     for tensor in named.values():
         if id(tensor) not in kept:
-            full = whole(tensor.detach())
+            full = whole(tensor)
             kept[id(tensor)] = full.cpu() if keep else full.new_empty(0)
     return {name: kept[id(tensor)] for name, tensor in named.items()}
 

@@ -22,8 +22,17 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from brimful.build.assemble import build_skeleton
 from brimful.build.offload import HostOptimizer
 from brimful.build.offload.host import take
-from brimful.build.own import num_pieces, own_memory, piecewise, whole
-from brimful.build.program import Program, named_parameters, own_optimizer
+from brimful.build.own import (
+    mark_range,
+    num_pieces,
+    own_memory,
+    piecewise,
+    range_of,
+    ranged_as,
+    whole,
+)
+from brimful.build.parallel.flat import plain_path
+from brimful.build.program import Program, named_parameters, named_state, own_optimizer
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.train.tensor_files import TensorShape
 from brimful.train.world import of_all
@@ -209,7 +218,7 @@ def _checksum(named: Iterable[tuple[str, torch.Tensor]], checksum: int | None) -
     """Go on with a checksum, ``None`` at first."""
     for name, tensor in named:
         checksum = zlib.crc32(name.encode(), checksum or 0)
-        for chunk in _bytes_of(tensor.detach()):
+        for chunk in _bytes_of(tensor):
             checksum = zlib.crc32(chunk, checksum)
     return checksum
 
@@ -251,9 +260,9 @@ def _saved_of_model(program: Program) -> Iterator[tuple[str, torch.Tensor]]:
         is_plain = _is_plain(parameter) and parameter.is_floating_point()
         if parameter.requires_grad or (program.job.weights is None and is_plain):
             yield name, parameter
-    persistent = program.model.state_dict(keep_vars=True)
-    for name, buffer in program.model.named_buffers():
-        if name in persistent:
+    persistent = named_state(program)
+    for path, buffer in program.model.named_buffers():
+        if (name := plain_path(path)) in persistent:
             yield name, buffer
 
 
@@ -264,11 +273,11 @@ def _unsaved_base(program: Program) -> Iterator[tuple[str, torch.Tensor]]:
     beside it.
     """
     seen = {id(tensor) for _, tensor in _saved_of_model(program)}
-    listed = list(program.model.state_dict(keep_vars=True).items())
+    listed = list(named_state(program).items())
     for prefix, module in program.model.named_modules():
         own = [p for p in module.parameters(recurse=False) if not p.requires_grad]
         if any(id(parameter) not in seen for parameter in own):
-            listed += module.named_buffers(prefix, recurse=False)
+            listed += module.named_buffers(plain_path(prefix), recurse=False)
     for name, tensor in listed:
         if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
             seen.add(id(tensor))
@@ -276,7 +285,8 @@ def _unsaved_base(program: Program) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _model_tensors(program: Program) -> dict[str, torch.Tensor]:
-    return {f"model.{name}": tensor.detach() for name, tensor in _saved_of_model(program)}
+    saved = _saved_of_model(program)
+    return {f"model.{name}": ranged_as(tensor, tensor.detach()) for name, tensor in saved}
 
 
 def _is_plain(value: object) -> bool:
@@ -308,11 +318,16 @@ def _updated_here(program: Program) -> dict[str, torch.nn.Parameter]:
 def _entries(program: Program) -> Iterator[tuple[str, str, Any]]:
     """List (parameter's name, key, value) of the optimizer's state.
 
+    Of a parameter none of whose numbers are here another device tells, which has updated it.
+
     Raises:
         UnsupportedError: Something in it could not be saved and would be lost.
     """
     names = {parameter: name for name, parameter in _trained(program).items()}
     for parameter, state in own_optimizer(program).state.items():
+        which = range_of(parameter)
+        if which is not None and which.start == which.stop:
+            continue
         for key, value in state.items():
             is_known = _is_plain(value) or isinstance(value, _NUMBERS)
             if parameter not in names or "." in str(key) or not is_known:
@@ -320,6 +335,8 @@ def _entries(program: Program) -> Iterator[tuple[str, str, Any]]:
                     f"{type(program.optimizer).__name__} keeps {key!r} of type "
                     f"{type(value).__name__}, which no checkpoint can hold; use another optimizer"
                 )
+            if which is not None and _is_plain(value) and value.shape == parameter.shape:
+                mark_range(value, which)
             yield names[parameter], key, value
 
 
@@ -334,7 +351,7 @@ def _saved_once(program: Program) -> tuple[dict[str, torch.Tensor], dict[str, st
         name = _name(parameter_name, key)
         first = seen.setdefault(_memory(value), name)
         if first == name:
-            tensors[name] = value.detach()
+            tensors[name] = ranged_as(value, value.detach())
         else:
             shared[name] = first
     return tensors, shared
@@ -391,6 +408,9 @@ def _belongs_on_host(program: Program, name: str, shape: TensorShape, plain: Pla
 
 
 def _empty(shape: TensorShape, parameter: torch.nn.Parameter, device: torch.device) -> torch.Tensor:
+    if (which := range_of(parameter)) is not None and shape.size == which.shape:
+        own = torch.empty_like(parameter.detach(), dtype=shape.dtype, device=device)
+        return ranged_as(parameter, own)
     if shape.size == parameter.shape:
         # In the parameter's own order of dimensions, as the optimizer would have made it.
         return torch.empty_like(parameter.detach(), dtype=shape.dtype, device=device)

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from brimful.errors import FileFormatError, RunError
+from brimful.train.ranges import in_boxes
 from brimful.train.world import is_spread
 
 _METADATA = ".metadata"
@@ -56,18 +57,19 @@ def save_tensors(folder: Path, tensors: dict[str, torch.Tensor], *, group: Any =
 
     Args:
         folder: There already.
-        tensors: By name; of DTensors each process writes its part.
+        tensors: By name; of DTensors and of ranges each process writes its part.
         group: In which processes agree, by the host; None: the default one.
 
     Raises:
         OSError: The disk is full or cannot be written.
         RunError: DCP failed for another reason.
     """
+    boxed = in_boxes(tensors)
     try:
         if is_spread():
-            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder), process_group=group)
+            dcp.save(boxed, storage_writer=dcp.FileSystemWriter(folder), process_group=group)
         else:
-            _write(dcp.FileSystemWriter(folder), dcp.DefaultSavePlanner(), tensors)
+            _write(dcp.FileSystemWriter(folder), dcp.DefaultSavePlanner(), boxed)
     except OSError:
         raise
     except CheckpointException as error:
@@ -119,7 +121,7 @@ def load_tensors(folder: Path, targets: dict[str, torch.Tensor], *, torch_versio
     """
     try:
         with _one_process():
-            dcp.load(targets, storage_reader=dcp.FileSystemReader(folder))
+            dcp.load(in_boxes(targets), storage_reader=dcp.FileSystemReader(folder))
     except CheckpointException as error:
         cause = _first_failure(error)
         if isinstance(cause, KeyboardInterrupt):

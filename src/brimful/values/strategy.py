@@ -20,6 +20,9 @@ Zero = Literal[0, 1, 2, 3]
 parameters gathered once a step; parameters too, gathered block by block, twice."""
 Engine = Literal["torch", "deepspeed"]
 """Who shards and reduces: PyTorch's own FSDP2 and DDP, or DeepSpeed."""
+Fsdp = Literal[1, 2]
+"""Whose parameters are sharded where they are gathered: FSDP1's, flat ones of whole units, or
+FSDP2's, each by itself."""
 Accumulate = Literal["reduce-each", "hold"]
 """Over several micro-batches: reduce the gradients of each, or hold whole ones until the last."""
 Recompute = Literal["full", "selective"]
@@ -67,6 +70,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         accumulate: What happens to gradients between micro-batches (``Accumulate``).
         reference: Where the model is that ``dpo`` compares with (``Reference``).
         engine: Who shards and reduces (``Engine``).
+        fsdp: Which FSDP of PyTorch gathers parameters (``Fsdp``).
         offload: What is in host memory between its uses, as people type it (``offload``).
         optimizer_in_backward: Whether each parameter is updated as soon as its gradient is whole.
         compile: What ``torch.compile`` compiles (``Compile``).
@@ -113,6 +117,9 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Flag("what --task dpo compares with: {each}; {default}", left_out=("none",)),
     ] = "none"
     engine: Annotated[Engine, Flag("{either}; {default}; deepspeed is not searched")] = "torch"
+    fsdp: Annotated[
+        Fsdp, Flag("PyTorch's FSDP of --zero 2 and 3: {either}; {default}; 1 is not searched")
+    ] = 2
     offload: Annotated[
         Line,
         Flag(
@@ -147,6 +154,11 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def gathers(strategy: Strategy) -> bool:
     """Whether parameters are sharded and gathered before they compute (ZeRO-2 and ZeRO-3)."""
     return strategy.zero >= 2  # noqa: PLR2004 - DDP and ZeRO-1 hold them whole
+
+
+def is_flat(strategy: Strategy) -> bool:
+    """Whether FSDP1 gathers parameters: flat ones, each of a whole unit."""
+    return strategy.fsdp == 1 and gathers(strategy)
 
 
 def gathers_alone(strategy: Strategy) -> bool:

@@ -67,7 +67,7 @@ def _choices() -> dict[str, tuple[str, ...]]:
     from brimful.techniques.fused_kernels import FusedKernels
     from brimful.techniques.parallel.stages import Schedule
     from brimful.values.job import Base, Optimizer, Packing, Precision
-    from brimful.values.strategy import Accumulate, Attention, Compile, Reference
+    from brimful.values.strategy import Accumulate, Attention, Compile, Fsdp, Reference
 
     return {
         "precision": get_args(Precision),
@@ -80,6 +80,7 @@ def _choices() -> dict[str, tuple[str, ...]]:
         "accumulate": get_args(Accumulate),
         "reference": tuple(name for name in get_args(Reference) if name != "none"),
         "compile": get_args(Compile),
+        "fsdp": tuple(map(str, get_args(Fsdp))),
         "fused_kernels": get_args(FusedKernels),
         "optimizer_in_backward": ("1",),
         "network": tuple(network_names()),

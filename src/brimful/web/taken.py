@@ -35,6 +35,7 @@ def taken(asked: "resolved.Asked") -> dict[str, str]:
         "accumulate": default_accumulate(strategy.engine, strategy.zero, strategy.pp),
         "reference": default_reference(job),
         "compile": defaults.COMPILE,
+        "fsdp": defaults.FSDP,
         "fused_kernels": defaults.FUSED_KERNELS,
     }
     left = {name for name, value in usual.items() if getattr(strategy, name) == value}

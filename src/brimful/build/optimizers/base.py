@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from brimful.build.blocks import decoder_blocks
-from brimful.build.own import piecewise, share_of
+from brimful.build.own import piecewise, range_of, share_of
 from brimful.errors import UnsupportedError
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Settings, Updated
 from brimful.techniques.optimizers.base import FP32_BYTES, STEP, State, StateType
@@ -49,9 +49,16 @@ def parameter_groups(job: Job, model: nn.Module) -> list[Group]:
         hidden = set(_hidden(job, model))
         groups.append({**decays, "params": [p for p in trained if p in hidden], HIDDEN: True})
     for alike in _by_mesh([p for p in trained if p not in hidden]):
-        groups.append({**decays, "params": [p for p in alike if p.ndim > 1]})
-        groups.append({**decays, "params": [p for p in alike if p.ndim <= 1], "weight_decay": 0.0})
+        groups.append({**decays, "params": [p for p in alike if _num_dims(p) > 1]})
+        ones = [p for p in alike if _num_dims(p) <= 1]
+        groups.append({**decays, "params": ones, "weight_decay": 0.0})
     return groups
+
+
+def _num_dims(parameter: nn.Parameter) -> int:
+    """Count the dimensions that a parameter has as a whole."""
+    found = range_of(parameter)
+    return parameter.ndim if found is None else len(found.shape)
 
 
 def _hidden(job: Job, model: nn.Module) -> Iterator[nn.Parameter]:

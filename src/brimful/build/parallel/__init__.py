@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from brimful.build.optimizers.base import Parted
 from brimful.build.parallel.experts import expert_parallel
+from brimful.build.parallel.flat import reshard_flat, shard_rows, sync_flat, wrap
 from brimful.build.parallel.mesh import EXPERTS, TENSOR, build_mesh, data_mesh, experts_mesh
 from brimful.build.parallel.place import pipeline_rank
 from brimful.build.parallel.replicate import partitioned, replicate
@@ -23,7 +24,7 @@ from brimful.build.parallel.shard import Meshes, adopt_sharded, shard, shard_fro
 from brimful.build.parallel.stages import cut_stages
 from brimful.build.parallel.tensor import tensor_parallel
 from brimful.values.job import Job
-from brimful.values.strategy import Strategy, gathers, num_micro_batches, split_of
+from brimful.values.strategy import Strategy, gathers, is_flat, num_micro_batches, split_of
 
 __all__ = [
     "averaged_over",
@@ -63,9 +64,12 @@ def parallelize(
     if strategy.pp > 1:
         place = pipeline_rank(strategy)
         called = cut_stages(root.model, job.model, split_of(strategy), place)
-    if gathers(strategy):
+    data = data_mesh(mesh)
+    if is_flat(strategy) and data is not None:
+        shard_rows(root, data)
+    elif gathers(strategy):
         for whole in called:
-            shard(whole, job, strategy, Meshes(data_mesh(mesh), spread))
+            shard(whole, job, strategy, Meshes(data, spread))
     return called
 
 
@@ -95,10 +99,12 @@ def settle(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | Non
     Returns:
         What a micro-batch is called through.
     """
+    spread = data_mesh(mesh)
+    if is_flat(strategy) and spread is not None:
+        return wrap(root, job, strategy, spread)
     if gathers(strategy):
         adopt_sharded(root)
         return root
-    spread = data_mesh(mesh)
     if spread is not None:
         holds = strategy.accumulate == "hold" and num_micro_batches(job, strategy) > 1
         return replicate(root, spread, holds=holds)
@@ -119,7 +125,9 @@ def sync_gradients(root: nn.Module, strategy: Strategy, *, is_last: bool) -> Non
         is_last: Whether it is the last of a step.
     """
     reduces = is_last or strategy.accumulate == "reduce-each"
-    if isinstance(root, FSDPModule):
+    if is_flat(strategy):
+        sync_flat(root, reduces=reduces)
+    elif isinstance(root, FSDPModule):
         root.set_requires_gradient_sync(reduces)
     elif isinstance(root, DistributedDataParallel):
         held: Any = root
@@ -139,6 +147,7 @@ def without_sync(root: nn.Module) -> nn.Module:
 
 def reshard(root: nn.Module) -> None:
     """Let go of what a forward pass without a backward left gathered."""
+    reshard_flat(root)
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

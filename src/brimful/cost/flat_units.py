@@ -1,0 +1,117 @@
+"""What FSDP1 adds to the runs of a micro-batch, unit by unit (ZeRO-2 and ZeRO-3).
+
+A block is a unit, and what is in no block is another. A unit is gathered into one flat buffer, of
+which its parameters are views: nothing is copied out of it. Its gradients are put together into a
+flat one while they are there, which is copied where it is reduced in a wider type. What is held
+until the last micro-batch of a step is that flat one, in the type that computes; ZeRO-2's units
+stay gathered as long.
+
+Of adapters nothing was derived: every layer that trains is a unit of its own then, and PEFT, which
+asks for its type before it is gathered, hands a mixed recipe's a copy of its input.
+
+Source: ``torch/distributed/fsdp`` of torch 2.13: ``_runtime_utils.py`` (``_post_forward_reshard``,
+``_post_backward_hook``, ``_get_handle_to_prefetch``, ``_should_free_in_backward``),
+``_flat_param.py`` (``_get_unflat_views_aligned``, whose backward puts gradients together).
+"""
+
+from functools import cache
+
+from brimful.cost.additions import (
+    COME,
+    GO,
+    Additions,
+    Neighbours,
+    Piece,
+    Signed,
+    Way,
+    gather,
+    neighbours,
+    of_part,
+)
+from brimful.cost.profiles import Run
+
+_Events = tuple[Signed, ...]
+_BLOCK = gather(Piece.BLOCK_CAST, Piece.BLOCK)
+_REST = gather(Piece.REST_CAST, Piece.REST)
+
+
+def flat_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
+    """List what FSDP1 adds to each run.
+
+    Args:
+        runs: Of the whole micro-batch.
+        way: How devices share the work.
+    """
+    return [
+        (_forward if run.phase == "forward" else _backward)(at, way)
+        for run, at in zip(runs, neighbours(runs), strict=True)
+    ]
+
+
+def _frees(way: Way) -> bool:
+    """Whether a unit goes behind its forward."""
+    return way.zero == 3  # noqa: PLR2004 - ZeRO-3
+
+
+def _is_there(way: Way) -> bool:
+    """Whether units are still gathered from the micro-batch before."""
+    return not _frees(way) and way.accumulate == "hold" and not way.is_first
+
+
+def _stays(way: Way) -> bool:
+    """Whether units stay gathered behind backward."""
+    return not _frees(way) and not way.reduces
+
+
+@cache
+def _forward(at: Neighbours, way: Way) -> Additions:
+    before: _Events = _REST if at.begins and not _is_there(way) else ()
+    if not at.in_block:
+        return Additions(before, ())
+    if not _is_there(way):
+        before = (*before, *of_part(at.own, *_BLOCK))
+    return Additions(before, of_part(at.own, (GO, Piece.BLOCK)) if _frees(way) else ())
+
+
+@cache
+def _backward(at: Neighbours, way: Way) -> Additions:
+    first = at.own if at.in_block else at.behind
+    before: _Events = of_part(first, *_BLOCK) if at.begins and _frees(way) else ()
+    behind: _Events = ()
+    if at.in_block:
+        ahead = of_part(at.behind, *_BLOCK) if _frees(way) and not at.last_block else ()
+        before = (*before, *ahead)
+        behind = of_part(at.own, *_reduced(way, _GRADIENTS, Piece.BLOCK))
+    if at.ends:
+        behind = (*behind, *_end(way))
+    return Additions(before, behind)
+
+
+_GRADIENTS = (Piece.BLOCK_GRADIENTS, Piece.BLOCK_FLAT, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD)
+_REST_GRADIENTS = (Piece.REST_GRADIENTS, Piece.REST_FLAT, Piece.REST_BUFFER, Piece.REST_SHARD)
+_Pieces = tuple[Piece, Piece, Piece, Piece]
+
+
+def _reduced(way: Way, pieces: _Pieces, whole: Piece) -> _Events:
+    """Put a unit's gradients together, let go of its parameters, and reduce them or hold them.
+
+    What is added to a flat gradient that is held goes last: autograd has it while a hook runs.
+    """
+    gradients, flat, wide, shard = pieces
+    holds = way.accumulate == "hold"
+    last: _Events = ((GO, flat),) if holds and not way.is_first else ()
+    gone: _Events = () if _stays(way) else ((GO, whole),)
+    together: _Events = ((COME, flat), (GO, gradients), *gone)
+    if not way.reduces:
+        return (*together, *last)
+    widened: _Events = ((COME, wide),) if way.widens else ()
+    narrow: _Events = ((GO, wide),) if way.widens else ()
+    added: _Events = () if way.is_first or holds else ((GO, shard),)
+    return (*together, *widened, (COME, shard), *added, *narrow, (GO, flat), *last)
+
+
+def _end(way: Way) -> _Events:
+    """The rows of the embedding are added up, then what is in no block is reduced."""
+    rows: _Events = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
+    rows = (*rows, (GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS))
+    return (*rows, *_reduced(way, _REST_GRADIENTS, Piece.REST))
