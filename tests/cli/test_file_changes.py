@@ -150,6 +150,23 @@ def test_what_fits_is_told_what_would_be_faster(brimful, files):
     }.items()
 
 
+def test_what_is_tight_is_told_what_holds(brimful, files):
+    tight = BASE["axolotl.yaml"] | {
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 8,
+        "gradient_checkpointing": True,
+    }
+    (files / "axolotl.yaml").write_text(yaml.safe_dump(tight), "utf-8")
+    answer = json.loads(planned(brimful, "axolotl.yaml", "rtx-4090", "--json").out)
+    assert answer["verdict"] == "TIGHT"
+    (told,) = answer["file_changes"]
+    assert not told["is_tight"]
+    assert told["price"]
+    changed(files / "axolotl.yaml", told["keys"])
+    after = json.loads(planned(brimful, "axolotl.yaml", "rtx-4090", "--json").out)
+    assert after["verdict"] == "FITS"
+
+
 def test_four_bits_are_spelled_as_the_program_spells_them(brimful, files):
     large = BASE["axolotl.yaml"] | {"base_model": "qwen2.5-14b", "micro_batch_size": 1}
     (files / "axolotl.yaml").write_text(yaml.safe_dump(large), "utf-8")

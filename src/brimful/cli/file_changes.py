@@ -71,7 +71,8 @@ def tell_changes(
     fits = found.record.rows[0].fits and word not in {"tight", "no"}
     most = 1 if fits else MOST_TIGHT if word == "tight" else MOST
     told = list[FileChange]()
-    for each in _faster(args, found) if fits else _fitting(args, found):
+    every = _faster(args, found) if fits else _fitting(args, found, is_tight=word == "tight")
+    for each in every:
         told.append(each)
         if not args.json:
             from brimful.show.summary import Fact
@@ -93,8 +94,16 @@ def _faster(args: argparse.Namespace, found: "Solution") -> Iterator[FileChange]
         yield changed
 
 
-def _fitting(args: argparse.Namespace, found: "Solution") -> Iterator[FileChange]:
-    """Yield what fits: with other settings, then what its owner could allow."""
+def _fitting(
+    args: argparse.Namespace, found: "Solution", *, is_tight: bool
+) -> Iterator[FileChange]:
+    """Yield what fits: with other settings, then what its owner could allow.
+
+    Args:
+        args: The flags.
+        found: What the file says, planned.
+        is_tight: Whether it may fit as it is: then what may fit too is no better.
+    """
     from brimful.search.ways_out import has_room
 
     until = time.monotonic() + LONGEST_S
@@ -107,7 +116,7 @@ def _fitting(args: argparse.Namespace, found: "Solution") -> Iterator[FileChange
         if freed is None:
             continue
         changed = _changed(args, freed, found.plan, typed, (price, None))
-        if changed is not None:
+        if changed is not None and not (is_tight and changed.is_tight):
             yield changed
             if not price:
                 return

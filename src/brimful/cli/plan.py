@@ -136,11 +136,11 @@ def run(args: argparse.Namespace) -> int:
     found, proof = proven_or_told(args, searched)
     if args.output is not None and found.plan != searched.plan:
         write_yaml(_as_typed(args, found.plan), args.output)
-    if not args.json:
-        show_proof(args, searched, found, proof)
-        show_facts(*compared_facts(args, found, search))
     word = _replayed_word(found) if proof is None else proof.word
+    told = () if args.json else show_proof(args, searched, found, proof)
     args.file_changes = tell_changes(args, found, word)
+    if not args.json:
+        show_facts(*told, *compared_facts(args, found, search))
     out = (
         ()
         if word == "fits"
