@@ -11,6 +11,7 @@ from brimful.cost.own_programs import needs_of
 from brimful.cost.reserved import predicted_reserved
 from brimful.models.config import layout_of, read_config
 from brimful.models.traced import find_built
+from brimful.search.lean import ladder
 from brimful.search.pins import Pins
 from brimful.search.space import needs
 from samples import make_adapter, make_cluster, make_job, make_strategy
@@ -96,6 +97,8 @@ def test_some_checkpointed_blocks_are_not_searched_and_have_no_formula():
     job, cluster = job_of(T5), make_cluster("cuda")
     asked = needs(job, [Pins()], "eager", cluster)
     assert {need.body for need in asked} == {"plain", "checkpointed"}
+    leaner = ladder(job, cluster, make_strategy(attention="eager"))
+    assert {each.activation_checkpointing for each in leaner} == {"none", "selective", "full"}
     some = make_strategy(attention="eager", activation_checkpointing="full:3")
     reason = missing_formula(job, some, cluster.device)
     assert reason.startswith("activation_checkpointing=full:3 of two stacks has no formula")
