@@ -268,7 +268,7 @@ def test_models_json(brimful):
     }
     assert rows["gemma-2-2b"]["predicted"] == rows["mixtral-8x7b"]["predicted"] == "by formula"
     assert rows["deepseek-v3"]["predicted"] == "once traced"
-    assert rows["t5-small"]["predicted"] == "by simulation"
+    assert rows["t5-small"]["predicted"] == "once traced"
     # EleutherAI's model card counts 70,426,624.
     pythia, nemotron = rows["pythia-70m"], rows["nemotron-3-nano-30b-a3b"]
     assert (pythia["num_parameters"], pythia["predicted"]) == (70_426_624, "once traced")

@@ -62,6 +62,14 @@ CASES = {
         {"method": "dora", "adapter": make_adapter(rank=8)},
         {"micro_batch": 2, "activation_checkpointing": "full"},
     ),
+    "in-4-bits": (
+        {"method": "dora", "adapter": make_adapter(rank=8, base="nf4")},
+        {"micro_batch": 2, "activation_checkpointing": "full:2", "loss_chunks": 4},
+    ),
+    "in-4-bits-sharded": (
+        {"method": "qlora", "adapter": make_adapter(rank=8, base="nf4"), "global_batch": 16},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "selective"},
+    ),
     "one-layer": (
         {"method": "lora", "adapter": make_adapter(rank=8, targets=("dense",))},
         {"micro_batch": 4},
@@ -84,7 +92,7 @@ CASES = {
 }
 
 
-@pytest.mark.few(only=["replicas", "one-layer", "pairs", "fp8-sharded"])
+@pytest.mark.few(only=["replicas", "one-layer", "in-4-bits", "pairs", "fp8-sharded"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
     of_job, of_strategy = CASES[case]

@@ -12,14 +12,16 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import decoder_blocks, stacks_of
 
 
 def arrange_blocks(skeleton: nn.Module, places: Sequence[int]) -> Callable[[], None]:
     """Put blocks in the place of all blocks: one that is named twice is copied.
 
+    Each goes into the list that it stands in, of which there may be several (an encoder's first).
+
     Args:
-        skeleton: On ``meta``; its blocks stand in one list.
+        skeleton: On ``meta``.
         places: Of the blocks that stay, in the order in which they are to run.
 
     Returns:
@@ -27,16 +29,19 @@ def arrange_blocks(skeleton: nn.Module, places: Sequence[int]) -> Callable[[], N
         weights, which some classes draw by it.
     """
     blocks = decoder_blocks(skeleton)
-    stack = next(m for m in skeleton.modules() if blocks[0] in m.children())
+    stacks = stacks_of(skeleton)
+    holds = {block: stack for stack, some in stacks.items() for block in some}
     taken = set[int]()
-    chosen = list[nn.Module]()
+    chosen: dict[nn.Module, list[nn.Module]] = {stack: [] for stack in stacks}
     for place in places:
-        chosen.append(_copied(blocks[place]) if place in taken else blocks[place])
+        block = blocks[place]
+        chosen[holds[block]].append(_copied(block) if place in taken else block)
         taken.add(place)
-    for name in list(stack._modules):  # noqa: SLF001 - one may delete, but not by slices
-        del stack._modules[name]  # noqa: SLF001
-    for place, block in enumerate(chosen):
-        stack.add_module(str(place), block)
+    for stack, kept in chosen.items():
+        for name in list(stack._modules):  # noqa: SLF001 - one may delete, but not by slices
+            del stack._modules[name]  # noqa: SLF001
+        for number, block in enumerate(kept):
+            stack.add_module(str(number), block)
     configs = {id(m.config): m.config for m in skeleton.modules() if hasattr(m, "config")}
 
     def shorten() -> None:

@@ -21,6 +21,15 @@ def decoder_blocks(model: nn.Module) -> list[nn.Module]:
     return list(dict.fromkeys(_blocks(model, {})))
 
 
+def stacks_of(model: nn.Module) -> dict[nn.Module, list[nn.Module]]:
+    """Return the lists that the decoder blocks stand in, each with its blocks, in order."""
+    holds = {child: module for module in model.modules() for child in module.children()}
+    found: dict[nn.Module, list[nn.Module]] = {}
+    for block in decoder_blocks(model):
+        found.setdefault(holds[block], []).append(block)
+    return found
+
+
 def _blocks(module: nn.Module, holds_more: dict[type, bool]) -> Iterator[nn.Module]:
     """Yield blocks below and including a module; those of one class hold others or none does.
 

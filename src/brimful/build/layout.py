@@ -14,11 +14,11 @@ from transformers import AutoConfig
 
 from brimful.build.adapters import is_plain
 from brimful.build.attention.windows import CHUNKED, SLIDING
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import decoder_blocks, stacks_of
 from brimful.build.experts import expert_modules
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
-from brimful.models.layout import Kind, Layout, Parameter, runs
+from brimful.models.layout import Kind, Layout, Parameter, followed, runs
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, keep_built
 from brimful.values.job import Job
@@ -48,15 +48,14 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
         strategy: Says how the model attends.
 
     Raises:
-        UnsupportedError: It has no blocks that follow one another in one list.
+        UnsupportedError: It has no blocks that follow one another in lists.
     """
     skeleton = task_of(job).skeleton(job, strategy)
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config).get_text_config()
-    blocks = decoder_blocks(skeleton)
     return BuiltModel(
         layout=_layout(skeleton, job),
         windows=tuple(sorted(_windows(config))),
-        kinds=kinds_of(config, blocks),
+        kinds=kinds_of(config, *stacks_of(skeleton).values()),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
         parts=any(expert_modules(skeleton)),
         spec=job.model,
@@ -73,16 +72,17 @@ def _windows(config: Any) -> Iterator[int]:
             yield number
 
 
-def kinds_of(config: Any, blocks: Sequence[nn.Module]) -> tuple[int, ...]:
+def kinds_of(config: Any, *stacks: Sequence[nn.Module]) -> tuple[int, ...]:
     """Number the kinds of some blocks: those of one kind run the same operations.
 
     Args:
         config: Of their model; lists with an entry for each of them tell them apart. None: a
             module of one's own has none.
-        blocks: In order.
+        stacks: Lists of blocks, in order, of which each numbers its own.
     """
-    told = _told(config.get_text_config(), len(blocks)) if config else [""] * len(blocks)
-    return numbered(zip(told, _features(blocks), strict=True))
+    features = [(at, each) for at, blocks in enumerate(stacks) for each in _features(blocks)]
+    told = _told(config.get_text_config(), len(features)) if config else [""] * len(features)
+    return numbered(zip(told, features, strict=True))
 
 
 def _told(config: Any, num_blocks: int) -> list[str]:
@@ -123,42 +123,59 @@ def _features_of(block: nn.Module) -> Iterator[tuple[Hashable, Hashable]]:
 
 
 def _layout(skeleton: Any, job: Job) -> Layout:
-    prefix, num_blocks = _stack(skeleton, job)
+    stacks_of = _stacks(skeleton, job)
     head = skeleton.get_output_embeddings()
     heads = {id(p) for p in head.parameters()} if head is not None else set()
     modules, stacks = dict(skeleton.named_modules()), set(expert_modules(skeleton))
     before: list[Parameter] = []
-    behind: list[Parameter] = []
     last: list[Parameter] = []
-    blocks: list[list[Parameter]] = [[] for _ in range(num_blocks)]
+    behind: dict[str, list[Parameter]] = {prefix: [] for prefix in stacks_of}
+    blocks: dict[str, list[list[Parameter]]] = {
+        prefix: [[] for _ in range(num)] for prefix, num in stacks_of.items()
+    }
+    now = ""
     for name, tensor in skeleton.named_parameters():
         parameter = Parameter(name, tuple(tensor.shape), _kind(modules, stacks, name))
-        if name.startswith(f"{prefix}."):
-            place, _, rest = name.removeprefix(f"{prefix}.").partition(".")
-            blocks[int(place)].append(parameter._replace(name=rest))
-        elif not any(blocks):
+        stack = next((prefix for prefix in stacks_of if name.startswith(f"{prefix}.")), "")
+        if stack:
+            now = stack
+            place, _, rest = name.removeprefix(f"{stack}.").partition(".")
+            blocks[stack][int(place)].append(parameter._replace(name=rest))
+        elif not now:
             before.append(parameter)
         else:
-            (last if id(tensor) in heads else behind).append(parameter)
+            (last if id(tensor) in heads else behind[now]).append(parameter)
+    *others, final = behind
+    between = (
+        run
+        for stack in others
+        for run in followed(runs(stack, map(tuple, blocks[stack])), tuple(behind[stack]))
+    )
     return Layout(
         embedding=tuple(before),
-        blocks=runs(prefix, map(tuple, blocks)),
-        final=tuple(behind),
+        blocks=(*between, *runs(final, map(tuple, blocks[final]))),
+        final=tuple(behind[final]),
         head=tuple(last),
     )
 
 
-def _stack(skeleton: nn.Module, job: Job) -> tuple[str, int]:
-    """Return the list that all blocks stand in, and how many they are."""
+def _stacks(skeleton: nn.Module, job: Job) -> dict[str, int]:
+    """Return the lists that blocks stand in, one after the other, and how many are in each.
+
+    More than one are those of an encoder and a decoder, which the task runs in this order.
+    """
     blocks = {id(block) for block in decoder_blocks(skeleton)}
     names = [name for name, module in skeleton.named_modules() if id(module) in blocks]
-    prefixes = {name.rpartition(".")[0] for name in names}
-    places = [name.rpartition(".")[2] for name in names]
-    if len(prefixes) != 1 or places != [str(place) for place in range(len(names))]:
+    stacks: dict[str, list[str]] = {}
+    for name in names:
+        prefix, _, place = name.rpartition(".")
+        stacks.setdefault(prefix, []).append(place)
+    in_order = all(each == [str(n) for n in range(len(each))] for each in stacks.values())
+    if not in_order or not stacks or (len(stacks) > 1 and job.task != "seq2seq"):
         raise UnsupportedError(
             f"the blocks of {job.model.name} do not follow one another in one list"
         )
-    return prefixes.pop(), len(names)
+    return {prefix: len(each) for prefix, each in stacks.items()}
 
 
 def _kind(modules: Mapping[str, nn.Module], stacks: Collection[nn.Module], name: str) -> Kind:

@@ -42,6 +42,8 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     words += [*_label_words(args), *_rocm_words(args), *_encoder_words(job)]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
+    if job.task == "seq2seq":  # one length, of both
+        words.append(f"{job.seq_len:,} tokens read and as many written of each pair")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
     return (*_kernel_facts(job), *expert_facts(job), *_update_facts(args, job), *assumed)
 

@@ -1,12 +1,16 @@
 """``--for``: the program that will run a plan, among whose settings it is searched."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from brimful.cli import parsing, resolved, usual
 from brimful.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from brimful.export.told import Asking
     from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Simulates
@@ -131,6 +135,46 @@ def _narrow_to_source(args: argparse.Namespace) -> None:
     for field, value in told.items():
         if getattr(args, field) is None and not isinstance(value, list):
             _fix(args, field, value)
+
+
+def narrow_wholly(args: argparse.Namespace, plan: "Plan") -> None:
+    """Leave to a search what the keys of a file can say, choices among several values too.
+
+    Args:
+        args: The flags, of which those are left open that are searched.
+        plan: Which the file says.
+
+    Raises:
+        InputError: Its numbers do not go together.
+        UnsupportedError: The job is not planned by this version.
+    """
+    from brimful.export.changed_keys import sayable, spelled_by
+    from brimful.export.read_source import program_of as whose_file
+    from brimful.export.told import fields, narrowed, plainer
+
+    asking = _asking(argparse.Namespace(**{**vars(args), "program": whose_file(args.source)}))
+    told: dict[str, Any] = {"loss_chunks": 1} | sayable(args.source, plan, fields(asking))
+    for job in (plainer(asking.job), asking.job):
+        like = msgspec.structs.replace(plan, job=job, strategy=asking.plainest)
+        every = spelled_by(args.source, like)
+        if every:
+            each = [narrowed(asking._replace(job=job, to=target)) for target in every]
+            told = _either(each) | ({"loss_chunks": 1} if job != asking.job else {})
+    for field, value in told.items():
+        if getattr(args, field) is None:
+            one = value[0] if isinstance(value, list) and len(value) == 1 else value
+            _fix(args, field, one)
+
+
+def _either(narrowed: "Sequence[Mapping[str, Any]]") -> dict[str, list[Any]]:
+    """Return what fields stay within where one of several exporters is enough."""
+    first, *others = narrowed
+    found = {field: value for field, value in first.items() if all(field in one for one in others)}
+    for field in list(found):
+        every = (one[field] for one in narrowed)
+        lists = (value if isinstance(value, list) else [value] for value in every)
+        found[field] = list(dict.fromkeys(value for each in lists for value in each))
+    return found
 
 
 def _fix(args: argparse.Namespace, field: str, value: object) -> None:

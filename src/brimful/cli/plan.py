@@ -18,6 +18,7 @@ from brimful.cli import (
 )
 from brimful.cli.assumed import assumed_facts, fused_facts, prices_from
 from brimful.cli.compared import compared_facts
+from brimful.cli.file_changes import tell_changes
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
@@ -131,15 +132,15 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:  # before anything is said: a disk may be full
         write_yaml(_as_typed(args, searched.plan), args.output)
     if not args.json:
-        show_source(args.source, source)
         show_first(args, searched)
     found, proof = proven_or_told(args, searched)
     if args.output is not None and found.plan != searched.plan:
         write_yaml(_as_typed(args, found.plan), args.output)
-    if not args.json:
-        show_proof(args, searched, found, proof)
-        show_facts(*compared_facts(args, found, search))
     word = _replayed_word(found) if proof is None else proof.word
+    told = () if args.json else show_proof(args, searched, found, proof)
+    args.file_changes = tell_changes(args, found, word)
+    if not args.json:
+        show_facts(*told, *compared_facts(args, found, search))
     out = (
         ()
         if word == "fits"
@@ -147,7 +148,8 @@ def run(args: argparse.Namespace) -> int:
     )
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
-        said = {"proof": proof} | ({"from": source} if source else {})
+        said: dict[str, Any] = {"proof": proof}
+        said |= {"from": source, "file_changes": args.file_changes} if source else {}
         said |= for_program.program_json(args, found.plan, is_proven=proof is not None)
         said |= _as_text_says(args, found, proof, word)
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
@@ -155,6 +157,7 @@ def run(args: argparse.Namespace) -> int:
         whose = for_program.program_facts(args, found.plan, is_proven=proof is not None)
         facts = (*whose, *_traced_facts(found), *assumed_facts(args, found.plan.job))
         show_facts(*facts, *fused_facts(found.plan.strategy), *_next(args, found, word))
+        show_source(args.source, source)
         _show_more(args, found, why)
     if args.page is not None:
         write_page(args, _answer(args, found, proof, word))

@@ -12,7 +12,7 @@ import msgspec
 
 from brimful.cli import for_program
 from brimful.cli.assumed import run_of
-from brimful.cli.output import show_facts, show_summary
+from brimful.cli.output import show_summary
 from brimful.cli.proof import is_to_be_proven, proof_of
 from brimful.text.terminal import say
 
@@ -95,18 +95,22 @@ def proven_or_told(
 
 def show_proof(
     args: argparse.Namespace, searched: "Solution", found: "Solution", proof: "Proof | None"
-) -> None:
-    """Print the answer as simulating has it; where that is another than predicted, say so below."""
+) -> "Sequence[Fact]":
+    """Print the answer as simulating has it; where that is another than predicted, say so below.
+
+    Returns:
+        What is said of the proof, to be printed behind.
+    """
     from brimful.show.proof import replaced_facts
 
     if proof is None:
-        return
+        return ()
     is_other = _is_other(searched, found)
     is_as_told = not is_other and proof.word in {"fits", "unproven"}
     show_summary(summary_of(args, found, None if is_as_told else proof))
     told = proven_facts(found, proof)
     is_alone = len(told) == 1  # else what is faster and TIGHT was told
-    show_facts(*told, *(replaced_facts(proof) if is_other and is_alone else ()))
+    return (*told, *(replaced_facts(proof) if is_other and is_alone else ()))
 
 
 def _is_other(searched: "Solution", found: "Solution") -> bool:

@@ -371,6 +371,11 @@ def _traced(args: argparse.Namespace, every: "Sequence[Pins]", chosen: "Chosen")
     return traced_or_untold(args, asked, wanted, partial(tell_least, asked, spread))
 
 
+def is_untraced(args: argparse.Namespace) -> bool:
+    """Whether a search needs what was not traced yet, or simulates."""
+    return bool(why_untold(args) or _missing(args, pins_from(args)))
+
+
 def _missing(args: argparse.Namespace, every: "Sequence[Pins]") -> "list[Need]":
     """List what a search needs that was not traced yet."""
     from brimful.cost.formula import untraced

@@ -30,18 +30,26 @@ def take_model(args: argparse.Namespace) -> None:
         raise InputError(f"no model was given{where}; give one (brimful models lists names)")
 
 
-def take_source(args: argparse.Namespace) -> dict[str, Any]:
-    """Set the flags that a file says and nobody typed; return what was made of the file."""
+def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Set the flags that a file says and nobody typed; return what was made of the file.
+
+    Args:
+        args: The flags, which keep what was typed as ``typed``.
+        content: What would stand in the file; None: what does.
+    """
     if args.source is None:
         return {}
+    args.typed = dict(vars(args))
     from brimful.export.leaves import without
     from brimful.export.read_source import model_of, read_source
     from brimful.hardware.gpus import count_devices
 
     num_devices = count_devices(args.gpus or defaults.GPUS)
     num_layers = resolved.model_from(args).num_layers
-    read = read_source(args.source, num_devices=num_devices, num_layers=num_layers)
-    typed = frozenset(name for name in flags.TRAINING if getattr(args, name, None) is not None)
+    sizes = {"num_devices": num_devices, "num_layers": num_layers}
+    read = read_source(args.source, **sizes, content=content)
+    given = {name: getattr(args, name, None) for name in flags.TRAINING}
+    typed = {name: value for name, value in given.items() if value is not None}
     kept, replaced = without(read, typed)
     named = model_of(args.source)
     if named not in {"", args.model}:

@@ -59,7 +59,7 @@ def tell_ways_out(
     told = _Told(args, budget, MAX_WAYS_TIGHT if is_tight else MAX_WAYS)
     here = (
         ()
-        if is_tight
+        if is_tight or _learns_the_same(args)
         else chain(
             _freed(searched, search, for_program.fixed_fields(args)),
             _without_program(args, searched, search),
@@ -71,6 +71,11 @@ def tell_ways_out(
         told.tell(way)
     told.tell_all(_in_time(searched, search, budget), is_tight=is_tight)
     return told.said or (() if is_tight else _tell_counted(args, searched))
+
+
+def _learns_the_same(args: argparse.Namespace) -> bool:
+    """Whether a file's keys were told with which the same fits here."""
+    return any(not each.price for each in getattr(args, "file_changes", ()))
 
 
 class _Told:
@@ -103,6 +108,8 @@ class _Told:
             is_tight: Whether it may fit as it is, so that little else is said.
         """
         allowed, others = list["WayOut"](), list["WayOut"]()
+        if getattr(self._args, "file_changes", ()):  # short as the file has it, which can change
+            ways = (way for way in ways if way.short_bytes <= 0)
         for way in ways:
             (allowed if way.is_allowed else others).append(way)
             if len(others) >= self._left and len(allowed) >= MAX_ALLOWED:
@@ -120,6 +127,8 @@ class _Told:
     def _allow(self, allowed: "list[WayOut]") -> None:
         from brimful.show.plan import allowed_facts
 
+        if getattr(self._args, "file_changes", ()):
+            return
         if allowed and not self._args.json:
             show_facts(*allowed_facts(allowed))
             self._is_first = True

@@ -137,6 +137,14 @@ def body_of(num_blocks: int, num_layers: int) -> Body:
     return "checkpointed" if num_blocks == num_layers else "mixed"
 
 
+def has_mixed(job: Job) -> bool:
+    """Whether a model with some of its blocks checkpointed is traced.
+
+    Not an encoder-decoder: which of its two stacks has both kinds hangs on how many there are.
+    """
+    return job.task != "seq2seq"
+
+
 def family_variant(job: Job, profile: Profile, family: Family) -> Variant:
     """Pick the variant of a profile that the family runs."""
     num_chunks = family_chunks(job, family)

@@ -7,7 +7,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 from collections.abc import Iterable
 
 from brimful.cost.deepspeed_engine import alone_of, missing_engine
-from brimful.cost.family import family_chunks, family_of
+from brimful.cost.family import family_chunks, family_of, has_mixed
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
     SHIPPED_TASKS,
@@ -39,6 +39,7 @@ from brimful.values.strategy import (
 OWN_TASKS: dict[Task, frozenset[Task]] = {
     "causal-lm": SHIPPED_TASKS,
     "sequence-classification": frozenset({"sequence-classification"}),
+    "seq2seq": frozenset({"seq2seq"}),
 }
 """Tasks of which a profile of one's own is traced, by what a model is for."""
 PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interleaved"})
@@ -220,7 +221,11 @@ def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
 
 def _untraced_switch(job: Job, strategy: Strategy) -> str:
     """Name a switch that no formula was traced with; empty where there is none."""
+    is_mixed = family_of(job, strategy).body == "mixed"
     asked = {
+        f"activation_checkpointing={strategy.activation_checkpointing} of two stacks": (
+            is_mixed and not has_mixed(job)
+        ),
         f"offload={strategy.offload}": not _is_away_predicted(job, strategy),
         "optimizer_in_backward=True": strategy.optimizer_in_backward,
         f"compile={strategy.compile}": strategy.compile != "none",

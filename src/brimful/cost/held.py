@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from brimful.cost.formats import BITSANDBYTES, COMPUTE_BYTES, SERVED, Compute, WeightsFormat
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.trained import NF4_BLOCK, nf4_constants
+from brimful.cost.trained import nf4_constants
 from brimful.models.architecture import LATENT_ROTARY
 from brimful.models.architectures import record_of
 from brimful.models.config import experts_of, has_parameter_count, layout_of
@@ -21,7 +21,6 @@ from brimful.techniques.quantization import GROUP_SIZE
 
 INT4_GROUP = 128
 """Weights of a row that share a scale: torchao's default. Rows that it does not divide stay."""
-_CODE_BYTES = 16 * 4
 MXFP4_GROUP = 32
 """Weights that share a scale of a byte: "4.25 bits per parameter" of OpenAI's model card."""
 
@@ -162,7 +161,7 @@ def _wide_biases(spec: ModelSpec, weights_format: WeightsFormat, compute: Comput
 
 def _nf4(rows: int, columns: int, _element: int) -> Packed:
     size = rows * columns
-    return Packed(-(-size // 2), -(-size // NF4_BLOCK) * FP32_BYTES + _CODE_BYTES)
+    return Packed(-(-size // 2), nf4_constants(size, is_double=False))
 
 
 def _nf4_double(rows: int, columns: int, _element: int) -> Packed:

@@ -14,7 +14,17 @@ from brimful.models.kernels import left_out
 from brimful.models.module_paths import names_block
 from brimful.models.spec import ModelSpec
 from brimful.techniques.fused_kernels import FusedKernels
-from brimful.values.job import ALL_LINEAR, FP8, IN_FP32, QUANTIZED, Adapter, Job, Precision, Upcast
+from brimful.values.job import (
+    ALL_LINEAR,
+    FP8,
+    IN_FP32,
+    QUANTIZED,
+    Adapter,
+    Base,
+    Job,
+    Precision,
+    Upcast,
+)
 from brimful.values.strategy import Attention, Recompute
 
 IMPLEMENTATION = "hf"
@@ -66,18 +76,25 @@ Tuning = Literal[
 """What is trained: everything, or low-rank adapters (``ADAPTED``)."""
 
 
+TracedBase = Literal["same", "half", "nf4", "nf4-double"]
+"""How a base is held of which profiles are traced."""
+
+
+_PACKED: dict[Base, TracedBase] = {"nf4": "nf4", "nf4-double": "nf4-double"}
+
+
 class Adapted(NamedTuple):
     """Adapters as a trace knows them.
 
     Attributes:
         base: ``same``: in the recipe's own type; ``half``: in 16 bits where that is fp32;
-            ``nf4-double``: in 4 bits with double quantisation.
+            ``nf4``: in 4 bits; ``nf4-double``: with double quantisation.
         targets: The layers that have one, sorted by name; ``all-linear``: every one but the head.
         is_wide: Whether they are in fp32 though the recipe's own type has 16 bits.
         upcast: What of the base is held in fp32.
     """
 
-    base: Literal["same", "half", "nf4-double"]
+    base: TracedBase
     targets: tuple[str, ...] = (ALL_LINEAR,)
     is_wide: bool = False
     upcast: Upcast = "none"
@@ -245,11 +262,9 @@ def adapted_of(job: Job) -> Adapted | None:
     return Adapted(base, tuple(sorted(adapter.targets)), is_wide, adapter.upcast)
 
 
-def _base_of(job: Job, adapter: Adapter) -> Literal["same", "half", "nf4-double"] | None:
-    if adapter.base == "nf4-double":
-        return "nf4-double"
+def _base_of(job: Job, adapter: Adapter) -> TracedBase | None:
     if adapter.base in QUANTIZED:
-        return None
+        return _PACKED.get(adapter.base)
     own = adapter.base == "same" or job.precision.startswith(adapter.base)
     if adapter.base == "same" or (own and job.precision not in HALF):
         return "same"

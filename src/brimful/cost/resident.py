@@ -20,6 +20,7 @@ from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import States, holds_everything, updated_apart
 from brimful.cost.trained import (
+    DOUBLE,
     NF4_BLOCK,
     NF4_NESTED_BLOCK,
     adapter_shapes_of,
@@ -35,7 +36,7 @@ from brimful.cost.update import state_tensors, updated_groups
 from brimful.models.config import buffers_of, layout_of
 from brimful.models.layout import Parameter, all_parameters
 from brimful.models.targets import LINEAR
-from brimful.values.job import QUANTIZED, Job
+from brimful.values.job import QUANTIZED, Base, Job
 
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES = 16 * 4, 256 * 4, 4
 
@@ -209,7 +210,7 @@ def adapted(
         for shape in adapter_shapes_of(job, module[0]) if in_block else ():
             yield Made((prod(first_shard(shape, shards)) * wide,))
     for parameter in packed:
-        yield _quantized(parameter, loaded_element(job), is_sharded=shards > 1)
+        yield _quantized(parameter, loaded_element(job), job.adapter.base, is_sharded=shards > 1)
 
 
 def _modules(
@@ -221,10 +222,11 @@ def _modules(
             yield module, in_block
 
 
-def _quantized(weight: Parameter, element: int, *, is_sharded: bool) -> Made:
-    """Return a weight in nf4 with its constants, quantised twice, while the full one is there.
+def _quantized(weight: Parameter, element: int, base: Base, *, is_sharded: bool) -> Made:
+    """Return a weight in nf4 with its constants while the full one is there.
 
-    One that has rows last is copied first. The whole of what is sharded goes.
+    Its scales are quantised too, or not. One that has rows last is copied first. The whole of what
+    is sharded goes.
 
     Source: ``QuantState`` and ``quantize_4bit`` of ``bitsandbytes/functional.py``.
     """
@@ -232,12 +234,14 @@ def _quantized(weight: Parameter, element: int, *, is_sharded: bool) -> Made:
     nested = -(-scales // NF4_NESTED_BLOCK)
     full, wide = weight.num_elements * element, scales * FP32_BYTES
     first = (full,) * (1 + (weight.kind == "conv1d"))
-    made = (
-        *first, prod(packed_shape(weight)), wide, _TABLE_BYTES, _OFFSET_BYTES, _NESTED_TABLE_BYTES,
-        wide, scales, nested * FP32_BYTES, _NESTED_TABLE_BYTES,
+    once = (*first, prod(packed_shape(weight)), wide, _TABLE_BYTES)
+    twice = (
+        _OFFSET_BYTES, _NESTED_TABLE_BYTES, wide, scales, nested * FP32_BYTES, _NESTED_TABLE_BYTES,
     )  # fmt: skip
+    made = once + twice * (base == DOUBLE)
     packed, last = len(first), len(made) - 1
     scales_at, table_at, host_code, centred = packed + 1, packed + 2, packed + 4, packed + 5
     copied = [(copy, table_at) for copy in range(1, packed)]
-    gone = (centred, scales_at, host_code, *[packed] * is_sharded, 0)
+    nested_gone = (centred, scales_at, host_code) if base == DOUBLE else ()
+    gone = (*nested_gone, *[packed] * is_sharded, 0)
     return Made(made, (*copied, *((place, last) for place in gone)))

@@ -7,7 +7,7 @@ whose runs all happen once.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -105,18 +105,37 @@ class _Writer:
         return tuple(found)
 
     def _phase(self, phase: str, runs: list[Run], like: list[Group]) -> Iterator[Run]:
-        """Yield what is before the first block, the blocks in order, and what is behind."""
+        """Yield what is before the first block, the blocks in order, and what is behind.
+
+        And what is between blocks of two kinds: behind an encoder's last one.
+        """
         of_place = {run.group: run for run in runs if is_place(run.group)}
         places = [index for index, run in enumerate(runs) if is_place(run.group)]
         for run in runs[: places[0]]:
             yield self._run(run, like)
         order = range(len(like)) if phase == "forward" else range(len(like) - 1, -1, -1)
         made = {group: self._run(run, like) for group, run in of_place.items()}
-        for block in order:
+        between = self._between(runs, places)
+        for before, block in zip((None, *order), order, strict=False):
+            if before is not None:
+                kinds = self._blocks.kinds[before], self._blocks.kinds[block]
+                for run in between.get(kinds, ()):
+                    yield self._run(run, like)
             run = made[like[block]]
             yield Run(phase, self._groups[block], "other", run.work, self._blocks.parts[block])
         for run in runs[places[-1] + 1 :]:
             yield self._run(run, like)
+
+    def _between(
+        self, runs: Sequence[Run], places: Sequence[int]
+    ) -> dict[tuple[int, int], Sequence[Run]]:
+        """Return what was traced between blocks of two kinds, one behind the other."""
+        sequence, found = self._profile.sequence, dict[tuple[int, int], Sequence[Run]]()
+        for one, other in pairwise(places):
+            kinds = [sequence[_number(runs[at].group) % len(sequence)] for at in (one, other)]
+            if other > one + 1:
+                found.setdefault((kinds[0], kinds[1]), runs[one + 1 : other])
+        return found
 
     def _run(self, run: Run, like: list[Group]) -> Run:
         work = self._profile.works[run.work]

@@ -20,10 +20,11 @@ from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter, Parameters, all_parameters, parts
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, is_target
-from brimful.values.job import QUANTIZED, Job
+from brimful.values.job import QUANTIZED, Base, Job
 
 HALF_BYTES = 2
 _WIDE_BYTES = 4
+DOUBLE: Base = "nf4-double"
 NF4_BLOCK, NF4_NESTED_BLOCK = 64, 256
 """Weights that share a scale and scales that share one; tested equal to ``build.quantize.nf4``."""
 _CODE_BYTES, _NESTED_CODE_BYTES, _OFFSET_BYTES, _SCALE_BYTES = 16 * 4, 256 * 4, 4, 4
@@ -255,7 +256,8 @@ def frozen_bytes(job: Job) -> Frozen:
         return Frozen(total * element + widened, 0)
     sizes = [layer.num_elements for layer in _linear_layers(job)]
     packed = sum(-(-size // 2) for size in sizes)
-    constants = sum(map(nf4_constants, sizes))
+    is_double = job.adapter.base == DOUBLE
+    constants = sum(nf4_constants(size, is_double=is_double) for size in sizes)
     return Frozen((total - sum(sizes)) * element + widened + packed, constants)
 
 
@@ -269,14 +271,16 @@ def _is_half(job: Job) -> bool:
     return job.adapter is not None and job.adapter.base != "same" and job.precision in HALF
 
 
-def nf4_constants(num_weights: int) -> int:
+def nf4_constants(num_weights: int, *, is_double: bool = True) -> int:
     """Return the bytes of the scales of one 4-bit weight and of the tables that decode it.
 
-    A scale is a byte, with a scale of its own for ``NF4_NESTED_BLOCK``: double quantisation.
+    With double quantisation a scale is a byte, with a scale of its own for ``NF4_NESTED_BLOCK``.
 
     Source: ``QuantState`` of ``bitsandbytes/functional.py``; Dettmers et al. 2023,
     arXiv:2305.14314.
     """
     num_scales = -(-num_weights // NF4_BLOCK)
+    if not is_double:
+        return num_scales * _SCALE_BYTES + _CODE_BYTES
     nested = -(-num_scales // NF4_NESTED_BLOCK) * _SCALE_BYTES
     return num_scales + nested + _OFFSET_BYTES + _NESTED_CODE_BYTES + _CODE_BYTES

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ _DEPENDENT = {
     "optimizer": ("beta1", "beta2", "epsilon"),
     "tokens": ("steps",),
     "schedule": ("warmup_steps",),
+    "method": ("base", "adapter_dtype", "upcast"),
 }
 """Flags that are no longer of use where the user typed another one."""
 
@@ -47,6 +49,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         unread: Keys that are no part of a plan, each as ``key=value``.
         notes: What was read as something else than it says, in sentences.
         on_disk: Keys of what it keeps on NVMe, each with ``optimizer`` or ``param``.
+        known: Keys that were looked for, there or not, each with the type of its value.
     """
 
     taken: tuple[Taken, ...]
@@ -54,6 +57,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...]
     notes: tuple[str, ...]
     on_disk: tuple[tuple[str, str], ...] = ()
+    known: tuple[tuple[str, type], ...] = ()
 
 
 class Leaves:
@@ -68,11 +72,12 @@ class Leaves:
             program: Whose file it is.
         """
         self.path, self.program = path, program
-        self.rest = _flat(content)
+        self.rest = flat(content)
         self.left: list[str] = []
         self.taken: list[Taken] = []
         self.notes: list[str] = []
         self.on_disk: list[tuple[str, str]] = []
+        self.known: dict[str, type] = {}
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -84,6 +89,7 @@ class Leaves:
         Raises:
             FileFormatError: It is of another type.
         """
+        self.known[key] = kind
         value = self.rest.pop(key, None)
         if value == AUTO:
             self.left.append(key)
@@ -162,6 +168,7 @@ class Leaves:
             unread=unread,
             notes=tuple(self.notes),
             on_disk=tuple(self.on_disk),
+            known=tuple(self.known.items()),
         )
 
 
@@ -242,27 +249,30 @@ def named_file(leaves: Leaves, key: str, name: str, fix: str) -> Path:
     return found
 
 
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a file's content by dotted key."""
     leaves: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, dict):
-            leaves |= _flat(value, f"{prefix}{name}.")
+            leaves |= flat(value, f"{prefix}{name}.")
         else:
             leaves[f"{prefix}{name}"] = value
     return leaves
 
 
-def without(read: Read, typed: frozenset[str]) -> tuple[list[Taken], list[str]]:
+def without(read: Read, typed: Mapping[str, Any]) -> tuple[list[Taken], list[str]]:
     """Part what a file says from what the user typed beside it, which wins.
 
     Args:
         read: What the file says.
-        typed: Flags that the user gave.
+        typed: Flags that the user gave, with their values.
 
     Returns:
         What is taken, and sentences on what is not.
     """
-    gone = {flag: by for by, flags in _DEPENDENT.items() if by in typed for flag in flags}
+    said = {each.flag: each.value for each in read.taken}
+    other = [by for by in _DEPENDENT if by in typed and typed[by] != said.get(by)]
+    gone = {flag: by for by in other for flag in _DEPENDENT[by]}
     kept, replaced = [], []
     for each in read.taken:
         by = each.flag if each.flag in typed else gone.get(each.flag)

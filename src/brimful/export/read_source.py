@@ -46,7 +46,7 @@ def model_of(path: Path) -> str:
     Raises:
         FileFormatError: It cannot be read, or names no text.
     """
-    content = _content(path)
+    content = content_of(path)
     if _is_toml(path):
         return torchtitan.model_of(content)
     key = next((key for key in (axolotl.MODEL, trainer.MODEL) if key in content), None)
@@ -64,7 +64,7 @@ def program_of(path: Path) -> str:
     Raises:
         FileFormatError: It is none's that is known.
     """
-    content = _content(path)
+    content = content_of(path)
     if _is_toml(path):
         if torchtitan.is_torchtitan(content):
             return "torchtitan"
@@ -85,13 +85,16 @@ def program_of(path: Path) -> str:
     raise FileFormatError(f"{path} is none of what is read, which is {READ}; give one of these")
 
 
-def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
+def read_source(
+    path: Path, *, num_devices: int, num_layers: int, content: dict[str, Any] | None = None
+) -> Read:
     """Read the settings of another program.
 
     Args:
         path: Of the file.
         num_devices: That it is planned for.
         num_layers: Blocks of the model.
+        content: What would stand in it; None: what does.
 
     Raises:
         FileFormatError: It is none of these, or holds a value of another type.
@@ -100,7 +103,7 @@ def read_source(path: Path, *, num_devices: int, num_layers: int) -> Read:
     """
     sizes = {"num_devices": num_devices, "num_layers": num_layers}
     read = _READERS[program_of(path)]
-    return read(path, _content(path), **sizes)
+    return read(path, content_of(path) if content is None else content, **sizes)
 
 
 def rollouts_of(path: Path) -> Rollouts | None:
@@ -109,7 +112,7 @@ def rollouts_of(path: Path) -> Rollouts | None:
     Raises:
         FileFormatError: It cannot be read.
     """
-    content = _content(path)
+    content = content_of(path)
     return read_grpo.rollouts_of(content) if read_grpo.is_grpo(content) else None
 
 
@@ -117,7 +120,7 @@ def _is_toml(path: Path) -> bool:
     return path.suffix.lower() == _TOML
 
 
-def _content(path: Path) -> dict[str, Any]:
+def content_of(path: Path) -> dict[str, Any]:
     """Load a file by its kind.
 
     Raises:

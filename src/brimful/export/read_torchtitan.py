@@ -99,8 +99,8 @@ def read_torchtitan(
         f"{_TRAINING}.compile", bool, False
     ):
         leaves.say("compile", "blocks", "compile.enable")
-    chunks = leaves.take("loss.num_chunks", int, 1)  # later releases', whose files are no TOML
-    leaves.say("loss_chunks", chunks, "loss.num_chunks")
+    key = "loss.num_chunks"  # later releases', whose files are no TOML: of their command lines
+    leaves.say("loss_chunks", leaves.take(key, int, 1) if key in leaves.rest else 1, key)
     is_away = leaves.take(f"{_TRAINING}.enable_cpu_offload", bool, False)
     leaves.say("offload", "optimizer" if is_away else "none", f"{_TRAINING}.enable_cpu_offload")
     if is_away:

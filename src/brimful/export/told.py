@@ -13,7 +13,7 @@ from brimful.errors import UnsupportedError
 from brimful.export import TARGETS, accelerate, axolotl, deepspeed, hf_trainer, llama_factory, trl
 from brimful.export.given import Given
 from brimful.hardware.cluster import Cluster
-from brimful.values.job import Job
+from brimful.values.job import PACKINGS, Job
 from brimful.values.plan import PLAN_SCHEMA, Plan
 from brimful.values.strategy import Strategy
 
@@ -68,6 +68,12 @@ def check_told(asking: Asking) -> None:
         UnsupportedError: Says what, and what to use instead.
     """
     TARGETS[asking.to](_plan(asking, asking.plainest), _GIVEN)
+
+
+def plainer(job: Job) -> Job:
+    """Return a job of the same model with the loss that every program can be told."""
+    plain = "causal-lm"
+    return replace(job, task=plain, preference=None, packing=PACKINGS[plain][0])
 
 
 def why_untold(asking: Asking, field: str, value: Any) -> str:

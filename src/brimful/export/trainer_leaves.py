@@ -234,6 +234,7 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
         unread=own.unread + other.unread,
         notes=own.notes + other.notes,
         on_disk=other.on_disk,
+        known=own.known + tuple((f"{DEEPSPEED}.{key}", kind) for key, kind in other.known),
     )
 
 

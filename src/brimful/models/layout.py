@@ -150,6 +150,12 @@ def runs(prefix: str, blocks: Iterable[Parameters]) -> tuple[Blocks, ...]:
     return tuple(found)
 
 
+def followed(blocks: tuple[Blocks, ...], after: Parameters) -> tuple[Blocks, ...]:
+    """Return the blocks of a stack, with what follows them before the next one begins."""
+    *others, last = blocks
+    return (*others, last._replace(after=after))
+
+
 def embedding(name: str, num_rows: int, width: int) -> Parameters:
     """Lay out an ``nn.Embedding``: [rows, width]."""
     return (Parameter(f"{name}.weight", (num_rows, width), "embedding"),)

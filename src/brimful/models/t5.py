@@ -9,7 +9,16 @@ from typing import Any
 
 from brimful.models.architecture import Architecture
 from brimful.models.fields import MAX_POSITIONS
-from brimful.models.layout import Blocks, Layout, Parameters, embedding, linear, rms_norm, runs
+from brimful.models.layout import (
+    Blocks,
+    Layout,
+    Parameters,
+    embedding,
+    followed,
+    linear,
+    rms_norm,
+    runs,
+)
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "t5"
@@ -121,13 +130,11 @@ def stacks_layout(
         embedding(f"{stack}.embed_tokens", vocab, hidden) if own_embeddings else ()
         for stack in ("encoder", "decoder")
     )
-    *before, last = _stack(spec, "encoder", encoder, buckets=buckets)
     between = (*rms_norm("encoder.final_layer_norm", hidden), *writing)
     return Layout(
         embedding=(*embedding("shared", vocab, hidden), *reading),
         blocks=(
-            *before,
-            last._replace(after=between),
+            *followed(_stack(spec, "encoder", encoder, buckets=buckets), between),
             *_stack(spec, "decoder", decoder, buckets=buckets),
         ),
         final=rms_norm("decoder.final_layer_norm", hidden),

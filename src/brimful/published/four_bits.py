@@ -22,7 +22,7 @@ Source: ``QuantLinear`` of ``auto_gptq/nn_modules/qlinear/qlinear_tritonv2.py`` 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brimful.cost.trained import NF4_BLOCK, frozen_element, nf4_constants
+from brimful.cost.trained import frozen_element, nf4_constants
 from brimful.models.config import layout_of
 from brimful.models.targets import LINEAR
 from brimful.published.rows import PublishedRun
@@ -35,7 +35,6 @@ GROUP_SIZE = 128
 PACK_HEADS = frozenset({"litgpt"})
 """Programs that pack the head too, as every other linear layer."""
 _SCALE_BYTES, _INDEX_BYTES, _ZEROS_A_BYTE = 2, 4, 2
-_WIDE_SCALE_BYTES, _TABLE_BYTES = 4, 16 * 4
 
 
 class Matrix(NamedTuple):
@@ -87,7 +86,7 @@ def _constants(run: PublishedRun, weight: Matrix) -> int:
         a_group = weight.num_out * _SCALE_BYTES + weight.num_out // _ZEROS_A_BYTE
         return groups * a_group + weight.num_in * _INDEX_BYTES
     if run.adapter is not None and run.adapter.base == "nf4":
-        return -(-num // NF4_BLOCK) * _WIDE_SCALE_BYTES + _TABLE_BYTES
+        return nf4_constants(num, is_double=False)
     return nf4_constants(num)
 
 

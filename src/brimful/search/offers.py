@@ -94,6 +94,8 @@ def _qlora(job: Job) -> Offer | None:
     if job.method in {"qlora", "qat"}:
         return None
     price = f"only adapters of rank {LORA_RANK} train, beside weights of 4 bits"
+    if job.adapter is not None:
+        price = "weights beside the adapters are rounded to 4 bits"
     return Offer("--method qlora", price, _adapted(job, QLORA_BASE))
 
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.family import Family, body_of, chunk_of
+from brimful.cost.family import Family, body_of, chunk_of, has_mixed
 from brimful.cost.own_programs import (
     Need,
     chosen_program,
@@ -352,7 +352,7 @@ def _bodies(job: Job, pins: Pins, recompute: Recompute) -> list[tuple[Body, NDAr
         return _pinned_body(pins.activation_checkpointing, num_layers, recompute)
     every: list[tuple[Body, NDArray[np.int64]]] = [
         ("plain", np.array([0] if recompute == "full" else [], dtype=np.int64)),
-        ("mixed", np.arange(1, num_layers)),
+        ("mixed", np.arange(1, num_layers if has_mixed(job) else 1)),
         ("checkpointed", np.array([num_layers])),
     ]
     return [(body, blocks) for body, blocks in every if len(blocks)]

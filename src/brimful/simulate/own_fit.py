@@ -78,7 +78,8 @@ class OwnFit:
             sizes: What it is at each shape.
 
         Raises:
-            ValueError: No product, sum of two, or square over tokens gives the sizes exactly.
+            ValueError: No product, sum of two, square over tokens or line over fewer tokens gives
+                the sizes exactly.
         """
         if sizes not in self.known:
             self.known[sizes] = self._fitted(sizes)
@@ -105,6 +106,9 @@ class OwnFit:
                         Term(f"{name}S", float(2 * times * more)),
                         Term(name, float(times * more**2)),
                     )
+                if (line := _shorter(sizes, rows, self._tokens)) is not None:
+                    times, fewer = line
+                    return Term(f"{name}S", float(times)), Term(name, float(-times * fewer))
         raise ValueError(f"no products of sequences and tokens give the sizes {sizes}")
 
 
@@ -124,6 +128,23 @@ def _square(
     times = each[0] / (tokens[0] + more) ** 2 if tokens[0] + more else Fraction(0)
     holds = all(times * (n + more) ** 2 == part for n, part in zip(tokens, each, strict=True))
     return (times, more) if holds and times > 0 else None
+
+
+def _shorter(
+    sizes: Sequence[int], rows: Sequence[int], tokens: Sequence[int]
+) -> tuple[Fraction, Fraction] | None:
+    """Find a multiple of a few tokens less than there are, as what is shifted by one has.
+
+    Returns:
+        How often they make up each row's part, and how many fewer; None where they do not.
+    """
+    each = [Fraction(size, num) for size, num in zip(sizes, rows, strict=True)]
+    if tokens[0] == tokens[1]:
+        return None
+    times = (each[1] - each[0]) / (tokens[1] - tokens[0])
+    fewer = tokens[0] - each[0] / times if times > 0 else Fraction(0)
+    holds = all(times * (n - fewer) == part for n, part in zip(tokens, each, strict=True))
+    return (times, fewer) if holds and 0 < fewer < min(tokens) else None
 
 
 def _root(number: Fraction) -> Fraction | None:

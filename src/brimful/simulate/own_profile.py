@@ -303,8 +303,9 @@ class _Trial:
         self._groups = groups
         recording = _recorded(own, body, cases, more)
         self._kept, self._marks = with_formulas(recording), marks_of(recording)
-        num_again = _stack(own, body).num_again
-        self._blocks = Blocks(num_again, _path_of(own.built), _kinds_shown(own))
+        stack = _stack(own, body)
+        starts = _starts(own.built, stack.places)
+        self._blocks = Blocks(stack.num_again, _path_of(starts), _kinds_shown(own), starts)
         self._numbers = {case: number for number, case in enumerate([*cases, *more], start=1)}
         self._traced, self._tables = traced, traced.tables
 
@@ -366,9 +367,17 @@ class _Trial:
         return True
 
 
-def _path_of(built: BuiltModel) -> re.Pattern[str]:
+def _starts(built: BuiltModel, places: Sequence[int]) -> dict[str, int]:
+    """Return the lists that blocks stand in, each with how many are traced before its first."""
+    stacks = [run.prefix for run in built.layout.blocks for _ in range(run.num_blocks)]
+    traced = [stacks[place] for place in places]
+    return {stack: traced.index(stack) for stack in dict.fromkeys(stacks)}
+
+
+def _path_of(stacks: Iterable[str]) -> re.Pattern[str]:
     """Return what finds a block in the path of a module."""
-    return re.compile(rf"(?:^|\.){re.escape(built.layout.blocks[0].prefix)}\.(\d+)(?:\.|$)")
+    every = "|".join(map(re.escape, stacks))
+    return re.compile(rf"(?:^|\.)(?P<stack>{every})\.(?P<number>\d+)(?:\.|$)")
 
 
 def _parts(number: int) -> Parts:

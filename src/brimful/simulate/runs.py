@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from brimful.cost.profiles import (
@@ -32,7 +33,7 @@ _ROLES: dict[int, tuple[Role, ...]] = {
     GROUP_SIZE: ("first", "middle", "last"),
     NUM_CHUNKS: ("first", "second", "middle", "later", "last"),
 }
-_BLOCK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)(?:\.|$)")
+_BLOCK = re.compile(r"(?:^|\.)(?P<stack>layers|h)\.(?P<number>\d+)(?:\.|$)")
 
 
 class UnlikeShapesError(ValueError):
@@ -44,13 +45,15 @@ class Blocks(NamedTuple):
 
     Attributes:
         num_checkpointed: Blocks that are checkpointed, from the first on.
-        path: Finds a block and its number in the path of a module.
+        path: Finds a block in the path of a module: the list it stands in, and its number there.
         sequence: Their kinds in order, where there are several.
+        starts: Of a list of blocks, how many blocks are before it; of others: none.
     """
 
     num_checkpointed: int
     path: re.Pattern[str] = _BLOCK
     sequence: tuple[int, ...] = ()
+    starts: Mapping[str, int] = MappingProxyType({})
 
 
 Label = tuple[Group, int]
@@ -126,7 +129,7 @@ def _labels(recording: Recording, start: int, stop: int, blocks: Blocks) -> list
 def _label(owner: str, now: Label, blocks: Blocks) -> Label:
     block = blocks.path.search(owner)
     if block:
-        index = int(block[1])
+        index = int(block["number"]) + blocks.starts.get(block["stack"], 0)
         group: Group = "checkpointed" if index < blocks.num_checkpointed else "plain"
         return (place_group(group, index) if blocks.sequence else group, index)
     return now if now[0] == "chunk" and owner.startswith(LOSS_OWNER) else OTHER

@@ -170,7 +170,12 @@ def shapes_of(program: Program) -> tuple[SmallSizes, ...]:
     return SHAPES if is_basic else SHAPES[:3]
 
 
-BASES: dict[str, Base] = {"same": "same", "half": "bf16", "nf4-double": "nf4-double"}
+BASES: dict[str, Base] = {
+    "same": "same",
+    "half": "bf16",
+    "nf4": "nf4",
+    "nf4-double": "nf4-double",
+}
 
 
 def _adapter(tuning: Tuning, rank: int) -> Adapter:

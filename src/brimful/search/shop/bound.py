@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from brimful.cost.efficiency import size_of
-from brimful.cost.family import Family, family_dimensions
+from brimful.cost.family import Family, family_dimensions, has_mixed
 from brimful.cost.memory import profile_for
 from brimful.cost.own_programs import traced_program
 from brimful.cost.profiles import Body
@@ -97,7 +97,8 @@ def _keys(job: Job, attention: Attention, device: Device) -> Iterator[Key]:
                 continue
             for body, recompute in _BODIES:
                 program = traced_program(job, attention, kernels, recompute, gathers=gathers, tp=tp)
-                if program is not None and (body != "mixed" or job.model.num_layers > 1):
+                is_there = body != "mixed" or (job.model.num_layers > 1 and has_mixed(job))
+                if program is not None and is_there:
                     yield Key(gathers, tp > 1, body, recompute)
 
 

@@ -1,0 +1,104 @@
+"""Encoder-decoders, whose two stacks are traced as one sequence of blocks, against the simulation.
+
+What is learnt is a pair of texts, each as long as ``seq_len`` says.
+"""
+
+import pytest
+
+from brimful.cost.estimate import estimate
+from brimful.cost.formula import missing_formula
+from brimful.cost.own_programs import needs_of
+from brimful.cost.reserved import predicted_reserved
+from brimful.models.config import layout_of, read_config
+from brimful.models.traced import find_built
+from brimful.search.lean import ladder
+from brimful.search.pins import Pins
+from brimful.search.space import needs
+from samples import make_adapter, make_cluster, make_job, make_strategy
+
+pytestmark = pytest.mark.torch
+
+T5 = {
+    "model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 160, "num_layers": 5, "num_heads": 4,
+    "vocab_size": 304, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
+}  # fmt: skip
+SWITCH = {
+    "model_type": "switch_transformers", "d_model": 64, "d_kv": 16, "d_ff": 160, "num_layers": 4,
+    "num_sparse_encoder_layers": 2, "num_decoder_layers": 4, "num_sparse_decoder_layers": 2,
+    "num_heads": 4, "vocab_size": 304, "num_experts": 4,
+}  # fmt: skip
+LORA = {"method": "lora", "adapter": make_adapter(rank=8)}
+CASES = {
+    "plain": (T5, {}, {"micro_batch": 2}),
+    "alone": (T5, {}, {"micro_batch": 1, "activation_checkpointing": "full"}),
+    "selective": (T5, {}, {"micro_batch": 2, "activation_checkpointing": "selective"}),
+    "chunks": (T5, {}, {"micro_batch": 2, "loss_chunks": 4}),
+    "tied": (
+        T5 | {"tie_word_embeddings": True, "feed_forward_proj": "relu"}, {}, {"micro_batch": 2}
+    ),
+    "uneven": (
+        T5 | {"num_decoder_layers": 2}, {}, {"micro_batch": 2, "activation_checkpointing": "full"}
+    ),
+    "adapters": (T5, LORA, {"micro_batch": 2, "activation_checkpointing": "full"}),
+    "halves": (T5, {"precision": "bf16"}, {"micro_batch": 2}),
+    "sharded": (
+        T5,
+        {"global_batch": 16},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "full"},
+    ),
+    "replicas": (T5, {"global_batch": 8}, {"micro_batch": 1, "dp_replicate": 8, "zero": 0}),
+}  # fmt: skip
+
+
+def job_of(config, **changes):
+    model = read_config(f"tiny-{config['model_type']}", config)
+    settings = {"task": "seq2seq", "packing": "none", "precision": "bf16-mixed", "seq_len": 512}
+    return make_job(model=model, **settings | changes)
+
+
+def traced(job, strategy):
+    from brimful.simulate.on_demand import trace_needs
+
+    trace_needs(job, strategy.attention, "cuda", needs_of(job, strategy), watch=lambda _state: None)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+@pytest.mark.few(only=["alone", "sharded", "uneven"])
+@pytest.mark.parametrize("case", CASES)
+def test_two_stacks_are_predicted_as_they_are_simulated(case):
+    from brimful.simulate.run import simulate
+
+    config, changes, how = CASES[case]
+    job, cluster = job_of(config, **changes), make_cluster("cuda")
+    strategy = make_strategy(attention="eager", **how)
+    traced(job, strategy)
+    assert not missing_formula(job, strategy, cluster.device)
+    expected = simulate(job, cluster, strategy)
+    predicted = estimate(job, cluster, strategy)
+    assert predicted.predicted_peak_allocated_bytes == pytest.approx(
+        expected.simulated_peak_allocated_bytes, rel=1e-4
+    )
+    assert predicted_reserved(
+        job, cluster, strategy
+    ).predicted_peak_reserved_bytes == pytest.approx(
+        expected.reserved.simulated_peak_reserved_bytes, rel=1e-2
+    )
+
+
+def test_the_layout_that_is_read_off_is_the_one_that_is_described():
+    job, strategy = job_of(T5), make_strategy(attention="eager", micro_batch=2)
+    traced(job, strategy)
+    built = find_built(job.model)
+    assert built.layout == layout_of(job.model)
+    assert built.kinds == (0, 1, 1, 1, 1, 2, 3, 3, 3, 3)
+
+
+def test_some_checkpointed_blocks_are_not_searched_and_have_no_formula():
+    job, cluster = job_of(T5), make_cluster("cuda")
+    asked = needs(job, [Pins()], "eager", cluster)
+    assert {need.body for need in asked} == {"plain", "checkpointed"}
+    leaner = ladder(job, cluster, make_strategy(attention="eager"))
+    assert {each.activation_checkpointing for each in leaner} == {"none", "selective", "full"}
+    some = make_strategy(attention="eager", activation_checkpointing="full:3")
+    reason = missing_formula(job, some, cluster.device)
+    assert reason.startswith("activation_checkpointing=full:3 of two stacks has no formula")
