@@ -3,9 +3,9 @@
 Writes the list of transformers' model types first (``models.generic``), which spares importing it.
 
 ``python validation/shipped_traces.py [NAME ...]`` plans every job below in this process, as a
-person would: so what is traced is what their commands ask for. What was traced before of the same
-sources is not traced again. Adapters are traced at two ranks, and parted experts on two numbers of
-devices, and packed as one that tells all of them (``cost.any_profile``).
+person would, as far as the search: so what is traced is what their commands ask for. What was
+traced before of the same sources is not traced again. Adapters are traced at two ranks, and parted
+experts on two numbers of devices, and packed as one that tells all (``cost.any_profile``).
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from brimful.cli import on_demand as asking
 from brimful.cli.main import main as run_brimful
 from brimful.cost.any_profile import joined
 from brimful.cost.own_programs import chosen_program, shared_program
@@ -129,6 +130,10 @@ class Call(NamedTuple):
         return name(*self[:4], gathers=self.gathers, ep=self.ep, sending=self.sending)
 
 
+class SearchedNextError(BaseException):
+    """All is traced that a search needs; passes by whatever handles errors."""
+
+
 TRACED: list[Call] = []
 
 
@@ -140,6 +145,24 @@ def remembering(
         Call(job, attention, kernels, recompute, more["gathers"], more["ep"], more["sending"])
     )
     return chosen_program(job, attention, kernels, recompute, **more)
+
+
+def trace(command: Sequence[str]) -> str:
+    """Run a command as far as its search, and say how it ended."""
+    original = asking.traced_or_untold
+
+    def stop(*args: Any) -> str:
+        raise SearchedNextError(original(*args) or "traced")
+
+    if command[0] == "plan":
+        asking.traced_or_untold = stop
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return f"exit code {run_brimful(command)}"
+    except SearchedNextError as found:
+        return str(found)
+    finally:
+        asking.traced_or_untold = original
 
 
 def join(calls: Sequence[Call]) -> None:
@@ -188,11 +211,10 @@ def main() -> int:
     on_demand.chosen_program = remembering
     for command in commands(args.names):
         start_s = time.monotonic()
-        with contextlib.redirect_stdout(io.StringIO()):
-            code = run_brimful(command)
+        ended = trace(command)
         join(TRACED)
         spent_s = time.monotonic() - start_s
-        print(f"{spent_s:6.1f} s, exit code {code}: brimful {' '.join(command)}", flush=True)
+        print(f"{spent_s:6.1f} s, {ended}: brimful {' '.join(command)}", flush=True)
         ship(shipped_folder())
     return 0
 
