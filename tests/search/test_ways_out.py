@@ -7,7 +7,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.gains import Search
-from brimful.search.larger_clusters import IN_A_NODE, NODES
+from brimful.search.larger_clusters import IN_A_NODE, NODES, cards_for
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.search.ways_out import Tried, either, held, same_strategy, searched_anew, ways_out
@@ -49,6 +49,13 @@ def plan_on(cluster, model="llama-3.1-8b"):
 
 def fitting(ways):
     return {way.words.partition(" would fit")[0]: way for way in ways if way.short_bytes <= 0}
+
+
+def test_cards_that_are_offered_have_units_for_the_recipe():
+    """Two A100 were offered to a job in fp8, which they refuse."""
+    named = {p: {d.name for d in cards_for(make_job(precision=p))} for p in ("bf16-mixed", "fp8")}
+    assert "a100-40gb" in named["bf16-mixed"] - named["fp8"]
+    assert {"l4", "h100-80gb"} <= named["fp8"]
 
 
 def test_what_another_strategy_makes_fit_is_not_called_short():
