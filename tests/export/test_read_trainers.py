@@ -311,4 +311,3 @@ def test_an_optimizer_that_is_not_run_is_left_to_the_refusal_that_names_the_near
     for base, key in ((FACTORY, "optim"), (AXOLOTL, "optimizer")):
         taken, _ = read(tmp_path, {**base, key: "paged_lion_8bit"})
         assert taken["optimizer"] in OTHER_OPTIMIZERS
-

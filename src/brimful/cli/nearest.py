@@ -195,7 +195,9 @@ def _words(changes: Mapping[str, object]) -> str:
     told = {name: value for name, value in changes.items() if not isinstance(value, Shortened)}
     given = [_flag(name, value) for name, value in told.items() if value is not None]
     left = [_flag(name, None) for name, value in told.items() if value is None]
-    left += [flag for line in changes.values() if isinstance(line, Shortened) for flag in line.left_out]
+    left += [
+        flag for line in changes.values() if isinstance(line, Shortened) for flag in line.left_out
+    ]
     parts = [f"with {' '.join(given)}"] if given else []
     return " ".join([*parts, *([f"without {' '.join(left)}"] if left else [])])
 

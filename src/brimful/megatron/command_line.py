@@ -100,9 +100,7 @@ NEAR = {
 def not_yet(flags: Flags) -> list[str]:
     """List the flags of a command line that have no formula."""
     return [
-        flag
-        for flag in _NOT_YET
-        if flags.has(flag) and (flag, flags.text(flag)) != _LOCAL_SPEC
+        flag for flag in _NOT_YET if flags.has(flag) and (flag, flags.text(flag)) != _LOCAL_SPEC
     ]
 
 

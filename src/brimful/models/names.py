@@ -69,6 +69,10 @@ _SEES = re.compile(
 """Families and words of models that read images or sounds, whose encoder comes on top."""
 _STATE_SPACE = re.compile(r"mamba|rwkv|retnet|hyena|xlstm|recurrentgemma|griffin|state-?space")
 """Families without attention; hybrids' names may hold these words."""
+_MIXTURE = re.compile(r"(?<![a-z])(moe|mixture)(?![a-z])")
+"""Words of a name that say that it is a mixture of experts."""
+_MISSPELT = 0.9
+"""Share of letters that two spellings of one name have in common."""
 _MOST_LISTED = 12
 _MOST_HINTS = 3
 _SAME_WORD = 0.75
@@ -192,6 +196,28 @@ def without_qualifiers(text: str) -> tuple[str, str, str]:
     return "", "", ""
 
 
+def misspelt(text: str) -> str:
+    """Find the known model whose name, its numbers the same, differs by a letter or so.
+
+    Args:
+        text: The name that is not known.
+
+    Returns:
+        The model; empty where there is none.
+    """
+    name = " ".join(
+        token for token in spaced(split_publisher(text)[1]).split() if token not in DROPPED
+    )
+    numbers = re.findall(r"[\d.]+", name)
+    alike = {
+        spaced(known).strip(): known
+        for known in registry()
+        if re.findall(r"[\d.]+", spaced(known)) == numbers
+    }
+    near = difflib.get_close_matches(name, alike, n=1, cutoff=_MISSPELT)
+    return alike[near[0]] if numbers and near else ""
+
+
 def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     """Find a known model that is as large as the name of an unknown one says.
 
@@ -212,7 +238,8 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
         return "", ""
     near = _nearest(counts[0], family, active=parts.active, preferred=preferred)
     size = format_count(num_parameters(registry()[near]))
-    sort = ", and is a mixture of experts" if parts.active else ""
+    is_mixture = bool(parts.active) or _MIXTURE.search(family) is not None
+    sort = ", and is a mixture of experts" if is_mixture else ""
     said = f"by its name it has {format_count(counts[0])} parameters{sort}"
     return near, f"{said}; the nearest is {near} ({size}), whose blocks may be others"
 
@@ -276,11 +303,13 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
         preferred: Types that are rather named than others.
     """
 
+    is_mixture = bool(active) or _MIXTURE.search(name) is not None
+
     def distance(known: str) -> tuple[bool, bool, bool, bool, bool, bool, int, float, float]:
         ratio = num_parameters(registry()[known]) / size
         factor = max(ratio, 1 / ratio)
         entry = registry()[known]
-        is_other = has_experts(entry["config"]) != bool(active)
+        is_other = has_experts(entry["config"]) != is_mixture
         is_denser = bool(active) and not active & taken_apart(known).active
         is_strange = family_of(known) != family_of(name)
         is_rarer = entry["model_type"] not in preferred
