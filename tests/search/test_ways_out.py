@@ -38,6 +38,24 @@ def test_a_recipe_that_fits_with_the_host_is_a_way_out_where_the_host_suffices()
     assert way.solution.plan.strategy.offload != "none"
 
 
+def test_what_lacks_the_same_host_is_no_way_out():
+    """Four other cards were named, and asked about said NO for the very host that was short."""
+    job = make_job(
+        model=load_model("qwen3-8b"), seq_len=2048, global_batch=4, precision="bf16-mixed"
+    )
+    cards = load_cluster("4xrtx-4090", memory_limit_bytes=None)
+    known = msgspec.structs.replace(cards, host_ram_bytes=100 * GIB)
+    pins = Pins(offload="optimizer", zero=3, tp=1, pp=1)
+    plan = solve(job, known, pins, attention="sdpa", objective="time").plan
+    assert plan.estimate.fits
+    assert plan.estimate.host.fits is False
+    found = list(ways_out(plan, searched_anew(Search(known, pins, "sdpa", "time")), as_found))
+    for way in found:
+        if way.short_bytes <= 0:
+            assert way.solution.plan.estimate.host.fits is not False, way.words
+    assert not any("of any known GPU" in way.words for way in found)
+
+
 def as_found(tried):
     return tried
 

@@ -95,6 +95,9 @@ def _fsdp(leaves: Leaves, num_devices: int) -> None:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
         return
     leaves.say("zero", stage, key)
+    if not leaves.has(_DEGREES):  # which alone cuts a model in another way
+        for flag in ("tp", "pp", "ep"):
+            leaves.say(flag, 1, f"(no {_DEGREES})")
     for flag in ("dp_replicate", "dp_shard", "tp"):
         degree = f"{_DEGREES}.{_DEGREES}_{flag}_size"
         leaves.say(flag, leaves.take(degree, int), degree)

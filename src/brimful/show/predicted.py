@@ -106,9 +106,11 @@ def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> 
     instead = Fact("instead", f"{words} (--host-memory)")
     made = None if estimate is None else estimate.host
     train = 0 if made is None else training_bytes(made)
-    if not 0 < train <= host.usable_bytes:
+    if not 0 < train < host.used_bytes:
         return (instead,)
-    words = f"training takes {format_bytes(train)} of it, Brimful's own saving the rest"
+    short = train - host.usable_bytes
+    alone = f" (short by {format_bytes(short)} too)" if short > 0 else ""
+    words = f"training takes {format_bytes(train)} of it{alone}, Brimful's own saving the rest"
     return (Fact("of it", words), instead)
 
 
