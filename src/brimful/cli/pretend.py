@@ -215,7 +215,8 @@ def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "An
     summary = pretend_summary(report, program, () if found else sizes)
     if found:  # what was asked, before what the run of it did
         summary = summary._replace(facts=(*sizes, *summary.facts))
-    return Answer(summary, (Fact("next", more),), (pretend_tables(report),), report.timeline)
+    below = (*output_paths.written_facts(args), Fact("next", more))
+    return Answer(summary, below, (pretend_tables(report),), report.timeline)
 
 
 def _allocator(args: argparse.Namespace) -> str:
