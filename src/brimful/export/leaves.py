@@ -47,6 +47,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         unread: Keys that are no part of a plan, each as ``key=value``.
         notes: What was read as something else than it says, in sentences.
         on_disk: Keys of what it keeps on NVMe, each with ``optimizer`` or ``param``.
+        second_copy: Devices that share a copy of the parameters more (ZeRO++'s hpZ); 0: none.
     """
 
     taken: tuple[Taken, ...]
@@ -54,6 +55,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...]
     notes: tuple[str, ...]
     on_disk: tuple[tuple[str, str], ...] = ()
+    second_copy: int = 0
 
 
 class Leaves:
@@ -73,6 +75,7 @@ class Leaves:
         self.taken: list[Taken] = []
         self.notes: list[str] = []
         self.on_disk: list[tuple[str, str]] = []
+        self.second_copy = 0
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -162,6 +165,7 @@ class Leaves:
             unread=unread,
             notes=tuple(self.notes),
             on_disk=tuple(self.on_disk),
+            second_copy=self.second_copy,
         )
 
 

@@ -76,6 +76,7 @@ def _joined(one: Read, other: Read) -> Read:
         unread=one.unread + other.unread,
         notes=one.notes + other.notes,
         on_disk=one.on_disk + other.on_disk,
+        second_copy=one.second_copy or other.second_copy,
     )
 
 

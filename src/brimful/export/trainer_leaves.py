@@ -241,6 +241,7 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
         unread=own.unread + other.unread,
         notes=own.notes + other.notes,
         on_disk=other.on_disk,
+        second_copy=other.second_copy,
     )
 
 
