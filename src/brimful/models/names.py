@@ -302,7 +302,6 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
             there are.
         preferred: Types that are rather named than others.
     """
-
     is_mixture = bool(active) or _MIXTURE.search(name) is not None
 
     def distance(known: str) -> tuple[bool, bool, bool, bool, bool, bool, int, float, float]:

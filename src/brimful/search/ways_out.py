@@ -158,7 +158,7 @@ def _tried(found: Solution) -> Tried:
 
 
 def short_bytes_of(made: Estimate) -> int:
-    """Return by how many bytes a prediction does not surely fit, of a GPU or its host; 0: it does."""
+    """Return by how many bytes a prediction lacks a sure fit, on a GPU or its host; 0: it fits."""
     short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes
     short = max(short, _host_short_bytes(made))
     reserved = made.predicted_reserved
