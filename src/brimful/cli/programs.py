@@ -68,7 +68,8 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
         if script := script_of(text):
             raise InputError(
                 f"--from {text}: {script} has none of the flags that are read as settings, "
-                f"those of transformers' TrainingArguments; brimful pretend -- {script} runs it as it is"
+                f"those of transformers' TrainingArguments; brimful pretend -- {script} runs it "
+                f"as it is"
             )
         return read(text)
 

@@ -44,7 +44,7 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     """Yield the calls that tell something, each with the last part of what is called."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+            name = str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
             if name.endswith(_TELLING):
                 yield name, node
 
