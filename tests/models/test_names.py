@@ -251,6 +251,7 @@ def test_a_name_that_says_moe_is_answered_by_a_mixture():
         ("Qwen/Qwenn3-8B", "qwen3-8b"),
         ("meta-llama/Lama-3.7-8B", ""),  # a number is no slip
         ("nobody/never-8b", ""),
+        ("state-spaces/mamba2-2.7b", ""),  # Zamba2 is another
     ],
 )
 def test_a_letter_too_few_or_too_many_is_seen(typed, near):

@@ -8,7 +8,7 @@ registry and those of its models on the hub are taken apart alike, and compared 
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -71,8 +71,8 @@ _STATE_SPACE = re.compile(r"mamba|rwkv|retnet|hyena|xlstm|recurrentgemma|griffin
 """Families without attention; hybrids' names may hold these words."""
 _MIXTURE = re.compile(r"(?<![a-z])(moe|mixture)(?![a-z])")
 """Words of a name that say that it is a mixture of experts."""
-_MISSPELT = 0.9
-"""Share of letters that two spellings of one name have in common."""
+_SHORTEST = 4
+"""Letters of a word in which one that is missing is a slip."""
 _MOST_LISTED = 12
 _MOST_HINTS = 3
 _SAME_WORD = 0.75
@@ -197,7 +197,7 @@ def without_qualifiers(text: str) -> tuple[str, str, str]:
 
 
 def misspelt(text: str) -> str:
-    """Find the known model whose name, its numbers the same, differs by a letter or so.
+    """Find the known model that a name is but for a letter too few or too many in a word.
 
     Args:
         text: The name that is not known.
@@ -205,17 +205,32 @@ def misspelt(text: str) -> str:
     Returns:
         The model; empty where there is none.
     """
-    name = " ".join(
-        token for token in spaced(split_publisher(text)[1]).split() if token not in DROPPED
+    typed = _tokens(split_publisher(text)[1][:LONGEST])
+    if not any(re.search(r"\d", token) for token in typed):
+        return ""
+    found = (known for known in registry() if _is_misspelt(typed, _tokens(known)))
+    return next(found, "")
+
+
+def _tokens(name: str) -> list[str]:
+    return [token for token in spaced(name).split() if token not in DROPPED]
+
+
+def _is_misspelt(typed: Sequence[str], known: Sequence[str]) -> bool:
+    """Whether names differ in letters of words alone: what has a digit in it is no slip."""
+    pairs = list(zip(typed, known, strict=False))
+    return len(typed) == len(known) and all(
+        one == other or (one.isalpha() and other.isalpha() and _is_a_letter_off(one, other))
+        for one, other in pairs
     )
-    numbers = re.findall(r"[\d.]+", name)
-    alike = {
-        spaced(known).strip(): known
-        for known in registry()
-        if re.findall(r"[\d.]+", spaced(known)) == numbers
-    }
-    near = difflib.get_close_matches(name, alike, n=1, cutoff=_MISSPELT)
-    return alike[near[0]] if numbers and near else ""
+
+
+def _is_a_letter_off(one: str, other: str) -> bool:
+    """Whether a word is another without one of its letters, the first of which stays."""
+    short, long = sorted((one, other), key=len)
+    if len(long) - len(short) != 1 or len(short) < _SHORTEST or short[0] != long[0]:
+        return False
+    return any(long[:place] + long[place + 1 :] == short for place in range(1, len(long)))
 
 
 def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
