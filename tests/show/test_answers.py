@@ -219,7 +219,10 @@ def test_a_host_that_is_too_small_has_its_own_bar_and_the_gpus_keep_theirs(capsy
     assert (code, lines[0].split()[0]) == (1, "NO")
     assert re.match(r"per GPU   [█░]{20} [\d.]+ GiB of [\d.]+ GiB, predicted", lines[1])
     assert re.match(r"host      █{10}▶ [\d.]+ GiB of 2.00 GiB, short by [\d.]+ GiB", lines[2])
-    assert "instead   the host is short, not the GPUs" in lines[3]
+    assert re.match(
+        r"of it     training takes [\d.]+ GiB of it \(short by [\d.]+ GiB too", lines[3]
+    )
+    assert "instead   the host is short, not the GPUs" in "\n".join(lines[4:6])
 
 
 def test_a_recipe_that_was_typed_is_laid_beside_the_usual_one(capsys):
