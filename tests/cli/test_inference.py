@@ -96,7 +96,7 @@ def test_a_forward_without_a_formula_is_simulated(brimful):
         ((*TASK, "--method", "lora"), "--method lora has no meaning with --task inference"),
         ((*TASK, "--zero", "2"), "--zero 2 has no meaning with --task inference"),
         ((*TASK, "--precision", "bf16-mixed"), "bf16-mixed is a recipe of training"),
-        ((*TASK, "--weights-format", "int3"), "unknown weights format 'int3'"),
+        ((*TASK, "--weights-format", "int3"), "unknown weights-format 'int3'"),
         ((*TASK, "--prompt-len", "9000", "--seq-len", "8192"), "prompt_len=9000 is more than"),
         ((*TASK, "--weights-format", "fp16", "--precision", "bf16"), "computes in fp16, not in"),
         (
@@ -231,3 +231,9 @@ def test_gpt_oss_is_answered_as_it_is_published(brimful):
 def test_a_small_lora_of_gpt_oss_says_what_is_trained_on(brimful):
     said = brimful("plan", "openai/gpt-oss-120b", "--gpus", "h100", "--method", "lora")
     assert "mxfp4     as published is for writing; transformers trains on bf16" in said.out
+
+
+def test_fp8_of_a_checkpoint_is_taken_for_a_format_of_as_many_bits(brimful):
+    said = brimful(*LLAMA, *CARD, "--weights-format", "fp8")
+    assert "--weights-format int8 is taken for 'fp8': as many bits a weight" in said.err
+    assert "in int8" in said.out

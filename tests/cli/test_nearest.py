@@ -388,5 +388,34 @@ def test_a_stand_in_says_no_speed_and_computes_in_bf16(brimful):
     for word in ("tokens/s", "USD", "MFU", "days", "slower", "brimful train"):
         assert word not in said.out, word
     assert "a billion tokens" not in said.err
+    assert "tokens/s" not in said.err  # of what is yet to be proven
     after = brimful("estimate", "llama-3.2-1b", "--gpus", "a40", "--method", "lora")
     assert "tokens/s" in after.out  # nothing stays hidden
+
+
+def test_an_optimizer_of_a_file_that_is_not_run_is_answered_by_the_nearest(brimful, folder):
+    told = {"per_device_train_batch_size": 1, "output_dir": "o", "optim": "paged_lion_8bit"}
+    (folder / "args.json").write_text(json.dumps(told))
+    asked = ("smollm2-135m", "--from", "args.json", *H100, "--seq-len", 256, "--no-proof")
+    said = brimful("plan", *asked)
+    assert said.code == 2
+    assert "--optimizer paged-lion-8bit (one number a parameter in 8 bits)" in said.err
+    assert "instead   the same with --optimizer adamw-8bit:" in said.out
+    assert "FITS" in said.out
+
+
+def test_a_line_without_flags_of_a_trainer_is_no_file(brimful):
+    said = brimful("plan", "--from", "python mine.py --width 8", *H100)
+    assert said.code == 2
+    assert "brimful pretend -- mine.py runs it as it is" in said.err
+
+
+def test_a_flag_of_megatron_without_a_formula_is_left_out_of_what_is_answered(brimful):
+    line = (
+        "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --bf16 "
+        "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --vocab-size 9000 "
+        "--global-batch-size 8 --fp8-format hybrid"
+    )
+    said = brimful("estimate", *H100, "--from", line)
+    assert said.code == 2
+    assert said.out.startswith("instead   the same without --fp8-format:\nFITS")

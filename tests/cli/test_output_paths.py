@@ -105,7 +105,9 @@ def test_simulate_writes_what_pretend_writes(brimful, folder, argv):
 @pytest.mark.usefixtures("folder")
 def test_what_the_allocator_is_told_is_in_the_snapshot(brimful, folder):
     settings = ("--allocator", "expandable_segments:True")
-    said = brimful("simulate", *INFERENCE, "--snapshot", "s.pickle", *settings, "--json")
+    asked = ("simulate", *INFERENCE, "--snapshot", "s.pickle", *settings)
+    assert "written   s.pickle: a PyTorch memory snapshot for" in brimful(*asked).out
+    said = brimful(*asked, "--json")
     assert json.loads(said.out)["reserved"]["allocator"] == "expandable_segments:True"
     snapshot = pickle.loads((folder / "s.pickle").read_bytes())  # noqa: S301 - our own
     assert {segment["is_expandable"] for segment in snapshot["segments"]} == {True}

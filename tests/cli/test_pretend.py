@@ -292,6 +292,24 @@ def test_the_largest_size_that_fits_is_found_by_running_again(tmp_path, brimful)
     assert brimful(*asked, "--", script, "--width", value + 256).code == 1
 
 
+CONVOLVED = """
+import sys
+import torch
+
+width = int(sys.argv[2])
+conv = torch.nn.Conv2d(3, 8, 3, padding=1).cuda()
+conv(torch.zeros(1, 3, width, width, device="cuda")).sum().backward()
+"""
+
+
+def test_the_largest_size_is_sure_of_nothing_where_kernels_are_unknown(tmp_path, brimful):
+    (script := tmp_path / "convolved.py").write_text(CONVOLVED)
+    asked = ("pretend", "--gpu", "t4", "--memory-budget", "3GiB", "--largest", "width")
+    said = brimful(*asked, "--", script, "--width", 8192)
+    assert re.search(r"--width \d+ fits as far as kernels are known", said.out)
+    assert "surely" not in said.out
+
+
 OWN = """
 import argparse
 import torch

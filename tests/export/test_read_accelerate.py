@@ -16,6 +16,10 @@ def read(tmp_path, content, num_devices=4):
     return {each.flag: each.value for each in found.taken}, found
 
 
+WHOLE = {"tp": 1, "pp": 1, "ep": 1}
+"""What FSDP alone does not cut: a file without degrees was planned with tensor parallel."""
+
+
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
@@ -36,13 +40,13 @@ def read(tmp_path, content, num_devices=4):
 )
 def test_fsdp_is_a_stage_of_zero(tmp_path, own, expected):
     taken, _ = read(tmp_path, {**FSDP, "fsdp_config": own})
-    assert taken == {"precision": "bf16-mixed", "offload": "none", **expected}
+    assert taken == {"precision": "bf16-mixed", "offload": "none", **WHOLE, **expected}
 
 
 def test_what_is_no_part_of_a_plan_is_said(tmp_path):
     content = {**FSDP, "num_processes": 8, "debug": False, "mixed_precision": "no"}
     taken, found = read(tmp_path, content)
-    assert taken == {"zero": 3, "offload": "none", "fsdp": 1}
+    assert taken == {"zero": 3, "offload": "none", "fsdp": 1, **WHOLE}
     assert {"debug=false", 'mixed_precision="no"'} <= set(found.unread)
     assert any("num_processes is 8" in note for note in found.notes)
 

@@ -12,6 +12,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.export import deepspeed
 from brimful.export.leaves import without
 from brimful.export.read_deepspeed import read_deepspeed
+from brimful.export.read_source import read_source
 from brimful.models.config import load_model, parameter_count
 from brimful.train.schedule import FINAL_FRACTION
 from brimful.units import format_bytes
@@ -173,3 +174,23 @@ def test_how_much_would_lie_on_nvme_is_said(tmp_path, capsys):
     states = 12 * parameter_count(load_model("tinyllama-1.1b")).total
     assert "zero_optimization.offload_optimizer.device: nvme is planned as cpu" in told
     assert f"{format_bytes(states)} of optimizer state would be on NVMe" in told
+
+
+def test_what_zero_plus_plus_keeps_and_sends_is_told(tmp_path, capsys):
+    """A second copy of the parameters was "not read", and its bytes are a division."""
+    zero = {"stage": 3, "zero_hpz_partition_size": 4, "zero_quantized_weights": True}
+    content = {"bf16": {"enabled": True}, "zero_optimization": zero}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({**content, "train_micro_batch_size_per_gpu": 1}))
+    read = read_source(path, num_devices=8, num_layers=30)
+    assert read.second_copy == 4
+    assert not any("hpz" in each for each in read.unread)
+    asked = ["smollm2-135m", "--gpus", "8xl4", "--seq-len", "256", "--no-proof"]
+    main(["plan", *asked, "--from", str(path)])
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"shared by 4 GPUs, {134_515_008 * 2 / 4 / 2**20:.2f} MiB of each" in told
+    assert "zero_quantized_weights: fewer bytes are sent" in told
+    zero["zero_hpz_partition_size"] = 0
+    path.write_text(json.dumps({**content, "train_micro_batch_size_per_gpu": 1}))
+    with pytest.raises(InputError, match="zero_hpz_partition_size is 0"):
+        read_source(path, num_devices=8, num_layers=30)

@@ -177,7 +177,7 @@ def test_no_limit_of_rows_is_left_to_the_flags(tmp_path):
 @pytest.mark.parametrize(
     ("base", "changes", "error", "words"),
     [
-        (TRAINER, {"optim": "galore_adamw"}, UnsupportedError, "optim=galore_adamw"),
+        (TRAINER, {"optim": "other_adamw"}, UnsupportedError, "optim=other_adamw"),
         (TRAINER, {"per_device_train_batch_size": 0}, InputError, "batch_size is 0"),
         (TRAINER, {"seed": "seven"}, FileFormatError, "wants a whole number"),
         (TRAINER, {"adam_beta1": 10**400}, FileFormatError, "wants a number"),

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from brimful.cli.elsewhere import OTHER_OPTIMIZERS, TASKS
 from brimful.cli.main import main
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.read_source import model_of, read_source
@@ -159,7 +160,7 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
             AXOLOTL, {"peft_use_dora": True, "load_in_4bit": False, "load_in_8bit": True},
             UnsupportedError, "DoRA on a base of 8 bits",
         ),
-        (AXOLOTL, {"optimizer": "galore_adamw"}, UnsupportedError, "optimizer=galore_adamw"),
+        (AXOLOTL, {"optimizer": "other_adamw"}, UnsupportedError, "optimizer=other_adamw"),
         (AXOLOTL, {"micro_batch_size": 0}, InputError, "micro_batch_size is 0"),
         (AXOLOTL, {"micro_batch_size": "many"}, FileFormatError, "wants a whole number"),
         (AXOLOTL, {"lora_target_modules": {"a": 1}, "lora_target_linear": 3}, FileFormatError,
@@ -175,8 +176,8 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
         (FACTORY, {"use_galore": True}, UnsupportedError, "use_galore"),
         (FACTORY, {"use_asft_loss": True}, UnsupportedError, "use_asft_loss"),
         (FACTORY, {"mixture_of_depths": "convert"}, UnsupportedError, "mixture_of_depths=convert"),
-        (FACTORY, {"stage": "ppo"}, UnsupportedError, "stage=ppo"),
-        (FACTORY, {"stage": "dpo", "pref_loss": "orpo"}, UnsupportedError, "pref_loss=orpo"),
+        (FACTORY, {"stage": "xyz"}, UnsupportedError, "stage=xyz"),
+        (FACTORY, {"stage": "dpo", "pref_loss": "hinge"}, UnsupportedError, "pref_loss=hinge"),
         (FACTORY, {"quantization_bit": 3}, InputError, "quantization_bit is 3"),
         (FACTORY, {"quantization_bit": 4, "finetuning_type": "full"}, InputError, "lora alone"),
     ],
@@ -288,3 +289,28 @@ def test_two_gpus_plan_what_axolotl_says(tmp_path, capsys):
     path.write_text(yaml.safe_dump({**AXOLOTL, "tf32": True, "sample_packing": False}))
     assert main(["plan", "--from", str(path), "--gpus", "2xh100", "--no-proof"]) == 0
     assert "precision=bf16-mixed" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "task"),
+    [({"stage": "ppo"}, "ppo"), ({"stage": "dpo", "pref_loss": "orpo"}, "orpo")],
+)
+def test_a_task_that_is_not_run_is_left_to_the_refusal_that_names_the_nearest(
+    tmp_path, changes, task
+):
+    taken, _ = read(tmp_path, {**FACTORY, **changes})
+    assert taken["task"] == task in TASKS
+
+
+def test_a_reward_model_reads_two_answers_a_row(tmp_path):
+    plain, _ = read(tmp_path, FACTORY)
+    scored, found = read(tmp_path, {**FACTORY, "stage": "rm"})
+    for size in ("micro_batch", "global_batch"):
+        assert scored[size] == 2 * plain[size]
+    assert any("batches count both" in note for note in found.notes)
+
+
+def test_an_optimizer_that_is_not_run_is_left_to_the_refusal_that_names_the_nearest(tmp_path):
+    for base, key in ((FACTORY, "optim"), (AXOLOTL, "optimizer")):
+        taken, _ = read(tmp_path, {**base, key: "paged_lion_8bit"})
+        assert taken["optimizer"] in OTHER_OPTIMIZERS

@@ -57,6 +57,9 @@ def test_a_run_has_one_slice():
     [
         ("gaudi-3", {"gpus": "dgx-spark", "card_memory": 128 * GIB}),
         ("2xrx-7900-gre", {"gpus": "2x", "card_memory": 16 * GIB}),
+        ("mi50", {"gpus": "", "card_memory": 32 * GIB}),
+        ("2x AMD Instinct MI60", {"gpus": "2x", "card_memory": 32 * GIB}),
+        ("Radeon VII", {"gpus": "", "card_memory": 16 * GIB}),
         ("tpu-v5e", {}),
         ("m1", {"gpus": "", "card_memory": 5 * GIB}),
         ("m2-max", {"gpus": "", "card_memory": 21 * GIB}),

@@ -136,6 +136,18 @@ def test_what_has_no_formula_is_said(more, error, said):
         predict(f"{PLAIN} {more}")
 
 
+def test_what_is_near_without_a_flag_is_named():
+    line = f"{PLAIN} --enable-cuda-graph --tp-comm-overlap"
+    with pytest.raises(UnsupportedError, match="launches take longer") as told:
+        predict(line)
+    near = told.value.nearest["source"]
+    assert near == PLAIN
+    assert set(near.left_out) == {"--enable-cuda-graph", "--tp-comm-overlap"}
+    with pytest.raises(UnsupportedError) as told:
+        predict(f"{line} --use-megatron-fsdp")
+    assert not told.value.nearest
+
+
 def test_what_a_model_needs_has_to_be_said():
     with pytest.raises(InputError, match="says no --hidden-size"):
         predict("pretrain_gpt.py --num-layers 2 --vocab-size 9")

@@ -11,7 +11,14 @@ from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.hub import fetch_file
 from brimful.models.name_parts import format_named
-from brimful.models.names import find, nearest_by_name, suggestions, unlike, without_qualifiers
+from brimful.models.names import (
+    find,
+    misspelt,
+    nearest_by_name,
+    suggestions,
+    unlike,
+    without_qualifiers,
+)
 from brimful.models.registry import registry
 
 SAME = {
@@ -228,6 +235,27 @@ def test_a_name_without_a_size_is_answered_by_a_version_of_it(typed, near):
     found, words = nearest_by_name(typed, frozenset())
     assert found.startswith(near) if near else not found
     assert ("says no size" in words) == bool(near)
+
+
+def test_a_name_that_says_moe_is_answered_by_a_mixture():
+    """DeepSeek-MoE 16B was answered by a dense model of 14B."""
+    found, words = nearest_by_name("deepseek-ai/deepseek-moe-16b-base", frozenset(("llama",)))
+    assert found == "deepseek-v2-lite"
+    assert "is a mixture of experts" in words
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("meta-llama/Lama-3.1-8B", "llama-3.1-8b"),
+        ("Qwen/Qwenn3-8B", "qwen3-8b"),
+        ("meta-llama/Lama-3.7-8B", ""),  # a number is no slip
+        ("nobody/never-8b", ""),
+        ("state-spaces/mamba2-2.7b", ""),  # Zamba2 is another
+    ],
+)
+def test_a_letter_too_few_or_too_many_is_seen(typed, near):
+    assert misspelt(typed) == near
 
 
 def test_a_mixture_is_answered_by_one_of_which_as_much_computes_a_token():

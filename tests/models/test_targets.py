@@ -6,7 +6,7 @@ import pytest
 from brimful.cost.programs import adapted_of
 from brimful.errors import UnknownNameError
 from brimful.models.config import load_model
-from brimful.models.targets import check_targets, is_target
+from brimful.models.targets import are_all_linear, check_targets, is_target
 from samples import make_adapter, make_job
 
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -68,3 +68,18 @@ def test_a_layer_is_matched_by_the_end_of_its_path():
     assert not is_target("self_attn.q_proj.weight", ("proj",))
     assert is_target("mlp.c_proj.weight", ("mlp.c_proj",))
     assert not is_target("attn.c_proj.weight", ("mlp.c_proj",))
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "expected"),
+    [
+        ("llama-3.1-8b", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", True),
+        ("llama-3.1-8b", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj", False),
+        ("llama-3.1-8b", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,lm_head", False),
+        ("gpt2", "c_attn,c_proj,c_fc", True),
+        ("llama-3.1-8b", "all-linear", False),
+    ],
+)
+def test_all_layers_one_by_one_are_all_of_them(name, targets, expected):
+    """What tutorials write out had no formula, and was traced."""
+    assert are_all_linear(load_model(name), tuple(targets.split(","))) == expected

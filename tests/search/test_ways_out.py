@@ -7,7 +7,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.gains import Search
-from brimful.search.larger_clusters import IN_A_NODE, NODES
+from brimful.search.larger_clusters import IN_A_NODE, NODES, cards_for
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.search.ways_out import Tried, either, held, same_strategy, searched_anew, ways_out
@@ -38,6 +38,24 @@ def test_a_recipe_that_fits_with_the_host_is_a_way_out_where_the_host_suffices()
     assert way.solution.plan.strategy.offload != "none"
 
 
+def test_what_lacks_the_same_host_is_no_way_out():
+    """Four other cards were named, and asked about said NO for the very host that was short."""
+    job = make_job(
+        model=load_model("qwen3-8b"), seq_len=2048, global_batch=4, precision="bf16-mixed"
+    )
+    cards = load_cluster("4xrtx-4090", memory_limit_bytes=None)
+    known = msgspec.structs.replace(cards, host_ram_bytes=100 * GIB)
+    pins = Pins(offload="optimizer", zero=3, tp=1, pp=1)
+    plan = solve(job, known, pins, attention="sdpa", objective="time").plan
+    assert plan.estimate.fits
+    assert plan.estimate.host.fits is False
+    found = list(ways_out(plan, searched_anew(Search(known, pins, "sdpa", "time")), as_found))
+    for way in found:
+        if way.short_bytes <= 0:
+            assert way.solution.plan.estimate.host.fits is not False, way.words
+    assert not any("of any known GPU" in way.words for way in found)
+
+
 def as_found(tried):
     return tried
 
@@ -49,6 +67,13 @@ def plan_on(cluster, model="llama-3.1-8b"):
 
 def fitting(ways):
     return {way.words.partition(" would fit")[0]: way for way in ways if way.short_bytes <= 0}
+
+
+def test_cards_that_are_offered_have_units_for_the_recipe():
+    """Two A100 were offered to a job in fp8, which they refuse."""
+    named = {p: {d.name for d in cards_for(make_job(precision=p))} for p in ("bf16-mixed", "fp8")}
+    assert "a100-40gb" in named["bf16-mixed"] - named["fp8"]
+    assert {"l4", "h100-80gb"} <= named["fp8"]
 
 
 def test_what_another_strategy_makes_fit_is_not_called_short():

@@ -111,11 +111,20 @@ def test_a_market_is_told_in_twelve_lines(capsys):
     assert lines[1].startswith("take      ")
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= WIDTH
-    each = re.search(r"by kind (.*?) (at best|prices) ", paragraph(lines))
+    each = re.search(r"by kind (.*?) (settings|at best|prices) ", paragraph(lines))
     both = r"[\d.]+ (min|h) and [\d.]+ USD"
     assert re.fullmatch(rf"(\S+: {both}( \(fewest \d+: {both}\))?;? ?){{3}}", each[1])
     assert all(kind in each[1] for kind in ("rtx-4090", "a100-40gb", "h100-80gb"))
     assert "prices of data centres, up to" in paragraph(lines)
+
+
+def test_every_kind_that_was_named_is_told_where_lines_are_few(capsys):
+    """Of three kinds one had a line: those behind the settings were the first to be left out."""
+    ask = "shop llama-3.2-1b --tokens 3B --kinds a100-80gb,h100,mi300x --max-gpus 16"
+    code, lines = answered(capsys, f"{ask} --money-budget 3000usd --global-batch 64")
+    assert code == 0
+    each = re.search(r"by kind (.*?) (settings|at best|prices|or|fewest) ", paragraph(lines))
+    assert all(kind in each[1] for kind in ("mi300x", "a100-80gb", "h100-80gb"))
 
 
 def test_of_too_many_facts_the_last_are_left_out():
@@ -210,7 +219,10 @@ def test_a_host_that_is_too_small_has_its_own_bar_and_the_gpus_keep_theirs(capsy
     assert (code, lines[0].split()[0]) == (1, "NO")
     assert re.match(r"per GPU   [█░]{20} [\d.]+ GiB of [\d.]+ GiB, predicted", lines[1])
     assert re.match(r"host      █{10}▶ [\d.]+ GiB of 2.00 GiB, short by [\d.]+ GiB", lines[2])
-    assert "instead   the host is short, not the GPUs" in lines[3]
+    assert re.match(
+        r"of it     training takes [\d.]+ GiB of it \(short by [\d.]+ GiB too", lines[3]
+    )
+    assert "instead   the host is short, not the GPUs" in "\n".join(lines[4:6])
 
 
 def test_a_recipe_that_was_typed_is_laid_beside_the_usual_one(capsys):

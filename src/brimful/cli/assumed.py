@@ -45,7 +45,25 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     if job.task == "seq2seq":  # one length, of both
         words.append(f"{job.seq_len:,} tokens read and as many written of each pair")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
-    return (*_kernel_facts(job), *expert_facts(job), *_update_facts(args, job), *assumed)
+    facts = (*_whole_facts(job), *_kernel_facts(job), *expert_facts(job))
+    return (*facts, *_update_facts(args, job), *assumed)
+
+
+def _whole_facts(job: "Job") -> tuple[Fact, ...]:
+    """Say what modules take that train whole beside adapters, and what they would frozen."""
+    from brimful.cost.least import least_of_whole
+    from brimful.cost.trained import HALF_BYTES, num_whole
+    from brimful.models.config import has_layout
+
+    num = num_whole(job) if has_layout(job.model) else 0
+    if not num or job.adapter is None:
+        return ()
+    words = (
+        f"{format_bytes(least_of_whole(job).total)} of it are {format_count(num)} parameters of "
+        f"{', '.join(job.adapter.trained_modules)} with gradients and optimizer state, frozen "
+        f"{format_bytes(num * HALF_BYTES)} in 16 bits"
+    )
+    return (Fact("trained", words),)
 
 
 def _update_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:

@@ -13,6 +13,9 @@ from brimful.show.summary import Fact
 if TYPE_CHECKING:
     from brimful.search.solve import Solution
 
+_SLOW, _FASTER = 0.6, 0.8
+"""Of a plan's seconds: with less some settings that do not fit take is what fits a slow way, and
+with less what offloads is told."""
 Search = Callable[[argparse.Namespace, Budget], "Solution"]
 
 
@@ -24,7 +27,7 @@ def compared_facts(args: argparse.Namespace, found: "Solution", search: Search) 
         found: The plan.
         search: Finds another one.
     """
-    return (*_offloaded(found), *_alone(args, found, search))
+    return (*_offloaded(found), *_away(args, found, search), *_alone(args, found, search))
 
 
 def _offloaded(found: "Solution") -> tuple[Fact, ...]:
@@ -66,6 +69,34 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     reserved = both[1].reserved
     fits = reserved is not None and reserved.word == "fits"
     return offload_facts(plan.cluster, peaks, held, fits=fits)
+
+
+def _away(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:
+    """Say that an optimizer on the host is much faster, where nobody said what the host has.
+
+    It is not searched beside what fits without then. Looked for where what fits is a slow way.
+    """
+    from brimful.hardware.datasheets import has_one_memory
+    from brimful.show.compared import away_fact
+    from brimful.techniques.offload import NONE, OPTIMIZER
+
+    plan, best = found.plan, found.record.rows[0]
+    device, is_free = plan.cluster.device, getattr(args, "offload", None) is None
+    is_open = plan.strategy.offload == NONE and is_free and not plan.cluster.host_ram_bytes
+    if plan.estimate is None or not is_open or not best.fits or not best.step_s:
+        return ()
+    if device.kernels != "cuda" or has_one_memory(device.name) or args.source is not None:
+        return ()
+    fastest = min((row.step_s for row in found.record.rows if row.step_s), default=best.step_s)
+    if fastest > _SLOW * best.step_s:
+        return ()
+    try:
+        away = search(argparse.Namespace(**{**vars(args), "offload": OPTIMIZER}), Budget(1))
+    except (InputError, UnsupportedError):
+        return ()
+    other = away.record.rows[0]
+    is_worth = other.fits and other.step_s and other.step_s <= _FASTER * best.step_s
+    return (away_fact(away),) if is_worth and away.plan.estimate is not None else ()
 
 
 def _alone(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:

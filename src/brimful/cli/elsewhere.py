@@ -50,7 +50,12 @@ _WITH_CRITIC = _REINFORCED._replace(
     "that it writes come on top",
     on_top=CRITIC,
 )
-_PAIRED = Elsewhere("pairs without a reference", "with a reference it is --task dpo", "dpo")
+_PAIRED = Elsewhere(
+    "pairs without a reference",
+    "with a reference it is --task dpo, which takes no less: what the reference holds and its "
+    "forward pass come on top there",
+    "dpo",
+)
 _CONTRASTIVE = Elsewhere(
     "a contrastive loss over the whole batch",
     "a classifier has the same blocks and no logits of the vocabulary; queries and passages are "

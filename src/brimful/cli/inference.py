@@ -34,6 +34,8 @@ CLASS_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, V
 """What a class of transformers may raise whose forward does not run on the pretend GPU."""
 TASK = flags.INFERENCE
 _OWN = ("weights_format", "prompt_len")
+_AS_LARGE = {"fp8": "int8", "float8": "int8", "fp4": "int4", "nvfp4": "int4"}
+"""Formats of others, and ours with as many bits a weight."""
 _READS_PUBLISHED = 7.5
 """The least compute capability that has kernels for weights in MXFP4."""
 _SHARED = (
@@ -43,6 +45,11 @@ _SHARED = (
 """Flags of training's that mean the same here."""
 
 
+def _as_large_words(text: str) -> str:
+    """Say that a format is another's in name alone."""
+    return ": as many bits a weight, scales aside" if text else ""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``--task inference``."""
     add = parser.add_argument_group("inference (--task inference)").add_argument
@@ -50,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--weights-format",
         metavar="NAME",
-        type=parsing.choice("weights format", get_args(WeightsFormat)),
+        type=parsing.choice(
+            "weights-format", get_args(WeightsFormat), _AS_LARGE, remark=_as_large_words
+        ),
         help=f"how weights are held: {formats}; default: --precision, as "
         f"gpt-oss is published, or {defaults.INFERENCE}",
     )
@@ -221,7 +230,8 @@ def _tell_simulated(
 
         tables = simulation_tables(job, cluster, estimate, simulation)
         summary = inference_simulation_summary(job, cluster, estimate, simulation, word, beside)
-        return Answer(summary, (), (tables,))
+        written = output_paths.written_facts(args) if beside is None else ()
+        return Answer(summary, written, (tables,))
 
     tell(args, answer)
     return word_code(args, word)

@@ -17,6 +17,7 @@ from brimful.errors import (
     UnknownMemoryError,
     UnsupportedError,
 )
+from brimful.programs.base import Shortened
 from brimful.show.terminal import speed_hidden
 from brimful.techniques.runnable import NUM_DEVICES
 from brimful.text.escaping import one_line
@@ -191,8 +192,12 @@ def _changed(typed: Mapping[str, object], changes: Mapping[str, object]) -> argp
 
 
 def _words(changes: Mapping[str, object]) -> str:
-    given = [_flag(name, value) for name, value in changes.items() if value is not None]
-    left = [_flag(name, None) for name, value in changes.items() if value is None]
+    told = {name: value for name, value in changes.items() if not isinstance(value, Shortened)}
+    given = [_flag(name, value) for name, value in told.items() if value is not None]
+    left = [_flag(name, None) for name, value in told.items() if value is None]
+    left += [
+        flag for line in changes.values() if isinstance(line, Shortened) for flag in line.left_out
+    ]
     parts = [f"with {' '.join(given)}"] if given else []
     return " ".join([*parts, *([f"without {' '.join(left)}"] if left else [])])
 

@@ -110,6 +110,20 @@ NO_FLAG = {
 """What other programs ask for, and what says the same here."""
 
 
+_OF_FILES = frozenset({"--deepspeed", "--gpu", "--hardware", "--stage"})
+"""Flags of these tables whose words mean something else among a call's arguments."""
+
+
+def is_of_jobs(flag: str) -> bool:
+    """Whether a flag of another program says something of a job here, beside its model."""
+    return flag in {*_OURS, *_SWITCHES, *_ACCUMULATED, "--learning-rate"} - _OF_FILES
+
+
+def is_of_models(flag: str) -> bool:
+    """Whether a flag of another program names a model."""
+    return flag in _MODELS
+
+
 class Taken(NamedTuple):
     """A command line as we write it.
 

@@ -15,9 +15,10 @@ from brimful.files.writing import check_output_file, check_output_folder
 if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster
     from brimful.pretend.recording import Recording
+    from brimful.show.summary import Fact
 
 _RECORDED = (
-    ("--snapshot", "a PyTorch memory snapshot", (".pickle", ".pkl")),
+    ("--snapshot", "a PyTorch memory snapshot for pytorch.org/memory_viz", (".pickle", ".pkl")),
     ("--perfetto", "a trace for ui.perfetto.dev", (".json",)),
     ("--tape", "every allocation and free, as NumPy columns", (".npz",)),
 )
@@ -56,6 +57,18 @@ def add_recording_files(parser: argparse.ArgumentParser) -> None:
         kind = output_file(flag, suffixes=suffixes)
         written = f"write {what} ({' or '.join(suffixes)})"
         parser.add_argument(flag, metavar="FILE", type=kind, help=written)
+
+
+def written_facts(args: argparse.Namespace) -> "tuple[Fact, ...]":
+    """Name the files that were written of a recording.
+
+    Args:
+        args: Has the flags of ``add_recording_files``.
+    """
+    from brimful.show.summary import Fact
+
+    found = ((getattr(args, flag.removeprefix("--")), what) for flag, what, _ in _RECORDED)
+    return tuple(Fact("written", f"{path}: {what}") for path, what in found if path is not None)
 
 
 def write_recording_files(

@@ -14,6 +14,7 @@ from brimful.cli import for_program
 from brimful.cli.assumed import run_of
 from brimful.cli.output import show_summary
 from brimful.cli.proof import is_to_be_proven, proof_of
+from brimful.show.terminal import is_speed_hidden
 from brimful.text.terminal import say
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def show_first(args: argparse.Namespace, searched: "Solution") -> None:
     meters = "; ".join(
         f"{each.label} {each.words.removesuffix(', predicted')}" for each in first.meters
     )
-    told = (fact.text.partition(" (")[0] for fact in first.facts if fact.label == "speed")
+    shown = () if is_speed_hidden() else first.facts
+    told = (fact.text.partition(" (")[0] for fact in shown if fact.label == "speed")
     words = f"predicted, being proven: {'; '.join([meters, *told])}"
     say(words, file=sys.stderr, flush=True)
 

@@ -116,7 +116,8 @@ def run(args: argparse.Namespace) -> int:
     parse_settings(allocator)  # before the script's minutes, not after them
     argument = None if args.largest is None else argument_of(program, args.largest)
     pretended = _pretended(args)
-    if not _ran(pretended, program, quietly=args.json):
+    gpus = args.gpu if (args.world_size or 1) == 1 else f"{args.world_size}x{args.gpu}"
+    if not _ran(pretended, program, quietly=args.json, gpus="" if args.json else gpus):
         return BAD_INPUT
     done = _Done(
         program, pretended, pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
@@ -215,7 +216,8 @@ def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "An
     summary = pretend_summary(report, program, () if found else sizes)
     if found:  # what was asked, before what the run of it did
         summary = summary._replace(facts=(*sizes, *summary.facts))
-    return Answer(summary, (Fact("next", more),), (pretend_tables(report),), report.timeline)
+    below = (*output_paths.written_facts(args), Fact("next", more))
+    return Answer(summary, below, (pretend_tables(report),), report.timeline)
 
 
 def _allocator(args: argparse.Namespace) -> str:
@@ -224,8 +226,11 @@ def _allocator(args: argparse.Namespace) -> str:
     return settings_in(os.environ)
 
 
-def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:
-    """Run the program; say on standard error what stopped it, and return whether it ended well."""
+def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool, gpus: str = "") -> bool:
+    """Run the program; say on standard error what stopped it, and return whether it ended well.
+
+    Where it lacks a package its job is planned for ``gpus``, if these are given.
+    """
     from brimful.pretend.scripts import foreign_framework, run_program
 
     # One JSON object is all that may stand on standard output.
@@ -251,8 +256,23 @@ def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool) -> bool:
         traceback.print_exception(type(error), error, shown)
         why = f"{name} raised {type(error).__name__}, see above; nothing is reported"
         say(f"brimful: {why}{_remedy(error)}", file=sys.stderr)
+        if isinstance(error, ModuleNotFoundError) and gpus:
+            _plan_instead(program[0], gpus)
         return False
     return True
+
+
+def _plan_instead(script: str, gpus: str) -> None:
+    """Plan what a script says that lacks a package, where its text names its model."""
+    from brimful.cli.main import main
+    from brimful.cli.script_settings import plan_of
+    from brimful.text.escaping import shell_words
+
+    if not (words := plan_of(script, gpus)):
+        return
+    why = "what its text says is planned instead, in Brimful's own loop"
+    say(f"brimful: {why}: brimful {shell_words(words)}", file=sys.stderr, flush=True)
+    main(words)
 
 
 _DEEPSPEED = "deepspeed"

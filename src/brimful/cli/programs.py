@@ -56,15 +56,20 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
     read = parsing.path("--from")
 
     def parse(text: str) -> Path:
-        from brimful.programs.reading import is_program
-        from brimful.programs.settings import settings_file
+        from brimful.programs.settings import has_settings, script_of, settings_file
 
-        if is_program(text):
+        if has_settings(text):
             if verb == "plan" and (file := settings_file(text)) is not None:
                 return file
             raise UnsupportedError(
                 f"{verb} takes no program of another framework: brimful estimate --from '...' "
                 f"predicts Megatron-LM's, brimful simulate --from '...' runs any on a pretend GPU"
+            )
+        if script := script_of(text):
+            raise InputError(
+                f"--from {text}: {script} has none of the flags that are read as settings, "
+                f"those of transformers' TrainingArguments; brimful pretend -- {script} runs it "
+                f"as it is"
             )
         return read(text)
 

@@ -21,7 +21,7 @@ from brimful.models.config import default_task, for_task, load_model
 from brimful.models.names import taken_words
 from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
 from brimful.models.spec import ModelSpec
-from brimful.models.targets import check_targets
+from brimful.models.targets import are_all_linear, check_targets
 from brimful.techniques.exact import exactness
 from brimful.techniques.kernel_support import check_precision
 from brimful.techniques.parallel.stages import ONE_STAGE
@@ -30,6 +30,7 @@ from brimful.techniques.quantization import Quantization, Scheme, default_group
 from brimful.techniques.runnable import check_strategy, placed
 from brimful.units import Labelled
 from brimful.values.job import (
+    ALL_LINEAR,
     PACKINGS,
     PREFERENCE,
     QAT,
@@ -217,7 +218,7 @@ def job_from(
             weights=args.weights,
             task=task,
             method=method,
-            adapter=_adapter_from(args, method, precision),
+            adapter=_adapter_from(args, method, precision, model),
             precision=precision,
             loss_scale=_loss_scale_from(args, precision),
             optimizer=optimizer,
@@ -259,7 +260,18 @@ def model_from(args: argparse.Namespace) -> ModelSpec:
     return model if args.num_labels is None else with_num_labels(model, args.num_labels)
 
 
-def _adapter_from(args: argparse.Namespace, method: Method, precision: Precision) -> Adapter | None:
+def _targets_from(args: argparse.Namespace, model: ModelSpec) -> tuple[str, ...]:
+    """Return beside which layers adapters are; all of them, one by one, are all of them."""
+    named = _names(args.lora_targets) or defaults.LORA_TARGETS
+    if not are_all_linear(model, named):
+        return named
+    note_once(f"--lora-targets {ALL_LINEAR} is taken for {','.join(named)}")
+    return (ALL_LINEAR,)
+
+
+def _adapter_from(
+    args: argparse.Namespace, method: Method, precision: Precision, model: ModelSpec
+) -> Adapter | None:
     if method in WHOLE:
         _refuse_without(args, ADAPTER, f"--method {method}", "lora, dora or qlora")
         return None
@@ -267,7 +279,7 @@ def _adapter_from(args: argparse.Namespace, method: Method, precision: Precision
     return Adapter(
         rank=rank,
         alpha=_or(args.lora_alpha, defaults.LORA_ALPHA_PER_RANK * rank),
-        targets=_names(args.lora_targets) or defaults.LORA_TARGETS,
+        targets=_targets_from(args, model),
         trained_modules=_names(args.trained_modules),
         dtype=_or(args.adapter_dtype, "same"),
         base=_or(args.base, defaults.base(method, precision)),

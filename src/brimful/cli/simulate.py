@@ -319,6 +319,7 @@ def _answer(
         simulate_summary(plan, simulation, word, (*costs, *_beside(plan, word))),
         (
             *routing,
+            *output_paths.written_facts(args),
             *assumed_facts(args, plan.job),
             *([Fact("next", fits)] if word == "fits" else []),
         ),

@@ -64,7 +64,12 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         "replaced": replaced,
         "left": read.left,
         "unread": read.unread,
-        "notes": (*read.notes, *flat, *_disk_notes(args, read.on_disk)),
+        "notes": (
+            *read.notes,
+            *flat,
+            *_disk_notes(args, read.on_disk),
+            *_copy_notes(args, read.second_copy),
+        ),
     }
 
 
@@ -86,6 +91,27 @@ def _flat_notes(args: argparse.Namespace) -> "Iterator[str]":
     except UnsupportedError as error:
         args.fsdp = None
         yield f"FSDP1 is planned as FSDP2, which takes less: {str(error).partition(';')[0]}"
+
+
+def _copy_notes(args: argparse.Namespace, shared: int) -> "Iterator[str]":
+    """Say how many bytes a second copy of the parameters takes, and what it spares."""
+    if not shared:
+        return
+    from brimful.errors import UnsupportedError
+    from brimful.models.config import parameter_count
+
+    words = f"a copy of the parameters in 16 bits more, shared by {shared} GPUs"
+    try:
+        total = parameter_count(resolved.model_from(args)).total
+    except UnsupportedError:
+        size = ""
+    else:
+        size = f", {format_bytes(-(-2 * total // shared))} of each"
+    yield (
+        f"zero_hpz_partition_size={shared} keeps {words}{size}: that comes on top of what is "
+        f"planned; backward passes gather among those GPUs alone, so that a step is faster than "
+        f"planned where the network is slow"
+    )
 
 
 def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> "Iterator[str]":

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from brimful.cost.recipes import RECIPES
 from brimful.cost.states import states
-from brimful.cost.trained import HALF_BYTES, trained_recipe, trained_shapes
+from brimful.cost.trained import HALF_BYTES, num_whole, trained_recipe, trained_shapes
 from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
 from brimful.models.config import active_parameters, has_layout
@@ -96,8 +96,13 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
     """
     if has_layout(job.model):
         whole = states(job, update_of(job, CUDA, trained_shapes(job)))
-        frozen = int(whole.parameters + whole.constants)
-        return Least(frozen, int(whole.gradients), int(whole.optimizer_state))
+        held = int(whole.parameters + whole.constants)
+        beside = least_of_whole(job)
+        return Least(
+            held + beside.parameters - num_whole(job) * _UNPACKED_BYTES,
+            int(whole.gradients) + beside.gradients,
+            int(whole.optimizer_state) + beside.optimizer_state,
+        )
     if job.adapter is not None:
         usual, base = RECIPES[job.precision].parameter, job.adapter.base
         if base not in _PACKED_BYTES:
@@ -109,6 +114,21 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
     by_number = OPTIMIZERS[job.optimizer].keeps_by_number
     kept = update_of(job, CUDA, [(num_parameters,)]).kept if by_number else 0
     return Least(num_parameters * recipe.parameter, num_parameters * recipe.gradient, int(kept))
+
+
+def least_of_whole(job: Job) -> Least:
+    """Count what modules of the model's own take that train beside adapters; nothing of none.
+
+    Args:
+        job: What is trained, of a model that has a layout.
+    """
+    count = num_whole(job)
+    if not count:
+        return Least(0, 0, 0)
+    recipe = trained_recipe(job)
+    by_number = OPTIMIZERS[job.optimizer].keeps_by_number
+    kept = update_of(job, CUDA, [(count,)]).kept if by_number else 0
+    return Least(count * recipe.parameter, count * recipe.gradient, int(kept))
 
 
 def _num_unpacked(job: Job) -> int:

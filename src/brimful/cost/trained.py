@@ -18,6 +18,7 @@ from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter, Parameters, all_parameters, parts
+from brimful.models.module_paths import ends_in
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, is_target
 from brimful.values.job import QUANTIZED, Base, Job
@@ -59,6 +60,25 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
         for run in blocks
     ]
     return [shape for run in beside for shape in run]
+
+
+def num_whole(job: Job) -> int:
+    """Count the numbers of a model's own that train beside adapters: of ``trained_modules``.
+
+    Args:
+        job: What is trained, of a model that has a layout.
+    """
+    named = () if job.adapter is None else job.adapter.trained_modules
+    return sum(
+        parameter.num_elements
+        for parameter in (all_parameters(layout_of(job.model)) if named else ())
+        if any(ends_in(parameter.name[:end], named) for end in _ends_of_parts(parameter.name))
+    )
+
+
+def _ends_of_parts(name: str) -> Iterator[int]:
+    """Yield where the path of each module that holds a parameter ends."""
+    yield from (i for i, letter in enumerate(name) if letter == ".")
 
 
 def trained_hidden(job: Job) -> list[bool]:

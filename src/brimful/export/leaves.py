@@ -50,6 +50,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         notes: What was read as something else than it says, in sentences.
         on_disk: Keys of what it keeps on NVMe, each with ``optimizer`` or ``param``.
         known: Keys that were looked for, there or not, each with the type of its value.
+        second_copy: Devices that share a copy of the parameters more (ZeRO++'s hpZ); 0: none.
     """
 
     taken: tuple[Taken, ...]
@@ -58,6 +59,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     on_disk: tuple[tuple[str, str], ...] = ()
     known: tuple[tuple[str, type], ...] = ()
+    second_copy: int = 0
 
 
 class Leaves:
@@ -78,6 +80,7 @@ class Leaves:
         self.notes: list[str] = []
         self.on_disk: list[tuple[str, str]] = []
         self.known: dict[str, type] = {}
+        self.second_copy = 0
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -169,6 +172,7 @@ class Leaves:
             notes=tuple(self.notes),
             on_disk=tuple(self.on_disk),
             known=tuple(self.known.items()),
+            second_copy=self.second_copy,
         )
 
 

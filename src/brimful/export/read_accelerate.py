@@ -77,6 +77,7 @@ def _joined(one: Read, other: Read) -> Read:
         unread=one.unread + other.unread,
         notes=one.notes + other.notes,
         on_disk=one.on_disk + other.on_disk,
+        second_copy=one.second_copy or other.second_copy,
     )
 
 
@@ -98,6 +99,9 @@ def _fsdp(leaves: Leaves, num_devices: int) -> None:
     if version in {None, FLAT} and stage:
         key = f"{_FSDP}.fsdp_version"
         leaves.say("fsdp", FLAT, f"(no {key})" if version is None else key)
+    if not leaves.has(_DEGREES):  # which alone cuts a model in another way
+        for flag in ("tp", "pp", "ep"):
+            leaves.say(flag, 1, f"(no {_DEGREES})")
     for flag in ("dp_replicate", "dp_shard", "tp"):
         degree = f"{_DEGREES}.{_DEGREES}_{flag}_size"
         leaves.say(flag, leaves.take(degree, int), degree)

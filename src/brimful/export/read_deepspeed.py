@@ -19,6 +19,8 @@ from brimful.techniques.optimizers import OPTIMIZERS
 
 PROGRAM = "DeepSpeed"
 _ZERO, _ADAM = "zero_optimization", "optimizer.params"
+_SHARDS_ALL = 3
+"""The stage that shards parameters."""
 _SCALE_POWER, _SCALE_WINDOW = 16, 1000
 """DeepSpeed's defaults of the loss scale."""
 _READ = {
@@ -125,8 +127,32 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
     leaves.say("zero", stage, key)
     if stage:
         leaves.say("dp_shard", num_devices, key)
+    _plus_plus(leaves, stage)
     for degree in ("tp", "pp"):
         leaves.say(degree, 1, "(DeepSpeed's JSON has none)")
+
+
+def _plus_plus(leaves: Leaves, stage: int) -> None:
+    """Take what ZeRO++ keeps and sends in another way, of stage 3 alone.
+
+    Source: ``zero/config.py`` of DeepSpeed; Wang et al. 2023, arXiv:2306.10209.
+    """
+    shared = leaves.take(f"{_ZERO}.zero_hpz_partition_size", int, 1)
+    if shared < 1:
+        raise InputError(
+            f"{leaves.path}: {_ZERO}.zero_hpz_partition_size is {shared}; give 1 or more"
+        )
+    leaves.second_copy = shared if shared > 1 and stage == _SHARDS_ALL else 0
+    sent = [what for what in ("weights", "gradients") if _is_quantized(leaves, what)]
+    if sent and stage == _SHARDS_ALL:
+        leaves.notes.append(
+            f"zero_quantized_{' and zero_quantized_'.join(sent)}: fewer bytes are sent than is "
+            f"planned, so that a step is faster where the network is what it waits for"
+        )
+
+
+def _is_quantized(leaves: Leaves, what: str) -> bool:
+    return bool(leaves.take(f"{_ZERO}.zero_quantized_{what}", bool, False))
 
 
 def _types(leaves: Leaves) -> None:

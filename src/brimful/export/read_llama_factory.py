@@ -9,6 +9,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from brimful.errors import InputError, UnsupportedError
 from brimful.export.fsdp_leaves import take_spread
 from brimful.export.leaves import Leaves, Read
@@ -30,6 +32,10 @@ MODEL = "model_name_or_path"
 _OWN = frozenset({"finetuning_type", "stage", "template", "cutoff_len"})
 _STAGES = {"sft": "chat", "pt": "causal-lm", "dpo": "dpo"}
 _LOSSES = frozenset({"sigmoid"})
+_OTHER_STAGES, _OTHER_LOSSES = frozenset({"rm", "kto", "ppo"}), frozenset({"orpo", "simpo"})
+"""Tasks that are not run: who plans refuses them as if typed, and answers the nearest."""
+_SCORES = "rm"
+"""Its stage that reads two answers for each of its rows, one after the other."""
 _RANK, _CUTOFF, _EPOCHS = 8, 2048, 3.0
 """Its defaults."""
 _OF_PAIRS = {"pref_beta": "dpo_beta", "dpo_label_smoothing": "label_smoothing"}
@@ -71,6 +77,8 @@ def read_llama_factory(
     leaves.say("seq_len", leaves.take("cutoff_len", int, _CUTOFF), "cutoff_len")
     _packing(leaves, stage, task)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
+    if stage == _SCORES:
+        _double(leaves)
     _take_switched_optimizer(leaves)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _length(leaves)
@@ -144,10 +152,22 @@ def _memory(leaves: Leaves, num_devices: int, *, is_adapted: bool) -> None:
         leaves.say("attention", "eager", "flash_attn")
 
 
+def _double(leaves: Leaves) -> None:
+    """Count both answers of a pair: each is a text of its own to a model that scores them."""
+    for place, each in enumerate(leaves.taken):
+        if each.flag in {"micro_batch", "global_batch"}:
+            leaves.taken[place] = msgspec.structs.replace(each, value=2 * each.value)
+    leaves.notes.append(f"stage={_SCORES} scores two answers a row: batches count both")
+
+
 def _task(leaves: Leaves) -> tuple[str, str]:
     """Take the stage; return it, and the task that it is."""
     stage = leaves.take("stage", str, "sft")
     loss = leaves.take("pref_loss", str, "sigmoid")
+    other = loss if stage == "dpo" and loss in _OTHER_LOSSES else stage
+    if other in _OTHER_STAGES | _OTHER_LOSSES:
+        leaves.say("task", other, "stage" if other == stage else "pref_loss")
+        return stage, other
     if stage not in _STAGES or (stage == "dpo" and loss not in _LOSSES):
         what = f"stage={stage}" if stage not in _STAGES else f"pref_loss={loss}"
         raise UnsupportedError(

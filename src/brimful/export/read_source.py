@@ -79,7 +79,9 @@ def program_of(path: Path) -> str:
     if is_accelerate(content):
         return "accelerate"
     if trainer.is_trainer(content):
-        return "trl" if trainer.MODEL in content else "hf-trainer"
+        return (
+            "trl" if trainer.MODEL in content and not trainer.is_script(content) else "hf-trainer"
+        )
     if path.suffix.lower() not in _YAML:
         return "deepspeed"
     raise FileFormatError(f"{path} is none of what is read, which is {READ}; give one of these")

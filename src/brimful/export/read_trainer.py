@@ -37,6 +37,11 @@ _OF_TRL = frozenset({
     MODEL, "max_length", "packing", "use_peft", "assistant_only_loss", "completion_only_loss",
     "dataset_name", "dataset_text_field", "lora_r", "precompute_ref_log_probs",
 })  # fmt: skip
+_LENGTHS = {"block_size": "wrapped", "model_max_length": "none"}
+"""How scripts on top of the Trainer call the length of a text, and how they pack it: transformers'
+``run_clm.py``, and those that came of Stanford's Alpaca."""
+_OF_SCRIPTS = frozenset({*_LENGTHS, "do_train", "data_path"})
+"""Keys of such scripts, which name their model as TRL does."""
 _OF_PAIRS = frozenset({
     "beta", "label_smoothing", "precompute_ref_log_probs", "f_divergence_type", "sync_ref_model",
     "loss_weights",
@@ -70,6 +75,11 @@ def is_trainer(content: Mapping[str, Any]) -> bool:
     return bool(_OWN & {*content}) and not _FOREIGN & {*content}
 
 
+def is_script(content: Mapping[str, Any]) -> bool:
+    """Whether arguments are those of a script on top of the Trainer that is none of TRL's."""
+    return bool(_OF_SCRIPTS & {*content})
+
+
 def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int) -> Read:
     """Read a file.
 
@@ -85,19 +95,30 @@ def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_l
         UnsupportedError: This version plans nothing like it.
     """
     said = {key: value for key, value in content.items() if value is not None}
-    is_trl = bool(_OF_TRL & {*content})
+    is_trl = bool(_OF_TRL & {*content}) and not is_script(content)
     leaves = Leaves(path, said, "TRL" if is_trl else "the Trainer")
     if "max_length" in content:
         leaves.rest.setdefault("max_length", None)  # of which none is no limit
     if is_trl:
         _trl(leaves)
     else:
+        _script(leaves)
         _stand_in(leaves, DEFAULTS)
         _recipe(leaves)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _memory(leaves, num_devices)
     return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
+
+
+def _script(leaves: Leaves) -> None:
+    """Take what scripts on top of the Trainer say of their model and of its texts."""
+    leaves.take(MODEL, str)
+    key = next((key for key in _LENGTHS if key in leaves.rest), None)
+    if key is not None:
+        leaves.say("task", "causal-lm", key)
+        leaves.say("packing", _LENGTHS[key], key)
+        leaves.say("seq_len", leaves.take(key, int), key)
 
 
 def _stand_in(leaves: Leaves, defaults: Mapping[str, Any]) -> None:

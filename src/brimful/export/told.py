@@ -13,7 +13,7 @@ from brimful.errors import UnsupportedError
 from brimful.export import TARGETS, accelerate, axolotl, deepspeed, hf_trainer, llama_factory, trl
 from brimful.export.given import Given
 from brimful.hardware.cluster import Cluster
-from brimful.values.job import PACKINGS, Job
+from brimful.values.job import PACKINGS, Job, Task
 from brimful.values.plan import PLAN_SCHEMA, Plan
 from brimful.values.strategy import Strategy
 
@@ -72,7 +72,7 @@ def check_told(asking: Asking) -> None:
 
 def plainer(job: Job) -> Job:
     """Return a job of the same model with the loss that every program can be told."""
-    plain = "causal-lm"
+    plain: Task = "causal-lm"
     return replace(job, task=plain, preference=None, packing=PACKINGS[plain][0])
 
 

@@ -24,6 +24,13 @@ _OPTIMIZERS = {
     )
 }
 """By the names of Hugging Face's Trainer, and ours."""
+_NOT_RUN = {
+    word.replace("-", "_"): word
+    for rule in OPTIMIZERS.values()
+    for like in rule.likes
+    for word in like.words
+}
+"""Of optimizers that are not run: who plans refuses them as if typed, and answers the nearest."""
 _SCHEDULES = {
     "constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine",
     "cosine_with_min_lr": "cosine", "linear": "linear",
@@ -84,12 +91,12 @@ def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
         FileFormatError: A value is of another type.
     """
     name = leaves.take(optimizer, str)
-    if name is not None and name not in _OPTIMIZERS:
+    if name is not None and name not in _OPTIMIZERS.keys() | _NOT_RUN:
         raise UnsupportedError(
             f"{leaves.path}: {optimizer}={name} is none of this version's; use "
             f"{', '.join(sorted(_OPTIMIZERS))}, or leave it out and give --optimizer"
         )
-    leaves.say("optimizer", _OPTIMIZERS.get(name or ""), optimizer)
+    leaves.say("optimizer", {**_OPTIMIZERS, **_NOT_RUN}.get(name or ""), optimizer)
     if name is not None and name.startswith("paged"):
         leaves.notes.append(f"{name} pages its state: planned without, so that it takes more")
     for key, flag in _NUMBERS.items():
@@ -235,6 +242,7 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
         notes=own.notes + other.notes,
         on_disk=other.on_disk,
         known=own.known + tuple((f"{DEEPSPEED}.{key}", kind) for key, kind in other.known),
+        second_copy=other.second_copy,
     )
 
 

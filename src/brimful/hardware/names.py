@@ -134,6 +134,7 @@ def alike_gpus(text: str, keys: Iterable[str]) -> list[str]:
 
 
 _APPLES = "one of Apple's"
+_OLD_INSTINCT = "an Instinct before CDNA 2"
 _OF_METAL, _OF_SMALL_METAL, _MOST_SMALL_GB = 3 / 4, 2 / 3, 32
 """Of a Mac's memory, what macOS leaves its GPU unless it is told otherwise
 (``MTLDevice.recommendedMaxWorkingSetSize``), and up to which size it is the smaller share."""
@@ -154,6 +155,9 @@ _NOT_MODELLED = {
     r"(apple[- ]?)?m(\d[- ]?pro|[4-9]\b)": (_APPLES, 16),
     r"(apple[- ]?)?m[1-3]\b": (_APPLES, 8),
     r"(amd[- ]?)?(radeon[- ]?|rx[- ]?)+(9070|7900[- ]?gre|7800|6[89]00)": ("a Radeon", 16),
+    r"(amd[- ]?)?(radeon[- ]?)?vii\b": (_OLD_INSTINCT, 16),
+    r"(amd[- ]?)?(radeon[- ]?)?(instinct[- ]?)?mi[- ]?25\b": (_OLD_INSTINCT, 16),
+    r"(amd[- ]?)?(radeon[- ]?)?(instinct[- ]?)?mi[- ]?(50|60)\b": (_OLD_INSTINCT, 32),
     r"(amd[- ]?)?(radeon|rx[- ]?\d)": ("a Radeon", 0),
     r"(intel[- ]?)?(arc[- ]?)?a770": ("one of Intel's", 16),
     r"(intel[- ]?)?(arc[- ]?)?b580": ("one of Intel's", 12),

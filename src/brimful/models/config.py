@@ -80,7 +80,10 @@ def _source_of(name_or_path: str) -> str | Path:
 
 
 def _with_nearest(error: InputError, name_or_path: str) -> InputError:
-    """Name in an error the known model that an unknown one is but for a word of its name."""
+    """Name in an error the known model that an unknown one is but for a letter or a word."""
+    if near := names.misspelt(name_or_path):
+        words = f"{name_or_path!r} is spelt almost as {near}: did you mean that?"
+        return type(error)(f"{words} else: {error}", nearest={"model": near})
     near, what, on_top = names.without_qualifiers(name_or_path)
     if not near:
         near, what = names.nearest_by_name(name_or_path, frozenset(ARCHITECTURES))

@@ -8,7 +8,7 @@ registry and those of its models on the hub are taken apart alike, and compared 
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -69,6 +69,10 @@ _SEES = re.compile(
 """Families and words of models that read images or sounds, whose encoder comes on top."""
 _STATE_SPACE = re.compile(r"mamba|rwkv|retnet|hyena|xlstm|recurrentgemma|griffin|state-?space")
 """Families without attention; hybrids' names may hold these words."""
+_MIXTURE = re.compile(r"(?<![a-z])(moe|mixture)(?![a-z])")
+"""Words of a name that say that it is a mixture of experts."""
+_SHORTEST = 4
+"""Letters of a word in which one that is missing is a slip."""
 _MOST_LISTED = 12
 _MOST_HINTS = 3
 _SAME_WORD = 0.75
@@ -192,6 +196,43 @@ def without_qualifiers(text: str) -> tuple[str, str, str]:
     return "", "", ""
 
 
+def misspelt(text: str) -> str:
+    """Find the known model that a name is but for a letter too few or too many in a word.
+
+    Args:
+        text: The name that is not known.
+
+    Returns:
+        The model; empty where there is none.
+    """
+    typed = _tokens(split_publisher(text)[1][:LONGEST])
+    if not any(re.search(r"\d", token) for token in typed):
+        return ""
+    found = (known for known in registry() if _is_misspelt(typed, _tokens(known)))
+    return next(found, "")
+
+
+def _tokens(name: str) -> list[str]:
+    return [token for token in spaced(name).split() if token not in DROPPED]
+
+
+def _is_misspelt(typed: Sequence[str], known: Sequence[str]) -> bool:
+    """Whether names differ in letters of words alone: what has a digit in it is no slip."""
+    pairs = list(zip(typed, known, strict=False))
+    return len(typed) == len(known) and all(
+        one == other or (one.isalpha() and other.isalpha() and _is_a_letter_off(one, other))
+        for one, other in pairs
+    )
+
+
+def _is_a_letter_off(one: str, other: str) -> bool:
+    """Whether a word is another without one of its letters, the first of which stays."""
+    short, long = sorted((one, other), key=len)
+    if len(long) - len(short) != 1 or len(short) < _SHORTEST or short[0] != long[0]:
+        return False
+    return any(long[:place] + long[place + 1 :] == short for place in range(1, len(long)))
+
+
 def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     """Find a known model that is as large as the name of an unknown one says.
 
@@ -212,7 +253,8 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
         return "", ""
     near = _nearest(counts[0], family, active=parts.active, preferred=preferred)
     size = format_count(num_parameters(registry()[near]))
-    sort = ", and is a mixture of experts" if parts.active else ""
+    is_mixture = bool(parts.active) or _MIXTURE.search(family) is not None
+    sort = ", and is a mixture of experts" if is_mixture else ""
     said = f"by its name it has {format_count(counts[0])} parameters{sort}"
     return near, f"{said}; the nearest is {near} ({size}), whose blocks may be others"
 
@@ -275,12 +317,13 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
             there are.
         preferred: Types that are rather named than others.
     """
+    is_mixture = bool(active) or _MIXTURE.search(name) is not None
 
     def distance(known: str) -> tuple[bool, bool, bool, bool, bool, bool, int, float, float]:
         ratio = num_parameters(registry()[known]) / size
         factor = max(ratio, 1 / ratio)
         entry = registry()[known]
-        is_other = has_experts(entry["config"]) != bool(active)
+        is_other = has_experts(entry["config"]) != is_mixture
         is_denser = bool(active) and not active & taken_apart(known).active
         is_strange = family_of(known) != family_of(name)
         is_rarer = entry["model_type"] not in preferred

@@ -71,6 +71,29 @@ def check_targets(spec: ModelSpec, targets: tuple[str, ...]) -> None:
     )
 
 
+def are_all_linear(spec: ModelSpec, targets: tuple[str, ...]) -> bool:
+    """Whether targets name every linear layer of a model's blocks and nothing else, one by one.
+
+    Args:
+        spec: The model; of one without a layout nobody knows.
+        targets: As for ``check_targets``.
+    """
+    try:
+        layout = layout_of(spec)
+    except UnsupportedError:
+        return False
+    linear = [p.name for run in layout.blocks for p in run.parameters if p.kind in LINEAR]
+    blocks = {p.name for run in layout.blocks for p in run.parameters}
+    beside = [p.name for p in all_parameters(layout) if not p.name.endswith(tuple(blocks))]
+    return (
+        bool(linear)
+        and ALL_LINEAR not in targets
+        and all(is_target(name, targets) for name in linear)
+        and all(any(is_target(name, (each,)) for name in linear) for each in targets)
+        and not any(is_target(name, targets) for name in beside)
+    )
+
+
 def is_target(name: str, targets: tuple[str, ...]) -> bool:
     """Whether a linear layer of a block is among the targets.
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.errors import InputError, NotInstalledError
+from brimful.text.escaping import shell_words, split_words
 
 STEPS = Path(__file__).parent / "steps"
 """Where what runs a step of a program lies, for those that need something around them."""
@@ -182,6 +183,36 @@ def flags_of(words: Sequence[str], script: str) -> Flags:
         else:
             raise InputError(f"{word} stands behind {script} and belongs to no flag; leave it out")
     return Flags(tuple((flag, tuple(given)) for flag, given in found))
+
+
+class Shortened(str):
+    """A command line without some flags of another.
+
+    Attributes:
+        left_out: The flags.
+    """
+
+    __slots__ = ("left_out",)
+    left_out: tuple[str, ...]
+
+
+def shortened(text: str, flags: Sequence[str]) -> Shortened:
+    """Return a command line without some of its flags and what they are given.
+
+    Args:
+        text: As it was typed.
+        flags: To leave out.
+    """
+    kept = list[str]()
+    is_left_out = False
+    for word in split_words(text):
+        if word.startswith("--"):
+            is_left_out = word.partition("=")[0] in flags
+        if not is_left_out:
+            kept.append(word)
+    line = Shortened(shell_words(kept))
+    line.left_out = tuple(flags)
+    return line
 
 
 def as_mapping(flags: Flags) -> dict[str, object]:

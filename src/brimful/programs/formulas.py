@@ -13,13 +13,13 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import NEWEST, Version, libraries
 from brimful.hardware.gpus import load_cluster
-from brimful.megatron.command_line import read_layout
+from brimful.megatron.command_line import NEAR, not_yet, read_layout
 from brimful.megatron.layout import Layout
 from brimful.megatron.speed import Overlaps, slowest_step_s
 from brimful.megatron.stage import Peak, peak
 from brimful.programs import megatron
-from brimful.programs.base import Command, Rank
-from brimful.programs.reading import read_command
+from brimful.programs.base import Command, Rank, shortened
+from brimful.programs.reading import is_arguments, read_command
 from brimful.units import KIB
 from brimful.values.plan import Word
 
@@ -126,6 +126,14 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
     cluster = _cluster(machines, told.world_size)
     if cluster.device.kernels != "cuda":
         raise UnsupportedError("Megatron-LM's formulas are of CUDA GPUs; give --gpus, as 8xh100")
+    missing = not_yet(told.flags)
+    if missing and NEAR.keys() >= {*missing} and not is_arguments(text):
+        words = "; ".join(dict.fromkeys(NEAR[flag] for flag in missing))
+        raise UnsupportedError(
+            f"{' and '.join(missing)} of Megatron-LM has no formula, brimful simulate runs it; "
+            f"{words}",
+            nearest={"source": shortened(text, missing)},
+        )
     room, capability = room_of(cluster.device), version_of(cluster.device.capability)
     stages = [
         read_layout(

@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import UnsupportedError
-from brimful.programs import axolotl, llama_factory, titan_settings, torchtitan, trl
+from brimful.programs import (
+    axolotl,
+    llama_factory,
+    titan_settings,
+    torchtitan,
+    trainer_scripts,
+    trl,
+)
 from brimful.programs.arguments import read_arguments
 from brimful.programs.base import Command
-from brimful.programs.reading import read_command
+from brimful.programs.reading import is_program, read_command
 from brimful.text.escaping import yaml_text
 
 
@@ -27,6 +34,8 @@ def settings_file(text: str) -> Path | None:
     """
     command = read_command(text)
     read = _READ.get(Path(command.script).name)
+    if read is None and trainer_scripts.is_of_trainer(command):
+        read = trainer_scripts.settings_of
     if read is None:
         return None
     content = read(command)
@@ -36,6 +45,21 @@ def settings_file(text: str) -> Path | None:
     file = Path(_folder()) / name
     file.write_text(text, encoding="utf-8")
     return file
+
+
+def has_settings(text: str) -> bool:
+    """Whether a text is a command line whose settings are read, and no file's name."""
+    if is_program(text):
+        return True
+    return bool(script_of(text)) and trainer_scripts.is_of_trainer(read_command(text))
+
+
+def script_of(text: str) -> str:
+    """Return the script that a command line of Python starts; empty: a text is none, or a file."""
+    is_line = len(text.split()) > 1 and not Path(text).exists()
+    if not is_line or not any(Path(word).suffix == ".py" for word in text.split()):
+        return ""
+    return read_command(text).script
 
 
 def name_of(path: Path) -> str:

@@ -10,6 +10,7 @@ from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import cards
 from brimful.hardware.gpus import LOCAL
 from brimful.hardware.links import assumed_network, node_links
+from brimful.techniques.kernel_support import Place, why_emulated
 from brimful.units import GIB
 from brimful.values.job import Job
 
@@ -65,7 +66,9 @@ def with_gpu(cluster: Cluster, device: Device) -> Cluster:
 def cards_for(job: Job) -> Iterator[Device]:
     """Yield the cards that have units for a recipe's type (on others it would fit, and crawl)."""
     for device in smallest_first():
-        if device.matrix_flops_per_s.bf16 or not job.precision.startswith("bf16"):
+        place = Place(device.kernels, device.capability)
+        is_known = device.matrix_flops_per_s.bf16 or not job.precision.startswith("bf16")
+        if is_known and why_emulated(job.precision, place) is None:
             yield device
 
 

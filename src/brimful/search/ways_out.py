@@ -158,12 +158,21 @@ def _tried(found: Solution) -> Tried:
 
 
 def short_bytes_of(made: Estimate) -> int:
-    """Return by how many bytes a prediction does not surely fit; 0: it does."""
+    """Return by how many bytes a prediction lacks a sure fit, on a GPU or its host; 0: it fits."""
     short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes
+    short = max(short, _host_short_bytes(made))
     reserved = made.predicted_reserved
     if reserved is not None and reserved.word != "fits":
         short = max(short, reserved.excess_bytes)
     return short
+
+
+def _host_short_bytes(made: Estimate) -> int:
+    """Return how many bytes a node's host lacks at least; 0: it may suffice."""
+    host = made.host
+    if host is None or host.fits is not False:
+        return 0
+    return math.ceil(host.predicted_host_bytes.low) - host.usable_bytes
 
 
 def reserved_word(made: Estimate) -> Word:
@@ -425,7 +434,9 @@ def _larger_gpu(plan: Plan) -> _Way:
     options = (
         _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note) for cluster in clusters
     )
-    return _Way(options, missed=WayOut(_no_gpu(plan), UNKNOWN_SHORT, math.inf))
+    is_of_host = plan.estimate is not None and _host_short_bytes(plan.estimate) > 0
+    missed = None if is_of_host else WayOut(_no_gpu(plan), UNKNOWN_SHORT, math.inf)
+    return _Way(options, missed=missed)
 
 
 def _more_gpus(plan: Plan) -> _Way:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from brimful.hardware.cluster import Cluster
 from brimful.search.solve import Solution
+from brimful.show.predicted import host_words
 from brimful.show.run import rate_words
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
@@ -25,6 +26,24 @@ def alone_fact(found: Solution, alone: Solution) -> Fact:
     times = best.step_s / all_s
     worth = f"{num} are {times:.2g} x as fast" if times > 1 else f"{num} are no faster"
     return Fact("one node", f"alone {rate_words(alone.plan.job, best.step_s)}, so {worth}")
+
+
+def away_fact(away: Solution) -> Fact:
+    """Say how fast a plan is that keeps its optimizer on the host, and what that has to have.
+
+    Args:
+        away: What was found so.
+    """
+    plan, step_s = away.plan, away.record.rows[0].step_s
+    assert plan.estimate is not None, "asked before"
+    assert plan.estimate.host is not None, "what offloads has one"
+    assert step_s, "asked before"
+    needs = host_words(plan.estimate.host)
+    return Fact(
+        "faster",
+        f"--offload {plan.strategy.offload} {rate_words(plan.job, step_s)}, predicted, where each "
+        f"host has {needs}; --host-memory searches both",
+    )
 
 
 def offload_facts(

@@ -106,9 +106,11 @@ def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> 
     instead = Fact("instead", f"{words} (--host-memory)")
     made = None if estimate is None else estimate.host
     train = 0 if made is None else training_bytes(made)
-    if not 0 < train <= host.usable_bytes:
+    if not 0 < train < host.used_bytes:
         return (instead,)
-    words = f"training takes {format_bytes(train)} of it, Brimful's own saving the rest"
+    short = train - host.usable_bytes
+    alone = f" (short by {format_bytes(short)} too)" if short > 0 else ""
+    words = f"training takes {format_bytes(train)} of it{alone}, Brimful's own saving the rest"
     return (Fact("of it", words), instead)
 
 
@@ -125,11 +127,11 @@ def host_needs(estimate: Estimate | None) -> tuple[Fact, ...]:
     host = None if estimate is None else estimate.host
     if host is None or not offloaded_bytes(estimate) or host.usable_bytes:
         return ()
-    words = f"has to have {_host_words(host)}; say what it has: --host-memory"
-    return (Fact("host", words, f"has to have {_host_words(host)}"),)
+    words = f"has to have {host_words(host)}; say what it has: --host-memory"
+    return (Fact("host", words, f"has to have {host_words(host)}"),)
 
 
-def _host_words(host: HostMemory) -> str:
+def host_words(host: HostMemory) -> str:
     """Say what a host has to have while it trains, and what more Brimful's own saving takes."""
     most, train = int(host.predicted_host_bytes.low), training_bytes(host)
     if not 0 < train < most:
@@ -150,7 +152,7 @@ def offloaded_facts(plan: Plan, host_bytes: int = 0) -> tuple[Fact, ...]:
     if host_bytes and made.fits and made.host is not None:
         on = "the GPU" if plan.cluster.num_devices == 1 else "each GPU"
         has = format_bytes(host_bytes)
-        words = f"would fit {on}, but needs {_host_words(made.host)} of the host, which has {has}"
+        words = f"would fit {on}, but needs {host_words(made.host)} of the host, which has {has}"
         return (Fact("offload", f"--offload {plan.strategy.offload} {words}"),)
     stays = sum(item.num_bytes for item in made.items if item.name == PARAMETERS)
     alone = f"parameters alone are {format_bytes(stays)}"

@@ -13,7 +13,7 @@ from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, P
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts
 from brimful.show.simulate import unknown_facts
-from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
+from brimful.show.summary import AS_FAR, LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 from brimful.values.plan import Word
 from brimful.values.results import (
@@ -207,12 +207,15 @@ def largest_facts(
     if found.value is None:
         return (Fact("largest", f"no {found.flag} that was tried fits; {runs}"),)
     beyond = "" if found.beyond is None else f", {found.beyond} does not"
+    is_bound = bool(report.unknown_ops)  # who left kernels out is sure of nothing
     if found.sure == found.value:
-        return (Fact("largest", f"{found.flag} {found.value} fits{beyond}; {runs}"),)
+        fits = f"fits{AS_FAR if is_bound else ''}"
+        return (Fact("largest", f"{found.flag} {found.value} {fits}{beyond}; {runs}"),)
     more = f"{found.value} may fit (TIGHT){beyond}; {runs}"
     if found.sure is None:
         return (Fact("largest", f"no {found.flag} that was tried surely fits; {more}"),)
-    return (Fact("largest", f"{found.flag} {found.sure} surely fits; {more}"),)
+    fits = f"fits{AS_FAR}" if is_bound else "surely fits"
+    return (Fact("largest", f"{found.flag} {found.sure} {fits}; {more}"),)
 
 
 def _sizes(program: Sequence[str]) -> list[str]:

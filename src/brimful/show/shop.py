@@ -67,9 +67,9 @@ def shop_summary(
     settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))
     yours += _against(job, compared)
     yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
+    kinds = _by_kind(found, limits)  # which somebody named: above what may be left out
     facts = (
-        *((*yours, settings, *rented) if leads else (*rented, *yours, settings)),
-        *_by_kind(found, limits),
+        *((*yours, settings, *rented, *kinds) if leads else (*rented, *kinds, *yours, settings)),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
         *_others("at best", [each for each in found.likely if each.gpus not in told]),
@@ -117,7 +117,7 @@ def _by_kind(found: Market, limits: Limits) -> tuple[Fact, ...]:
         least = fewest.get(best.kind, best)
         fewer = f" (fewest {least.num_gpus}: {_both(least)})" if least.gpus != best.gpus else ""
         words.append(f"{best.gpus}: {_both(best)}{misses}{fewer}")
-    if len(words) > NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
+    if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
         return (Fact("by kind", "; ".join(words)),)
     return tuple(Fact("" if place else "by kind", each) for place, each in enumerate(words))
 

@@ -44,7 +44,8 @@ def on_each(meter: Meter, num_devices: int, kernels: str = "cuda") -> Meter:
     return meter if num_devices == 1 else meter._replace(label=label)
 
 
-LOWER_BOUND = "as far as kernels are known:"
+AS_FAR = " as far as kernels are known"
+LOWER_BOUND = f"{AS_FAR.strip()}:"
 """Said in the first line where some kernels may take memory that is not known."""
 
 

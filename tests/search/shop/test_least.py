@@ -4,11 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from brimful.cost.least import least_bytes
+from brimful.cost.trained import num_whole
 from brimful.models.config import load_model
 from brimful.search.shop.least import least_rooms
 from brimful.search.shop.values import Limits
 from brimful.show.shop_bound import shop_room_summary
 from brimful.show.terminal import summary_lines
+from brimful.values.job import Adapter
 from samples import make_job
 
 RENTS = {"h200": 3.0, "b200": 5.0, "rtx-4090": 0.5}
@@ -48,3 +50,20 @@ def test_the_bound_is_said_in_twelve_lines_with_prices_an_hour():
     assert len(lines) <= 9
     none = shop_room_summary(job, count, least, [], Limits(None, None))
     assert none.verdict == "NO"
+
+
+def test_modules_that_train_whole_are_counted_as_what_trains():
+    """An embedding and an output layer beside adapters had the two bytes of frozen weights."""
+    model = load_model("llama-3.1-8b")
+    adapter = Adapter(
+        rank=64, alpha=32.0, targets=("all-linear",), trained_modules=(), dtype="same",
+        base="bf16", upcast="none", input_requires_grad=False,
+    )  # fmt: skip
+    plain = make_job(model=model, method="lora", adapter=adapter, precision="bf16-mixed")
+    both = replace(adapter, trained_modules=("embed_tokens", "lm_head"))
+    job = make_job(model=model, method="lora", adapter=both, precision="bf16-mixed")
+    count = 2 * 128_256 * 4_096
+    assert num_whole(job) == count
+    assert num_whole(plain) == 0
+    more = least_bytes(job, 0).total - least_bytes(plain, 0).total
+    assert more == (16 - 2) * count

@@ -73,7 +73,7 @@ ADAMW_8BIT = two_moments(
                 "rmsprop-bnb-8bit",
             ),
             "one number a parameter in 8 bits",
-            "8-bit AdamW keeps two",
+            "8-bit AdamW keeps two, a byte a parameter more",
         ),
         Like(
             (

@@ -1,0 +1,47 @@
+"""Command lines of scripts on top of transformers' Trainer are read as its settings."""
+
+import pytest
+
+from brimful.export.read_source import model_of, program_of, read_source
+from brimful.programs.settings import has_settings, settings_file
+
+CLM = (
+    "python run_clm.py --model_name_or_path Qwen/Qwen2.5-1.5B --dataset_name wikitext "
+    "--per_device_train_batch_size 4 --block_size 2048 --bf16 --gradient_checkpointing --do_train"
+)
+ALPACA = (
+    "torchrun --nproc_per_node=4 train.py --model-name-or-path huggyllama/llama-7b --bf16 True "
+    "--data_path ./alpaca.json --per_device_train_batch_size=1 --gradient_accumulation_steps 16 "
+    "--model_max_length 512 --optim paged_adamw_8bit"
+)
+
+
+def taken(line, num_devices=1):
+    assert has_settings(line)
+    file = settings_file(line)
+    read = read_source(file, num_devices=num_devices, num_layers=24)
+    return file, {each.flag: each.value for each in read.taken}
+
+
+def test_the_line_of_an_example_says_model_lengths_and_batches():
+    file, said = taken(CLM)
+    assert model_of(file) == "Qwen/Qwen2.5-1.5B"
+    assert program_of(file) == "hf-trainer"
+    assert said["seq_len"] == 2048
+    assert said["packing"] == "wrapped"
+    assert said["precision"] == "bf16-mixed"
+    assert (said["micro_batch"], said["global_batch"]) == (4, 4)
+    assert said["activation_checkpointing"] == ["full"]
+
+
+def test_a_script_of_ones_own_is_read_by_its_flags_with_hyphens_and_values_too():
+    file, said = taken(ALPACA, num_devices=4)
+    assert model_of(file) == "huggyllama/llama-7b"
+    assert (said["seq_len"], said["packing"]) == (512, "none")
+    assert (said["global_batch"], said["optimizer"]) == (64, "adamw-8bit")
+    assert said["activation_checkpointing"] == ["none"]
+
+
+@pytest.mark.parametrize("text", ["settings.yaml", "python mine.py --width 8", "my run/x.json"])
+def test_what_has_none_of_the_trainers_flags_is_no_settings(text):
+    assert not has_settings(text)
