@@ -26,13 +26,13 @@ from brimful.models.layout import all_parameters, parts
 from brimful.models.targets import LINEAR
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import QUANTIZED, Job
-from brimful.values.strategy import Strategy, gathers
+from brimful.values.strategy import Strategy
 
 RANDOM_BYTES = 5056
 """State of torch's generator of the host: ``torch.get_rng_state()``."""
 CUDA_RANDOM_BYTES = 16
 MOST_LISTS = 64
-"""Of thousands of sizes each, that are kept: a search looks at one job in a few ways of sharding."""
+"""Of thousands of sizes each, that are kept: a search shards one job in a few ways."""
 
 
 def saved_sizes(
