@@ -70,6 +70,13 @@ def published_subjects() -> Iterator[Subject]:
         yield Subject(row, _told_of_published(run))
 
 
+def every_ask() -> Iterator[Ask]:
+    """Yield what peers are told of every row that can be told, without predicting it."""
+    published = map(_told_of_published, published_runs())
+    own = (_told_of_case(name, row.case) for name, _, row in _own_rows())
+    yield from (ask for ask in (*published, *own) if ask)
+
+
 def _figure(run: PublishedRun) -> tuple[MemoryClass | str, float | None]:
     """Return the class and bytes of the figure nearest to what peers claim: live tensors first."""
     live = run.allocated_gib or run.active_gib
@@ -180,11 +187,16 @@ def _recipe(method: str, precision: str, optimizer: str) -> dict[str, object]:
 
 def own_subjects() -> Iterator[Subject]:
     """Yield what was measured here on a CPU: full training, then techniques without a formula."""
+    yield from (_own(*each) for each in _own_rows())
+
+
+def _own_rows() -> Iterator[tuple[str, str, object]]:
+    """Yield every row of that evidence with its name and the part that it is of."""
     from evidence import read_evidence
 
     for part in ("simulated_vs_measured", "techniques"):
         for number, row in enumerate(read_evidence(part, VALIDATION).rows):  # type: ignore[arg-type]
-            yield _own(f"{part}-{number}", part, row)
+            yield f"{part}-{number}", part, row
 
 
 def _own(name: str, part: str, row) -> Subject:  # type: ignore[no-untyped-def]  # noqa: ANN001 - two kinds of rows

@@ -1,6 +1,11 @@
 """What was typed of a model and of a run's length is what is exported of it."""
 
+import io
+from contextlib import redirect_stdout
+
 import pytest
+
+from brimful.cli.main import main
 
 TYPED = "meta-llama/Llama-3.1-8B-Instruct"
 ASK = (TYPED, "--gpus", "rtx-4090", "--method", "qlora", "--seq-len", 1024, "--no-proof",
@@ -13,15 +18,24 @@ def exported(brimful, folder, target, *more):
     return brimful("export", plan, "--to", target)
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A plan of nothing but what was typed; it is read only."""
+    plan = tmp_path_factory.mktemp("typed") / "plan.yaml"
+    with redirect_stdout(io.StringIO()):
+        assert main(["plan", *map(str, ASK), "-o", str(plan)]) == 0
+    return plan
+
+
 @pytest.mark.parametrize(
     ("target", "key"),
     [("trl", "model_name_or_path"), ("llama-factory", "model_name_or_path"),
      ("axolotl", "base_model")],
 )  # fmt: skip
 def test_the_weights_that_were_typed_are_named_and_no_steps_that_nobody_asked_for(
-    brimful, tmp_path, target, key
+    brimful, planned, target, key
 ):
-    said = exported(brimful, tmp_path, target)
+    said = brimful("export", planned, "--to", target)
     assert f"{key}: {TYPED}\n" in said.out
     assert "max_steps" not in said.out
     assert "_epochs: 1\n" in said.out

@@ -26,6 +26,7 @@ def offered(out):
     return [words.split() for _, found, words in every if found]
 
 
+@pytest.mark.few(only=["qwen2.5-0.5b --seq-len 2048", "mixtral-8x7b --seq-len 1024"])
 @pytest.mark.parametrize(
     "asked",
     ["llama-3.1-8b", "qwen2.5-0.5b --seq-len 2048", "mixtral-8x7b --seq-len 1024"],
@@ -66,6 +67,7 @@ def test_a_model_without_a_name_is_refused_once(brimful):
     assert len(said.err.splitlines()) == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("gpus", ["rtx-4090", "l4"])
 def test_a_larger_card_is_named_with_the_settings_that_it_takes(brimful, gpus):
     said = brimful("estimate", "llama-3.1-8b", "--gpus", gpus)

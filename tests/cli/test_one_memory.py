@@ -2,7 +2,7 @@
 
 import pytest
 
-SPARK = ("qwen3-8b", "--seq-len", 2048, "--global-batch", 8)
+SPARK = ("qwen3-8b", "--seq-len", 2048, "--global-batch", 2)
 
 
 def paragraph(out):

@@ -66,8 +66,15 @@ def test_a_recipe_that_was_asked_for_is_kept_where_it_is_emulated(brimful):
     assert (said.code, said.err) == (0, "")
 
 
-def test_a_market_takes_what_any_of_its_kinds_has_units_for(brimful):
-    argv = ("shop", "smollm2-135m", *SMALL, "--tokens", "1M", "--max-gpus", 1, "--json")
+@pytest.mark.parametrize(
+    "attention",
+    [
+        ("--attention", "sdpa"),
+        pytest.param((), marks=pytest.mark.long),  # what else a V100 runs is traced first
+    ],
+)
+def test_a_market_takes_what_any_of_its_kinds_has_units_for(brimful, attention):
+    argv = ("shop", "smollm2-135m", *SMALL, "--tokens", "1M", "--max-gpus", 1, "--json", *attention)
     said = brimful(*argv, "--kinds", "t4,v100-16gb")
     assert instead(said) == ["precision=fp16-mixed"]
     assert instead(brimful(*argv, "--kinds", "t4,l4")) == []

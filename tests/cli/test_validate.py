@@ -29,7 +29,7 @@ def test_it_says_what_has_no_formula(brimful):
     assert "CPU offload" in out
 
 
-@pytest.mark.parametrize("family", ["llm-foundry", pytest.param("", marks=pytest.mark.long)])
+@pytest.mark.parametrize("family", ["fsdp-qlora", pytest.param("", marks=pytest.mark.long)])
 def test_json_holds_every_run(brimful, family):
     only = ("--family", family) if family else ()
     told = json.loads(brimful("validate", *only, "--json").out)

@@ -71,7 +71,7 @@ def other_bytes(items):
     return sum(item.num_bytes for item in items if item.name not in STATES)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("number", range(NUM_CASES))
 def test_the_prediction_is_the_simulation(number):
     job, cluster, strategy = cases()[number]

@@ -4,7 +4,7 @@ import pytest
 from fuzz_checks import judge, wrong_numbers
 from fuzz_part import KINDS, row_of, summarize
 
-SHARE = {"strategies": 10, "flags": 45, "config.json": 35, "plan files": 20, "job files": 15,
+SHARE = {"strategies": 4, "flags": 51, "config.json": 35, "plan files": 20, "job files": 15,
          "price files": 10, "DeepSpeed files": 7, "searches": 2, "exported plans": 30,
          "run folders": 8, "published runs": 18, "calibrations": 10}  # fmt: skip
 

@@ -26,6 +26,7 @@ def test_the_table_names_every_gpu_and_tells_nothing_from_unknown(capsys):
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("name", SHEETS)
 def test_one_gpu_in_full_with_sources(capsys, name):
     text = said(capsys, name.upper())

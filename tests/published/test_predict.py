@@ -1,15 +1,20 @@
 """Predictions of published runs: near where the program is known, and what its time held."""
 
+from functools import cache
+
 import msgspec
 import pytest
 
-from brimful.published.compare import compare, with_word
+from brimful.published import compare as compared
+from brimful.published.compare import with_word
 from brimful.published.predict import predict
 from brimful.published.rows import published_runs
 
 RUNS = {run.id: run for run in published_runs()}
 LORA = RUNS["fms_base_Mistral-7B-v0.1_none_lora_1gpu_b8"]
 CHANGES = msgspec.structs.replace
+compare = cache(compared.compare)
+"""Several tests look at the same runs."""
 
 
 def test_hugging_faces_trainer_is_met_to_one_percent():

@@ -32,8 +32,9 @@ def test_a_recipe_that_fits_with_the_host_is_a_way_out_where_the_host_suffices()
     )
     card = load_cluster("rtx-4090", memory_limit_bytes=None)
     known = msgspec.structs.replace(card, host_ram_bytes=120 * GIB)
-    search = Search(known, Pins(), "sdpa", "time")
-    plan = solve(job, known, Pins(), attention="sdpa", objective="time").plan
+    pins = Pins(micro_batch=1, loss_chunks=1, pp=1)  # so that each of many searches is short
+    search = Search(known, pins, "sdpa", "time")
+    plan = solve(job, known, pins, attention="sdpa", objective="time").plan
     way = fitting(ways_out(plan, searched_anew(search), as_found))["--precision bf16"]
     assert way.solution.plan.strategy.offload != "none"
 

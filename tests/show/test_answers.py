@@ -32,7 +32,7 @@ def paragraph(lines):
     return " ".join(" ".join(lines).split())
 
 
-@pytest.mark.few(only=["preferences", "an old card", "tight"])
+@pytest.mark.few(only=["preferences", "an old card"])  # cli/test_ways_out.py has one that is tight
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_plan_is_told_in_twelve_lines(capsys, question):
     code, lines = answered(capsys, f"{QUESTIONS[question]} --no-proof")

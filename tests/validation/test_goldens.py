@@ -16,6 +16,7 @@ def cheap():
     return [golden for kind, step in CHEAP.items() for golden in kinds[kind][step::step]]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("golden", cheap(), ids=lambda golden: golden.name)
 def test_an_answer_is_what_it_was(golden):
     now = goldens.answer(golden)

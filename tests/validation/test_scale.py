@@ -40,6 +40,7 @@ def test_page_and_plot_are_those_of_the_evidence(generator):
     assert (DOCS / "scale" / "efficiency.svg").read_text("utf-8") == generator["plot"](), told
 
 
+@pytest.mark.long  # goldens.py compare plans as many GPUs anew, search/test_grid.py rows of several
 def test_one_size_planned_anew_is_the_committed_one(rows):
     (there,) = [r for r in rows if (r.model, r.num_gpus) == ("llama-3.1-8b", 8)]
     here = scale_part.plan_of("llama-3.1-8b", 8)

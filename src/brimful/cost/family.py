@@ -119,6 +119,29 @@ def family_of(job: Job, strategy: Strategy) -> Family:
     )
 
 
+def parting_of(family: Family, num_shards: int) -> Family:
+    """Return what of a family decides which shapes one device updates, and nothing beside it.
+
+    Families that differ in micro-batches or blocks only have the same: what was made of it for
+    one of them need not be made again for another.
+
+    Args:
+        family: The strategies.
+        num_shards: Devices that share one copy, in those that are asked about.
+    """
+    return Family(
+        micro_batch=1,
+        loss_chunks=1,
+        body="plain",
+        num_blocks=0,
+        recompute="full",
+        zero=family.zero,
+        num_shards=num_shards,
+        tp=family.tp,
+        ep=family.ep,
+    )
+
+
 def family_micro_batches(job: Job, family: Family) -> int:
     """Count the micro-batches that one device accumulates over one optimizer step."""
     return job.global_batch // (family.micro_batch * family.num_data_parallel)

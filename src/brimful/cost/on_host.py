@@ -14,7 +14,7 @@ from typing import NamedTuple
 from brimful.cost.brought import NUM_ON_THE_WAY
 from brimful.cost.copied import Copied
 from brimful.cost.expert_shards import EXPERTS, held_shape
-from brimful.cost.family import Family, family_micro_batches
+from brimful.cost.family import Family, family_micro_batches, parting_of
 from brimful.cost.leaving import holds_gradients
 from brimful.cost.resident import num_shards_of, updated
 from brimful.cost.saved import pinned_bytes
@@ -24,6 +24,7 @@ from brimful.cost.states import away_numbers, device_update
 from brimful.cost.step import traffic_of_update
 from brimful.cost.trained import trained_recipe
 from brimful.cost.update import Updater
+from brimful.files.remembered import once_for_each
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters
 from brimful.values.job import Job
@@ -67,18 +68,32 @@ def on_host(
     activations = int(taken(sent.sizes))
     if not family.away.optimizer:
         return OnHost(activations=activations)
-    element, shapes = trained_recipe(job).parameter, updated(job, family)
-    sizes = [element * prod(shape) for shape in shapes]
-    update = device_update(job, family, Updater("cpu", num_shards=num_shards_of(family)))
+    num_shards = num_shards_of(family)
+    parting = parting_of(family, num_shards)
+    held = _held(job, parting, pins)
+    update = device_update(job, family, Updater("cpu", num_shards=num_shards))
     adds_up = family_micro_batches(job, family) > 1 and not holds_gradients(job, family)
-    staged = [element * num for num in _staged(_arriving(job, family))] if adds_up else []
     return OnHost(
-        parameters=int(taken(sizes)),
-        gradients=int(taken(sizes)),
-        passing=max(int(taken(staged)), int(update.transient)),
+        parameters=held,
+        gradients=held,
+        passing=max(_passing(job, parting, pins) if adds_up else 0, int(update.transient)),
         optimizer_state=int(update.kept),
         activations=activations,
     )
+
+
+@once_for_each
+def _held(job: Job, family: Family, pins: bool) -> int:  # noqa: FBT001 - a key of what is kept
+    """Count the bytes of the parameters that one device updates."""
+    element, taken = trained_recipe(job).parameter, pinned_bytes if pins else sum
+    return int(taken([element * prod(shape) for shape in updated(job, family)]))
+
+
+@once_for_each
+def _passing(job: Job, family: Family, pins: bool) -> int:  # noqa: FBT001 - a key of what is kept
+    """Count the bytes of the largest gradients that are on their way together."""
+    element, taken = trained_recipe(job).parameter, pinned_bytes if pins else sum
+    return int(taken([element * num for num in _staged(_arriving(job, family))]))
 
 
 def _arriving(job: Job, family: Family) -> list[Shape]:

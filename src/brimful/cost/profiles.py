@@ -260,6 +260,7 @@ def dimensions(
     )
 
 
+@cache
 def is_shipped(key: str) -> bool:
     """Whether there is a shipped profile of this name."""
     return not is_own(key) and _file(key).is_file()

@@ -7,27 +7,32 @@ that lists. Knows nothing of files but how many bytes torch and DCP write around
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from math import prod
 
 from brimful.cost.expert_shards import held_shapes
-from brimful.cost.family import family_of
+from brimful.cost.family import Family, family_of, parting_of
 from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.resident import num_shards_of
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
 from brimful.cost.states import updated_shapes
 from brimful.cost.trained import frozen_element, trained_recipe, trained_shapes
 from brimful.cost.update import CPU, settings_of, updated_groups
+from brimful.files.remembered import once_for_each
 from brimful.models.config import layout_of
 from brimful.models.layout import all_parameters, parts
 from brimful.models.targets import LINEAR
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import QUANTIZED, Job
-from brimful.values.strategy import Strategy, gathers
+from brimful.values.strategy import Strategy
 
 RANDOM_BYTES = 5056
 """State of torch's generator of the host: ``torch.get_rng_state()``."""
 CUDA_RANDOM_BYTES = 16
+MOST_LISTS = 64
+"""Of thousands of sizes each, that are kept: a search shards one job in a few ways."""
 
 
 def saved_sizes(
@@ -41,32 +46,48 @@ def saved_sizes(
         kernels: ``cuda`` or ``cpu``.
         has_state: Whether the optimizer's state is among them.
     """
-    if strategy is not None and strategy.ep > 1:
-        return _parted_sizes(job, strategy, kernels, has_state=has_state)
-    whole, num_shards = trained_shapes(job, 1 if strategy is None else strategy.tp), 1
-    updated: Sequence[Shape] = whole
-    if strategy is not None:
-        num_shards = strategy.dp_shard if gathers(strategy) else 1
-        updated = updated_shapes(whole, family_of(job, strategy), strategy.dp_shard)
+    one = None if strategy is None else parting_of(family_of(job, strategy), strategy.dp_shard)
+    return list(_saved(job, one, kernels, has_state))
+
+
+@partial(once_for_each, most=MOST_LISTS)
+def _saved(
+    job: Job,
+    family: Family | None,
+    kernels: str,
+    has_state: bool,  # noqa: FBT001 - a key of what is kept
+) -> tuple[int, ...]:
+    """List them of one device of some strategies, or of all together."""
+    held, updated = _held(job, family)
     element = trained_recipe(job).parameter
-    return [
-        *(prod(first_shard(shape, num_shards)) * element for shape in whole),
-        *_frozen_sizes(job, num_shards),
+    return (
+        *(prod(shape) * element for shape in held),
+        *(() if _parts(family) else _frozen_sizes(job, _num_shards(family))),
         *(_state_sizes(job, updated) if has_state else ()),
         *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
-    ]
+    )
 
 
-def _parted_sizes(job: Job, strategy: Strategy, kernels: str, *, has_state: bool) -> list[int]:
-    """List the same of a device that has some of the experts."""
-    parameters = tuple(all_parameters(layout_of(job.model)))
-    held = held_shapes(parameters, family_of(job, strategy), strategy.dp_shard)
-    element = trained_recipe(job).parameter
-    return [
-        *(prod(shape) * element for shape in held),
-        *(_state_sizes(job, held) if has_state else ()),
-        *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
-    ]
+def _parts(family: Family | None) -> bool:
+    return family is not None and family.ep > 1
+
+
+def _num_shards(family: Family | None) -> int:
+    """Return over how many devices parameters are sharded."""
+    return num_shards_of(family) if family is not None and family.gathers else 1
+
+
+def _held(job: Job, family: Family | None) -> tuple[Sequence[Shape], Sequence[Shape]]:
+    """List the shapes of what trains, as a device holds it and as it updates it."""
+    if family is not None and family.ep > 1:  # it has some of the experts
+        parameters = tuple(all_parameters(layout_of(job.model)))
+        held = held_shapes(parameters, family, num_shards_of(family))
+        return held, held
+    whole, num_shards = trained_shapes(job, 1 if family is None else family.tp), _num_shards(family)
+    held = [first_shard(shape, num_shards) for shape in whole]
+    if family is None:
+        return held, whole
+    return held, updated_shapes(whole, family, num_shards_of(family))
 
 
 def _frozen_sizes(job: Job, num_shards: int) -> Iterator[int]:

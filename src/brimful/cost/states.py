@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.expert_shards import held_groups, held_shape, held_shapes
-from brimful.cost.family import Family, family_shards
+from brimful.cost.family import Family, family_shards, parting_of
 from brimful.cost.preference import reference_bytes
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, largest_parameter, parameter_shapes
@@ -25,6 +25,7 @@ from brimful.cost.trained import (
     trained_shapes,
 )
 from brimful.cost.update import Update, Updater, update_apart, update_of, updater_of
+from brimful.files.remembered import once_for_each
 from brimful.hardware.cluster import Device
 from brimful.models.config import buffers_of, layout_of, parameter_count
 from brimful.models.layout import Parameter, all_parameters, num_elements
@@ -134,6 +135,11 @@ def device_update(job: Job, family: Family, updater: Updater) -> Update:
         family: How.
         updater: What updates it.
     """
+    return _device_update(job, parting_of(family, updater.num_shards), updater)
+
+
+@once_for_each
+def _device_update(job: Job, family: Family, updater: Updater) -> Update:
     parameters = tuple(all_parameters(layout_of(job.model)))
     whole = trained_shapes(job, family.tp)
     groups = updated_apart(job, family, parameters, whole, updater.num_shards)

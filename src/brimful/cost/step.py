@@ -21,7 +21,7 @@ from brimful.cost.family import (
 )
 from brimful.cost.leaving import later_runs
 from brimful.cost.preference import forward_runs, runs_reference
-from brimful.cost.profiles import Dimensions, Group, Profile, Run
+from brimful.cost.profiles import Dimensions, Group, Profile, Run, Work
 from brimful.cost.programs import HALF
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
@@ -94,13 +94,14 @@ def family_work(job: Job, profile: Profile, family: Family, *, moved_by_update: 
     """
     variant, dims = family_variant(job, profile, family), family_dimensions(job, family)
     counts = family_counts(job, family)
-    first = _micro_work(profile, variant.first, dims, counts)
-    later = _micro_work(profile, later_runs(variant, family), dims, counts)
+    known: dict[int, Array] = {}  # micro-batches are runs of the same works
+    first = _micro_work(profile, variant.first, dims, counts, known)
+    later = _micro_work(profile, later_runs(variant, family), dims, counts, known)
     num_batches = family_micro_batches(job, family)
     total = first + (num_batches - 1) * later
     if runs_reference(family.reference):
         asked = forward_runs(variant.first)
-        total += num_batches * _micro_work(profile, asked, dims, counts)
+        total += num_batches * _micro_work(profile, asked, dims, counts, known)
     return StepWork(total[0], total[1], total[2] + moved_by_update, total[3])
 
 
@@ -109,17 +110,23 @@ def _micro_work(
     runs: tuple[Run, ...],
     dims: Dimensions,
     counts: dict[Group, NDArray[np.float64]],
+    known: dict[int, Array],
 ) -> Array:
-    """Return the work of one micro-batch: [4, strategies]."""
+    """Return the work of one micro-batch: [4, strategies]; ``known`` is what each of its is."""
     once, middle = np.ones_like(counts["plain"]), middles(counts, runs)
     total = np.zeros((4, len(once)))
     for run in runs:
-        work = profile.works[run.work]
-        times = middle[run.group] if run.role == "middle" else once
-        formulas = (work.matrix_flops, work.attention_flops, work.moved_bytes)
-        amounts = [*(evaluate_terms(terms, dims) for terms in formulas), work.num_ops]
-        total += np.array(amounts)[:, None] * times
+        if run.work not in known:
+            known[run.work] = _amounts(profile.works[run.work], dims)
+        total += known[run.work] * (middle[run.group] if run.role == "middle" else once)
     return total
+
+
+def _amounts(work: Work, dims: Dimensions) -> Array:
+    """Return what one run of a work does: [4, 1]."""
+    formulas = (work.matrix_flops, work.attention_flops, work.moved_bytes)
+    amounts = [*(evaluate_terms(terms, dims) for terms in formulas), work.num_ops]
+    return np.array(amounts)[:, None]
 
 
 def step_seconds(work: StepWork, job: Job, device: Device, size: ProductSize) -> StepSeconds | None:

@@ -13,13 +13,14 @@ MOST_KEPT = 2048
 """Of what one function made: a market of models of several kinds asks for tens of thousands."""
 
 
-def once_for_each(make: Callable[..., Made]) -> Callable[..., Made]:
+def once_for_each(make: Callable[..., Made], *, most: int = MOST_KEPT) -> Callable[..., Made]:
     """Make something of a value once: of this one, and of others by what they hold.
 
     The first argument is kept with what was made of it, so that its identity stays its own.
 
     Args:
         make: Takes the value, and others that can be hashed.
+        most: How much of what it made is kept.
     """
     known: dict[tuple[Any, ...], tuple[Any, Made]] = {}
 
@@ -27,7 +28,7 @@ def once_for_each(make: Callable[..., Made]) -> Callable[..., Made]:
     def made(value: Any, *others: Any) -> Made:
         key = (id(value), *others)
         if key not in known:
-            keep(known, key, (value, make(value, *others)), most=MOST_KEPT)
+            keep(known, key, (value, make(value, *others)), most=most)
         return known[key][1]
 
     return made

@@ -225,7 +225,7 @@ def _make_least(search: Search, grid: Grid) -> Array:
         return at_update
     again = np.array([family_micro_batches(job, family) > 1 for family in grid.batches])
     kept = held.loaded + held.optimizer_state + again[:, None] * held.gradients
-    sizes = kinds_bytes(profiles[0], _dimensions(job, grid.batches), num)
+    sizes = kinds_bytes(profiles[0], grid_dimensions(job, grid.batches), num)
     counts = Counts(job.model.num_layers, np.full(num, float(family_chunks(job, one))))
     between = np.stack([
         in_between(profile, family_variant(job, profile, one).first, sizes, counts)
@@ -332,7 +332,7 @@ def _each(search: Search, grid: Grid) -> list[tuple[Family, Profile]]:
     return [(one._replace(num_blocks=count), profile) for count, profile in every]
 
 
-def _dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
+def grid_dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
     """Return the sizes of formulas; those that differ between batches are arrays of [batches]."""
     first, *others = (family_dimensions(job, family) for family in batches)
     changes: dict[str, Any] = {}
@@ -361,7 +361,7 @@ def _levels(search: Search, grid: Grid) -> Levels:
 
 def _make_levels(search: Search, grid: Grid) -> Levels:
     job, num = search.job, grid.num_batches
-    dims, each = _dimensions(job, grid.batches), _each(search, grid)
+    dims, each = grid_dimensions(job, grid.batches), _each(search, grid)
     every = [family_steps(job, profile, family) for family, profile in each]
     known = dict[int, Array]()
 
@@ -406,7 +406,7 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     job, cluster = search.job, search.cluster
     held = _held(search, grid)
     moved: Array = update_bytes(held.states, grid.batches[0])
-    dims = _dimensions(job, grid.batches)
+    dims = grid_dimensions(job, grid.batches)
     amounts = _work(search, grid, dims)
     matrix, attended, bytes_moved, ops = amounts[..., None]
     copied = np.array([copied_as_moved(job, family, cluster.device) for family in grid.batches])

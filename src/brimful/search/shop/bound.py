@@ -9,13 +9,14 @@ compares every grid with its bound.
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from brimful.cost.efficiency import size_of
-from brimful.cost.family import Family, family_dimensions, has_mixed
+from brimful.cost.family import Family, has_mixed, runs_one
 from brimful.cost.memory import profile_for
 from brimful.cost.own_programs import traced_program
 from brimful.cost.profiles import Body
@@ -25,7 +26,7 @@ from brimful.cost.trajectory import Array
 from brimful.cost.work import grid_work
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.search.grid import Grid
+from brimful.search.grid import Grid, grid_dimensions
 from brimful.search.pins import MAX_MICRO_BATCH
 from brimful.search.space import CHUNKED, CHUNKS
 from brimful.techniques.parallel.tensor import check_tensor
@@ -116,11 +117,15 @@ def _least_amounts(
     """Return the least over chunks of the loss: [amounts, micro-batches]."""
     least = np.full((4, len(micro_batches)), np.inf)
     for chunks in CHUNKS if job.task in CHUNKED else (1,):
-        for place, micro_batch in enumerate(micro_batches):
-            if micro_batch * job.rows_per_sample * job.seq_len % chunks and chunks > 1:
-                continue
-            family = _family(job, key, micro_batch, chunks)
-            least[:, place] = np.minimum(least[:, place], _amounts(job, attention, device, family))
+        every = [
+            (place, _family(job, key, micro_batch, chunks))
+            for place, micro_batch in enumerate(micro_batches)
+            if micro_batch * job.rows_per_sample * job.seq_len % chunks == 0
+        ]
+        for _, some in groupby(every, lambda each: runs_one(job, each[1])):  # another program
+            places, families = zip(*some, strict=True)
+            found = _amounts(job, attention, device, families)
+            least[:, places] = np.minimum(least[:, places], found)
     return least
 
 
@@ -138,16 +143,26 @@ def _family(job: Job, key: Key, micro_batch: int, chunks: int) -> Family:
     )
 
 
-def _amounts(job: Job, attention: Attention, device: Device, family: Family) -> Array:
-    """Return a step's work of one device: all its micro-batches as cheap as the cheapest: [4]."""
-    profile = profile_for(job, attention, device, family)
+def _amounts(job: Job, attention: Attention, device: Device, families: tuple[Family, ...]) -> Array:
+    """Return the least work of a device and step, each micro-batch as cheap as any: [4, families].
+
+    Args:
+        job: What is trained.
+        attention: How the model attends.
+        device: Any with the same kernels.
+        families: That run alike, of other micro-batches.
+    """
+    one = families[0]
+    profile = profile_for(job, attention, device, one)
     twice = msgspec.structs.replace(job, global_batch=2 * job.global_batch)
-    dims, blocks = family_dimensions(job, family), np.atleast_1d(np.asarray(family.num_blocks))
-    once, both = (grid_work(each, (profile,), [family], dims, blocks) for each in (job, twice))
-    times = job.global_batch // family.micro_batch
+    dims, blocks = grid_dimensions(job, families), np.atleast_1d(np.asarray(one.num_blocks))
+    once, both = (
+        grid_work(each, (profile,), families, dims, blocks)[..., 0] for each in (job, twice)
+    )
+    times = np.array([job.global_batch // family.micro_batch for family in families])
     later = (both - once) / times
     first = once - (times - 1) * later
-    work: Array = np.minimum(first, later)[:, 0, 0] * times * family.tp
+    work: Array = np.minimum(first, later) * times * one.tp
     return work
 
 
