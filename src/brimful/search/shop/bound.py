@@ -143,7 +143,7 @@ def _family(job: Job, key: Key, micro_batch: int, chunks: int) -> Family:
 
 
 def _amounts(job: Job, attention: Attention, device: Device, families: tuple[Family, ...]) -> Array:
-    """Return one device's work of a step, every micro-batch as cheap as the cheapest: [4, families].
+    """Return one device's work of a step, all micro-batches as the cheapest: [4, families].
 
     Args:
         job: What is trained.
