@@ -414,8 +414,8 @@ def test_a_flag_of_megatron_without_a_formula_is_left_out_of_what_is_answered(br
     line = (
         "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --bf16 "
         "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --vocab-size 9000 "
-        "--global-batch-size 8 --fp8-format hybrid"
+        "--global-batch-size 8 --enable-cuda-graph"
     )
     said = brimful("estimate", *H100, "--from", line)
     assert said.code == 2
-    assert said.out.startswith("instead   the same without --fp8-format:\nFITS")
+    assert said.out.startswith("instead   the same without --enable-cuda-graph:\nFITS")

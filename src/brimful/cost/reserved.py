@@ -198,7 +198,16 @@ def candidate_of(
     return Candidate(cluster, room, makers, known)
 
 
-def predicted_reserved(job: Job, cluster: Cluster, strategy: Strategy) -> PredictedReserved | None:
-    """Replay a strategy with its own allocator; None where its sequence is not known."""
-    candidate = candidate_of(job, cluster, strategy)
+def predicted_reserved(
+    job: Job, cluster: Cluster, strategy: Strategy, seen: Replays | None = None
+) -> PredictedReserved | None:
+    """Replay a strategy with its own allocator; None where its sequence is not known.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How.
+        seen: What was replayed before; see ``candidate_of``.
+    """
+    candidate = candidate_of(job, cluster, strategy, seen)
     return None if candidate is None else candidate.reserved(strategy.allocator)
