@@ -9,12 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cost.estimate import tensor_limit_bytes
-<<<<<<< HEAD
 from brimful.cost.family import has_mixed
-from brimful.cost.reserved import predicted_reserved
-=======
 from brimful.cost.reserved import Replays, predicted_reserved
->>>>>>> lean
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, offered_bytes
 from brimful.search.beside import Fix, held_fix
