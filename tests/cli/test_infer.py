@@ -53,7 +53,7 @@ def test_bad_input_is_one_sentence(brimful):
     cases = [
         (("--gpus", "h100-80gb"), "measures on a CPU in this version and h100-80gb is a GPU"),
         (("--gpus", "local", "--method", "lora"), "--method lora has no meaning with --task"),
-        (("--gpus", "local", "--weights-format", "int3"), "unknown weights format 'int3'"),
+        (("--gpus", "local", "--weights-format", "int3"), "unknown weights-format 'int3'"),
     ]
     for argv, words in cases:
         said = brimful("infer", "tiny.json", *argv)

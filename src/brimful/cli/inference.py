@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights-format",
         metavar="NAME",
         type=parsing.choice(
-            "weights format", get_args(WeightsFormat), _AS_LARGE, remark=_as_large_words
+            "weights-format", get_args(WeightsFormat), _AS_LARGE, remark=_as_large_words
         ),
         help=f"how weights are held: {formats}; default: --precision, as "
         f"gpt-oss is published, or {defaults.INFERENCE}",

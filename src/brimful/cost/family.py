@@ -137,6 +137,7 @@ def parting_of(family: Family, num_shards: int) -> Family:
         recompute="full",
         zero=family.zero,
         num_shards=num_shards,
+        fsdp=family.fsdp,
         tp=family.tp,
         ep=family.ep,
     )

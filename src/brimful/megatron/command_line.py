@@ -19,6 +19,7 @@ from brimful.megatron.recipe import (
     RecipeName,
     multiplies_any_layout,
 )
+from brimful.megatron.unwalked import NOT_YET, not_yet
 from brimful.programs.base import Flags
 
 Kind = Literal["gpt", "bert", "t5"]
@@ -53,73 +54,9 @@ _NOT_IN_FP8 = {
     "--multi-latent-attention": "of latent attention",
 }
 """What is not walked in fp8 yet."""
-_LOCAL_SPEC = ("--spec", "local")
-"""How BERT's script is told Megatron's own blocks."""
 _ALL = 2**31
 """Micro-batches that no schedule has."""
 _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
-_NOT_YET = {
-    "--use-megatron-fsdp": "its own FSDP",
-    "--use-torch-fsdp2": "FSDP2",
-    "--moe-pad-expert-input-to-capacity": "experts with a capacity",
-    "--moe-expert-capacity-factor": "experts with a capacity",
-    "--moe-shared-expert-overlap": "overlapped shared experts",
-    "--moe-shared-expert-gate": "gated shared experts",
-    "--fp8-dot-product-attention": "attention in fp8",
-    "--fp8-multi-head-attention": "attention in fp8",
-    "--fp8-param-gather": "parameters in fp8",
-    "--fp8-wgrad": "gradients of weights in 16 bits beside fp8",
-    "--fp4-format": "fp4",
-    "--experimental-attention-variant": "linear and sparse attention",
-    "--optimizer-cpu-offload": "an optimizer on the host",
-    "--fine-grained-activation-offloading": "activations on the host",
-    "--mtp-num-layers": "prediction of several tokens",
-    "--enable-cuda-graph": "CUDA graphs",
-    "--external-cuda-graph": "CUDA graphs",
-    "--pipeline-model-parallel-layout": "a layout of stages by layer",
-    "--heterogeneous-layers-config-path": "layers that differ",
-    "--use-transformer-engine-op-fuser": "operations that Transformer Engine fuses itself",
-    "--delay-wgrad-compute": "delayed gradients of weights",
-    "--overlap-moe-expert-parallel-comm": "overlapped exchanges of experts",
-    "--tp-comm-overlap": "user buffers",
-    "--window-size": "windows",
-    "--use-precision-aware-optimizer": "states of other types",
-    "--export-kd-cfg": "distillation",
-    "--fp32-residual-connection": "a residual stream in fp32",
-    "--attention-output-gate": "gates of attention",
-    "--enable-mhc-connections": "several residual streams",
-    "--moe-latent-size": "experts on a latent",
-    "--moe-enable-deepep": "DeepEP",
-    "--moe-apply-probs-on-input": "probabilities before experts",
-    "--moe-layer-recompute": "recomputed mixtures",
-    "--distribute-saved-activations": "kept activations that are shared",
-    "--mlp-chunks-for-training": "an MLP in pieces",
-    "--softmax-type": "softmax of another kind",
-    "--freeze-all-layers": "frozen layers",
-    "--heterogeneous-layers-config-encoded-json": "layers that differ",
-    "--te-precision-config-file": "recipes by layer",
-    "--quick-geglu": "quick GEGLU",
-    "--no-bias-swiglu-fusion": "an unfused SwiGLU",
-    "--img-h": "images",
-    "--spec": "blocks of one's own",
-    "--yaml-cfg": "a YAML of its configuration",
-}
-"""Flags of what has no formula yet: the program itself runs it."""
-NEAR = {
-    "--fp8-param-gather": "without it parameters are in 16 bits beside their copies in fp8: a byte "
-    "each less is taken with it, and replicas send half of them",
-    "--tp-comm-overlap": "without it its buffers come on top, and a step waits longer",
-    "--enable-cuda-graph": "without it what graphs keep comes on top, and launches take longer",
-    "--external-cuda-graph": "without it what graphs keep comes on top, and launches take longer",
-}
-"""Of these, flags without which a process takes about as much, and what differs."""
-
-
-def not_yet(flags: Flags) -> list[str]:
-    """List the flags of a command line that have no formula."""
-    return [
-        flag for flag in _NOT_YET if flags.has(flag) and (flag, flags.text(flag)) != _LOCAL_SPEC
-    ]
 
 
 def read_layout(  # noqa: PLR0913 - each by its name
@@ -141,7 +78,7 @@ def read_layout(  # noqa: PLR0913 - each by its name
     """
     for flag in not_yet(flags):
         raise UnsupportedError(
-            f"{_NOT_YET[flag]} ({flag}) of Megatron-LM has no formula; simulate it"
+            f"{NOT_YET[flag]} ({flag}) of Megatron-LM has no formula; simulate it"
         )
     _check_known(flags, kind)
     told = {

@@ -13,10 +13,11 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import NEWEST, Version, libraries
 from brimful.hardware.gpus import load_cluster
-from brimful.megatron.command_line import NEAR, not_yet, read_layout
+from brimful.megatron.command_line import read_layout
 from brimful.megatron.layout import Layout
 from brimful.megatron.speed import Overlaps, slowest_step_s
 from brimful.megatron.stage import Peak, peak
+from brimful.megatron.unwalked import NEAR, not_yet
 from brimful.programs import megatron
 from brimful.programs.base import Command, Rank, shortened
 from brimful.programs.reading import is_arguments, read_command
