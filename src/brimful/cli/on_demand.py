@@ -134,8 +134,10 @@ def _trace(
         if why:
             tell()
     with Progress("tracing", quiet=args.json, every_s=TOLD_EVERY_S) as progress, quick_imports():
+        from brimful.models.config import check_buildable
         from brimful.simulate.on_demand import trace_needs
 
+        check_buildable(job.model)
         trace_needs(
             traced_job(job, strategy), strategy.attention,
             kernels_of(cluster.device, strategy.fused_kernels), needs,
