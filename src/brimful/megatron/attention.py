@@ -45,30 +45,38 @@ def attention(m: Memory, at: Layout, chain: Chain, qkv: Block) -> Block:
         chain: What backward does.
         qkv: [T, queries, keys and values]; nobody holds it afterwards.
     """
-    return recomputed(m, at, chain, lambda: _heads(m, at, qkv), qkv)
+    return recomputed(m, at, chain, _heads(m, at, qkv))
 
 
-def recomputed(
-    m: Memory, at: Layout, chain: Chain, heads: Callable[[], Heads], given: Block
-) -> Block:
+def recomputed(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
     """Run the core of attention, or keep what it is given alone and run it again in backward.
+
+    Rotated queries and keys are what it is given; values, which are a part of the product, are
+    copied inside of it (``_checkpointed_attention_forward``).
 
     Args:
         m: What is alive.
         at: The process.
         chain: What backward does.
-        heads: Makes queries, keys and values.
-        given: Of what it makes them.
+        heads: Queries, keys and values.
     """
     if not at.recomputes("core_attn"):
-        return core(m, at, chain, heads())
-    m.keep(given)
-    context = m.without_gradients(lambda: core(m, at, Chain(), heads()), given)
-    m.drop(given)
+        return core(m, at, chain, heads)
+    copied = heads.kept[-1:] if heads.after else ()
+    kept = heads.kept[:-1] if heads.after else heads.kept
+    given = (*kept, *heads.after)
+    m.keep(*given, *copied)
+    context = m.without_gradients(lambda: core(m, at, Chain(), heads), *given, *copied)
+    m.drop(*given, *copied, *copied)
+
+    def join(dq: Block, dk: Block, dv: Block) -> Block:
+        m.drop(*given)
+        return heads.join(dq, dk, dv)
 
     def backward(gradient: Block) -> Block:
-        again = Chain()
-        m.drop(core(m, at, again, heads()))
+        again, copies = Chain(), [m.new(each.num_bytes) for each in copied]
+        m.keep(*given)
+        m.drop(core(m, at, again, heads._replace(kept=(*kept, *copies), join=join)))
         return again.run(gradient)
 
     chain.add(backward)

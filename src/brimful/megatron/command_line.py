@@ -129,7 +129,7 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
             "fp8 needs Transformer Engine's layers; drop --transformer-impl local"
         )
     modules = _recomputed(flags)["recompute_modules"]
-    if {"moe_act", "layernorm"}.intersection(modules) and flags.has("--recompute-modules"):
+    if {"moe_act", "layernorm"}.intersection(modules):
         raise UnsupportedError(
             f"recomputing {' and '.join(modules)} in fp8 has no formula; simulate it, or leave "
             f"--recompute-modules at core_attn"

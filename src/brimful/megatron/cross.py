@@ -57,7 +57,7 @@ def crossed(m: Memory, at: Layout, chain: Chain, x: Block, encoded: Encoded) -> 
 
     chain.add(backward)
     looking = replace(at, key_len=encoded.at.seq_len)
-    context = recomputed(m, looking, chain, lambda: _heads(m, at, encoded.at), x)
+    context = recomputed(m, looking, chain, _heads(m, at, encoded.at))
     return linear(m, at, chain, context, at.queries)
 
 

@@ -12,8 +12,8 @@ from brimful.megatron.norms import norm_partials, norm_statistics
 from brimful.megatron.recipe import Recipe
 
 
-def norm_linear_in_fp8(
-    m: Memory, at: Layout, chain: Chain, x: Block, how: tuple[int, Recipe]
+def norm_linear_in_fp8(  # noqa: PLR0913, PLR0917 - a layer
+    m: Memory, at: Layout, chain: Chain, x: Block, width: int, recipe: Recipe
 ) -> Block:
     """Run a norm and a product whose columns are cut: [S, hidden] to [T, width].
 
@@ -22,9 +22,9 @@ def norm_linear_in_fp8(
         at: The process.
         chain: What backward does.
         x: The input, which somebody holds.
-        how: Width of the result on this process, and the recipe.
+        width: Of the result on this process.
+        recipe: How it is quantised.
     """
-    width, recipe = how
     between, whole, num = at.between * at.hidden, at.tokens * at.hidden, at.tokens * width
     m.keep(x)
     stats = norm_statistics(m, at)
@@ -62,8 +62,8 @@ def norm_linear_in_fp8(
     return out
 
 
-def linear_in_fp8(
-    m: Memory, at: Layout, chain: Chain, x: Block, how: tuple[int, Recipe, bool]
+def linear_in_fp8(  # noqa: PLR0913 - a layer
+    m: Memory, at: Layout, chain: Chain, x: Block, *, width: int, recipe: Recipe, saves: bool
 ) -> Block:
     """Run a product whose rows are cut: [T, width] to [S, hidden].
 
@@ -72,10 +72,10 @@ def linear_in_fp8(
         at: The process.
         chain: What backward does.
         x: The input; held by nobody else afterwards, but what keeps it for backward.
-        how: Width of the input on this process, the recipe, and whether the input is kept as it is
-            and quantised again.
+        width: Of the input on this process.
+        recipe: How it is quantised.
+        saves: Whether the input is kept as it is, and quantised again.
     """
-    width, recipe, saves = how
     between, whole, num = at.between * at.hidden, at.tokens * at.hidden, at.tokens * width
     row, column = m.new(recipe.rows(num)), m.new(0 if saves else recipe.columns(num))
     out = m.new(whole * HALF_BYTES)
@@ -103,9 +103,9 @@ def linear_in_fp8(
     return out
 
 
-def quantised(m: Memory, recipe: Recipe, num: int) -> tuple[Block, Block]:
-    """Quantise so many elements in both directions."""
-    return m.new(recipe.rows(num)), m.new(recipe.columns(num))
+def quantised(m: Memory, recipe: Recipe | None, num: int) -> tuple[Block, ...]:
+    """Quantise so many elements along rows and along columns; nothing without a recipe."""
+    return (m.new(recipe.rows(num)), m.new(recipe.columns(num))) if recipe else ()
 
 
 def for_backward(m: Memory, row: Block, column: Block) -> Block:
@@ -115,7 +115,7 @@ def for_backward(m: Memory, row: Block, column: Block) -> Block:
     return kept
 
 
-def _gradient(m: Memory, at: Layout, recipe: Recipe) -> tuple[Block, Block]:
+def _gradient(m: Memory, at: Layout, recipe: Recipe) -> tuple[Block, ...]:
     """Quantise the gradient of [S, hidden], and gather it where it is sharded."""
     between, whole = at.between * at.hidden, at.tokens * at.hidden
     if not at.sequence_parallel:

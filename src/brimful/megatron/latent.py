@@ -43,7 +43,7 @@ def latent_attention(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
         return dx
 
     chain.add(backward)
-    context = recomputed(m, at, chain, lambda: _heads(m, at), x)
+    context = recomputed(m, at, chain, _heads(m, at))
     m.drop(positions)
     return context
 

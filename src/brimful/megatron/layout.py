@@ -48,6 +48,11 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Experts of a process."""
         return self.num // self.ep
 
+    @property
+    def width(self) -> int:
+        """Width of an expert on a process."""
+        return self.ffn // self.etp
+
 
 class Latent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Multi-head latent attention.

@@ -24,7 +24,7 @@ def norm_linear(m: Memory, at: Layout, chain: Chain, x: Block, width: int) -> Bl
         width: Of the result on this process.
     """
     if at.recipe:
-        return norm_linear_in_fp8(m, at, chain, x, (width, at.recipe))
+        return norm_linear_in_fp8(m, at, chain, x, width, at.recipe)
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     m.keep(x)
     stats = norm_statistics(m, at)
@@ -68,7 +68,7 @@ def linear(  # noqa: PLR0913 - each by its name
     """
     if at.recipe:
         saves = is_kept and at.recipe.keeps_inputs
-        return linear_in_fp8(m, at, chain, x, (width, at.recipe, saves))
+        return linear_in_fp8(m, at, chain, x, width=width, recipe=at.recipe, saves=saves)
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     out = m.new(whole)
     if at.sequence_parallel:

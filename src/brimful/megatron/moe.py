@@ -9,14 +9,13 @@ Shapes: S tokens between products, G those that are gathered for experts, P thos
 here, E experts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.fp8 import for_backward, quantised
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 from brimful.megatron.norms import norm_partials, norm_statistics
-from brimful.megatron.recipe import Recipe
 
 _ROUTER_BYTES = 2 * FLOAT_BYTES + HALF_BYTES + 1
 """Of a token and an expert: logits and probabilities in fp32, those that are chosen, and which."""
@@ -81,18 +80,12 @@ def _routed(m: Memory, at: Layout, chain: Chain) -> Block:
     """Send tokens to experts, run these, and bring results back."""
     if at.experts.dispatcher == "allgather":
         permuted = _gathered(m, at, chain)
-        if at.recipe:
-            out = _experts_in_fp8(m, at, chain, at.recipe)
-            m.drop(permuted)
-        else:
-            out = _experts(m, at, chain, permuted)
+        out = _experts(m, at, chain, permuted)
+        m.drop(permuted)
         return _scattered(m, at, chain, out)
     permuted, held = _sent(m, at, chain)
-    if at.recipe:  # what was quantised is held by nothing but the program
-        out, held = _experts_in_fp8(m, at, chain, at.recipe), (*held, permuted)
-    else:
-        out = _experts(m, at, chain, permuted)
-    return _brought_back(m, at, chain, out, held)
+    out = _experts(m, at, chain, permuted)
+    return _brought_back(m, at, chain, out, (*held, permuted))
 
 
 def _gathered(m: Memory, at: Layout, chain: Chain) -> Block:
@@ -212,11 +205,20 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
     """Run the experts here on their tokens: [P, hidden] to [P, hidden].
 
     One after the other takes as much as all at once but for gradients of weights, which are of one.
+    Backward keeps what products were given, or what that was quantised to.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        permuted: The tokens, which the caller holds.
     """
-    rows, width = at.routed, at.experts.ffn // at.experts.etp
+    rows, width = at.routed, at.experts.width
     wide = width * (2 if at.is_gated else 1)
     weights = at.experts.here if at.experts.is_grouped else 1
+    first = quantised(m, at.recipe, rows * at.hidden)
     before = m.new(rows * wide * HALF_BYTES)
+    tokens = _kept(m, first, permuted)
     again = at.recomputes("moe_act")
 
     def activate() -> tuple[Block, Chain]:
@@ -224,57 +226,38 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
 
     made = [] if again else [activate()]
     scaled = m.without_gradients(lambda: activate()[0], before) if again else made[0][0]
+    second = quantised(m, at.recipe, rows * width)
     out = m.new(rows * at.hidden * HALF_BYTES)
-    if again:
-        m.drop(scaled)
+    active = [] if again else [_kept(m, second, scaled)]
+    m.drop(scaled)
     if not at.experts.is_grouped and at.experts.here > 1:
         joined = m.new(rows * at.hidden * HALF_BYTES)
         m.drop(out)
         out = joined
 
     def backward(gradient: Block) -> Block:
+        both = quantised(m, at.recipe, rows * at.hidden)
         scaled, activation = made.pop() if made else activate()
         dgrad = m.new(rows * width * HALF_BYTES)
         m.scratch(0 if at.fuses_wgrad else weights * at.hidden * width * HALF_BYTES)
-        m.drop(gradient, scaled)
+        m.drop(gradient, *both, *(active or [scaled]))
         dgrad = activation.run(dgrad)
+        both = quantised(m, at.recipe, rows * wide)
         back = m.new(rows * at.hidden * HALF_BYTES)
         m.scratch(0 if at.fuses_wgrad else weights * at.hidden * wide * HALF_BYTES)
-        m.drop(dgrad, permuted)
+        m.drop(dgrad, *both, tokens)
         return back
 
     chain.add(backward)
     return out
 
 
-def _experts_in_fp8(m: Memory, at: Layout, chain: Chain, recipe: Recipe) -> Block:
-    """Run the experts here on their tokens, which are quantised: [P, hidden] to [P, hidden]."""
-    rows, width = at.routed, at.experts.ffn // at.experts.etp
-    tokens, inner = rows * at.hidden, rows * width
-    wide = inner * (2 if at.is_gated else 1)
-    first = quantised(m, recipe, tokens)
-    before = m.new(wide * HALF_BYTES)
-    kept = [for_backward(m, *first)]
-    scaled, activation = _activate(m, at, inner, before)
-    second = quantised(m, recipe, inner)
-    out = m.new(tokens * HALF_BYTES)
-    kept.append(for_backward(m, *second))
-    m.drop(scaled)
-
-    def backward(gradient: Block) -> Block:
-        both = quantised(m, recipe, tokens)
-        dgrad = m.new(inner * HALF_BYTES)
-        m.scratch(0 if at.fuses_wgrad else at.experts.here * at.hidden * width * HALF_BYTES)
-        m.drop(kept.pop(), *both, gradient)
-        dgrad = activation.run(dgrad)
-        both = quantised(m, recipe, wide)
-        back = m.new(tokens * HALF_BYTES)
-        m.scratch(0 if at.fuses_wgrad else at.experts.here * at.hidden * wide // rows * HALF_BYTES)
-        m.drop(kept.pop(), *both, dgrad)
-        return back
-
-    chain.add(backward)
-    return out
+def _kept(m: Memory, quantised: Sequence[Block], given: Block) -> Block:
+    """Hold what backward reads of a product's input: the input, or what it was quantised to."""
+    if quantised:
+        return for_backward(m, *quantised)
+    m.keep(given)
+    return given
 
 
 def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Chain]:

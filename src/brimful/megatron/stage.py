@@ -19,8 +19,11 @@ from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, los
 from brimful.megatron.layer import layer
 from brimful.megatron.layout import HALF_BYTES, HOPPER, Layout
 from brimful.megatron.states import (
+    Shape,
+    attention_shapes,
     gradient_copies,
     load,
+    mlp_shapes,
     model_bytes,
     moment_bytes,
     parameters,
@@ -222,30 +225,14 @@ def _lasting(m: Memory, at: Layout) -> None:
         m.new(at.seq_len * at.channels * 4)
 
 
-def _shapes(at: Layout) -> set[tuple[int, int]]:
+def _shapes(at: Layout) -> set[Shape]:
     """Return the shapes of matrices of layers of the stage, whose gradients are added in place."""
     mixtures = {at.experts.layers[number] for number in at.numbers_here}
     widths = [at.ffn // at.tp] * (False in mixtures)
     if True in mixtures:
-        widths.append(at.experts.ffn // at.experts.etp)
-        widths += [at.experts.shared_ffn // at.tp] * (at.experts.shared_ffn > 0)
-    gates = 2 if at.is_gated else 1
-    latent, heads = at.latent, at.heads // at.tp
-    of_attention = {(at.queries + 2 * at.keys, at.hidden), (at.hidden, at.queries)}
-    if latent.is_used:
-        rank = latent.query_rank or at.hidden
-        of_attention = {
-            *([(rank, at.hidden)] if latent.query_rank else []),
-            (heads * (latent.width + latent.positions), rank),
-            (latent.key_rank + latent.positions, at.hidden),
-            (heads * (latent.width + latent.value_width), latent.key_rank),
-            (at.hidden, heads * latent.value_width),
-        }
-    return {
-        *of_attention,
-        *((width * gates, at.hidden) for width in widths),
-        *((at.hidden, width) for width in widths),
-    }
+        widths += [at.experts.width, at.experts.shared_ffn // at.tp]
+    of_layers = (mlp_shapes(at, width) for width in widths if width)
+    return {*attention_shapes(at), *itertools.chain.from_iterable(of_layers)}
 
 
 class _Schedule:
@@ -255,7 +242,8 @@ class _Schedule:
         self._m, self._at = m, at
         self._chains: dict[tuple[int, int], Chain] = {}
         self._received: dict[tuple[int, int], Block] = {}
-        self._named: list[Block] = []  # the last input that went backward, and its gradient
+        # The loop's own variables: the input that went backward last, and its gradient.
+        self._last: list[Block] = []
         self._waiting: list[Block] = []
 
     def run(self) -> None:
@@ -273,7 +261,7 @@ class _Schedule:
                 self._forward(*order[step])
             if step >= ahead:
                 self._backward(*back[step - ahead])
-        self._m.drop(*self._named)
+        self._m.drop(*self._last)
         self._m.drop(*self._waiting)  # as the last stage has nothing else to do
 
     def _forward(self, chunk: int, row: int) -> None:
@@ -285,7 +273,7 @@ class _Schedule:
             x = embed(m, at, chain)
         else:
             x = m.new(at.between * at.hidden * HALF_BYTES)
-            if at.vp == 1:  # the loop's own names hold what was received until the next is
+            if at.vp == 1:  # the loop's own variables hold what was received until the next is
                 m.keep(x)
                 self._received[chunk, row] = x
         m.place = "a layer forward"
@@ -312,8 +300,8 @@ class _Schedule:
     def _backward(self, chunk: int, row: int) -> None:
         m, at = self._m, self._at
         is_last = at.is_last and chunk == at.vp - 1
-        if self._named:
-            m.drop(self._named.pop(0))
+        if self._last:
+            m.drop(self._last.pop(0))
         m.place = "the loss" if is_last else "a layer backward"
         gradient = m.new(0 if is_last else at.between * at.hidden * HALF_BYTES)
         gradient = self._chains.pop((chunk, row)).run(gradient)
@@ -321,8 +309,8 @@ class _Schedule:
             m.place = "the embedding's gradient"
             embedding_gradient(m, at, gradient)
             return
-        m.drop(*self._named)
+        m.drop(*self._last)
         received = self._received.pop((chunk, row), None)
-        self._named = [] if received is None else [received, gradient]
+        self._last = [] if received is None else [received, gradient]
         if received is None:
             m.drop(gradient)

@@ -3,11 +3,15 @@
 Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``core/optimizer/``.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from brimful.megatron.blocks import Block, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
+
+Shape = tuple[int, int]
+"""Rows and columns of a matrix on a process."""
 
 
 def layer_parameters(at: Layout, *, is_mixture: bool) -> tuple[list[int], list[int]]:
@@ -18,60 +22,76 @@ def layer_parameters(at: Layout, *, is_mixture: bool) -> tuple[list[int], list[i
         return of_attention + _mlp(at, at.ffn // at.tp), []
     shared = _mlp(at, at.experts.shared_ffn // at.tp) if at.experts.shared_ffn else []
     router = at.experts.num * at.hidden
-    each = _mlp(at, at.experts.ffn // at.experts.etp)
+    each = _mlp(at, at.experts.width)
     return [*of_attention, router, *shared], each * at.experts.here
 
 
-def _attention(at: Layout) -> list[int]:
-    qkv = at.queries + 2 * at.keys
+def attention_shapes(at: Layout) -> list[Shape]:
+    """Return [rows, columns] of the matrices of an attention on this process.
+
+    Of latent attention the projections down are whole, and those up are cut by heads.
+    """
+    if not at.latent.is_used:
+        return [(at.queries + 2 * at.keys, at.hidden), (at.hidden, at.queries)]
+    latent, heads = at.latent, at.heads // at.tp
+    rank = latent.query_rank or at.hidden
     return [
-        at.hidden * qkv, *([qkv] if at.qkv_bias else []),
-        at.queries * at.hidden, *([at.hidden] if at.has_bias else []),
+        *([(rank, at.hidden)] if latent.query_rank else []),
+        (heads * (latent.width + latent.positions), rank),
+        (latent.key_rank + latent.positions, at.hidden),
+        (heads * (latent.width + latent.value_width), latent.key_rank),
+        (at.hidden, heads * latent.value_width),
+    ]
+
+
+def mlp_shapes(at: Layout, width: int) -> list[Shape]:
+    """Return [rows, columns] of the two matrices of an MLP, or of an expert.
+
+    Args:
+        at: The process.
+        width: Of what is between them, of one half where it is gated.
+    """
+    return [(width * (2 if at.is_gated else 1), at.hidden), (at.hidden, width)]
+
+
+def _attention(at: Layout) -> list[int]:
+    qkv, out = map(math.prod, attention_shapes(at))
+    return [
+        qkv, *([at.queries + 2 * at.keys] if at.qkv_bias else []),
+        out, *([at.hidden] if at.has_bias else []),
         *([at.channels] * 2 * at.norm_vectors if at.norms_heads else []),
     ]  # fmt: skip
 
 
 def _latent(at: Layout) -> list[int]:
-    """Projections down, which every process has whole, and those up, which are cut by heads."""
-    latent, heads = at.latent, at.heads // at.tp
-    of_query = heads * (latent.width + latent.positions)
-    ranks = [latent.query_rank, latent.key_rank] if latent.is_normed else []
-    return [
-        *([at.hidden * latent.query_rank] if latent.query_rank else []),
-        (latent.query_rank or at.hidden) * of_query,
-        at.hidden * (latent.key_rank + latent.positions),
-        latent.key_rank * heads * (latent.width + latent.value_width),
-        *(rank for rank in ranks if rank for _ in range(at.norm_vectors)),
-        heads * latent.value_width * at.hidden,
-    ]
+    *before, out = map(math.prod, attention_shapes(at))
+    ranks = [at.latent.query_rank, at.latent.key_rank] if at.latent.is_normed else []
+    norms = (rank for rank in ranks if rank for _ in range(at.norm_vectors))
+    return [*before, *norms, out]
 
 
 def _mlp(at: Layout, width: int) -> list[int]:
-    wide = width * (2 if at.is_gated else 1)
+    first, second = mlp_shapes(at, width)
     return [
-        at.hidden * wide, *([wide] if at.has_bias else []),
-        width * at.hidden, *([at.hidden] if at.has_bias else []),
+        math.prod(first), *([first[0]] if at.has_bias else []),
+        math.prod(second), *([at.hidden] if at.has_bias else []),
     ]  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
 def quantised_weights(at: Layout) -> tuple[list[int], list[int]]:
     """Elements of each matrix of the stage that is multiplied in fp8, and of those of experts."""
-    found: list[int] = []
-    of_experts: list[int] = []
+    found: list[Shape] = []
+    of_experts: list[Shape] = []
     for number in at.numbers_here if at.recipe else ():
         if at.recipe and at.recipe.is_plain(number, at.num_layers):
             continue
-        found += [at.hidden * (at.queries + 2 * at.keys), at.queries * at.hidden]
+        found += attention_shapes(at)
         if at.experts.layers[number]:
-            of_experts += _matrices(at, at.experts.ffn // at.experts.etp) * at.experts.here
+            of_experts += mlp_shapes(at, at.experts.width) * at.experts.here
         else:
-            found += _matrices(at, at.ffn // at.tp)
-    return found, of_experts
-
-
-def _matrices(at: Layout, width: int) -> list[int]:
-    return [at.hidden * width * (2 if at.is_gated else 1), width * at.hidden]
+            found += mlp_shapes(at, at.ffn // at.tp)
+    return [math.prod(each) for each in found], [math.prod(each) for each in of_experts]
 
 
 @lru_cache(maxsize=4096)

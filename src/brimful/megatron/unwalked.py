@@ -63,6 +63,4 @@ NEAR = {
 
 def not_yet(flags: Flags) -> list[str]:
     """List the flags of a command line that have no formula."""
-    return [
-        flag for flag in NOT_YET if flags.has(flag) and (flag, flags.text(flag)) != _LOCAL_SPEC
-    ]
+    return [flag for flag in NOT_YET if flags.has(flag) and (flag, flags.text(flag)) != _LOCAL_SPEC]

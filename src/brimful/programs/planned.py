@@ -143,21 +143,17 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
 
 def _check(job: Job, cluster: Cluster) -> None:
     wanted = (
-        ("method", job.method, "full"),
-        ("task", job.task, "causal-lm"),
-        ("optimizer", job.optimizer, DEFAULT),
+        ("method", job.method, ("full",)),
+        ("task", job.task, ("causal-lm",)),
+        ("optimizer", job.optimizer, (DEFAULT,)),
+        ("precision", job.precision, ("bf16-master", FP8)),
     )
-    for what, given, only in wanted:
-        if given != only:
+    for what, given, known in wanted:
+        if given not in known:
             raise UnsupportedError(
-                f"plan --for megatron has no formula for {what}={given}; use {only}, or another "
-                f"program"
+                f"plan --for megatron has no formula for {what}={given}; use "
+                f"{' or '.join(known)}, or another program"
             )
-    if job.precision not in {"bf16-master", FP8}:
-        raise UnsupportedError(
-            f"plan --for megatron has no formula for precision={job.precision}; use bf16-master "
-            f"or fp8, or another program"
-        )
     if cluster.device.kernels != "cuda":
         raise UnsupportedError("plan --for megatron is of CUDA GPUs; give --gpus, as 8xh100")
 
