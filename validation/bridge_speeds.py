@@ -23,7 +23,7 @@ _CONTAINER = re.compile(r"(?:^## |Container: \[NeMo\s*)(\d\d\.\d\d(?:\.\d\d)?)",
 _SYSTEM = re.compile(r"System: (DGX-\w+)")
 _MODEL = re.compile(r"^#### Model: (.+)$")
 _TASK = re.compile(r"^###+ (Pre-?[Tt]raining|SFT|LoRA|Fine-?[Tt]uning)", re.MULTILINE)
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,3}(,\d{3})+|\d+")
 _PARENTHESES = re.compile(r"\(([^()]*)\)")
 _NONE = "n/a"
 _FP8 = "FP8-CS (FP8-MX)"
@@ -102,7 +102,11 @@ def _rows(page: str) -> Iterator[BridgeSpeed]:
 
 def _of_line(told: dict[str, str], cells: dict[str, str]) -> Iterator[BridgeSpeed]:
     model = _PARENTHESES.sub("", cells.get("Model", told["model"])).strip()
-    numbers = {name: cells[column] for column, name in _COLUMNS.items() if column in cells}
+    numbers = {
+        name: cells[column]
+        for column, name in _COLUMNS.items()
+        if column in cells and cells[column] != _NONE
+    }
     precision = cells.get("Precision", _FP8)
     beside = _PARENTHESES.search(numbers["tokens_per_s_per_gpu"])
     for inside in (False, True) if beside else (False,):
@@ -112,7 +116,7 @@ def _of_line(told: dict[str, str], cells: dict[str, str]) -> Iterator[BridgeSpee
             system=cells.get("System", told["system"]),
             model=model,
             precision=_part(precision, inside=inside),
-            **{name: _number(_part(cell, inside=inside)) for name, cell in numbers.items()},
+            **{name: _number(name, _part(cell, inside=inside)) for name, cell in numbers.items()},
         )
 
 
@@ -122,9 +126,10 @@ def _part(cell: str, *, inside: bool) -> str:
     return found[1] if found and inside else _PARENTHESES.sub("", cell).strip()
 
 
-def _number(cell: str) -> int:
-    found = _NUMBER.search(cell)
-    return int(found[0]) if found and cell != _NONE else 1
+def _number(name: str, cell: str) -> int:
+    if not _NUMBER.fullmatch(cell):
+        raise ValueError(f"{name} is {cell!r} in a table, and should be a number")
+    return int(cell.replace(",", ""))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Megatron's published speeds against its formulas: every row of NVIDIA's performance tables.
 
 A row says the model, the degrees and the batches; what it does not say (what is recomputed, CUDA
-graphs, how much of the exchanges is hidden) is taken as Megatron's defaults. Nothing is left out.
+graphs, how much of the exchanges is hidden) is taken as Megatron's defaults. Rows that a rate was
+fitted to are told apart, and no bar is of them.
 """
 
 import re
@@ -13,10 +14,10 @@ from evidence import Summary, spread_of
 from program_rows import SpeedRow
 from progress import shown
 
-from brimful.errors import BrimfulError, UnsupportedError
+from brimful.errors import UnsupportedError
 from brimful.megatron.arguments import model_arguments
 from brimful.models.config import load_model
-from brimful.programs.formulas import Machines, predict_program
+from brimful.programs.formulas import Machines, predict_speed
 
 MEDIAN_BAR, TOLD_SHARE = 0.15, 0.4
 _QUICK = 20
@@ -37,6 +38,8 @@ _RECIPES = {
 }  # fmt: skip
 _OF_BLOCKS, _OLD_CONTAINERS = "FP8-MX", ("24.",)
 """What is blocks of 128 on Hopper; those that scaled by what earlier steps saw."""
+_FITTED = "24.07"
+"""NeMo's container whose rows were fitted to."""
 _FAR = 0.3
 _DETAILS = re.compile(r" \([^()]*\)| of Megatron-LM.*|[,;:] .*")
 _NUMBERS = re.compile(r"\b\d+\b")
@@ -54,26 +57,34 @@ def predicted(speed: BridgeSpeed) -> SpeedRow:
     """Predict a row, by nothing but what the table says."""
     found = None
     refused = command = ""
-    gpu, per_node = _GPUS[speed.system]
+    machines = Machines(*_GPUS[speed.system])
     try:
         command = command_of(speed)
-        told = predict_program(command, speed.num_gpus, Machines(gpu, per_node))
-        if told.predicted_tokens_per_s is None:
-            raise UnsupportedError("the speed is unknown")
-        found = told.predicted_tokens_per_s / speed.num_gpus
-    except BrimfulError as error:
+        of_all = predict_speed(command, speed.num_gpus, machines)
+    except UnsupportedError as error:
         refused = str(error)
+    else:
+        found = None if of_all is None else of_all / speed.num_gpus
+        refused = "the speed is unknown" if of_all is None else ""
     published = float(speed.tokens_per_s_per_gpu)
     return SpeedRow(
-        name=f"{speed.container} {speed.task} {speed.model} {speed.precision}",
+        name=f"{speed.container} {speed.task}",
+        model=speed.model,
+        precision=speed.precision,
+        is_fitted=is_fitted(speed),
         command=command,
-        gpu=gpu,
+        gpu=machines.gpu,
         world_size=speed.num_gpus,
         refused=refused,
         predicted_tokens_per_s=found,
         published_tokens_per_s=published,
         speed_error=None if found is None else found / published - 1,
     )
+
+
+def is_fitted(speed: BridgeSpeed) -> bool:
+    """Whether the rate of Transformer Engine's fp8 was fitted to a row (``efficiency_fit.py``)."""
+    return speed.container == _FITTED
 
 
 def command_of(speed: BridgeSpeed) -> str:
@@ -91,6 +102,11 @@ def command_of(speed: BridgeSpeed) -> str:
     if speed.model not in _MODELS:
         raise UnsupportedError(f"{speed.model} is no model that is known here")
     model = load_model(_MODELS[speed.model])
+    chunks, with_ends = speed.pp * speed.vp, model.num_layers + 2
+    if model.num_layers % chunks and with_ends % chunks:
+        raise UnsupportedError(
+            f"{model.num_layers} layers over {chunks} chunks, and the table says not which"
+        )
     words = [
         "pretrain_gpt.py", *model_arguments(model), "--bf16", "--vocab-size", model.vocab_size,
         "--seq-length", speed.seq_len, "--max-position-embeddings", speed.seq_len,
@@ -106,7 +122,7 @@ def command_of(speed: BridgeSpeed) -> str:
         words += ["--num-virtual-stages-per-pipeline-rank", speed.vp]
     if speed.ep > 1:
         words += ["--expert-model-parallel-size", speed.ep, "--expert-tensor-parallel-size", 1]
-    if model.num_layers % (speed.pp * speed.vp):  # as its recipes do: the ends count as layers
+    if model.num_layers % chunks:  # as its recipes do: the ends count as layers
         words += ["--account-for-embedding-in-pipeline-split",
                   "--account-for-loss-in-pipeline-split"]  # fmt: skip
     return " ".join(map(str, words))
@@ -123,34 +139,37 @@ def _recipe(speed: BridgeSpeed) -> list[str]:
 
 
 def summarize(rows: list[SpeedRow]) -> Summary:
-    """Sum up over all that are told."""
-    told = [row for row in rows if row.speed_error is not None]
-    spread = spread_of("tokens/s", [row.speed_error for row in told if row.speed_error is not None])
-    share = len(told) / len(rows)
+    """Sum up over all that are told and were not fitted to."""
+    others = [row for row in rows if not row.is_fitted]
+    errors = [row.speed_error for row in others if row.speed_error is not None]
+    spread, share = spread_of("tokens/s", errors), len(errors) / len(others)
     missed = [f"told: {share:.0%}"] * (share < TOLD_SHARE)
     missed += [f"median {spread.median:.1%}"] * (spread.median > MEDIAN_BAR)
-    near = sum(abs(row.speed_error or 0.0) <= _FAR for row in told)
-    reasons = Counter(_NUMBERS.sub("N", _DETAILS.sub("", row.refused)) for row in rows)
+    near = sum(abs(error) <= _FAR for error in errors)
+    reasons = Counter(_NUMBERS.sub("N", _DETAILS.sub("", row.refused)) for row in others)
     del reasons[""]
     kinds: dict[str, list[float]] = {}
-    for row in told:
-        kinds.setdefault(f"{row.gpu}, {row.name.split(' ', 2)[2]}", []).append(
-            row.speed_error or 0.0
-        )
+    for row in rows:
+        if row.speed_error is not None:
+            fitted = ", fitted to" * row.is_fitted
+            kind = f"{row.gpu}, {row.model} {row.precision}{fitted}"
+            kinds.setdefault(kind, []).append(row.speed_error)
     return Summary(
         num_drawn=len(rows),
         refusals=(),
-        num_cases=len(rows),
+        num_cases=len(others),
         num_rich=0,
         spreads=(spread,),
-        bars=(f"{TOLD_SHARE:.0%} of all have a number; their median within {MEDIAN_BAR:.0%}",),
+        bars=(
+            f"{TOLD_SHARE:.0%} of all others have a number; their median within {MEDIAN_BAR:.0%}",
+        ),
         missed=tuple(missed),
         findings=(
             f"tables of {SOURCE}",
-            f"told: {len(told)} of {len(rows)}; within {_FAR:.0%}: {near}",
+            f"told: {len(errors)} of {len(others)}; within {_FAR:.0%}: {near}",
             *(
-                f"{kind}: {len(errors)} rows, median {statistics.median(errors):+.1%}"
-                for kind, errors in sorted(kinds.items())
+                f"{kind}: {len(each)} rows, median {statistics.median(each):+.1%}"
+                for kind, each in sorted(kinds.items())
             ),
             *(f"not told, {num}: {why}" for why, num in reasons.most_common()),
         ),

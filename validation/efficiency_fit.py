@@ -13,6 +13,8 @@ from itertools import product
 from typing import Literal, NamedTuple
 
 import msgspec
+from bridge_speeds import read_speeds
+from bridge_speeds_part import is_fitted, predicted
 
 from brimful.cost import efficiency
 from brimful.cost.efficiency import Efficiency, generations
@@ -27,6 +29,8 @@ SHARES = (-0.06, -0.03, 0.0, 0.03, 0.06)
 WIDTHS = TOKENS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 """What is tried about the table's own values: added to the share, times the sizes at half."""
 NUM_SHOWN = 10
+OF_ENGINE = "hopper"
+"""Of whose GPUs there are runs that Transformer Engine's fp8 is fitted to."""
 
 
 class Fit(NamedTuple):
@@ -92,6 +96,21 @@ def tried_in_fp8(generation: str) -> Iterator[tuple[float, float]]:
                 yield percent / 100, statistics.fmean(seen)
 
 
+def errors_in_engine() -> list[float]:
+    """Return how far off the speeds of runs are that Transformer Engine's fp8 was fitted to."""
+    found = [predicted(speed) for speed in read_speeds() if is_fitted(speed)]
+    return [abs(row.speed_error) for row in found if row.speed_error is not None]
+
+
+def tried_in_engine(generation: str) -> Iterator[tuple[float, float]]:
+    """Try shares of the fp8 rate in Transformer Engine: each with the mean error."""
+    own = generations()[generation]
+    for percent in range(50, 91, 5):
+        table = msgspec.structs.replace(own, engine_fp8_share=percent / 100)
+        with instead(generation, table):
+            yield percent / 100, statistics.fmean(errors_in_engine())
+
+
 def _speed(run: PublishedRun) -> float | None:
     predicted = predict(run)
     return predicted.tokens_per_s if isinstance(predicted, Predicted) else None
@@ -146,6 +165,9 @@ def main() -> None:
     )))  # fmt: skip
     for share, error in tried_in_fp8(generation):
         print(f"fp8 {share:.2f}: {error:.1%}")
+    if generation == OF_ENGINE:
+        for share, error in tried_in_engine(generation):
+            print(f"fp8 in Transformer Engine {share:.2f}: {error:.1%}")
 
 
 def _line(one: Fit) -> str:

@@ -108,7 +108,10 @@ class SpeedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A published speed, and the formula's.
 
     Attributes:
-        name: Container, task, model and precision.
+        name: Container and task.
+        model: As the table calls it.
+        precision: BF16, or a recipe of FP8 or FP4.
+        is_fitted: Whether a rate was fitted to it.
         command: That was predicted; empty: none could be said.
         gpu: A card of ``brimful gpus``.
         world_size: Processes.
@@ -119,6 +122,9 @@ class SpeedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     name: str
+    model: str
+    precision: str
+    is_fitted: bool
     command: str
     gpu: str
     world_size: int

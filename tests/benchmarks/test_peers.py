@@ -112,7 +112,7 @@ def test_stated_formulas_say_today_what_was_committed(results):
             said = None if why_not(peer, ask) else formula(ask)
             # What is held is counted by ours: of plain nf4 up to 3.5 % more since then, as
             # its scales are quantised no second time.
-            more = 0.05 if peer.startswith("held") else None
+            more = 0.05 if peer.startswith("held") and ask.method == "qlora" else None
             near = said if said is None else pytest.approx(said, rel=more)
             assert figure_of(kept[ask.id], peer) == near, ask.id
 

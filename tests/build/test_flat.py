@@ -9,8 +9,6 @@ from brimful.simulate.run import simulate
 from brimful.train.handover import hand_over
 from build.flat_programs import (
     CASES,
-    FLAT,
-    NUM_STEPS,
     SAVED,
     SAVED_AT,
     built,
@@ -28,6 +26,8 @@ pytestmark = pytest.mark.torch
 NARROW = {"mixed", "masters"}
 """Cases whose sums of 16 bits are made in another order."""
 CLOSE = {"atol": 2e-6, "rtol": 1e-5}
+NEAR, NEAR_WEIGHTS = {"atol": 0, "rtol": 1e-2}, {"atol": 6e-3, "rtol": 1e-2}
+"""Of those: a step of Adam moves a weight by no more than the rate, 1e-3, whatever its sign."""
 GLOO_BYTES = 16 * 2**10
 """What its threads let go of a little later, of small messages."""
 
@@ -52,14 +52,12 @@ def close(one, other, **within):
 def test_losses_gradients_and_weights_are_those_of_one_device(sharded, case):
     steps, judged, weights, _ = sharded[case]
     expected, alone, whole, _ = run(CASES[case][0], {})
-    if case in NARROW:
-        close(steps, expected, atol=0, rtol=1e-2)
-        return
-    close(steps, expected, **CLOSE)
-    close(judged, alone, **CLOSE)
+    within, apart = (NEAR, NEAR_WEIGHTS) if case in NARROW else (CLOSE, CLOSE)
+    close(steps, expected, **within)
+    close(judged, alone, **within)
     assert weights.keys() == whole.keys()
     for name, tensor in whole.items():
-        torch.testing.assert_close(weights[name], tensor, **CLOSE)
+        torch.testing.assert_close(weights[name], tensor, **apart)
 
 
 def test_the_simulated_peak_is_the_measured_one(sharded):
@@ -73,7 +71,7 @@ def test_the_simulated_peak_is_the_measured_one(sharded):
 def test_what_was_saved_is_gone_on_with_in_any_sharding(folder, sharded, name):
     expected = sharded[name, "flat"]
     close(sharded[name, "flat to each"], expected, **CLOSE)
-    close(sharded.get((name, "each to flat"), expected), expected, **CLOSE)
+    close(sharded[name, "each to flat"], expected, **CLOSE)
     close(resumed(folder / name / "flat", name, {}), expected, **CLOSE)
 
 
@@ -91,7 +89,6 @@ def test_a_model_is_handed_over_whole(folder, name, tmp_path):
         torch.testing.assert_close(ours[key], tensor, **CLOSE)
 
 
-def test_the_cases_are_what_they_should_be():
-    assert {how["zero"] for _, how in CASES.values()} == {2, 3}
-    assert all(how["fsdp"] == FLAT["fsdp"] for _, how in CASES.values())
-    assert SAVED_AT < NUM_STEPS
+def test_a_parameter_is_whole_again_to_the_bit(sharded):
+    found, every = sharded["range"]
+    assert torch.equal(found.view(torch.uint8), every.view(torch.uint8))  # -0.0 is not 0.0 here

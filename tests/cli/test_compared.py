@@ -1,5 +1,8 @@
 """What stands behind a plan's answer: what its question asks to be compared with."""
 
+from brimful.cli import plan
+from brimful.errors import OutOfTimeError
+
 
 def test_an_optimizer_on_the_host_is_told_where_it_is_much_faster(brimful):
     """Tensor parallel over 8 V100 was the fastest that fit, at half the speed of ZeRO-3 beside."""
@@ -9,6 +12,22 @@ def test_an_optimizer_on_the_host_is_told_where_it_is_much_faster(brimful):
     assert "tensor parallel 8" in told
     assert "faster --offload optimizer" in told
     assert "where each host has" in told
+
+
+def test_what_it_is_compared_with_may_run_out_of_time(brimful, monkeypatch):
+    """A plan was thrown away then, which stood."""
+    asked = ("plan", "llama-2-7b", "--gpus", "8xv100-16gb", "--precision", "fp16-mixed")
+
+    def search(args, budget):
+        if args.offload == "optimizer":
+            raise OutOfTimeError("over")
+        return whole(args, budget)
+
+    whole = plan.search
+    monkeypatch.setattr(plan, "search", search)
+    said = brimful(*asked, "--seq-len", 2048, "--global-batch", 64, "--no-proof")
+    assert said.code == 0
+    assert "faster --offload" not in " ".join(said.out.split())
 
 
 def test_nothing_is_said_of_a_host_where_what_fits_is_fast(brimful):

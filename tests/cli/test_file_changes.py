@@ -6,6 +6,9 @@ import tomllib
 import pytest
 import yaml
 
+from brimful.cli import searching
+from brimful.errors import OutOfTimeError
+
 BASE = {
     "axolotl.yaml": {
         "base_model": "llama-3.1-8b", "adapter": "lora", "lora_r": 16, "lora_alpha": 32,
@@ -37,6 +40,10 @@ BASE = {
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
     },
 }  # fmt: skip
+LEAN = BASE["axolotl.yaml"] | {
+    "micro_batch_size": 1, "gradient_accumulation_steps": 8, "gradient_checkpointing": True,
+}  # fmt: skip
+"""Little memory, and slow."""
 TITAN = """
 [model]
 name = "llama3"
@@ -135,12 +142,7 @@ def test_keys_stand_in_the_first_twelve_lines(brimful):
 
 
 def test_what_fits_is_told_what_would_be_faster(brimful, files):
-    slow = BASE["axolotl.yaml"] | {
-        "micro_batch_size": 1,
-        "gradient_accumulation_steps": 8,
-        "gradient_checkpointing": True,
-    }
-    (files / "axolotl.yaml").write_text(yaml.safe_dump(slow), "utf-8")
+    (files / "axolotl.yaml").write_text(yaml.safe_dump(LEAN), "utf-8")
     answer = json.loads(planned(brimful, "axolotl.yaml", "a100-80gb", "--json").out)
     assert answer["verdict"] == "FITS"
     (told,) = answer["file_changes"]
@@ -151,12 +153,7 @@ def test_what_fits_is_told_what_would_be_faster(brimful, files):
 
 
 def test_what_is_tight_is_told_what_holds(brimful, files):
-    tight = BASE["axolotl.yaml"] | {
-        "micro_batch_size": 1,
-        "gradient_accumulation_steps": 8,
-        "gradient_checkpointing": True,
-    }
-    (files / "axolotl.yaml").write_text(yaml.safe_dump(tight), "utf-8")
+    (files / "axolotl.yaml").write_text(yaml.safe_dump(LEAN), "utf-8")
     answer = json.loads(planned(brimful, "axolotl.yaml", "rtx-4090", "--json").out)
     assert answer["verdict"] == "TIGHT"
     (told,) = answer["file_changes"]
@@ -175,6 +172,22 @@ def test_four_bits_are_spelled_as_the_program_spells_them(brimful, files):
     keys = {each["key"]: each["new"] for each in told["keys"]}
     assert {"adapter": "qlora", "load_in_4bit": True}.items() <= keys.items()
     assert "changes what is learnt" in told["words"]
+
+
+@pytest.mark.usefixtures("files")
+def test_a_search_that_runs_out_of_time_finds_no_change(brimful, monkeypatch):
+    """The answer was thrown away then."""
+    searches = [searching.search]
+
+    def search(*given):
+        if not searches:
+            raise OutOfTimeError("over")
+        return searches.pop()(*given)
+
+    monkeypatch.setattr(searching, "search", search)
+    answer = json.loads(planned(brimful, "axolotl.yaml", "rtx-4090", "--json").out)
+    assert answer["verdict"] == "NO"
+    assert answer["file_changes"] == []
 
 
 def test_values_of_a_file_stay_text(brimful, files):

@@ -44,6 +44,27 @@ def test_a_text_that_names_no_model_says_nothing(tmp_path):
     assert plan_of(str(tmp_path / "gone.py"), "l4") == []
 
 
+def test_calls_of_other_classes_and_numbers_that_mean_none_say_nothing(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("brimful.models.config.fetch_file", lambda *given: asked.append(given))
+    (path := tmp_path / "y.py").write_text(
+        "import absent\n"
+        "absent.from_pretrained('somebody/unknown-1b')\n"
+        "absent.from_pretrained('smollm2-135m')\n"
+        "absent.ReplayConfig(r=3, max_seq_length=7)\n"
+        "absent.TrainingArguments(max_steps=-1, learning_rate=1e-5)\n"
+    )
+    assert plan_of(str(path), "l4") == [
+        "plan",
+        "smollm2-135m",
+        "--gpus",
+        "l4",
+        "--learning-rate",
+        "1e-05",
+    ]
+    assert not asked
+
+
 @pytest.mark.torch
 def test_a_script_without_its_package_is_planned(script, brimful):
     said = brimful("pretend", "--gpu", "l4", "--", script)

@@ -96,8 +96,8 @@ def test_the_json_of_an_estimate_has_what_its_text_says(brimful, ask, verdict, r
     assert bool(told["reason"]) == bool(reason)
     said = " ".join(text.out.split())
     for way in told["ways_out"]:
-        words, _, why = way["words"].partition(" (")  # why is left out where lines are lacking
-        assert f"{words} ({why}" in said or words in said
+        words = way["words"].partition(" (")[0]  # why is left out where lines are lacking
+        assert words in said
         again = one_object(brimful(*argv, *way["flags"].split(), "--json"))
         assert again["verdict"] == "FITS", way
     assert bool(told["ways_out"]) == (verdict != "FITS")

@@ -5,7 +5,7 @@ import pytest
 
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.family import Family
-from brimful.cost.traffic import BACKWARD_SHARE, Traffic, later_s, reduce_seconds
+from brimful.cost.traffic import BACKWARD_SHARE, Traffic, gather_seconds, later_s, reduce_seconds
 from brimful.cost.trained import Part
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
@@ -27,6 +27,21 @@ def test_gradients_are_scattered_among_shards_and_then_added_up_among_replicas()
     among = collective_seconds("all-reduce", NUM_BYTES / 8, 4, cluster, 8)
     assert both == pytest.approx(scattered + among)
     assert among > scattered / 10
+
+
+def test_fsdp1_sends_no_rows_of_padding():
+    """A stack of 8 experts over 64 devices: FSDP2 pads its first dimension to 64 rows."""
+    cluster = load_cluster("8x8xh100-80gb", memory_limit_bytes=None)
+    each = Family(1, 1, "plain", np.array([0]), "full", 3, 64)
+    shards, stack, row = (
+        np.array([64.0]),
+        Part([(8, 8192, 8192)], [(8, 8192, 8192)]),
+        (8192, 8 * 8192),
+    )
+    for seconds in (gather_seconds, reduce_seconds):
+        by_rows = seconds(JOB, Part([row], [row]), each, shards, cluster)
+        assert seconds(JOB, stack, each._replace(fsdp=1), shards, cluster) == by_rows
+        assert seconds(JOB, stack, each, shards, cluster) > 7 * by_rows
 
 
 def test_what_is_exchanged_once_a_step_runs_beside_the_last_backward_pass_alone():

@@ -60,6 +60,7 @@ def test_deepspeeds_plugin_is_read(tmp_path):
     taken, found = read(tmp_path, content)
     assert taken["zero"] == 2
     assert "steps_per_print=1" in found.unread
+    assert dict(found.known)["distributed_type"] is str  # its own keys can be changed
 
 
 def test_micro_batches_that_are_added_up_are_the_batch(tmp_path):

@@ -68,6 +68,13 @@ def test_the_trainer_says_how_it_trains_what_it_is_given(tmp_path, name):
     assert any("whole model" in note for note in found.notes)
 
 
+def test_trl_may_say_do_train_as_scripts_do(tmp_path):
+    """It was read as a script's then, of which neither adapters nor lengths are known."""
+    expected, _ = read(tmp_path, SFT, num_devices=1)
+    assert read(tmp_path, SFT | {"do_train": True}, num_devices=1)[0] == expected
+    assert expected["method"] == "lora"
+
+
 def test_trl_says_what_is_trained_too(tmp_path):
     taken, found = read(tmp_path, SFT, num_devices=1)
     assert taken == {

@@ -10,9 +10,15 @@ from brimful.errors import UnsupportedError
 from brimful.megatron.arguments import model_arguments
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.states import parameters
-from brimful.models.config import exact_count, load_model
+from brimful.models.config import exact_count, load_model, read_config
 from brimful.programs.base import flags_of
 
+ODD = {
+    "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 160, "head_dim": 16,
+    "moe_intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 512, "num_experts": 8, "num_experts_per_tok": 2,
+    "decoder_sparse_step": 2, "mlp_only_layers": [3], "tie_word_embeddings": False,
+}  # fmt: skip
 SMALL = ["plan", "llama-3.2-1b", "--for", "megatron", "--gpus", "4x4090", "--global-batch", "16"]
 
 
@@ -90,7 +96,18 @@ def test_a_simulation_wants_a_layout(capsys):
     ],
 )  # fmt: skip
 def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
-    model = load_model(name)
+    assert num_made(model := load_model(name)) == exact_count(model)
+
+
+def test_layers_without_experts_may_lie_between_others():
+    """Only dense layers at the beginning were said, so that Megatron's model was another."""
+    model = read_config("odd", ODD)
+    assert "([0]*1+[1]*1+[0]*3+[1]*1)" in model_arguments(model)
+    assert num_made(model) == exact_count(model)
+
+
+def num_made(model):
+    """Return the parameters of what a model's arguments make."""
     words = (
         *model_arguments(model), "--max-position-embeddings", str(model.max_seq_len),
         "--seq-length", "64", "--micro-batch-size", "1", "--bf16",
@@ -103,7 +120,7 @@ def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
         capability=(9, 0),
         kind="gpt",
     )
-    assert sum(map(sum, parameters(made))) == exact_count(model)
+    return sum(map(sum, parameters(made)))
 
 
 def test_other_architectures_are_not_said():

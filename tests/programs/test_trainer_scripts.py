@@ -3,7 +3,7 @@
 import pytest
 
 from brimful.export.read_source import model_of, program_of, read_source
-from brimful.programs.settings import has_settings, settings_file
+from brimful.programs.settings import has_settings, script_of, settings_file
 
 CLM = (
     "python run_clm.py --model_name_or_path Qwen/Qwen2.5-1.5B --dataset_name wikitext "
@@ -40,6 +40,11 @@ def test_a_script_of_ones_own_is_read_by_its_flags_with_hyphens_and_values_too()
     assert (said["seq_len"], said["packing"]) == (512, "none")
     assert (said["global_batch"], said["optimizer"]) == (64, "adamw-8bit")
     assert said["activation_checkpointing"] == ["none"]
+
+
+def test_a_line_may_be_longer_than_a_name_of_a_file():
+    assert script_of(f"python mine.py --notes {'x' * 5000}") == "mine.py"
+    assert has_settings(f"python mine.py --per_device_train_batch_size 4 --notes {'x' * 5000}")
 
 
 @pytest.mark.parametrize("text", ["settings.yaml", "python mine.py --width 8", "my run/x.json"])

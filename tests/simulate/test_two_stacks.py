@@ -46,6 +46,7 @@ CASES = {
         {"global_batch": 16},
         {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "full"},
     ),
+    "experts": (SWITCH, {}, {"micro_batch": 2}),
     "replicas": (T5, {"global_batch": 8}, {"micro_batch": 1, "dp_replicate": 8, "zero": 0}),
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from brimful.build.own import whole
 from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
 from brimful.build.quantize import dequantize, full_shape, is_quantized, swap
 from brimful.errors import InputError, UnsupportedError, unknown_name
-from brimful.models.module_paths import ends_in
+from brimful.models.module_paths import ends_in, lies_in
 from brimful.process.quick_imports import quick_imports
 from brimful.values.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job, Task
 
@@ -198,21 +198,13 @@ def _quantize(model: nn.Module, job: Job, adapter: Adapter) -> None:
 
     def keeps(name: str) -> bool:
         return (
-            name in whole
-            or not is_plain(modules[name])
-            or any(ends_in(name[:end], adapter.trained_modules) for end in _ends_of_parts(name))
+            name in whole or not is_plain(modules[name]) or lies_in(name, adapter.trained_modules)
         )
 
     swap(model, adapter.base, dtype=base_dtype(job), keeps=keeps)
     # By these PEFT knows that a layer is bitsandbytes'.
     model.is_loaded_in_4bit = adapter.base in {"nf4", "nf4-double"}
     model.is_loaded_in_8bit = adapter.base == "llm-int8"
-
-
-def _ends_of_parts(name: str) -> Iterator[int]:
-    """Yield where the path of each enclosing module, and the path itself, ends."""
-    yield from (i for i, letter in enumerate(name) if letter == ".")
-    yield len(name)
 
 
 def _tied(model: nn.Module) -> set[str]:

@@ -35,7 +35,8 @@ class Range(NamedTuple):
         """
         found = own.new_zeros(prod(self.shape))
         found[self.start : self.stop] = own
-        dist.all_reduce(found, group=self.group)
+        # Of each byte one process has some and the others 0: a sum of numbers would lose -0.0.
+        dist.all_reduce(found.view(torch.uint8), group=self.group)
         return found.view(self.shape)
 
     def own(self, whole: torch.Tensor) -> torch.Tensor:
@@ -44,7 +45,12 @@ class Range(NamedTuple):
 
 
 def mark_range(parameter: torch.Tensor, which: Range) -> None:
-    """Say which numbers a parameter is from now on."""
+    """Say which numbers a parameter is from now on.
+
+    Args:
+        parameter: This process's numbers, in a row.
+        which: Of all.
+    """
     setattr(parameter, _RANGE, which)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.search.budget import Budget
 from brimful.show.summary import Fact
 
@@ -92,7 +92,7 @@ def _away(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[
         return ()
     try:
         away = search(argparse.Namespace(**{**vars(args), "offload": OPTIMIZER}), Budget(1))
-    except (InputError, UnsupportedError):
+    except (InputError, OutOfTimeError, UnsupportedError):
         return ()
     other = away.record.rows[0]
     is_worth = other.fits and other.step_s and other.step_s <= _FASTER * best.step_s
@@ -109,6 +109,6 @@ def _alone(args: argparse.Namespace, found: "Solution", search: Search) -> tuple
     one = {"gpus": f"{cluster.devices_per_node}x{cluster.device.name}", "network": None}
     try:
         alone = search(argparse.Namespace(**{**vars(args), **one}), Budget(args.budget))
-    except (InputError, UnsupportedError):
+    except (InputError, OutOfTimeError, UnsupportedError):
         return ()
     return (alone_fact(found, alone),)

@@ -6,7 +6,7 @@ from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
 from brimful.techniques.quantization import GROUP_SIZE, Scheme
 from brimful.values.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precision, Preference
-from brimful.values.strategy import Accumulate, Attention, Compile, Engine, Fsdp, Zero
+from brimful.values.strategy import DEFAULT_FSDP, Accumulate, Attention, Compile, Engine, Zero
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
@@ -31,7 +31,7 @@ PP_SCHEDULE: PipelineSchedule = "1f1b"
 ENGINE: Engine = "torch"
 OFFLOAD = "none"
 COMPILE: Compile = "none"
-FSDP: Fsdp = 2
+FSDP = DEFAULT_FSDP
 FUSED_KERNELS: FusedKernels = "none"
 ALLOCATOR = ""
 MICRO_BATCH = 1

@@ -6,16 +6,17 @@ as ``plan --from`` of it would be.
 """
 
 import argparse
-import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from brimful.cli import flags, for_program, searching
 from brimful.cli.output import host_may_fit, show_facts
 from brimful.cli.sources import take_source
-from brimful.errors import InputError, UnsupportedError
+from brimful.errors import InputError, OutOfTimeError, UnsupportedError
+from brimful.search.budget import Budget
 
 if TYPE_CHECKING:
     from brimful.export.changed_keys import Change, Changed
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 MOST, MOST_TIGHT = 2, 1
 """Changes that are told of a file that does not fit, and of one that may."""
 LONGEST_S = 20.0
-"""After which nothing else is tried."""
+"""After which nothing else is tried, and nothing else simulated."""
 MOST_TRIES = 3
 """Searches of one change, each within what keys of the file said the last time."""
 LEAST_GAIN = 1.05
 """How much faster another file has to be to be told."""
-_STAY = frozenset({"reference", "engine", "compile", "allocator", "optimizer_in_backward"})
+_STAY = frozenset({"reference", "engine", "fsdp", "compile", "allocator", "optimizer_in_backward"})
 """What is left as the file has it."""
 _LABEL = "change"
 
@@ -56,6 +57,20 @@ class FileChange(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
+class _Asked(NamedTuple):
+    """What is asked of a file.
+
+    Attributes:
+        args: The flags.
+        plan: What the file says, planned.
+        budget: Of all searches together.
+    """
+
+    args: argparse.Namespace
+    plan: "Plan"
+    budget: Budget
+
+
 def tell_changes(
     args: argparse.Namespace, found: "Solution", word: str | None
 ) -> tuple[FileChange, ...]:
@@ -71,7 +86,9 @@ def tell_changes(
     fits = found.record.rows[0].fits and word not in {"tight", "no"}
     most = 1 if fits else MOST_TIGHT if word == "tight" else MOST
     told = list[FileChange]()
-    every = _faster(args, found) if fits else _fitting(args, found, is_tight=word == "tight")
+    asked = _Asked(args, found.plan, Budget(LONGEST_S))
+    now = found.record.rows[0].step_s
+    every = _faster(asked, now) if fits else _fitting(asked, is_tight=word == "tight")
     for each in every:
         told.append(each)
         if not args.json:
@@ -83,39 +100,39 @@ def tell_changes(
     return tuple(told)
 
 
-def _faster(args: argparse.Namespace, found: "Solution") -> Iterator[FileChange]:
-    """Yield what is faster with other settings, where all that it needs was traced."""
-    now = found.record.rows[0].step_s
-    freed = _freed(args, found.plan, {})
+def _faster(asked: _Asked, now: float | None) -> Iterator[FileChange]:
+    """Yield what is faster with other settings, where all that it needs was traced.
+
+    Args:
+        asked: What is asked.
+        now: Seconds of a step as the file has it; None: unknown.
+    """
+    freed = _freed(asked, {})
     if freed is None or not now or searching.is_untraced(freed):
         return
-    changed = _changed(args, freed, found.plan, {}, ("", now))
+    changed = _changed(asked, freed, {}, now=now)
     if changed is not None and changed.times and changed.times >= LEAST_GAIN:
         yield changed
 
 
-def _fitting(
-    args: argparse.Namespace, found: "Solution", *, is_tight: bool
-) -> Iterator[FileChange]:
+def _fitting(asked: _Asked, *, is_tight: bool) -> Iterator[FileChange]:
     """Yield what fits: with other settings, then what its owner could allow.
 
     Args:
-        args: The flags.
-        found: What the file says, planned.
+        asked: What is asked.
         is_tight: Whether it may fit as it is: then what may fit too is no better.
     """
     from brimful.search.ways_out import has_room
 
-    until = time.monotonic() + LONGEST_S
-    for typed, price, job in _allowed(found.plan.job):
-        if time.monotonic() > until:
+    for typed, price, job in _allowed(asked.plan.job):
+        if not asked.budget.left_s:
             return
-        if not has_room(job, found.plan.cluster):
+        if not has_room(job, asked.plan.cluster):
             continue
-        freed = _freed(args, found.plan, typed)
+        freed = _freed(asked, typed)
         if freed is None:
             continue
-        changed = _changed(args, freed, found.plan, typed, (price, None))
+        changed = _changed(asked, freed, typed, price=price)
         if changed is not None and not (is_tight and changed.is_tight):
             yield changed
             if not price:
@@ -156,31 +173,28 @@ def _variant(
     return new
 
 
-def _freed(
-    args: argparse.Namespace, plan: "Plan", typed: Mapping[str, Any]
-) -> argparse.Namespace | None:
+def _freed(asked: _Asked, typed: Mapping[str, Any]) -> argparse.Namespace | None:
     """Return the flags without the settings that the file says, within what its keys can say."""
     try:
-        new = _variant(args, typed)
+        new = _variant(asked.args, typed)
         for name in {*flags.STRATEGY} - _STAY:
-            if name not in typed and args.typed.get(name) is None:
+            if name not in typed and asked.args.typed.get(name) is None:
                 setattr(new, name, None)
-        for_program.narrow_wholly(new, plan)
+        for_program.narrow_wholly(new, asked.plan)
     except (InputError, UnsupportedError):
         return None
     return new
 
 
-def _searched(args: argparse.Namespace) -> "Solution | None":
+def _searched(args: argparse.Namespace, budget: Budget) -> "Solution | None":
     """Return what a search finds, if it holds."""
     from brimful.process.library_output import quiet_libraries
-    from brimful.search.budget import Budget
     from brimful.search.ways_out import reserved_word
 
     quiet_libraries()
     try:
-        found = searching.search(args, Budget(args.budget))
-    except (InputError, UnsupportedError):
+        found = searching.search(args, budget)
+    except (InputError, OutOfTimeError, UnsupportedError):
         return None
     made = found.plan.estimate
     holds = made is not None and found.record.rows[0].fits and reserved_word(made) != "no"
@@ -188,35 +202,36 @@ def _searched(args: argparse.Namespace) -> "Solution | None":
 
 
 def _changed(
-    args: argparse.Namespace,
+    asked: _Asked,
     freed: argparse.Namespace,
-    before: "Plan",
     typed: Mapping[str, Any],
-    told: tuple[str, float | None],
+    *,
+    price: str = "",
+    now: float | None = None,
 ) -> FileChange | None:
     """Search what is free and return it as keys of the file, planned as the file with them says.
 
     What no key says stays as the file has it, and the rest is searched again.
 
     Args:
-        args: The flags.
-        freed: The same without settings that the file says.
-        before: What the file says, planned.
+        asked: What is asked.
+        freed: The flags without settings that the file says.
         typed: What the owner could allow.
-        told: Why not the same is learnt then, and a step's seconds as it stands, where it fits.
+        price: Why not the same is learnt then; empty: it is.
+        now: Seconds of a step as the file stands, where it fits.
 
     Returns:
         None: nothing holds that the file can say.
     """
     from brimful.export.changed_keys import changed_keys
 
-    stands = _variant(args, {})
+    stands = _variant(asked.args, {})
     for _ in range(MOST_TRIES):
-        found = _searched(freed)
+        found = _searched(freed, asked.budget)
         if found is None:
             return None
         try:
-            changed = changed_keys(args.source, before, found.plan, frozenset(typed))
+            changed = changed_keys(asked.args.source, asked.plan, found.plan, frozenset(typed))
         except (InputError, UnsupportedError):
             return None
         stay = {
@@ -229,56 +244,48 @@ def _changed(
         vars(freed).update(stay)
     if not changed.changes or {*typed} & {*changed.missed}:
         return None
-    return _as_file(args, changed, *told)
+    return _as_file(asked, changed, price, now)
 
 
-def _as_file(
-    args: argparse.Namespace, changed: "Changed", price: str, now: float | None
-) -> FileChange | None:
+def _as_file(asked: _Asked, changed: "Changed", price: str, now: float | None) -> FileChange | None:
     """Plan what a file says with other keys; None: that does not hold."""
     from brimful.search.ways_out import reserved_word
 
     try:
-        new = _variant(args, {}, changed.content)
+        new = _variant(asked.args, {}, changed.content)
         for_program.narrow(new)
     except (InputError, UnsupportedError):
         return None
-    found = _searched(new)
+    found = _searched(new, asked.budget)
     if found is None:
         return None
     made, step_s = found.plan.estimate, found.record.rows[0].step_s
-    is_tight = made is not None and reserved_word(made) == "tight"
-    times = now / step_s if now and step_s else None
-    return FileChange(
+    without_words = FileChange(
         keys=changed.changes,
-        is_tight=is_tight,
+        is_tight=made is not None and reserved_word(made) == "tight",
         step_s=step_s,
-        times=times,
+        times=now / step_s if now and step_s else None,
         price=price,
-        words=_words(args, found.plan, changed.changes, (price, is_tight, step_s, times)),
+        words="",
     )
+    words = _words(asked.args.source, found.plan.job, without_words)
+    return msgspec.structs.replace(without_words, words=words)
 
 
-def _words(
-    args: argparse.Namespace,
-    plan: "Plan",
-    keys: "tuple[Change, ...]",
-    came: tuple[str, bool, float | None, float | None],
-) -> str:
+def _words(source: Path, job: "Job", change: FileChange) -> str:
     """Say which keys, and what comes of them."""
     from brimful.programs.settings import name_of
     from brimful.show.run import rate_words
 
-    price, is_tight, step_s, times = came
     by_file: dict[str, list[str]] = {}
-    for each in keys:
-        by_file.setdefault(each.file or name_of(args.source), []).append(key_words(each))
+    for each in change.keys:
+        by_file.setdefault(each.file or name_of(source), []).append(key_words(each))
     said = (f"{file}: {', '.join(words)}" for file, words in by_file.items())
-    how = "would be tight" if is_tight else "would fit"
-    if times:
-        how = f"{times:.2g} x as fast"
-    rate = f", {rate_words(plan.job, step_s)}" if step_s else ""
-    why = f" ({price}: it changes what is learnt)" if price else ""
+    how = "would be tight" if change.is_tight else "would fit"
+    if change.times:
+        how = f"{change.times:.2g} x as fast"
+    rate = f", {rate_words(job, change.step_s)}" if change.step_s else ""
+    why = f" ({change.price}: it changes what is learnt)" if change.price else ""
     return f"{'; '.join(said)}: {how}{rate}, predicted{why}"
 
 

@@ -153,13 +153,16 @@ def narrow_wholly(args: argparse.Namespace, plan: "Plan") -> None:
     from brimful.export.told import fields, narrowed, plainer
 
     asking = _asking(argparse.Namespace(**{**vars(args), "program": whose_file(args.source)}))
-    told: dict[str, Any] = {"loss_chunks": 1} | sayable(args.source, plan, fields(asking))
-    for job in (plainer(asking.job), asking.job):
+    told: dict[str, Any] = {}
+    for job in (asking.job, plainer(asking.job)):
         like = msgspec.structs.replace(plan, job=job, strategy=asking.plainest)
         every = spelled_by(args.source, like)
         if every:
             each = [narrowed(asking._replace(job=job, to=target)) for target in every]
             told = _either(each) | ({"loss_chunks": 1} if job != asking.job else {})
+            break
+    else:
+        told = {"loss_chunks": 1} | sayable(args.source, plan, fields(asking))
     for field, value in told.items():
         if getattr(args, field) is None:
             one = value[0] if isinstance(value, list) and len(value) == 1 else value

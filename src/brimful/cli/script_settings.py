@@ -11,10 +11,15 @@ from typing import Any
 
 from brimful.cli.other_flags import is_of_jobs, is_of_models
 from brimful.errors import BrimfulError
+from brimful.files.writing import is_there
 
 _LOADS, _ADAPTS = "from_pretrained", ("get_peft_model", "LoraConfig")
-_TELLING = (_LOADS, *_ADAPTS, "Config", "Arguments")
-"""How the names of calls end whose arguments say what is trained, and how."""
+_TELLING = (
+    _LOADS, *_ADAPTS, "ModelConfig", "BitsAndBytesConfig", "TrainingArguments", "SFTConfig",
+    "DPOConfig", "GRPOConfig",
+)  # fmt: skip
+"""How the names of calls end whose arguments say what is trained, and how: Transformers', PEFT's,
+TRL's, and those of programs around them (``UnslothTrainingArguments``)."""
 _ADAPTED = "--use-peft"
 
 
@@ -57,21 +62,25 @@ def _model(name: str, call: ast.Call) -> str:
 
 
 def _is_known(name: Any) -> bool:
+    """Whether a name is a known model's, or of a folder with one; no hub is asked."""
     from brimful.models.config import load_model
+    from brimful.models.names import find
 
     if not isinstance(name, str):
         return False
     try:
-        load_model(name)
+        return bool(load_model(name) if is_there(name) else find(name))
     except BrimfulError:
         return False
-    return True
 
 
 def _flag(keyword: ast.keyword) -> list[str]:
-    """Return an argument as a flag and its value; nothing of one that says nothing of a job."""
+    """Return an argument as a flag and its value; nothing of one that says nothing of a job.
+
+    Nor of a negative number, by which such arguments are as if left out (``max_steps=-1``).
+    """
     flag, value = _spelt(keyword.arg), _constant(keyword.value)
-    if value is None or not is_of_jobs(flag):
+    if value is None or not is_of_jobs(flag) or (isinstance(value, int | float) and value < 0):
         return []
     if isinstance(value, list):
         return [flag, ",".join(map(str, value))]

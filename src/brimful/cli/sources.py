@@ -86,8 +86,9 @@ def _flat_notes(args: argparse.Namespace) -> "Iterator[str]":
         micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="sdpa",
         zero=3, dp_shard=2, fsdp=args.fsdp, **beside,
     )  # fmt: skip
+    job = resolved.job_from(args)
     try:
-        check_flat(resolved.job_from(args), strategy)
+        check_flat(job, strategy)
     except UnsupportedError as error:
         args.fsdp = None
         yield f"FSDP1 is planned as FSDP2, which takes less: {str(error).partition(';')[0]}"
@@ -97,7 +98,6 @@ def _copy_notes(args: argparse.Namespace, shared: int) -> "Iterator[str]":
     """Say how many bytes a second copy of the parameters takes, and what it spares."""
     if not shared:
         return
-    from brimful.errors import UnsupportedError
     from brimful.models.config import parameter_count
 
     words = f"a copy of the parameters in 16 bits more, shared by {shared} GPUs"

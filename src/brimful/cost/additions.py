@@ -5,7 +5,7 @@ when is said by ``spread.py``, ``fsdp_units.py`` and ``flat_units.py``, how larg
 ``shards.py``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
@@ -144,6 +144,26 @@ class Neighbours(NamedTuple):
     before: int = 0
     own: int = 0
     behind: int = 0
+
+
+def additions_of(
+    runs: tuple[Run, ...],
+    way: Way,
+    forward: Callable[[Neighbours, Way], Additions],
+    backward: Callable[[Neighbours, Way], Additions],
+) -> list[Additions]:
+    """List what is added to each run of a micro-batch, by its phase.
+
+    Args:
+        runs: Of all of it.
+        way: How devices share the work.
+        forward: Says it of a run of the forward pass.
+        backward: Of another.
+    """
+    return [
+        (forward if run.phase == "forward" else backward)(at, way)
+        for run, at in zip(runs, neighbours(runs), strict=True)
+    ]
 
 
 @once_for_each

@@ -23,6 +23,8 @@ from brimful.techniques.fused_kernels import FusedKernels, chunk_tokens, fused_h
 from brimful.techniques.offload import NOTHING, Away
 from brimful.values.job import Job
 from brimful.values.strategy import (
+    DEFAULT_FSDP,
+    FLAT_FSDP,
     Accumulate,
     Fsdp,
     Recompute,
@@ -72,7 +74,7 @@ class Family(NamedTuple):
     ep: int = 1
     away: Away = NOTHING
     fused: FusedKernels = "none"
-    fsdp: Fsdp = 2
+    fsdp: Fsdp = DEFAULT_FSDP
 
     @property
     def is_spread(self) -> bool:
@@ -87,7 +89,7 @@ class Family(NamedTuple):
     @property
     def is_flat(self) -> bool:
         """Whether FSDP1 gathers parameters: flat ones, each of a whole unit."""
-        return self.gathers and self.fsdp == 1
+        return self.gathers and self.fsdp == FLAT_FSDP
 
     @property
     def sends_each(self) -> bool:

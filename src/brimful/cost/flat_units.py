@@ -15,6 +15,7 @@ Source: ``torch/distributed/fsdp`` of torch 2.13: ``_runtime_utils.py`` (``_post
 """
 
 from functools import cache
+from typing import NamedTuple
 
 from brimful.cost.additions import (
     COME,
@@ -24,15 +25,56 @@ from brimful.cost.additions import (
     Piece,
     Signed,
     Way,
+    additions_of,
     gather,
-    neighbours,
     of_part,
 )
 from brimful.cost.profiles import Run
 
 _Events = tuple[Signed, ...]
-_BLOCK = gather(Piece.BLOCK_CAST, Piece.BLOCK)
-_REST = gather(Piece.REST_CAST, Piece.REST)
+
+
+class _Unit(NamedTuple):
+    """The pieces of a unit.
+
+    Attributes:
+        cast: This device's shard, in the type that computes.
+        whole: The flat parameter that all shards come into.
+        gradients: Of its parameters.
+        flat: These, put together.
+        wide: The same, in the type that they are reduced in.
+        shard: What they are reduced to.
+    """
+
+    cast: Piece
+    whole: Piece
+    gradients: Piece
+    flat: Piece
+    wide: Piece
+    shard: Piece
+
+    @property
+    def gathers(self) -> _Events:
+        """Events by which it comes."""
+        return gather(self.cast, self.whole)
+
+
+_BLOCK = _Unit(
+    cast=Piece.BLOCK_CAST,
+    whole=Piece.BLOCK,
+    gradients=Piece.BLOCK_GRADIENTS,
+    flat=Piece.BLOCK_FLAT,
+    wide=Piece.BLOCK_BUFFER,
+    shard=Piece.BLOCK_SHARD,
+)
+_REST = _Unit(
+    cast=Piece.REST_CAST,
+    whole=Piece.REST,
+    gradients=Piece.REST_GRADIENTS,
+    flat=Piece.REST_FLAT,
+    wide=Piece.REST_BUFFER,
+    shard=Piece.REST_SHARD,
+)
 
 
 def flat_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
@@ -42,10 +84,7 @@ def flat_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
         runs: Of the whole micro-batch.
         way: How devices share the work.
     """
-    return [
-        (_forward if run.phase == "forward" else _backward)(at, way)
-        for run, at in zip(runs, neighbours(runs), strict=True)
-    ]
+    return additions_of(runs, way, _forward, _backward)
 
 
 def _frees(way: Way) -> bool:
@@ -65,53 +104,48 @@ def _stays(way: Way) -> bool:
 
 @cache
 def _forward(at: Neighbours, way: Way) -> Additions:
-    before: _Events = _REST if at.begins and not _is_there(way) else ()
+    before: _Events = _REST.gathers if at.begins and not _is_there(way) else ()
     if not at.in_block:
         return Additions(before, ())
     if not _is_there(way):
-        before = (*before, *of_part(at.own, *_BLOCK))
-    return Additions(before, of_part(at.own, (GO, Piece.BLOCK)) if _frees(way) else ())
+        before = (*before, *of_part(at.own, *_BLOCK.gathers))
+    return Additions(before, of_part(at.own, (GO, _BLOCK.whole)) if _frees(way) else ())
 
 
 @cache
 def _backward(at: Neighbours, way: Way) -> Additions:
     first = at.own if at.in_block else at.behind
-    before: _Events = of_part(first, *_BLOCK) if at.begins and _frees(way) else ()
+    before: _Events = of_part(first, *_BLOCK.gathers) if at.begins and _frees(way) else ()
     behind: _Events = ()
     if at.in_block:
-        ahead = of_part(at.behind, *_BLOCK) if _frees(way) and not at.last_block else ()
+        ahead = of_part(at.behind, *_BLOCK.gathers) if _frees(way) and not at.last_block else ()
         before = (*before, *ahead)
-        behind = of_part(at.own, *_reduced(way, _GRADIENTS, Piece.BLOCK))
+        behind = of_part(at.own, *_reduced(way, _BLOCK))
     if at.ends:
         behind = (*behind, *_end(way))
     return Additions(before, behind)
 
 
-_GRADIENTS = (Piece.BLOCK_GRADIENTS, Piece.BLOCK_FLAT, Piece.BLOCK_BUFFER, Piece.BLOCK_SHARD)
-_REST_GRADIENTS = (Piece.REST_GRADIENTS, Piece.REST_FLAT, Piece.REST_BUFFER, Piece.REST_SHARD)
-_Pieces = tuple[Piece, Piece, Piece, Piece]
-
-
-def _reduced(way: Way, pieces: _Pieces, whole: Piece) -> _Events:
+def _reduced(way: Way, unit: _Unit) -> _Events:
     """Put a unit's gradients together, let go of its parameters, and reduce them or hold them.
 
     What is added to a flat gradient that is held goes last: autograd has it while a hook runs.
     """
-    gradients, flat, wide, shard = pieces
     holds = way.accumulate == "hold"
-    last: _Events = ((GO, flat),) if holds and not way.is_first else ()
-    gone: _Events = () if _stays(way) else ((GO, whole),)
-    together: _Events = ((COME, flat), (GO, gradients), *gone)
+    last: _Events = ((GO, unit.flat),) if holds and not way.is_first else ()
+    gone: _Events = () if _stays(way) else ((GO, unit.whole),)
+    together: _Events = ((COME, unit.flat), (GO, unit.gradients), *gone)
     if not way.reduces:
         return (*together, *last)
-    widened: _Events = ((COME, wide),) if way.widens else ()
-    narrow: _Events = ((GO, wide),) if way.widens else ()
-    added: _Events = () if way.is_first or holds else ((GO, shard),)
-    return (*together, *widened, (COME, shard), *added, *narrow, (GO, flat), *last)
+    widened: _Events = ((COME, unit.wide),) if way.widens else ()
+    narrow: _Events = ((GO, unit.wide),) if way.widens else ()
+    added: _Events = () if way.is_first or holds else ((GO, unit.shard),)
+    come: _Events = (*together, *widened, (COME, unit.shard))
+    return (*come, *added, *narrow, (GO, unit.flat), *last)
 
 
 def _end(way: Way) -> _Events:
     """The rows of the embedding are added up, then what is in no block is reduced."""
     rows: _Events = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
     rows = (*rows, (GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS))
-    return (*rows, *_reduced(way, _REST_GRADIENTS, Piece.REST))
+    return (*rows, *_reduced(way, _REST))

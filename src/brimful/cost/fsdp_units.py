@@ -30,6 +30,7 @@ from brimful.cost.additions import (
     Piece,
     Signed,
     Way,
+    additions_of,
     gather,
     held_gone,
     hold,
@@ -128,10 +129,7 @@ def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
         runs: Of the whole micro-batch.
         way: How devices share the work.
     """
-    return [
-        (_forward if run.phase == "forward" else _backward)(at, way)
-        for run, at in zip(runs, neighbours(runs), strict=True)
-    ]
+    return additions_of(runs, way, _forward, _backward)
 
 
 def pipelined_additions(

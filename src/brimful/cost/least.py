@@ -99,7 +99,7 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         held = int(whole.parameters + whole.constants)
         beside = least_of_whole(job)
         return Least(
-            held + beside.parameters - num_whole(job) * _UNPACKED_BYTES,
+            held + beside.parameters,
             int(whole.gradients) + beside.gradients,
             int(whole.optimizer_state) + beside.optimizer_state,
         )
@@ -118,6 +118,8 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
 
 def least_of_whole(job: Job) -> Least:
     """Count what modules of the model's own take that train beside adapters; nothing of none.
+
+    What trains are copies: PEFT's ``ModulesToSaveWrapper`` keeps the originals beside them.
 
     Args:
         job: What is trained, of a model that has a layout.

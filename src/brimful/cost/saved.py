@@ -83,11 +83,11 @@ def _held(job: Job, family: Family | None) -> tuple[Sequence[Shape], Sequence[Sh
         parameters = tuple(all_parameters(layout_of(job.model)))
         held = held_shapes(parameters, family, num_shards_of(family))
         return held, held
-    whole, num_shards = trained_shapes(job, 1 if family is None else family.tp), _num_shards(family)
-    held = [first_shard(shape, num_shards) for shape in whole]
+    whole = trained_shapes(job, 1 if family is None else family.tp)
     if family is None:
-        return held, whole
-    return held, updated_shapes(whole, family, num_shards_of(family))
+        return whole, whole
+    updated = updated_shapes(whole, family, num_shards_of(family))
+    return (updated if family.gathers else whole), updated
 
 
 def _frozen_sizes(job: Job, num_shards: int) -> Iterator[int]:

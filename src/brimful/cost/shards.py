@@ -7,7 +7,7 @@ Source: ``torch/distributed/fsdp/_fully_shard/_fsdp_param.py`` and
 ``torch/distributed/optim/zero_redundancy_optimizer.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
 from math import prod
 from typing import NamedTuple
@@ -26,6 +26,8 @@ from brimful.cost.trained import Part, frozen_element, trained_parts, trained_re
 from brimful.values.job import Job, Precision
 
 Array = NDArray[np.float64]
+Cut = Callable[[Sequence[Shape], Array], Array]
+"""Counts the numbers of parameters, padded, by their shapes and over how many devices they lie."""
 HALF_BYTES = 2
 _COPIES = {
     Piece.BLOCK_GATHERED: Piece.BLOCK,
@@ -117,19 +119,27 @@ def evenly(shapes: Sequence[Shape], num_shards: Array) -> Array:
     """Count the numbers of parameters that FSDP1 cuts into equal shards, padded: [strategies].
 
     Args:
-        shapes: Of the parameters of one unit.
+        shapes: Of the parameters of one unit; of several, the padding of all but one is left out.
         num_shards: [strategies].
     """
     total: Array = np.ceil(sum(map(prod, shapes)) / num_shards) * num_shards
     return total
 
 
+def cut_of(family: Family) -> Cut:
+    """Return how a family's FSDP cuts what it shards."""
+    return evenly if family.is_flat else padded
+
+
 def even_share(shape: Shape, num_shards: int) -> Shape:
-    """Return what a device holds of a parameter where all hold as much, as many dimensions of it.
+    """Return what a device holds of a parameter where all hold as much.
 
     Args:
         shape: Of all of it.
         num_shards: Devices that share its unit.
+
+    Returns:
+        Of as many dimensions, all but the first 1: a matrix stays one.
     """
     return (-(-prod(shape) // num_shards), *(1 for _ in shape[1:]))
 
@@ -142,7 +152,7 @@ def _part_bytes(job: Job, family: Family, part: Part) -> Array:
     recipe, narrows = trained_recipe(job), job.precision in HALF
     computed = HALF_BYTES if narrows else recipe.parameter
     own, num_shards = frozen_element(job), family_shards(family)
-    cut = evenly if family.is_flat else padded
+    cut = cut_of(family)
     gradients = cut(part.trained, num_shards)
     frozen = cut(part.every, num_shards) - gradients
     packed = cut(part.packed, num_shards)

@@ -1,6 +1,6 @@
 """Bytes that live across phases: parameters, gradients, optimizer state, on one device of many."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from brimful.cost.family import Family, family_shards, parting_of
 from brimful.cost.preference import reference_bytes
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, largest_parameter, parameter_shapes
-from brimful.cost.shards import even_share, evenly, first_shard, largest_share, padded
+from brimful.cost.shards import Cut, cut_of, even_share, first_shard, largest_share, padded
 from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
     frozen_bytes,
@@ -33,8 +33,6 @@ from brimful.models.targets import LINEAR
 from brimful.values.job import QUANTIZED, Job
 
 Bytes = NDArray[np.float64]
-Cut = Callable[[Sequence[Shape], Bytes], Bytes]
-"""Counts the numbers of parameters that are cut into equal shards, padding too."""
 
 
 class States(NamedTuple):
@@ -194,8 +192,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     held = _held(job, family, shards, whole=whole)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
-    is_parted = family.ep > 1
-    frozen = _parted_base(job, family) if is_parted else _frozen(job, family, shards, whole=whole)
+    frozen = _frozen(job, shards, whole=whole) if family.ep == 1 else _parted_base(job, family)
     second = np.full_like(shards, reference_bytes(job, family.reference, kernels))
     if family.gathers and np.any(second):  # a second model is sharded as the first is
         second = frozen if job.adapter is not None else held * recipe.parameter
@@ -221,15 +218,15 @@ def away_numbers(job: Job, family: Family) -> int:
 def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
     """Count the numbers that train and that one device holds: [strategies]."""
     if family.ep == 1 or job.adapter is not None:
-        cut = evenly if family.is_flat else padded
-        return held_numbers(trained_shapes(job, family.tp), shards, whole=whole, cut=cut)
+        whole_shapes = trained_shapes(job, family.tp)
+        return held_numbers(whole_shapes, shards, whole=whole, cut=cut_of(family))
     numbers, place = np.unique(shards, return_inverse=True)
     parameters = tuple(all_parameters(layout_of(job.model)))
     each = [sum(map(prod, held_shapes(parameters, family, int(n)))) for n in numbers]
     return np.array(each, dtype=np.float64)[place.reshape(-1)]
 
 
-def _frozen(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
+def _frozen(job: Job, shards: Bytes, *, whole: bool) -> Bytes:
     """Return the bytes that one device holds of the base: [strategies].
 
     Of a quantised one the packed weights are sharded, and their constants stay whole.
@@ -237,9 +234,7 @@ def _frozen(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
     num_bytes, base = frozen_bytes(job).parameters, quantized_base(job)
     if base is None:
         every = parameter_shapes(job.model)
-        cut = evenly if family.is_flat else padded
-        held = held_numbers(every, shards, whole=whole, cut=cut)
-        share: Bytes = held / parameter_count(job.model).total
+        share: Bytes = held_numbers(every, shards, whole=whole) / parameter_count(job.model).total
         return share * num_bytes
     plain, packed = (sum(map(prod, shapes)) for shapes in base)
     share = held_numbers(base.plain, shards, whole=whole) / plain

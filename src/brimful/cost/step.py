@@ -6,6 +6,8 @@ the device, so only what launching takes beyond the device's own work counts. Wh
 rates a device reaches stands in ``efficiency.py``.
 """
 
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,31 +96,28 @@ def family_work(job: Job, profile: Profile, family: Family, *, moved_by_update: 
     """
     variant, dims = family_variant(job, profile, family), family_dimensions(job, family)
     counts = family_counts(job, family)
-    known: dict[int, Array] = {}  # micro-batches are runs of the same works
-    first = _micro_work(profile, variant.first, dims, counts, known)
-    later = _micro_work(profile, later_runs(variant, family), dims, counts, known)
+    runs = (variant.first, later_runs(variant, family))
+    of_work = {  # micro-batches are runs of the same works
+        work: _amounts(profile.works[work], dims) for work in {run.work for run in chain(*runs)}
+    }
+    first, later = (_micro_work(of_work, each, counts) for each in runs)
     num_batches = family_micro_batches(job, family)
     total = first + (num_batches - 1) * later
     if runs_reference(family.reference):
-        asked = forward_runs(variant.first)
-        total += num_batches * _micro_work(profile, asked, dims, counts, known)
+        total += num_batches * _micro_work(of_work, forward_runs(variant.first), counts)
     return StepWork(total[0], total[1], total[2] + moved_by_update, total[3])
 
 
 def _micro_work(
-    profile: Profile,
+    of_work: Mapping[int, Array],
     runs: tuple[Run, ...],
-    dims: Dimensions,
     counts: dict[Group, NDArray[np.float64]],
-    known: dict[int, Array],
 ) -> Array:
-    """Return the work of one micro-batch: [4, strategies]; ``known`` is what each of its is."""
+    """Return the work of one micro-batch: [4, strategies]."""
     once, middle = np.ones_like(counts["plain"]), middles(counts, runs)
     total = np.zeros((4, len(once)))
     for run in runs:
-        if run.work not in known:
-            known[run.work] = _amounts(profile.works[run.work], dims)
-        total += known[run.work] * (middle[run.group] if run.role == "middle" else once)
+        total += of_work[run.work] * (middle[run.group] if run.role == "middle" else once)
     return total
 
 

@@ -21,7 +21,7 @@ from brimful.cost.expert_shards import padded_experts, part_experts, same_expert
 from brimful.cost.family import Family, family_shards
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
-from brimful.cost.shards import computed_bytes, padded
+from brimful.cost.shards import computed_bytes, cut_of, padded
 from brimful.cost.step import StepSeconds
 from brimful.cost.trained import Part, block_kinds, trained_parts, trained_shapes
 from brimful.cost.trajectory import Array
@@ -110,8 +110,9 @@ def with_traffic(
 
 def gather_seconds(job: Job, part: Part, family: Family, shards: Array, cluster: Cluster) -> Array:
     """Return the seconds of gathering the parameters of a part once: [strategies]."""
-    num_bytes = padded(part.every, shards) * computed_bytes(job.precision)
-    num_bytes += padded(part.packed, shards)
+    cut = cut_of(family)
+    num_bytes = cut(part.every, shards) * computed_bytes(job.precision)
+    num_bytes += cut(part.packed, shards)
     return collective_seconds("all-gather", num_bytes, shards, cluster, family.tp)
 
 
@@ -121,7 +122,7 @@ def reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster:
     if not family.gathers:
         whole = padded(part.trained, np.ones_like(shards)) * element
         return collective_seconds("all-reduce", whole, family.num_data_parallel, cluster)
-    num_bytes = padded(part.trained, shards) * element
+    num_bytes = cut_of(family)(part.trained, shards) * element
     scattered = collective_seconds("reduce-scatter", num_bytes, shards, cluster, family.tp)
     replicas, stride = family.num_data_parallel / shards, shards * family.tp
     among = collective_seconds("all-reduce", num_bytes / shards, replicas, cluster, stride)

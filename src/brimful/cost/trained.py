@@ -18,7 +18,7 @@ from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter, Parameters, all_parameters, parts
-from brimful.models.module_paths import ends_in
+from brimful.models.module_paths import lies_in
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, is_target
 from brimful.values.job import QUANTIZED, Base, Job
@@ -72,13 +72,8 @@ def num_whole(job: Job) -> int:
     return sum(
         parameter.num_elements
         for parameter in (all_parameters(layout_of(job.model)) if named else ())
-        if any(ends_in(parameter.name[:end], named) for end in _ends_of_parts(parameter.name))
+        if lies_in(parameter.name.rpartition(".")[0], named)
     )
-
-
-def _ends_of_parts(name: str) -> Iterator[int]:
-    """Yield where the path of each module that holds a parameter ends."""
-    yield from (i for i, letter in enumerate(name) if letter == ".")
 
 
 def trained_hidden(job: Job) -> list[bool]:

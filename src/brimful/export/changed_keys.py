@@ -213,7 +213,7 @@ def _counter(file: _File, wanted: Mapping[str, Any]) -> Any:
 def _is_met(wanted: Any, said: Any) -> bool:
     """Whether a file says a value, or leaves it open where none is wanted."""
     if said is None:
-        return wanted in {None, False, "none"} if not isinstance(wanted, list) else False
+        return wanted is None or wanted is False or wanted == "none"
     chosen = said if isinstance(said, list) else [said]
     return wanted == said or wanted in chosen
 

@@ -10,7 +10,7 @@ from brimful.errors import InputError
 from brimful.export.leaves import Leaves, load_json, named_file
 from brimful.export.read_accelerate import STAGES
 from brimful.export.trainer_leaves import DEEPSPEED
-from brimful.techniques.parallel.flat import FLAT
+from brimful.values.strategy import FLAT_FSDP
 
 _FSDP = "fsdp_config"
 _SYNCS = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
@@ -81,8 +81,8 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
         return recomputes
     leaves.say("zero", STAGES[word], key)
-    if version == str(FLAT) and STAGES[word]:
-        leaves.say("fsdp", FLAT, f"{_FSDP}.version")
+    if version == str(FLAT_FSDP) and STAGES[word]:
+        leaves.say("fsdp", FLAT_FSDP, f"{_FSDP}.version")
     if word.startswith("HYBRID"):
         leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
     if is_away:

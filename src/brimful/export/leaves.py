@@ -61,6 +61,25 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[tuple[str, type], ...] = ()
     second_copy: int = 0
 
+    def joined(self, other: "Read", section: str = "") -> "Read":
+        """Return what this file and another say; where both say a flag, as this one does.
+
+        Args:
+            other: What a file says that this one names, or a part of this one.
+            section: Under which the other's keys are looked for; empty: they are not.
+        """
+        mine = {each.flag for each in self.taken}
+        theirs = [(f"{section}.{key}", kind) for key, kind in other.known if section]
+        return Read(
+            taken=(*self.taken, *(each for each in other.taken if each.flag not in mine)),
+            left=self.left + other.left,
+            unread=self.unread + other.unread,
+            notes=self.notes + other.notes,
+            on_disk=self.on_disk + other.on_disk,
+            known=(*self.known, *theirs),
+            second_copy=self.second_copy or other.second_copy,
+        )
+
 
 class Leaves:
     """The leaves of a file by dotted key, each to be taken once; and what was made of them."""

@@ -12,7 +12,7 @@ from typing import Any
 from brimful.errors import InputError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.read_deepspeed import read_deepspeed
-from brimful.techniques.parallel.flat import FLAT
+from brimful.values.strategy import FLAT_FSDP
 
 _FSDP, _DEEPSPEED, _DEGREES = "fsdp_config", "deepspeed_config", "parallelism_config"
 _RECIPES = {"bf16": "bf16-mixed", "fp16": "fp16-mixed", "fp8": "fp8"}
@@ -61,24 +61,13 @@ def read_accelerate(
         if name is not None:
             own = path.parent / name
             beside = read_deepspeed(own, num_devices=num_devices, num_layers=num_layers)
-            return _joined(leaves.read(), beside)
+            said = {each.flag for each in beside.taken}
+            leaves.taken = [each for each in leaves.taken if each.flag not in said]
+            return leaves.read().joined(beside)
         _deepspeed(leaves, num_devices)
     elif num_devices > 1 and kind.startswith("MULTI"):
         leaves.say("zero", 0, "distributed_type")
     return leaves.read()
-
-
-def _joined(one: Read, other: Read) -> Read:
-    """Return what two files say, of which the second is DeepSpeed's own."""
-    said = {each.flag for each in other.taken}
-    return Read(
-        taken=(*(each for each in one.taken if each.flag not in said), *other.taken),
-        left=one.left + other.left,
-        unread=one.unread + other.unread,
-        notes=one.notes + other.notes,
-        on_disk=one.on_disk + other.on_disk,
-        second_copy=one.second_copy or other.second_copy,
-    )
 
 
 def _devices(leaves: Leaves, num_devices: int) -> None:
@@ -96,9 +85,9 @@ def _fsdp(leaves: Leaves, num_devices: int) -> None:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
         return
     leaves.say("zero", stage, key)
-    if version in {None, FLAT} and stage:
+    if version in {None, FLAT_FSDP} and stage:
         key = f"{_FSDP}.fsdp_version"
-        leaves.say("fsdp", FLAT, f"(no {key})" if version is None else key)
+        leaves.say("fsdp", FLAT_FSDP, f"(no {key})" if version is None else key)
     if not leaves.has(_DEGREES):  # which alone cuts a model in another way
         for flag in ("tp", "pp", "ep"):
             leaves.say(flag, 1, f"(no {_DEGREES})")

@@ -23,8 +23,8 @@ from brimful.export.trainer_leaves import (
 from brimful.models.config import load_model
 from brimful.models.mixtures import has_stacks
 from brimful.models.names import find
-from brimful.techniques.parallel.flat import FLAT
 from brimful.values.job import ALL_LINEAR
+from brimful.values.strategy import FLAT_FSDP
 
 MODEL = "base_model"
 _COMPLETION = "completion"
@@ -196,5 +196,5 @@ def _fsdp(leaves: Leaves) -> None:
             leaves.say("offload", "optimizer", key)
             leaves.notes.append(f"{key} moves the shards too: planned without that")
     version = leaves.take("fsdp_version", int)
-    if version in {None, FLAT}:
-        leaves.say("fsdp", FLAT, "(no fsdp_version)" if version is None else "fsdp_version")
+    if version in {None, FLAT_FSDP}:
+        leaves.say("fsdp", FLAT_FSDP, "(no fsdp_version)" if version is None else "fsdp_version")

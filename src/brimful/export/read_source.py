@@ -58,13 +58,18 @@ def model_of(path: Path) -> str:
     return name
 
 
-def program_of(path: Path) -> str:
+def program_of(path: Path, content: dict[str, Any] | None = None) -> str:
     """Return whose file it is, as ``--for`` names the program.
+
+    Args:
+        path: Of the file.
+        content: Of it, where that was loaded already.
 
     Raises:
         FileFormatError: It is none's that is known.
     """
-    content = content_of(path)
+    if content is None:
+        content = content_of(path)
     if _is_toml(path):
         if torchtitan.is_torchtitan(content):
             return "torchtitan"
@@ -103,9 +108,10 @@ def read_source(
         InputError: Its numbers do not go together.
         UnsupportedError: This version plans nothing like it.
     """
-    sizes = {"num_devices": num_devices, "num_layers": num_layers}
-    read = _READERS[program_of(path)]
-    return read(path, content_of(path) if content is None else content, **sizes)
+    if content is None:
+        content = content_of(path)
+    read = _READERS[program_of(path, content)]
+    return read(path, content, num_devices=num_devices, num_layers=num_layers)
 
 
 def rollouts_of(path: Path) -> Rollouts | None:

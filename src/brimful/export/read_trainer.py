@@ -40,8 +40,10 @@ _OF_TRL = frozenset({
 _LENGTHS = {"block_size": "wrapped", "model_max_length": "none"}
 """How scripts on top of the Trainer call the length of a text, and how they pack it: transformers'
 ``run_clm.py``, and those that came of Stanford's Alpaca."""
-_OF_SCRIPTS = frozenset({*_LENGTHS, "do_train", "data_path"})
-"""Keys of such scripts, which name their model as TRL does."""
+_OF_SCRIPTS = frozenset({"do_train", "data_path"})
+"""Keys of such scripts, which name their model as TRL does; TRL's files may have them too."""
+_OF_TRL_ALONE = _OF_TRL - {MODEL, "dataset_name", "lora_r"}
+"""Keys that no such script has."""
 _OF_PAIRS = frozenset({
     "beta", "label_smoothing", "precompute_ref_log_probs", "f_divergence_type", "sync_ref_model",
     "loss_weights",
@@ -77,7 +79,8 @@ def is_trainer(content: Mapping[str, Any]) -> bool:
 
 def is_script(content: Mapping[str, Any]) -> bool:
     """Whether arguments are those of a script on top of the Trainer that is none of TRL's."""
-    return bool(_OF_SCRIPTS & {*content})
+    keys = {*content}
+    return bool({*_LENGTHS} & keys) or bool(_OF_SCRIPTS & keys and not _OF_TRL_ALONE & keys)
 
 
 def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int) -> Read:

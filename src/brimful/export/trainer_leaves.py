@@ -232,18 +232,7 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
         return leaves.read()
     if any(each.flag == "precision" and each.key.endswith(_ENABLED) for each in other.taken):
         leaves.taken = [each for each in leaves.taken if each.flag != "precision"]
-    mine = {each.flag for each in leaves.taken}
-    theirs = [each for each in other.taken if each.flag not in mine]
-    own = leaves.read()
-    return Read(
-        taken=(*own.taken, *theirs),
-        left=own.left + other.left,
-        unread=own.unread + other.unread,
-        notes=own.notes + other.notes,
-        on_disk=other.on_disk,
-        known=own.known + tuple((f"{DEEPSPEED}.{key}", kind) for key, kind in other.known),
-        second_copy=other.second_copy,
-    )
+    return leaves.read().joined(other, DEEPSPEED)
 
 
 def _deepspeed_of(leaves: Leaves, sizes: Mapping[str, int]) -> Read | None:

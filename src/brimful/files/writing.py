@@ -120,6 +120,14 @@ def _check_folder(folder: Path, *, what: str, path: Path) -> None:
         )
 
 
+def is_there(text: str) -> bool:
+    """Whether a text, which may be anything, is the path of a file or a folder."""
+    try:
+        return bool(text) and Path(text).exists()
+    except (OSError, ValueError):  # too long for a name, or with a null character
+        return False
+
+
 def read_whole(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """Read a description: a config.json, a plan, prices. No pipe is waited for, no disk swallowed.
 

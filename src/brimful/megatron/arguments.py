@@ -5,11 +5,12 @@ Source: ``megatron/training/arguments.py`` of Megatron-LM 0.20; how such models 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from itertools import groupby
 
 from brimful.errors import UnsupportedError
+from brimful.models.architectures import record_of
 from brimful.models.config import experts_of
-from brimful.models.deepseek_v3 import sizes
+from brimful.models.experts import Experts
 from brimful.models.spec import ModelSpec
 
 _GATED = (
@@ -61,36 +62,33 @@ def model_arguments(model: ModelSpec) -> tuple[str, ...]:
         words += ["--rotary-base", int(base)]
     experts = experts_of(model)
     if experts.num_experts:
-        width = _config(model).get("moe_intermediate_size", model.intermediate_size)
         words += [
             "--num-experts", experts.num_experts, "--moe-router-topk",
-            experts.num_experts_per_token, "--moe-ffn-hidden-size", width, "--moe-grouped-gemm",
-            "--moe-token-dispatcher-type", "alltoall",
+            experts.num_experts_per_token, "--moe-ffn-hidden-size", experts.width,
+            "--moe-grouped-gemm", "--moe-token-dispatcher-type", "alltoall",
         ]  # fmt: skip
-        words += _beside_experts(model, width)
+        words += _beside_experts(experts, model.num_layers)
     if "--multi-latent-attention" in words:
         words += _latent(model)
     return tuple(map(str, words))
 
 
-def _beside_experts(model: ModelSpec, width: int) -> list[object]:
-    """Return what says that the first layers are dense, and that experts are shared."""
-    config = _config(model)
+def _beside_experts(experts: Experts, num_layers: int) -> list[object]:
+    """Return what says which layers are dense, and that experts are shared."""
     words: list[object] = []
-    if dense := config.get("first_k_dense_replace"):
-        words += ["--moe-layer-freq", f"([0]*{dense}+[1]*{model.num_layers - dense})"]
-    if shared := config.get("n_shared_experts"):
-        words += ["--moe-shared-expert-intermediate-size", shared * width]
+    if len(experts.sparse_blocks) < num_layers:
+        runs = groupby(range(num_layers), key=lambda layer: int(layer in experts.sparse_blocks))
+        listed = "+".join(f"[{is_sparse}]*{len([*layers])}" for is_sparse, layers in runs)
+        words += ["--moe-layer-freq", f"({listed})"]
+    if experts.num_shared_experts:
+        words += [
+            "--moe-shared-expert-intermediate-size", experts.num_shared_experts * experts.width,
+        ]  # fmt: skip
     return words
 
 
-def _config(model: ModelSpec) -> Mapping[str, Any]:
-    """Return a configuration, with the defaults of its class where these are an architecture."""
-    return sizes(model.hf_config) if model.model_type == "deepseek_v3" else model.hf_config
-
-
 def _latent(model: ModelSpec) -> list[object]:
-    config = _config(model)
+    config = record_of(model.model_type).sizes(model.hf_config)
     query = ["--q-lora-rank", config["q_lora_rank"]] if config.get("q_lora_rank") else []
     return [
         *query, "--kv-lora-rank", config["kv_lora_rank"], "--qk-head-dim",

@@ -118,6 +118,7 @@ class Architecture:
         read: Takes the dimensions out of a configuration, given what people call the model.
         layout: Lays out its parameters.
         experts: Reads its experts; None in a dense architecture.
+        sizes: Returns its configuration's fields, with what its class fills in where that is known.
         required: Fields that its configuration must have.
         task: What it is for.
         depth_field: What its configuration calls the number of blocks.
@@ -154,6 +155,7 @@ class Architecture:
     read: Callable[[str, dict[str, Any]], ModelSpec]
     layout: Callable[[ModelSpec], Layout]
     experts: Callable[[ModelSpec], Experts] | None = None
+    sizes: Callable[[dict[str, Any]], dict[str, Any]] = dict
     required: tuple[str, ...] = ()
     task: Literal["causal-lm", "sequence-classification", "seq2seq"] = "causal-lm"
     depth_field: str = "num_hidden_layers"

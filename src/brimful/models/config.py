@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, ModelConfigError, UnsupportedError
-from brimful.files.writing import read_whole
+from brimful.files.writing import is_there, read_whole
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
 from brimful.models.dimensions import check_dimensions, check_routing
@@ -58,10 +58,10 @@ def _source_of(name_or_path: str) -> str | Path:
     """Find what a name means: the registry's name, a factory's, or the file of a configuration."""
     if name_or_path in registry():
         return name_or_path
-    is_there = _exists(name_or_path)
-    if is_factory(name_or_path) and not is_there:
+    is_path = is_there(name_or_path)
+    if is_factory(name_or_path) and not is_path:
         return name_or_path
-    taken = None if is_there or _is_path(name_or_path) else names.find(name_or_path)
+    taken = None if is_path or _is_path(name_or_path) else names.find(name_or_path)
     if taken and taken.is_own:
         return taken.name
     try:
@@ -96,13 +96,6 @@ def _with_nearest(error: InputError, name_or_path: str) -> InputError:
         on_top=on_top,
         unlike=names.unlike(name_or_path, near),
     )
-
-
-def _exists(name_or_path: str) -> bool:
-    try:
-        return bool(name_or_path) and Path(name_or_path).exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _is_path(name_or_path: str) -> bool:
@@ -403,7 +396,7 @@ def find_unread(name_or_path: str) -> Unread | None:
     """
     name = name_or_path
     if name not in registry():
-        taken = None if _is_path(name) or _exists(name) else names.find(name)
+        taken = None if _is_path(name) or is_there(name) else names.find(name)
         if taken is None or not taken.is_own:
             return None
         name = taken.name

@@ -65,6 +65,7 @@ ARCHITECTURE = Architecture(
     read=read,
     layout=layout,
     experts=experts,
+    sizes=_sizes,
     required=("num_experts_per_tok",),  # its class leaves it null, and then it cannot be run
     is_latent=True,
     rotates=LATENT_ROTARY,

@@ -50,19 +50,19 @@ def read(name: str, config: dict[str, Any]) -> ModelSpec:
     Raises:
         ModelConfigError: Its experts do not fall into its groups.
     """
-    found = sizes(config)
+    found = _sizes(config)
     _check_groups(name, found)
     return read_latent(name, config, model_type=MODEL_TYPE, sizes=found)
 
 
 def experts(spec: ModelSpec) -> Experts:
     """Read the experts: in every block from ``first_k_dense_replace`` on."""
-    return latent_experts(spec, sizes(spec.hf_config))
+    return latent_experts(spec, _sizes(spec.hf_config))
 
 
 def layout(spec: ModelSpec) -> Layout:
     """Lay out the parameters; no MLP has a bias."""
-    return latent_layout(spec, sizes(spec.hf_config), mlp_bias=False)
+    return latent_layout(spec, _sizes(spec.hf_config), mlp_bias=False)
 
 
 def _check_groups(name: str, sizes: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def _check_groups(name: str, sizes: dict[str, Any]) -> None:
         )
 
 
-def sizes(config: dict[str, Any]) -> dict[str, Any]:
+def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a configuration that say sizes, with the defaults of its class."""
     return sizes_of(config, _DEFAULTS, _ALIASES)
 
@@ -94,6 +94,7 @@ ARCHITECTURE = Architecture(
     read=read,
     layout=layout,
     experts=experts,
+    sizes=_sizes,
     is_latent=True,
     rotates=LATENT_ROTARY,
     groups_experts=True,

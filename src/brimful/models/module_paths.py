@@ -13,6 +13,17 @@ def ends_in(path: str, ends: Iterable[str]) -> bool:
     return any(path == end or path.endswith(f".{end}") for end in ends)
 
 
+def lies_in(path: str, ends: Iterable[str]) -> bool:
+    """Whether a module is one of some names, or lies in one that is.
+
+    Args:
+        path: ``model.layers.0.mlp.up_proj``.
+        ends: As of ``ends_in``.
+    """
+    parts, names = path.split("."), tuple(ends)
+    return any(ends_in(".".join(parts[:num]), names) for num in range(1, len(parts) + 1))
+
+
 def names_block(path: str) -> bool:
     """Whether a path, or the end of one, is of one block only: it has a number in it.
 

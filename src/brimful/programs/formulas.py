@@ -104,6 +104,58 @@ class Machines(NamedTuple):
     torch_version: Version = NEWEST
 
 
+class _Program(NamedTuple):
+    """A command line, read.
+
+    Attributes:
+        command: Its words.
+        told: What they say.
+        stages: Of each kind of process, what it has.
+        cluster: On what.
+    """
+
+    command: Command
+    told: megatron.Told
+    stages: list[Layout]
+    cluster: Cluster
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of a step, of all replicas."""
+        at = self.stages[0]
+        return at.micro_batch * at.num_micro * at.dp * at.seq_len
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of the slowest stage's step; None: unknown, as of two lengths (T5)."""
+        flags = self.told.flags
+        overlaps = Overlaps(
+            replicas=flags.has("--overlap-grad-reduce"),
+            stages=not flags.has("--no-overlap-p2p-communication"),
+        )
+        step_s = slowest_step_s(self.stages, self.cluster, overlaps)
+        return step_s if math.isfinite(step_s) and self.stages[0].decoder is None else None
+
+
+def predict_speed(text: str, world_size: int | None, machines: Machines) -> float | None:
+    """Predict the tokens a second of all GPUs alone, as ``predict_program`` does.
+
+    Args:
+        text: A command line, or a YAML of arguments.
+        world_size: Processes, where that is asked for; None: as the command line says.
+        machines: On what.
+
+    Returns:
+        None: a rate or a link is unknown.
+
+    Raises:
+        InputError: It cannot be read, or does not fit the world.
+        UnsupportedError: There is no formula for it.
+    """
+    found = _read(text, world_size, machines)
+    return None if found.step_s is None else found.num_tokens / found.step_s
+
+
 def predict_program(text: str, world_size: int | None, machines: Machines) -> Prediction:
     """Predict what each kind of process of a command line takes, and how long a step is.
 
@@ -116,6 +168,33 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         InputError: It cannot be read, or does not fit the world.
         UnsupportedError: There is no formula for it.
     """
+    found = _read(text, world_size, machines)
+    device = found.cluster.device
+    room, handle = room_of(device), _cublas_bytes(found.command)
+    if handle is None:
+        handle = libraries().cublas_bytes(version_of(device.capability), machines.torch_version)
+    ranks = tuple(
+        _prediction(
+            rank,
+            peak(at, cublas_bytes=handle, capacity_bytes=room.most_bytes),
+            room,
+            _outside_bytes(at, device),
+        )
+        for rank, at in zip(found.told.ranks, found.stages, strict=True)
+    )
+    step_s = found.step_s
+    return Prediction(
+        name=f"Megatron-LM's {found.told.name}",
+        world_size=found.told.world_size,
+        ranks=ranks,
+        predicted_step_s=step_s,
+        predicted_tokens_per_s=None if step_s is None else found.num_tokens / step_s,
+        notes=found.told.notes,
+    )
+
+
+def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
+    """Read a command line that has a formula."""
     command = read_command(text)
     if (name := Path(command.script).name) not in megatron.WITH_FORMULA:
         known = " and ".join(megatron.WITH_FORMULA)
@@ -135,49 +214,18 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
             f"{words}",
             nearest={"source": shortened(text, missing)},
         )
-    room, capability = room_of(cluster.device), version_of(cluster.device.capability)
     stages = [
         read_layout(
             told.flags,
             vocab=told.vocab,
             world_size=told.world_size,
             stage=stage,
-            capability=capability,
+            capability=version_of(cluster.device.capability),
             kind=megatron.WITH_FORMULA[name],
         )
         for stage in told.stages
     ]
-    handle = _cublas_bytes(command)
-    if handle is None:
-        handle = libraries().cublas_bytes(capability, machines.torch_version)
-    ranks = tuple(
-        _prediction(
-            rank,
-            peak(at, cublas_bytes=handle, capacity_bytes=room.most_bytes),
-            room,
-            _outside_bytes(at, cluster.device),
-        )
-        for rank, at in zip(told.ranks, stages, strict=True)
-    )
-    overlaps = Overlaps(
-        replicas=told.flags.has("--overlap-grad-reduce"),
-        stages=not told.flags.has("--no-overlap-p2p-communication"),
-    )
-    step_s = slowest_step_s(stages, cluster, overlaps)
-    is_known = math.isfinite(step_s) and stages[0].decoder is None  # two lengths: not told
-    return Prediction(
-        name=f"Megatron-LM's {told.name}",
-        world_size=told.world_size,
-        ranks=ranks,
-        predicted_step_s=step_s if is_known else None,
-        predicted_tokens_per_s=_tokens(stages[0]) / step_s if is_known else None,
-        notes=told.notes,
-    )
-
-
-def _tokens(at: Layout) -> int:
-    """Return the tokens of a step, of all replicas."""
-    return at.micro_batch * at.num_micro * at.dp * at.seq_len
+    return _Program(command, told, stages, cluster)
 
 
 def _outside_bytes(at: Layout, device: Device) -> int:

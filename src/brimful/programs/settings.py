@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import UnsupportedError
+from brimful.files.writing import is_there
 from brimful.programs import (
     axolotl,
     llama_factory,
@@ -56,7 +57,7 @@ def has_settings(text: str) -> bool:
 
 def script_of(text: str) -> str:
     """Return the script that a command line of Python starts; empty: a text is none, or a file."""
-    is_line = len(text.split()) > 1 and not Path(text).exists()
+    is_line = len(text.split()) > 1 and not is_there(text)
     if not is_line or not any(Path(word).suffix == ".py" for word in text.split()):
         return ""
     return read_command(text).script

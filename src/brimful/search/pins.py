@@ -7,6 +7,7 @@ from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
 from brimful.values.job import Job
 from brimful.values.strategy import (
+    DEFAULT_FSDP,
     Accumulate,
     Attention,
     Compile,
@@ -18,8 +19,6 @@ from brimful.values.strategy import (
 )
 
 MAX_MICRO_BATCH = 1024
-FSDP: Fsdp = 2
-"""Which one gathers parameters where nobody says."""
 
 
 class Pins(NamedTuple):
@@ -78,7 +77,8 @@ def may_be_row(pins: Pins) -> bool:
     """Whether pipelines have what the user fixed, and a formula."""
     beside = (pins.offload or "none", pins.reference or "none", bool(pins.optimizer_in_backward))
     is_eager = (pins.compile or "none", fused_of(pins)) == ("none", "none")
-    is_alone = pins.pp is None and (pins.ep or 1) == 1 and is_eager and fsdp_of(pins) == FSDP
+    is_usual = is_eager and fsdp_of(pins) == DEFAULT_FSDP
+    is_alone = pins.pp is None and (pins.ep or 1) == 1 and is_usual
     return asks_for_row(pins) or (is_alone and beside == ("none", "none", False))
 
 
@@ -89,7 +89,7 @@ def fused_of(pins: Pins) -> FusedKernels:
 
 def fsdp_of(pins: Pins) -> Fsdp:
     """Return which FSDP gathers parameters in what is searched."""
-    return pins.fsdp or FSDP
+    return pins.fsdp or DEFAULT_FSDP
 
 
 def pinned_strategy(pins: Pins, attention: Attention, num_devices: int = 1) -> Strategy:

@@ -22,7 +22,6 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.search.grid import Grid
 from brimful.search.pins import (
-    FSDP,
     Pins,
     asks_for_row,
     fsdp_of,
@@ -39,6 +38,7 @@ from brimful.techniques.offload import Away, away_of
 from brimful.techniques.runnable import check_spread, check_strategy, placed
 from brimful.values.job import Job, Task
 from brimful.values.strategy import (
+    DEFAULT_FSDP,
     Attention,
     Recompute,
     Strategy,
@@ -211,7 +211,7 @@ def _bodies_needed(job: Job, pins: Pins, recompute: Recompute) -> set[Body]:
 
 def _gatherings(pins: Pins, num_devices: int) -> Iterator[bool]:
     """Yield whether parameters may be gathered before they compute."""
-    if (pins.zero in {None, 0, 1} and fsdp_of(pins) == FSDP) or num_devices == 1:
+    if (pins.zero in {None, 0, 1} and fsdp_of(pins) == DEFAULT_FSDP) or num_devices == 1:
         yield False
     if num_devices > 1 and pins.zero in {None, 2, 3}:
         yield True
@@ -338,11 +338,17 @@ def plainest_strategy(
     return made(first_that_runs(stages, refusal)[0])
 
 
-def chunks_of(job: Job, pins: Pins) -> tuple[int, ...]:
-    """List in how many chunks the loss may be cut; the pinned number alone."""
+def chunks_of(job: Job, pins: Pins, every: tuple[int, ...] = CHUNKS) -> tuple[int, ...]:
+    """List in how many chunks the loss may be cut; the pinned number alone.
+
+    Args:
+        job: What is trained.
+        pins: What the user fixed.
+        every: Those that are tried, 1 first.
+    """
     if pins.loss_chunks is not None:
         return (pins.loss_chunks,)
-    return CHUNKS if cuts_loss(job, fused_of(pins)) else CHUNKS[:1]
+    return every if cuts_loss(job, fused_of(pins)) else every[:1]
 
 
 def _bodies(job: Job, pins: Pins, recompute: Recompute) -> list[tuple[Body, NDArray[np.int64]]]:

@@ -115,12 +115,16 @@ def seconds_of_step(
 ) -> float | None:
     """Predict the seconds of a step from what a device's operations compute, and what it sends.
 
+    None where that is not known: see ``is_timed``, and of rates that nobody has published.
+
     Args:
         job: What is trained.
         cluster: How fast its device is.
         strategy: How it is run.
         recorded: Of the device, with costs counted, and what the host keeps.
     """
+    if not is_timed(job, strategy):
+        return None
     num = num_micro_batches(job, strategy)
     work, copied = step_work(recorded[0], num), step_copies(*recorded, num)
     if job.keep_fp32:  # whose products run at another rate, and the tape does not tell them apart
@@ -129,7 +133,7 @@ def seconds_of_step(
     parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch))
     if parts is None:
         return None
-    if world_size(strategy) > 1 and is_timed(job, strategy):
+    if world_size(strategy) > 1:
         beside = traffic_of(job, family_of(job, strategy), cluster)
         parts = with_traffic(parts, beside, np.zeros(1), num)
     busy_s = float(sum(part[0] for part in parts))

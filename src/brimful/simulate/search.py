@@ -25,7 +25,7 @@ from brimful.search.explain import record
 from brimful.search.pins import Pins, fused_of
 from brimful.search.record import INTERRUPTED, Untried
 from brimful.search.solve import Solution
-from brimful.search.space import cuts_loss, plainest_strategy
+from brimful.search.space import chunks_of, plainest_strategy
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
@@ -210,7 +210,8 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
     """
     plainest, sizes = plainest_strategy(job, pins, attention, cluster.num_devices)
     is_smallest = objective == "memory"
-    space = _Space(_chunks(job, pins), _kinds(job, pins), sizes[:1] if is_smallest else sizes)
+    chunks = chunks_of(job, pins, CHUNKS)
+    space = _Space(chunks, _kinds(job, pins), sizes[:1] if is_smallest else sizes)
     attempts = _Attempts(job, cluster, budget, objective=objective, watch=watch)
     if is_smallest or len(space.kinds) == 1:  # else counts of blocks are looked at too
         attempts.num_most = min(MAX_SIMULATIONS, space.size)
@@ -293,13 +294,6 @@ def _leanest(space: _Space, plainest: Strategy) -> list[Strategy]:
     lean = _with(plainest, activation_checkpointing=space.kinds[-1])
     ends = sorted({space.chunks[0], space.chunks[-1]}, reverse=True)
     return [_with(lean, loss_chunks=chunks) for chunks in ends]
-
-
-def _chunks(job: Job, pins: Pins) -> tuple[int, ...]:
-    """Return fewer than are predicted: each is simulated."""
-    if pins.loss_chunks is not None:
-        return (pins.loss_chunks,)
-    return CHUNKS if cuts_loss(job, fused_of(pins)) else CHUNKS[:1]
 
 
 def _kinds(job: Job, pins: Pins) -> tuple[str, ...]:

@@ -23,6 +23,8 @@ Engine = Literal["torch", "deepspeed"]
 Fsdp = Literal[1, 2]
 """Whose parameters are sharded where they are gathered: FSDP1's, flat ones of whole units, or
 FSDP2's, each by itself."""
+FLAT_FSDP: Fsdp = 1
+DEFAULT_FSDP: Fsdp = 2
 Accumulate = Literal["reduce-each", "hold"]
 """Over several micro-batches: reduce the gradients of each, or hold whole ones until the last."""
 Recompute = Literal["full", "selective"]
@@ -119,7 +121,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     engine: Annotated[Engine, Flag("{either}; {default}; deepspeed is not searched")] = "torch"
     fsdp: Annotated[
         Fsdp, Flag("PyTorch's FSDP of --zero 2 and 3: {either}; {default}; 1 is not searched")
-    ] = 2
+    ] = DEFAULT_FSDP
     offload: Annotated[
         Line,
         Flag(
@@ -158,7 +160,7 @@ def gathers(strategy: Strategy) -> bool:
 
 def is_flat(strategy: Strategy) -> bool:
     """Whether FSDP1 gathers parameters: flat ones, each of a whole unit."""
-    return strategy.fsdp == 1 and gathers(strategy)
+    return strategy.fsdp == FLAT_FSDP and gathers(strategy)
 
 
 def gathers_alone(strategy: Strategy) -> bool:

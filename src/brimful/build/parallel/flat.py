@@ -27,16 +27,12 @@ from brimful.build.parallel.mesh import REPLICATE, SHARD
 from brimful.build.parallel.pieces import Pieces, cut_parameters
 from brimful.build.precision import COMPUTE_DTYPE
 from brimful.errors import UnsupportedError
+from brimful.techniques.parallel.flat import sharding_of
 from brimful.values.job import Job, Precision
 from brimful.values.strategy import Strategy
 
-_STRATEGIES = {
-    (2, False): ShardingStrategy.SHARD_GRAD_OP,
-    (3, False): ShardingStrategy.FULL_SHARD,
-    (2, True): ShardingStrategy._HYBRID_SHARD_ZERO2,  # noqa: SLF001 - it has no other name
-    (3, True): ShardingStrategy.HYBRID_SHARD,
-}
-"""By the stage of ZeRO, and whether there are replicas."""
+_PRIVATE = {"HYBRID_SHARD_ZERO2": "_HYBRID_SHARD_ZERO2"}
+"""What torch calls a strategy that has no public name there."""
 _WRAPPED = "_fsdp_wrapped_module"
 """What FSDP1 puts into the path of everything that lies in a unit."""
 
@@ -46,6 +42,9 @@ def policy_of(precision: Precision) -> MixedPrecision | None:
 
     That is what FSDP2 is told: mixed recipes gather in 16 bits, cast what comes into a unit, and
     reduce in fp32.
+
+    Args:
+        precision: The recipe.
     """
     dtype = COMPUTE_DTYPE.get(precision)
     if dtype is None:
@@ -55,6 +54,10 @@ def policy_of(precision: Precision) -> MixedPrecision | None:
 
 def shard_rows(root: nn.Module, mesh: DeviceMesh) -> None:
     """Shard every parameter by rows, in place, on ``meta``: how it is until ``wrap``.
+
+    Args:
+        root: What a micro-batch is called through.
+        mesh: Of one axis that shards, or of one that replicates and one that shards.
 
     Raises:
         UnsupportedError: A unit would have parameters of several types, or share one with another.
@@ -78,9 +81,10 @@ def wrap(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh) -> nn.
     Returns:
         What a micro-batch is called through from now on.
     """
+    word = sharding_of(strategy)
     how: dict[str, Any] = {
         "device_mesh": mesh,
-        "sharding_strategy": _STRATEGIES[strategy.zero, strategy.dp_replicate > 1],
+        "sharding_strategy": ShardingStrategy[_PRIVATE.get(word, word)],
         "mixed_precision": policy_of(job.precision),
         "use_orig_params": True,
         "device_id": next(root.parameters()).device,
@@ -131,7 +135,11 @@ def sync_flat(root: nn.Module, *, reduces: bool) -> None:
 
 
 def reshard_flat(root: nn.Module) -> None:
-    """Let go of what a forward pass without a backward left gathered."""
+    """Let go of what a forward pass without a backward left gathered; nothing where FSDP1 is not.
+
+    Args:
+        root: What a micro-batch is called through.
+    """
     for unit in _wrapped(root):
         if unit._handle is not None:  # noqa: SLF001
             runtime._reshard(unit, unit._handle, True)  # noqa: SLF001

@@ -6,11 +6,8 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import FP8, PREFERENCE, QUANTIZED, Job
-from brimful.values.strategy import Fsdp, Strategy, gathers, world_size
+from brimful.values.strategy import DEFAULT_FSDP, Strategy, gathers, world_size
 
-FLAT: Fsdp = 1
-OTHER: Fsdp = 2
-"""The FSDP that is run with all of it."""
 _WORDS = {
     (2, False): "SHARD_GRAD_OP",
     (3, False): "FULL_SHARD",
@@ -36,26 +33,26 @@ def check_flat(job: Job, strategy: Strategy) -> None:
         InputError: It shards nothing.
         UnsupportedError: It does not go with something; the sentence says what to change.
     """
-    if strategy.fsdp == OTHER:
+    if strategy.fsdp == DEFAULT_FSDP:
         return
     if world_size(strategy) == 1:
         raise InputError(
             "fsdp=1 shards nothing on one device, where torch turns it off; leave it out, or give "
             "2 devices or more",
-            nearest={"fsdp": OTHER},
+            nearest={"fsdp": DEFAULT_FSDP},
         )
     if not gathers(strategy):
         raise InputError(
             f"fsdp=1 gathers parameters and zero={strategy.zero} holds them whole; use zero 2 or "
             f"3, or leave fsdp out",
-            nearest={"fsdp": OTHER},
+            nearest={"fsdp": DEFAULT_FSDP},
         )
     refused = next(_refused(job, strategy), None)
     if refused is not None:
         what, why = refused
         raise UnsupportedError(
             f"fsdp=1 with {what} is not run by this version, {why}; use fsdp=2",
-            nearest={"fsdp": OTHER},
+            nearest={"fsdp": DEFAULT_FSDP},
         )
 
 
