@@ -123,20 +123,20 @@ def _features_of(block: nn.Module) -> Iterator[tuple[Hashable, Hashable]]:
 
 
 def _layout(skeleton: Any, job: Job) -> Layout:
-    stacks_of = _stacks(skeleton, job)
+    num_in = _stacks(skeleton, job)
     head = skeleton.get_output_embeddings()
     heads = {id(p) for p in head.parameters()} if head is not None else set()
-    modules, stacks = dict(skeleton.named_modules()), set(expert_modules(skeleton))
+    modules, experts = dict(skeleton.named_modules()), set(expert_modules(skeleton))
     before: list[Parameter] = []
     last: list[Parameter] = []
-    behind: dict[str, list[Parameter]] = {prefix: [] for prefix in stacks_of}
+    behind: dict[str, list[Parameter]] = {prefix: [] for prefix in num_in}
     blocks: dict[str, list[list[Parameter]]] = {
-        prefix: [[] for _ in range(num)] for prefix, num in stacks_of.items()
+        prefix: [[] for _ in range(num)] for prefix, num in num_in.items()
     }
     now = ""
     for name, tensor in skeleton.named_parameters():
-        parameter = Parameter(name, tuple(tensor.shape), _kind(modules, stacks, name))
-        stack = next((prefix for prefix in stacks_of if name.startswith(f"{prefix}.")), "")
+        parameter = Parameter(name, tuple(tensor.shape), _kind(modules, experts, name))
+        stack = next((prefix for prefix in num_in if name.startswith(f"{prefix}.")), "")
         if stack:
             now = stack
             place, _, rest = name.removeprefix(f"{stack}.").partition(".")
@@ -173,7 +173,7 @@ def _stacks(skeleton: nn.Module, job: Job) -> dict[str, int]:
     in_order = all(each == [str(n) for n in range(len(each))] for each in stacks.values())
     if not in_order or not stacks or (len(stacks) > 1 and job.task != "seq2seq"):
         raise UnsupportedError(
-            f"the blocks of {job.model.name} do not follow one another in one list"
+            f"the blocks of {job.model.name} do not follow one another in their lists"
         )
     return {prefix: len(each) for prefix, each in stacks.items()}
 

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from brimful.pretend.replacing import replaced
 
 
-def told_apart(original: Any) -> Callable[[Any], int]:
+def storage_address(original: Any) -> Callable[[Any], int]:
     """Return what says where a storage is: of a pretended one a number that no other has.
 
     Args:
@@ -31,7 +31,7 @@ def storages_told_apart() -> Iterator[None]:
     FSDP1 asks by them whether a flat parameter is its own piece, and reshards it where it is not.
     """
     storage, tensor = torch.UntypedStorage, torch.Tensor
-    located = told_apart(storage.data_ptr)
+    located = storage_address(storage.data_ptr)
     plain = tensor.data_ptr
 
     def data_ptr(found: Any) -> int:

@@ -18,7 +18,7 @@ import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.pretend import moving
-from brimful.pretend.addresses import told_apart
+from brimful.pretend.addresses import storage_address
 from brimful.pretend.device import NAME
 from brimful.pretend.known_values import TWIN, KnownValues
 
@@ -370,5 +370,5 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     loader = torch.utils.data.DataLoader
     yield loader, "__init__", _loader_init(loader.__init__)
     storage = torch.UntypedStorage
-    yield storage, "data_ptr", told_apart(storage.data_ptr)
+    yield storage, "data_ptr", storage_address(storage.data_ptr)
     yield torch, "save", _saves_nothing("torch.save")
