@@ -157,11 +157,11 @@ def summarize(rows: list[SpeedRow]) -> Summary:
     return Summary(
         num_drawn=len(rows),
         refusals=(),
-        num_cases=len(others),
+        num_cases=len(rows),
         num_rich=0,
         spreads=(spread,),
         bars=(
-            f"{TOLD_SHARE:.0%} of all others have a number; their median within {MEDIAN_BAR:.0%}",
+            f"{TOLD_SHARE:.0%} of rows not fitted to have a number, median within {MEDIAN_BAR:.0%}",
         ),
         missed=tuple(missed),
         findings=(
