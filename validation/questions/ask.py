@@ -6,6 +6,7 @@
 
 import argparse
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -32,7 +33,7 @@ class Question(NamedTuple):
     @property
     def commands(self) -> list[str]:
         """Each by itself."""
-        return self.command.split(" && ")
+        return re.split(r" && |; ", self.command)
 
 
 def questions(path: Path) -> Iterator[Question]:
