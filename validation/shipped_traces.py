@@ -35,6 +35,7 @@ from brimful.files.writing import write_text
 from brimful.models.config import experts_of
 from brimful.models.generic import (
     Listed,
+    encoder_decoder_types,
     encoder_types,
     installed_module_of,
     known_types,
@@ -197,6 +198,7 @@ def list_types() -> None:
         "made_by": f"transformers {metadata.version('transformers')}",
         "modules": {each: installed_module_of(each) for each in sorted(known_types())},
         "encoders": sorted(encoder_types()),
+        "encoder_decoders": sorted(encoder_decoder_types()),
     }
     msgspec.convert(made, Listed)
     write_text(types_file(), f"{json.dumps(made, indent=1)}\n")

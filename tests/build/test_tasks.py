@@ -20,7 +20,7 @@ from brimful.build.tasks import task_of
 from brimful.build.tasks.padding import padding_mask
 from brimful.build.user_module import make, take_sample, user_data
 from brimful.errors import InputError, UnsupportedError
-from brimful.models.config import parameter_count, read_config
+from brimful.models.config import default_task, parameter_count, read_config
 from hybrids import HYBRID, SPARSE
 from other_models import CNN, cut, make_other_job, make_other_model, ragged
 from samples import make_job, make_strategy
@@ -400,6 +400,50 @@ def test_an_encoders_windows_are_those_of_its_own_forward(attention):
     assert evaluate(program, [batch]) != pytest.approx(float(loss), rel=1e-5)
 
 
+STACKS = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 64, "vocab_size": 97,
+    "max_position_embeddings": 64, "pad_token_id": 1, "decoder_start_token_id": 2,
+}  # fmt: skip
+T5_LIKE = {
+    "d_model": 32, "d_kv": 8, "d_ff": 80, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
+    "vocab_size": 97, "pad_token_id": 0, "decoder_start_token_id": 0,
+}  # fmt: skip
+PAIRED = dict.fromkeys(
+    ("bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "blenderbot-small", "plbart"),
+    STACKS,
+) | {"umt5": T5_LIKE, "mt5": T5_LIKE}
+"""Encoder-decoders that no file here describes."""
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("model_type", PAIRED)
+def test_other_encoder_decoders_compute_what_their_own_forward_does(model_type, attention):
+    model = read_config(model_type, {"model_type": model_type, **PAIRED[model_type]})
+    assert (default_task(model), model.num_layers) == ("seq2seq", 5)
+    job = make_job(model=model, task="seq2seq", packing="none")
+    program = build_program(job, make_strategy(attention=attention), CPU)
+    assert len(decoder_blocks(program.model)) == model.num_layers
+    batch = ragged(make_other_job("t5", model=model, task="seq2seq"), step=0)
+    if hasattr(program.model, "final_logits_bias"):  # zeros, until a checkpoint says otherwise
+        program.model.final_logits_bias.normal_()
+    config = program.model.config
+    plain = AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager").eval()
+    plain.load_state_dict(program.model.state_dict())
+    seen = (batch.segments != 0).long()
+    with torch.no_grad():
+        loss = plain(input_ids=batch.inputs, attention_mask=seen, labels=batch.labels).loss
+    assert evaluate(program, [batch]) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_an_encoder_decoder_that_masks_by_itself_is_refused():
+    model = read_config("tiny", {"model_type": "mvp", **STACKS})
+    job = make_job(model=model, task="seq2seq", packing="none")
+    with pytest.raises(UnsupportedError, match="takes no masks from outside; use T5, BART"):
+        build_skeleton(job, make_strategy(attention="eager"))
+
+
 @pytest.mark.parametrize(
     ("name", "job", "strategy", "facts"),
     [
@@ -408,7 +452,7 @@ def test_an_encoders_windows_are_those_of_its_own_forward(attention):
         ("t5", {}, {"attention": "efficient"}, ("efficient", "eager or sdpa")),
         ("switch", {}, {"attention": "sdpa"}, ("sdpa", "use eager")),
         (CNN, {}, {"loss_chunks": 2}, ("loss_chunks=2",)),
-        ("bert", {"task": "seq2seq"}, {}, ("t5", "bert")),
+        ("bert", {"task": "seq2seq"}, {}, ("T5", "bert")),
     ],
 )
 def test_what_would_be_something_else_is_refused(name, job, strategy, facts):

@@ -3,7 +3,7 @@
 import json
 from functools import lru_cache
 
-from brimful.models.config import SEQ2SEQ_TYPES, is_encoder
+from brimful.models.config import is_encoder, is_encoder_decoder
 
 DECODER = {
     "hidden_size": 32,
@@ -75,7 +75,7 @@ def build_from(model_type, fields):
     from transformers import AutoConfig
 
     auto = transformers.AutoModelForCausalLM
-    if model_type in SEQ2SEQ_TYPES:
+    if is_encoder_decoder(model_type):
         auto = transformers.AutoModelForSeq2SeqLM
     elif is_encoder(model_type):
         auto = transformers.AutoModelForSequenceClassification

@@ -27,6 +27,11 @@ SWITCH = {
     "num_sparse_encoder_layers": 2, "num_decoder_layers": 4, "num_sparse_decoder_layers": 2,
     "num_heads": 4, "vocab_size": 304, "num_experts": 4,
 }  # fmt: skip
+BART = {
+    "model_type": "bart", "d_model": 64, "encoder_layers": 4, "decoder_layers": 3,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 160,
+    "decoder_ffn_dim": 160, "vocab_size": 304, "max_position_embeddings": 1024,
+}  # fmt: skip
 LORA = {"method": "lora", "adapter": make_adapter(rank=8)}
 CASES = {
     "plain": (T5, {}, {"micro_batch": 2}),
@@ -43,6 +48,12 @@ CASES = {
     "halves": (T5, {"precision": "bf16"}, {"micro_batch": 2}),
     "sharded": (
         T5,
+        {"global_batch": 16},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "full"},
+    ),
+    "another class": (BART, {}, {"micro_batch": 2}),
+    "another, sharded": (
+        BART,
         {"global_batch": 16},
         {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "full"},
     ),

@@ -5,7 +5,7 @@ nothing but floating-point order (DESIGN, "Exact, and when").
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -29,17 +29,25 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     more in the backward pass: logits never exist whole, for one more product with the head.
     """
 
-    def __init__(self, head: nn.Module, *, num_chunks: int) -> None:
+    def __init__(
+        self,
+        head: nn.Module,
+        *,
+        num_chunks: int,
+        added: Callable[[], torch.Tensor] | None = None,
+    ) -> None:
         """Keep the output layer and the number of chunks.
 
         Args:
             head: Maps [tokens, hidden] to [tokens, vocab]; what is done to logits is noted on it.
             num_chunks: Pieces along the token dimension; 1 keeps the logits whole.
+            added: Returns what is added to all logits, [1, vocab]; None: nothing is.
         """
         super().__init__()
         self.head = head
         self.num_chunks = num_chunks
         self.steps = steps_of(head)
+        self.added = added
         self.part = part_of(head)
 
     def forward(
@@ -72,6 +80,8 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         with phase(CHUNK):
             logits_NV = finish(self.head(hidden_ND), self.steps)  # noqa: N806
+            if self.added is not None:
+                logits_NV = logits_NV + self.added()  # noqa: N806
             logits_NV = logits_NV.float()  # noqa: N806 - bf16 logits are too coarse
             if self.part is not None:
                 return summed_cross_entropy(logits_NV, labels_N, self.part)

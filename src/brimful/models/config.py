@@ -175,7 +175,7 @@ def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
         if model_type in MIXTURES:
             check_experts(name, fields)
         spec = record.read(name, fields)
-    if _is_scored_decoder(model_type, fields):
+    if _is_scored(model_type, fields):
         spec = msgspec.structs.replace(spec, tied_embeddings=False)
     check_dimensions(spec)
     if model_type in MIXTURES:
@@ -262,36 +262,51 @@ def default_task(spec: ModelSpec) -> Task:
     """Return the task that a model is trained on where nobody says which."""
     if spec.model_type == MODULE:
         return "module"
-    if _is_scored_decoder(spec.model_type, spec.hf_config):
+    if _is_scored(spec.model_type, spec.hf_config):
         return "sequence-classification"
     return _own_task(spec.model_type)
 
 
-def _is_scored_decoder(model_type: str, config: dict[str, Any]) -> bool:
-    return has_score(config) and _own_task(model_type) == "causal-lm"
+def _is_scored(model_type: str, config: dict[str, Any]) -> bool:
+    """Whether a model that writes by itself is one of those that classify."""
+    return has_score(config) and _own_task(model_type) in _scorable(model_type)
+
+
+def _scorable(model_type: str) -> frozenset[Task]:
+    """Name the tasks in whose models a score may stand in the place of the output layer.
+
+    Of the encoder-decoders that a file here describes it is not described.
+    """
+    return frozenset({"causal-lm"} if model_type in SEQ2SEQ_TYPES else {"causal-lm", "seq2seq"})
 
 
 def _own_task(model_type: str) -> Literal["causal-lm", "sequence-classification", "seq2seq"]:
     if model_type in ARCHITECTURES:
         return ARCHITECTURES[model_type].task
-    return "sequence-classification" if is_encoder(model_type) else "causal-lm"
+    if generic.is_encoder_decoder(model_type):
+        return "seq2seq"
+    return "sequence-classification" if generic.is_encoder(model_type) else "causal-lm"
 
 
 def for_task(spec: ModelSpec, task: Task) -> ModelSpec:
     """Return a model as it is built for a task: a decoder that classifies has another head."""
-    if spec.model_type == MODULE or _own_task(spec.model_type) != "causal-lm":
+    model_type = spec.model_type
+    if model_type == MODULE or _own_task(model_type) not in _scorable(model_type):
         return spec
     config = with_score(spec.hf_config, scored=task == "sequence-classification")
     if config is spec.hf_config:
         return spec
-    return read_config(spec.name, {**config, "model_type": spec.model_type})
+    return read_config(spec.name, {**config, "model_type": model_type})
 
 
 def is_encoder(model_type: str) -> bool:
     """Whether an architecture reads a text as a whole, so that it classifies and does not write."""
-    if model_type in ARCHITECTURES:
-        return ARCHITECTURES[model_type].task == "sequence-classification"
-    return model_type != MODULE and generic.is_encoder(model_type)
+    return model_type != MODULE and _own_task(model_type) == "sequence-classification"
+
+
+def is_encoder_decoder(model_type: str) -> bool:
+    """Whether an architecture writes one text after it has read another."""
+    return model_type != MODULE and _own_task(model_type) == "seq2seq"
 
 
 def has_parameter_count(spec: ModelSpec) -> bool:
@@ -316,7 +331,7 @@ def layout_of(spec: ModelSpec) -> Layout:
     if not has_parameter_count(spec):
         return _built(spec).layout
     layout = ARCHITECTURES[spec.model_type].layout(spec)
-    is_scored = _is_scored_decoder(spec.model_type, spec.hf_config)
+    is_scored = _is_scored(spec.model_type, spec.hf_config)
     return scored_layout(layout, spec) if is_scored else layout
 
 
@@ -455,7 +470,7 @@ def _auto_class(model_type: str) -> Any:
     """Return the class that builds an architecture for its usual task."""
     import transformers
 
-    if model_type in SEQ2SEQ_TYPES:
+    if is_encoder_decoder(model_type):
         return transformers.AutoModelForSeq2SeqLM
     if is_encoder(model_type):
         return transformers.AutoModelForSequenceClassification

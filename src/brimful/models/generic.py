@@ -5,6 +5,7 @@ first asked for. Imports ``transformers``, and only for them.
 """
 
 import difflib
+import inspect
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from brimful.errors import ModelConfigError
+from brimful.models.fields import MAX_POSITIONS
 from brimful.models.spec import ModelSpec
 from brimful.process.library_output import quiet_libraries
 
@@ -52,6 +54,14 @@ _POSITIONS_AFTER_PADDING = frozenset(
 _REASON_LENGTH = 160
 
 
+_RELATIVE = "relative_attention_num_buckets"
+"""What a configuration has whose positions are distances, of which there is no end."""
+_WRITERS = ("decoder_layers", "num_decoder_layers")
+"""How many blocks write, in a model that has others that read."""
+_WRITES = "decoder_input_ids"
+"""What a model is given that writes one text after it has read another."""
+
+
 def known_types() -> frozenset[str]:
     """Name the model types that ``transformers`` predicts tokens or classifies sequences with."""
     quiet_libraries()
@@ -61,6 +71,7 @@ def known_types() -> frozenset[str]:
         {
             *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             *auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+            *encoder_decoder_types(),
         }
     )
 
@@ -75,11 +86,13 @@ class Listed(msgspec.Struct, frozen=True):
         modules: By model type that predicts tokens or classifies sequences: the module of its
             classes, in ``transformers.models``.
         encoders: Those of them whose tokens see the whole text.
+        encoder_decoders: Those that write one text after they have read another.
     """
 
     made_by: str
     modules: dict[str, str]
     encoders: frozenset[str]
+    encoder_decoders: frozenset[str]
 
 
 @cache
@@ -105,6 +118,13 @@ def is_encoder(model_type: str) -> bool:
     return model_type in encoder_types()
 
 
+def is_encoder_decoder(model_type: str) -> bool:
+    """Whether a model type writes one text after it has read another."""
+    if model_type in listed().modules:
+        return model_type in listed().encoder_decoders
+    return _reads_and_writes(model_type)
+
+
 def module_of(model_type: str) -> str:
     """Name the module of ``transformers.models`` that has a model type's classes."""
     found = listed().modules.get(model_type)
@@ -126,6 +146,28 @@ def encoder_types() -> frozenset[str]:
     return frozenset(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 
 
+def encoder_decoder_types() -> frozenset[str]:
+    """Name the model types that write one text after they have read another."""
+    quiet_libraries()
+    from transformers.models.auto import modeling_auto as auto
+
+    return frozenset(filter(_reads_and_writes, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES))
+
+
+def _reads_and_writes(model_type: str) -> bool:
+    """Whether a class predicts what is written and is told what was written so far.
+
+    Others that answer to sounds with text stand in the same mapping.
+    """
+    quiet_libraries()
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    named = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+    made = None if named is None else getattr(transformers, named, None)
+    return made is not None and _WRITES in inspect.signature(made.forward).parameters
+
+
 def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     """Take the dimensions out of a configuration, with the defaults of its own class.
 
@@ -136,6 +178,8 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     sizes = {field: _size(name, made, field) for field in _SIZES}
     if model_type in _POSITIONS_AFTER_PADDING:
         sizes["max_seq_len"] -= made.pad_token_id + 1
+    if is_encoder_decoder(model_type):
+        sizes["num_layers"] += _first(made, _WRITERS) or sizes["num_layers"]
     num_heads = sizes["num_heads"]
     return ModelSpec(
         name=name,
@@ -175,11 +219,17 @@ def _value(made: Any, field: str) -> Any:
         return vars(made).get(field)
 
 
+def _first(made: Any, fields: tuple[str, ...]) -> int:
+    """Return the first size that a configuration has under any of these names; 0: none."""
+    values = (_value(made, field) for field in fields)
+    return next((value for value in values if type(value) is int and value > 0), 0)
+
+
 def _size(name: str, made: Any, field: str) -> int:
-    for spelt in _SIZES[field]:
-        value = _value(made, spelt)
-        if type(value) is int and value > 0:
-            return value
+    if found := _first(made, _SIZES[field]):
+        return found
+    if field == "max_seq_len" and _value(made, _RELATIVE):
+        return MAX_POSITIONS
     if field in _UNKNOWN:
         return _UNKNOWN[field]
     raise ModelConfigError(

@@ -6,7 +6,7 @@ What a device has kernels for is another question (``brimful.techniques.kernel_s
 from brimful.errors import UnsupportedError
 from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.attention_source import left_out_of
-from brimful.models.config import is_encoder
+from brimful.models.config import SEQ2SEQ_TYPES, is_encoder, is_encoder_decoder
 from brimful.models.spec import MODULE, ModelSpec
 from brimful.values.job import Job
 from brimful.values.strategy import Attention
@@ -14,6 +14,8 @@ from brimful.values.strategy import Attention
 ALL: tuple[Attention, ...] = ("eager", "sdpa", "flash", "efficient", "cudnn", "flex", "varlen")
 TAKING_MASKS: tuple[Attention, ...] = ("eager", "sdpa", "efficient", "cudnn")
 """Kernels that take a mask of numbers, as encoders need it that see no padding."""
+TAKING_PAIRS: tuple[Attention, ...] = ("eager", "sdpa")
+"""Those of two texts, of which one is written."""
 OWN_SCORES: dict[str, str] = {
     model_type: record.own_scores
     for model_type, record in ARCHITECTURES.items()
@@ -28,11 +30,14 @@ def attentions_of(job: Job) -> tuple[Attention, ...]:
 
     A module's attention is its own affair: it is the same whatever the strategy says.
     """
-    if job.task == "seq2seq":
-        return record_of(job.model.model_type).bias_kernels or ("eager",)
+    model_type = job.model.model_type
+    if model_type in SEQ2SEQ_TYPES:
+        return record_of(model_type).bias_kernels or ("eager",)
     if left_out(job.model):
         return ("eager",)
-    if job.task == "sequence-classification" and is_encoder(job.model.model_type):
+    if is_encoder_decoder(model_type):  # whose classes make their masks of one alone
+        return TAKING_PAIRS if job.task == "seq2seq" else ("eager",)
+    if job.task == "sequence-classification" and is_encoder(model_type):
         return TAKING_MASKS
     return ALL
 

@@ -1,8 +1,11 @@
-"""Encoder-decoders that write one text after reading another: T5, and Switch with its experts.
+"""Encoder-decoders that write one text after reading another: T5, BART, Marian, NLLB and others.
 
 Shapes: B batch, S tokens read, T tokens written, D width.
 """
 
+import inspect
+import sys
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -19,10 +22,18 @@ from brimful.build.tasks.base import TaskParts
 from brimful.build.tasks.padding import padded_sample, padding_mask
 from brimful.errors import UnsupportedError
 from brimful.models.architectures import MIXTURES
-from brimful.models.config import SEQ2SEQ_TYPES
+from brimful.models.attention_source import lets_attend
+from brimful.models.config import SEQ2SEQ_TYPES, is_encoder_decoder
 from brimful.models.kernels import check_taken
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy
+
+_MAKES_MASKS = "create_bidirectional_mask("
+"""What a class calls that takes a mask of numbers, [B, 1, 1 or S, S], as it is."""
+_SCALES = "model_dim**-0.5"
+"""What T5 and its kin multiply states by before the head, where it is tied."""
+_ADDED = "final_logits_bias"
+"""What BART and its kin call numbers that are added to logits and not trained, one a word."""
 
 
 def skeleton(job: Job, strategy: Strategy) -> nn.Module:
@@ -31,13 +42,18 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
     Raises:
         UnsupportedError: It is of another kind, or its attention takes no mask.
     """
-    if job.model.model_type not in SEQ2SEQ_TYPES:
+    if not is_encoder_decoder(job.model.model_type):
         raise UnsupportedError(
-            f"task=seq2seq trains {' and '.join(sorted(SEQ2SEQ_TYPES))}, and {job.model.name} is "
-            f"of type {job.model.model_type}; use another task or model"
+            f"task=seq2seq trains models that read one text and write another, as T5 and BART, and "
+            f"{job.model.name} is of type {job.model.model_type}; use another task or model"
         )
     check_taken(job, strategy.attention)
     model = skeleton_of(AutoModelForSeq2SeqLM, job, strategy)
+    if job.model.model_type not in SEQ2SEQ_TYPES and not _takes_masks(model):
+        raise UnsupportedError(
+            f"{job.model.name} is of type {job.model.model_type}, whose attention takes no masks "
+            f"from outside; use T5, BART, Pegasus, Marian, M2M-100 or their kin"
+        )
     if getattr(model.config, "decoder_start_token_id", None) is None:
         # T5 begins what it writes with padding; a bare config leaves that out.
         model.config.decoder_start_token_id = model.config.pad_token_id
@@ -46,7 +62,9 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
 
 def loss(model: nn.Module, _job: Job, strategy: Strategy) -> TokenLoss:
     """Make the loss over the model's own head, whole or in chunks."""
-    return TokenLoss(model.get_output_embeddings(), num_chunks=strategy.loss_chunks)
+    added = partial(getattr, model, _ADDED) if hasattr(model, _ADDED) else None
+    head = model.get_output_embeddings()
+    return TokenLoss(head, num_chunks=strategy.loss_chunks, added=added)
 
 
 def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
@@ -58,13 +76,13 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
         input_ids=batch.inputs, attention_mask=_for_encoder(model, batch, mask)
     )[0]
     written_BTD = model.get_decoder()(  # noqa: N806
-        input_ids=model._shift_right(batch.labels),  # noqa: SLF001 - what forward does with labels
+        input_ids=_written_so_far(model, batch.labels),
         attention_mask=_not_ahead(batch, dtype),
         encoder_hidden_states=read_BSD,
         encoder_attention_mask=mask,
         use_cache=False,
     )[0]
-    if _is_scaled(model.config):
+    if _is_scaled(model):
         written_BTD = written_BTD * model.config.d_model**-0.5  # noqa: N806
     total: torch.Tensor = program.loss(
         written_BTD.flatten(0, 1), batch.labels.flatten(), num_targets
@@ -88,9 +106,43 @@ def _not_ahead(batch: Batch, dtype: torch.dtype) -> torch.Tensor:
     return mask
 
 
-def _is_scaled(config: Any) -> bool:
+def _written_so_far(model: Any, labels_BT: torch.Tensor) -> torch.Tensor:  # noqa: N803
+    """Shift labels as the class's own forward does, after what its texts begin with. [B, T]."""
+    config = model.config
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        shifted: torch.Tensor = model.prepare_decoder_input_ids_from_labels(labels_BT)
+        return shifted
+    shift = _module_of(model).shift_tokens_right
+    moved: torch.Tensor = shift(labels_BT, config.pad_token_id, config.decoder_start_token_id)
+    return moved
+
+
+def _is_scaled(model: Any) -> bool:
     """Whether states shrink before the head: where it is tied (Mesh TensorFlow's T5)."""
-    return bool(getattr(config, "scale_decoder_outputs", config.tie_word_embeddings))
+    config = model.config
+    is_tied = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
+    of = _class_of(model)
+    return bool(is_tied) and _SCALES in _forward_source(of.__module__, of.__name__)
+
+
+@cache
+def _forward_source(module: str, name: str) -> str:
+    return inspect.getsource(inspect.unwrap(getattr(sys.modules[module], name).forward))
+
+
+def _takes_masks(model: nn.Module) -> bool:
+    """Whether a class attends by a kernel's rules and hands on a mask that it is given."""
+    source = inspect.getsource(_module_of(model))
+    return _MAKES_MASKS in source and lets_attend(source)
+
+
+def _module_of(model: nn.Module) -> Any:
+    return sys.modules[_class_of(model).__module__]
+
+
+def _class_of(model: nn.Module) -> type[nn.Module]:
+    """Return the class of transformers under one that shards."""
+    return next(each for each in type(model).__mro__ if each.__module__.startswith("transformers."))
 
 
 def sample(job: Job, strategy: Strategy) -> Batch:
