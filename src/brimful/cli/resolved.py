@@ -163,7 +163,7 @@ def card_bytes(args: argparse.Namespace) -> int | None:
 
 def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
     """Return a cluster as it is; where its name was typed in another way, say which was taken."""
-    if split_counts(typed).gpu != cluster.name:
+    if split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
         note_once(
             f"--gpus {spelled(cluster)} is taken for {typed!r} ({cluster.device.description})"
         )

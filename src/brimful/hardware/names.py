@@ -15,6 +15,7 @@ from typing import NamedTuple
 from brimful.errors import InputError, UnknownNameError
 from brimful.hardware.cluster import AMPERE
 from brimful.hardware.datasheets import Datasheet, datasheets, is_built_in
+from brimful.hardware.instances import find_instance
 from brimful.units import GIB, Labelled
 
 _DROPPED = frozenset(
@@ -71,12 +72,16 @@ class _Parts(NamedTuple):
 def split_counts(name: str) -> Counted:
     """Split ``4x8xh100`` into 4 nodes of 8 ``h100``; ``H100:8`` and ``8 h100s`` likewise.
 
+    A machine that a cloud rents out (``p4d.24xlarge``) is a node with what is in it.
+
     Raises:
         InputError: A number is absurd.
     """
     text = unicodedata.normalize("NFKC", name).strip().lower()[: _LONGEST * _LONGEST]
     if find_gpu(text):  # "rtx 4090" asks for one
         return Counted(1, 1, text)
+    if machines := _of_a_cloud(text):
+        return machines
     if sliced := _SLICED.fullmatch(text):
         counts = re.findall(r"\d+", sliced["counts"] or "")
         return Counted(
@@ -94,6 +99,17 @@ def split_counts(name: str) -> Counted:
         if len(count) > _MAX_DIGITS:
             raise InputError(f"{name} asks for {count} devices; use 1x{match['gpu']}")
     return Counted(int(counts[0]) if len(counts) > 1 else 1, int(counts[-1]), match["gpu"].strip())
+
+
+def _of_a_cloud(text: str) -> Counted | None:
+    """Return the GPUs of one or several machines that a cloud rents out; None: it names none."""
+    several = _COUNTED_ONCE.fullmatch(text)
+    counts, name = (several["counts"], several["gpu"]) if several else ("1x", text)
+    inside = find_instance(name)
+    if not inside or len(counts) > _MAX_DIGITS:
+        return None
+    per_node, _, gpu = inside.partition("x")
+    return Counted(int(counts.rstrip(" x\u00d7*")), int(per_node), gpu)
 
 
 def _of_one_node(text: str) -> re.Match[str] | None:

@@ -1,0 +1,57 @@
+"""What clouds call a machine with GPUs (``p4d.24xlarge``), and which GPUs are in it. No torch."""
+
+import re
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+_FILE = "data/instances.json"
+_BEFORE = re.compile(r"(?:aws|ec2|sagemaker|gcp|gce|azure|oci|oracle)[\s:/-]+|ml\.|standard[\s_-]+")
+"""What may stand before a name: whose it is, or of which of their services."""
+_BETWEEN = re.compile(r"[\s_-]+")
+
+
+class Cloud(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cloud's machines.
+
+    Attributes:
+        cloud: Who rents them out.
+        source: The page that lists them.
+        gpus: By name in small letters: how many of which GPU, as in ``8xa100-40gb``.
+    """
+
+    cloud: str
+    source: str
+    gpus: dict[str, str]
+
+
+@cache
+def clouds() -> tuple[Cloud, ...]:
+    """Read the shipped table."""
+    data = resources.files("brimful").joinpath(_FILE).read_bytes()
+    return msgspec.json.decode(data, type=tuple[Cloud, ...])
+
+
+@cache
+def _machines() -> dict[str, str]:
+    return {_plain(name): gpus for each in clouds() for name, gpus in each.gpus.items()}
+
+
+def find_instance(text: str) -> str:
+    """Find the GPUs of a machine that a cloud rents out; empty where a name means none.
+
+    Args:
+        text: One machine's name, as the cloud or one of its services writes it.
+
+    Returns:
+        How many of which, as in ``8xa100-40gb``.
+    """
+    return _machines().get(_plain(text), "")
+
+
+def _plain(text: str) -> str:
+    name = text.strip().lower()
+    while match := _BEFORE.match(name):
+        name = name[match.end() :]
+    return _BETWEEN.sub("-", name)

@@ -1,0 +1,44 @@
+"""Machines as clouds name them."""
+
+import pytest
+
+from brimful.hardware.datasheets import datasheets
+from brimful.hardware.instances import clouds, find_instance
+from brimful.hardware.names import split_counts
+
+SAID = {
+    "p4d.24xlarge": (1, 8, "a100-40gb"),
+    "2xp5.48xlarge": (2, 8, "h100-80gb"),
+    "ml.g5.12xlarge": (1, 4, "a10g"),
+    "AWS P4de.24xlarge": (1, 8, "a100-80gb"),
+    "Standard_ND96isr_H100_v5": (1, 8, "h100-80gb"),
+    "nd96isr h200 v5": (1, 8, "h200"),
+    "4 x a3-megagpu-8g": (4, 8, "h100-80gb"),
+    "gcp:g2-standard-48": (1, 4, "l4"),
+    "BM.GPU.MI300X.8": (1, 8, "mi300x"),
+    "8xh100": (1, 8, "h100"),
+    "p4d.12xlarge": (1, 1, "p4d.12xlarge"),
+}
+
+
+@pytest.mark.parametrize("typed", SAID)
+def test_a_machine_is_a_node_with_what_is_in_it(typed):
+    assert split_counts(typed) == SAID[typed]
+
+
+def test_every_machine_holds_gpus_that_are_known():
+    for cloud in clouds():
+        assert cloud.source.startswith("https://")
+        for name, inside in cloud.gpus.items():
+            count, _, gpu = inside.partition("x")
+            assert 1 <= int(count) <= 16
+            assert gpu in datasheets()
+            assert find_instance(name) == inside
+
+
+@pytest.mark.parametrize(
+    "typed", ["", "standard_", "ml.", "aws", "x" * 5000, "9" * 50 + "xp4d.24xlarge"]
+)
+def test_what_names_no_machine_names_none(typed):
+    assert find_instance(typed) == ""
+    assert split_counts(typed).gpu not in {"a100-40gb"}
