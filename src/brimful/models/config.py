@@ -1,5 +1,6 @@
 """Finding a model: a name, a folder, a config.json, a hub id, a factory. Owns every check of it."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -450,20 +451,28 @@ def check_buildable(spec: ModelSpec) -> ModelSpec:
 
 
 def _check_builds(spec: ModelSpec) -> None:
-    import torch
-    from transformers import AutoConfig
-
     try:
-        config = AutoConfig.for_model(spec.model_type, **spec.hf_config)
-        config.num_hidden_layers = 1  # one block shows every fault, without bytes on meta
-        with torch.device("meta"):
-            _auto_class(spec.model_type).from_config(config)
+        with contextlib.suppress(Exception):  # of some, whose blocks share, one alone is no model
+            _build(spec, num_blocks=1)  # shows every fault, without bytes on meta
+            return
+        _build(spec)
     except Exception as error:  # its checks raise errors of many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         raise ModelConfigError(
             f"transformers cannot build {spec.name} ({reason[:_REASON_LENGTH]}); "
             f"mend that field of its configuration"
         ) from error
+
+
+def _build(spec: ModelSpec, *, num_blocks: int | None = None) -> None:
+    import torch
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(spec.model_type, **spec.hf_config)
+    if num_blocks is not None:
+        config.num_hidden_layers = num_blocks
+    with torch.device("meta"):
+        _auto_class(spec.model_type).from_config(config)
 
 
 def _auto_class(model_type: str) -> Any:
