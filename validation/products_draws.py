@@ -18,6 +18,7 @@ from sampler import Range, cluster_for
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.models.config import default_task, experts_of, read_config
+from brimful.models.kernels import check_taken, left_out
 from brimful.models.spec import ModelSpec
 from brimful.techniques.kernel_support import Place, why_not_simulated
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -120,7 +121,7 @@ def _draw(rng: random.Random) -> Case:
         micro_batch=micro_batch,
         activation_checkpointing=_some(rng, rng.choice(CHECKPOINTING), model.num_layers),
         loss_chunks=CHUNKS.draw(rng) if rng.random() < _OFTEN else 1,
-        attention="eager" if rng.random() < _RARE else "sdpa",
+        attention="eager" if rng.random() < _RARE or left_out(model) else "sdpa",
         accumulate=rng.choice(("hold", "reduce-each")),
         offload=_offload(rng, model.num_layers),
         optimizer_in_backward=rng.random() < _RARE,
@@ -134,6 +135,7 @@ def _draw(rng: random.Random) -> Case:
 def _check_run(case: Case) -> None:
     """Refuse what a simulation refuses before it begins."""
     device = cluster_for(case).device
+    check_taken(case.job, case.strategy.attention)
     if world_size(case.strategy) > MOST_DEVICES:
         raise InputError("more devices than are drawn")
     place = Place(device.kernels, device.capability)

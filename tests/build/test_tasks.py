@@ -448,10 +448,8 @@ def test_an_encoder_decoder_that_masks_by_itself_is_refused():
     ("name", "job", "strategy", "facts"),
     [
         ("bert", {}, {"attention": "flash"}, ("flash", "sdpa")),
-        ("bert", {}, {"loss_chunks": 2}, ("loss_chunks=2", "use 1")),
         ("t5", {}, {"attention": "efficient"}, ("efficient", "eager or sdpa")),
         ("switch", {}, {"attention": "sdpa"}, ("sdpa", "use eager")),
-        (CNN, {}, {"loss_chunks": 2}, ("loss_chunks=2",)),
         ("bert", {"task": "seq2seq"}, {}, ("T5", "bert")),
     ],
 )

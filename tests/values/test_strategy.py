@@ -52,3 +52,11 @@ def test_a_schedule_that_runs_on_one_pipeline_alone_is_answered_on_as_many_devic
     with pytest.raises(UnsupportedError, match="over 2 data-parallel devices") as refused:
         check_strategy(job, strategy)
     assert refused.value.nearest == {NUM_DEVICES: 2}
+
+
+@pytest.mark.parametrize("task", ["sequence-classification", "module"])
+def test_a_loss_of_samples_is_not_cut(task):
+    job = make_job(task=task, packing="none")
+    with pytest.raises(UnsupportedError, match="use 1") as raised:
+        check_strategy(job, make_strategy(loss_chunks=2))
+    assert raised.value.nearest == {"loss_chunks": 1}

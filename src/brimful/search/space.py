@@ -36,7 +36,7 @@ from brimful.techniques.kernel_support import first_that_runs
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.offload import Away, away_of
 from brimful.techniques.runnable import check_spread, check_strategy, placed
-from brimful.values.job import Job, Task
+from brimful.values.job import OVER_TOKENS, Job
 from brimful.values.strategy import (
     DEFAULT_FSDP,
     Attention,
@@ -49,8 +49,6 @@ from brimful.values.strategy import (
 )
 
 CHUNKS = (1, 2, 4, 8, 16, 32)
-CHUNKED: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
-"""Tasks whose loss can be cut; the others have one row of logits per sample."""
 RECOMPUTES: tuple[Recompute, ...] = ("full", "selective")
 
 
@@ -186,7 +184,7 @@ def needs(job: Job, every: Sequence[Pins], attention: Attention, cluster: Cluste
 
 def cuts_loss(job: Job, fused: FusedKernels) -> bool:
     """Whether a loss may be cut into as many chunks as one likes: Liger's chooses by itself."""
-    return job.task in CHUNKED and fused == "none"
+    return job.task in OVER_TOKENS and fused == "none"
 
 
 def recomputes_of(pins: Pins) -> tuple[Recompute, ...]:

@@ -31,7 +31,7 @@ from brimful.techniques.parallel.experts import Spread, check_experts_split
 from brimful.techniques.parallel.flat import check_flat
 from brimful.techniques.parallel.stages import Schedule, check_pipeline
 from brimful.techniques.parallel.tensor import check_tensor
-from brimful.values.job import FP8, NARROW, PREFERENCE, QUANTIZED, Base, Job
+from brimful.values.job import FP8, NARROW, OVER_TOKENS, PREFERENCE, QUANTIZED, Base, Job
 from brimful.values.strategy import (
     DEGREES,
     Strategy,
@@ -105,6 +105,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
     Raises:
         InputError: A count is out of range or does not divide what it must divide, or a switch
             would change what is learnt; an allocator setting is unknown.
+        UnsupportedError: This version does not run it.
     """
     check_spread(job, strategy)
     _check_reference(job, strategy)
@@ -122,6 +123,12 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
         raise InputError(
             f"loss_chunks={strategy.loss_chunks} cannot cut the {tokens} tokens of a micro-batch; "
             f"use 1 to {tokens}"
+        )
+    if strategy.loss_chunks > 1 and job.task not in OVER_TOKENS:
+        raise UnsupportedError(
+            f"loss_chunks={strategy.loss_chunks} cuts a loss over tokens, and task={job.task} has "
+            f"one for each sample; use 1",
+            nearest={"loss_chunks": 1},
         )
     _check_rows(job, tokens)
     _check_pipeline(job, strategy)

@@ -14,6 +14,8 @@ from brimful.text.escaping import Line
 from brimful.values.flag import Flag
 
 Task = Literal["causal-lm", "chat", "dpo", "sequence-classification", "seq2seq", "module"]
+OVER_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo", "seq2seq"})
+"""Tasks whose loss is summed over tokens, so that it may be cut into chunks of them."""
 Method = Literal["full", "lora", "dora", "qlora", "qat"]
 Precision = Literal[
     "fp32", "tf32", "bf16", "fp16", "bf16-mixed", "fp16-mixed", "bf16-master", "fp16-master", "fp8"

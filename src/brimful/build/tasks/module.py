@@ -8,7 +8,6 @@ from torch import nn
 from brimful.build.batch import Batch
 from brimful.build.program import Program
 from brimful.build.tasks.base import TaskParts
-from brimful.build.tasks.padding import check_whole_logits
 from brimful.build.user_module import (
     TrainableModule,
     UserModule,
@@ -42,14 +41,13 @@ class SummedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         return self.summed(output, labels) / num_targets
 
 
-def skeleton(job: Job, strategy: Strategy) -> UserModule:
+def skeleton(job: Job, _strategy: Strategy) -> UserModule:
     """Build the user's module on ``meta``.
 
     Raises:
         InputError: The factory fails.
         UnsupportedError: Something is asked for that needs to know its blocks.
     """
-    check_whole_logits(job, strategy)
     if job.method != "full":
         raise UnsupportedError(
             f"method={job.method} puts adapters into models of transformers, and {job.model.name} "

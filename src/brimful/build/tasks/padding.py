@@ -11,25 +11,11 @@ Shapes: B batch, S tokens, T target tokens.
 import torch
 
 from brimful.build.batch import Batch
-from brimful.errors import UnsupportedError
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy
 
 ROW_MULTIPLE = 8
 """Elements that the memory-efficient kernel wants a mask's rows to begin at, or it copies them."""
-
-
-def check_whole_logits(job: Job, strategy: Strategy) -> None:
-    """Refuse chunks of a loss that has no sequence to be cut along.
-
-    Raises:
-        UnsupportedError: There are some.
-    """
-    if strategy.loss_chunks != 1:
-        raise UnsupportedError(
-            f"loss_chunks={strategy.loss_chunks} cuts a loss over tokens, and task={job.task} has "
-            f"one for each sample; use 1"
-        )
 
 
 def padding_mask(batch: Batch, dtype: torch.dtype) -> torch.Tensor | None:

@@ -19,7 +19,7 @@ from brimful.build.model import skeleton_of
 from brimful.build.program import Program
 from brimful.build.stream import query_dtype
 from brimful.build.tasks.base import TaskParts
-from brimful.build.tasks.padding import check_whole_logits, padded_sample, padding_mask
+from brimful.build.tasks.padding import padded_sample, padding_mask
 from brimful.errors import UnsupportedError
 from brimful.models.kernels import check_taken
 from brimful.values.job import Job
@@ -54,7 +54,6 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
     Raises:
         UnsupportedError: Its attention cannot be given from outside, and is asked to be.
     """
-    check_whole_logits(job, strategy)
     check_taken(job, strategy.attention)
     model: Any = skeleton_of(AutoModelForSequenceClassification, job, strategy)
     if attends_by_itself(model) and strategy.attention != "eager":

@@ -28,9 +28,9 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.search.grid import Grid, grid_dimensions
 from brimful.search.pins import MAX_MICRO_BATCH
-from brimful.search.space import CHUNKED, CHUNKS
+from brimful.search.space import CHUNKS
 from brimful.techniques.parallel.tensor import check_tensor
-from brimful.values.job import Job
+from brimful.values.job import OVER_TOKENS, Job
 from brimful.values.strategy import Attention, Recompute, default_reference
 
 _BODIES: tuple[tuple[Body, Recompute], ...] = (
@@ -116,7 +116,7 @@ def _least_amounts(
 ) -> Array:
     """Return the least over chunks of the loss: [amounts, micro-batches]."""
     least = np.full((4, len(micro_batches)), np.inf)
-    for chunks in CHUNKS if job.task in CHUNKED else (1,):
+    for chunks in CHUNKS if job.task in OVER_TOKENS else (1,):
         every = [
             (place, _family(job, key, micro_batch, chunks))
             for place, micro_batch in enumerate(micro_batches)
