@@ -38,7 +38,7 @@ from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
 from brimful.cost.estimate import estimate
 from brimful.cost.formula import is_traceable, missing_formula
-from brimful.cost.own_programs import needs_of
+from brimful.cost.needed import needed, traced_job
 from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
 from brimful.errors import BrimfulError
@@ -251,8 +251,9 @@ def traced(case: Case) -> str:
     job, strategy, cluster = case.job, case.strategy, cluster_for(case)
     if is_traceable(job, strategy, cluster.device):
         kernels = kernels_of(cluster.device)
-        needs = needs_of(job, strategy)
-        trace_needs(job, strategy.attention, kernels, needs, watch=lambda _state: None)
+        needs = needed(job, strategy)
+        asked = traced_job(job, strategy)
+        trace_needs(asked, strategy.attention, kernels, needs, watch=lambda _state: None)
     return missing_formula(job, strategy, cluster.device)
 
 
