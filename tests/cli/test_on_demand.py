@@ -77,3 +77,22 @@ def test_nothing_is_advised_where_what_takes_less_was_not_traced(brimful, monkey
     assert "not tried settings of phi.json that take less were not all traced here yet" in told
     assert "instead" not in told
     assert "would fit" not in told
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("phi")
+@pytest.mark.parametrize(("most", "is_told"), [(-1.0, True), (2.0, False)])
+def test_what_is_between_is_not_traced_once_time_is_short_and_something_fits(
+    brimful, monkeypatch, most, is_told
+):
+    monkeypatch.setattr("brimful.cost.profiles._own", {})  # what other tests traced
+    monkeypatch.setattr("brimful.cli.searching.MOST_TRACED", most)
+    asked = ("phi.json", "--gpus", "a100-40gb", "--seq-len", 512, "--precision", "fp32")
+    found = brimful(
+        "plan", *asked, "--global-batch", 64, "--micro-batch", 4, "--memory-limit", "730MiB",
+        "--no-proof",
+    )  # fmt: skip
+    told = " ".join(found.out.split())
+    assert found.code == 0
+    assert ("other checkpointing was not traced in time" in told) is is_told
+    assert ("all 4 layers checkpointed" in told.partition("speed")[0]) is is_told

@@ -4,6 +4,8 @@ import argparse
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from brimful.cli.for_program import simulates_as
 from brimful.cli.output import DOES_NOT_FIT, FITS, host_may_fit
 from brimful.cost.outside import num_groups, room_of
@@ -70,7 +72,8 @@ def proof_of(
             progress.report(words, num_done / MAX_TRIALS)
 
         solution, proof = prove(found, budget, watch=watch, simulates=simulates)
-    return solution, proof
+    record = msgspec.structs.replace(solution.record, left_out=found.record.left_out)
+    return solution._replace(record=record), proof
 
 
 def is_to_be_proven(args: argparse.Namespace, found: "Solution") -> bool:

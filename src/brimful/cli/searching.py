@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Chosen = Callable[[list["Need"]], list["Need"]]
 """Chooses what is traced."""
 NOT_RECOMPUTED = "checkpointing was not tried, as it is slower"
+NOT_TRACED = "other checkpointing was not traced in time (a larger --budget does)"
+MOST_TRACED = 0.5
+"""Of a search's time: what is not traced then waits where something fits."""
 
 
 class Question(NamedTuple):
@@ -183,29 +186,44 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
     """Search: by formulas, or by simulating where there are none.
 
     Where nothing was traced yet, blocks that recompute nothing are traced first, and no others
-    where the fastest of these fits: to recompute takes longer.
+    where the fastest of these fits: to recompute takes longer. Then those that recompute all, and
+    what is between if there is time.
 
     Args:
         args: The flags.
-        budget: Of a search that simulates.
+        budget: Of a search.
     """
     question = asked(args, traces=_chosen(args))
     if question.untold:
         return _simulated(args, question, budget)
     every = [question.pins, *question.also]
-    missing = _missing(args, every)
     found = _by_formulas(args, question)
-    if not missing:
-        return found
-    if not _is_fastest(found):
+    for chosen in (_only_whole, all_of):
+        if not _missing(args, every):
+            return found
+        if why := _why_no_more(found, budget):
+            return _without(found, why)
         if not args.json:
             say(_so_far(found), file=sys.stderr, flush=True)
-        if not (untold := _traced(args, every, all_of)):
-            return _by_formulas(args, question)
-        if not found.record.rows[0].fits:
+        if untold := _traced(args, every, chosen):
+            if found.record.rows[0].fits:
+                return _without(found, NOT_RECOMPUTED)
             return _simulated(args, question._replace(untold=untold), budget)
-    left = msgspec.structs.replace(found.record, left_out=(NOT_RECOMPUTED,))
-    return found._replace(record=left)
+        found = _by_formulas(args, question)
+    return found
+
+
+def _why_no_more(found: "Solution", budget: "Budget") -> str:
+    """Say why what is missing need not be traced; empty where it is."""
+    if _is_fastest(found):
+        return NOT_RECOMPUTED
+    is_late = budget.left_s < (1 - MOST_TRACED) * budget.seconds
+    return NOT_TRACED if is_late and found.record.rows[0].fits else ""
+
+
+def _without(found: "Solution", left_out: str) -> "Solution":
+    record = msgspec.structs.replace(found.record, left_out=(left_out,))
+    return found._replace(record=record)
 
 
 def _so_far(found: "Solution") -> str:
@@ -237,6 +255,11 @@ def _by_formulas(args: argparse.Namespace, question: Question) -> "Solution":
 def all_of(needs: "list[Need]") -> "list[Need]":
     """Trace all that a search asks for."""
     return needs
+
+
+def _only_whole(needs: "list[Need]") -> "list[Need]":
+    """Trace what recomputes nothing, and what recomputes every block whole."""
+    return [need for need in needs if need.recompute == "full" and need.body != "mixed"]
 
 
 def _only_plain(needs: "list[Need]") -> "list[Need]":
