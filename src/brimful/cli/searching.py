@@ -218,7 +218,14 @@ def _why_no_more(found: "Solution", budget: "Budget") -> str:
     if _is_fastest(found):
         return NOT_RECOMPUTED
     is_late = budget.left_s < (1 - MOST_TRACED) * budget.seconds
-    return NOT_TRACED if is_late and found.record.rows[0].fits else ""
+    return NOT_TRACED if is_late and _holds(found) else ""
+
+
+def _holds(found: "Solution") -> bool:
+    """Whether a plan fits, replayed too where that is known."""
+    made = found.plan.estimate
+    reserved = None if made is None else made.predicted_reserved
+    return found.record.rows[0].fits and (reserved is None or reserved.word == "fits")
 
 
 def _without(found: "Solution", left_out: str) -> "Solution":
@@ -292,7 +299,7 @@ def _is_fastest(found: "Solution") -> bool:
     import numpy as np
 
     best = found.record.rows[0]
-    if not best.fits or best.step_s is None or found.space is None:
+    if not _holds(found) or best.step_s is None or found.space is None:
         return False
     return bool(np.nanmin(found.space.table.step_s) >= best.step_s)
 
