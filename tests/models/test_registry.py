@@ -155,6 +155,8 @@ PUBLISHED = {
     **dict.fromkeys(
         ("nous-hermes-2-mixtral-8x7b", "dolphin-2.7-mixtral-8x7b"), ("12.9", True)
     ),  # Mixtral's network
+    "qwen3-vl-30b-a3b": ("3.3", True),  # Qwen3 30B A3B's network beside its tower
+    "qwen3-vl-235b-a22b": ("22", True),  # Qwen3 235B A22B's
     "qwen3-coder-30b-a3b": ("3.3", True),  # model card: 30.5B in all
     "qwen3-coder-480b-a35b": ("35", True),  # model card: 480B in all
     "moonlight-16b-a3b": ("3", True),  # model card: 16B in all
