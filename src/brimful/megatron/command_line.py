@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
+from brimful.megatron.pipeline import chunks_of
 from brimful.megatron.recipe import (
     BLACKWELL,
     RECIPES,
@@ -96,11 +97,8 @@ def read_layout(  # noqa: PLR0913 - each by its name
         "decoder": None,
         "is_decoder": False,
     }
-    at = _t5(flags, told) if kind == "t5" else Layout(**told)
-    if kind == "t5" and at.pp > 1:
-        raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
+    at = _t5(flags, told) if kind == "t5" else Layout(**told, chunks=chunks_of(flags))
     _check_cuts(at, flags)
-    _check_stages(at)
     return at
 
 
@@ -219,27 +217,20 @@ def _check_cuts(at: Layout, flags: Flags) -> None:
         raise InputError(f"--moe-router-topk {experts.topk} is over --num-experts {experts.num}")
 
 
-def _check_stages(at: Layout) -> None:
-    """Refuse layers that stages do not hold all of.
+def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
+    """Return an encoder, with its decoder, whose lengths and layers are flags of their own.
 
     Raises:
-        InputError: Some are left over.
+        UnsupportedError: It has stages.
     """
-    held = sum(replace(at, stage=stage).layers_here for stage in range(at.pp))
-    if held != at.num_layers:
-        raise InputError(
-            f"{at.num_layers} layers do not divide over {at.pp * at.vp} chunks (pp {at.pp} x "
-            f"{at.vp} virtual stages): these hold {held}; change one"
-        )
-
-
-def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
-    """Return an encoder, with its decoder, whose lengths and layers are flags of their own."""
-    number, layers = flags.first, told["num_layers"]
+    number = flags.first
+    if number("--pipeline-model-parallel-size", default=1) > 1:
+        raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
+    layers = number("--num-layers", default=1)
     encoder, decoder = (
         told
         | {
-            "num_layers": num,
+            "chunks": ((num,),),
             "seq_len": length,
             "key_len": length,
             "mask": False,
@@ -278,7 +269,6 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
     if has("--use-rotary-position-embeddings"):  # as older command lines say it
         positions = "rope"
     return {
-        "num_layers": number("--num-layers", default=1),
         "hidden": hidden,
         "heads": heads,
         "groups": number("--num-query-groups", default=1)
@@ -308,25 +298,14 @@ def _degrees(flags: Flags, world_size: int) -> dict[str, Any]:
     pp = number("--pipeline-model-parallel-size", default=1)
     cp = number("--context-parallel-size", default=1)
     dp = max(1, world_size // (tp * pp * cp))
-    of_embedding = has("--account-for-embedding-in-pipeline-split")
-    of_loss = has("--account-for-loss-in-pipeline-split")
-    layers = number("--num-layers", default=1) + of_embedding + of_loss
-    by_chunk = number("--num-layers-per-virtual-pipeline-stage", default=0)
-    chunks = number("--num-virtual-stages-per-pipeline-rank", default=1)
     micro = number("--micro-batch-size", default=1)
     rows = number("--global-batch-size", default=micro * dp)
     return {
         "tp": tp,
-        "pp": pp,
         "cp": cp,
         "dp": dp,
-        "vp": max(1, -(-layers // pp // by_chunk)) if by_chunk else chunks,
         "num_micro": max(1, rows // (micro * dp)),
         "group": number("--microbatch-group-size-per-virtual-pipeline-stage", default=pp),
-        "first_layers": number("--decoder-first-pipeline-num-layers", default=0),
-        "last_layers": number("--decoder-last-pipeline-num-layers", default=0),
-        "counts_embedding": of_embedding,
-        "counts_loss": of_loss,
         "sequence_parallel": has("--sequence-parallel") and tp > 1,
         "distributed_optimizer": has("--use-distributed-optimizer"),
         "optimizer_instances": number("--num-distributed-optimizer-instances", default=1),

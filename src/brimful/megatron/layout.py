@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from brimful.hardware.cuda_chips import Multiprocessors, Version, chips
+from brimful.megatron.pipeline import Chunks
 from brimful.megatron.recipe import Recipe
 
 Attention = Literal["unfused", "flash", "fused", "local"]
@@ -80,7 +80,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A process of Megatron-LM.
 
     Attributes:
-        num_layers: Of the whole model.
+        chunks: Layers of each chunk of every stage.
         hidden: Width of the residual stream.
         heads: Of queries.
         groups: Of keys and values.
@@ -99,7 +99,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         seq_len: Tokens of a row.
         micro_batch: Rows of a micro-batch.
         num_micro: Micro-batches of a step.
-        tp, pp, cp, dp, vp: Degrees; dp of replicas, vp of chunks of layers in a stage.
+        tp, cp, dp: Degrees; dp of replicas.
         stage: Which stage this is.
         sequence_parallel: Whether what lies between products is sharded over tp.
         attention: Its kernel.
@@ -115,11 +115,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         recompute_layers: Under full recompute: layers of a unit, or how many of a stage.
         recompute_method: ``uniform`` or ``block``.
         recompute_modules: Under selective recompute.
-        first_layers, last_layers: Of the first and the last stage, where these differ.
         mask: Whether the data loader makes masks.
         counts_zeros: Whether zeros of gradients are counted.
         fused_softmax: Scale, mask and softmax of plain attention by one kernel.
-        counts_embedding, counts_loss: Whether stages count the ends of the model as layers.
         group: Micro-batches that run through a chunk before the next one runs.
         optimizer_instances: Groups of replicas that each hold all states.
         capability: The card's.
@@ -133,7 +131,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         decoder: Of T5, of which this is the encoder: its layers look at the encoder's result too.
     """
 
-    num_layers: int
+    chunks: Chunks
     hidden: int
     heads: int
     groups: int
@@ -153,10 +151,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     micro_batch: int
     num_micro: int
     tp: int
-    pp: int
     cp: int
     dp: int
-    vp: int
     stage: int
     sequence_parallel: bool
     attention: Attention
@@ -176,10 +172,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mask: bool
     counts_zeros: bool
     fused_softmax: bool
-    first_layers: int
-    last_layers: int
-    counts_embedding: bool
-    counts_loss: bool
     group: int
     optimizer_instances: int
     capability: Version
@@ -196,6 +188,21 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def chip(self) -> Multiprocessors:
         """That it runs on."""
         return chips()[self.capability]
+
+    @property
+    def num_layers(self) -> int:
+        """Of the whole model."""
+        return sum(map(sum, self.chunks))
+
+    @property
+    def pp(self) -> int:
+        """Stages."""
+        return len(self.chunks)
+
+    @property
+    def vp(self) -> int:
+        """Chunks of layers in a stage."""
+        return len(self.chunks[0])
 
     @property
     def tokens(self) -> int:
@@ -235,7 +242,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def layers_here(self) -> int:
         """Layers of this stage, of all its chunks."""
-        return sum(self.layers_of(chunk) for chunk in range(self.vp))
+        return sum(self.chunks[self.stage])
 
     @property
     def numbers_here(self) -> tuple[int, ...]:
@@ -257,18 +264,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def layers_of(self, chunk: int) -> int:
         """Return the layers of one chunk of this stage."""
-        if self.counts_embedding or self.counts_loss:
-            each = (self.num_layers + self.counts_embedding + self.counts_loss) // self.pp
-            first = self.counts_embedding and self.is_first and chunk == 0
-            last = self.counts_loss and self.is_last and chunk == self.vp - 1
-            return each // self.vp - first - last
-        if self.pp > 1 and self.is_first and self.first_layers:
-            return self.first_layers // self.vp
-        if self.pp > 1 and self.is_last and self.last_layers:
-            return self.last_layers // self.vp
-        ends = (self.first_layers > 0) + (self.last_layers > 0) if self.pp > 1 else 0
-        rest = self.num_layers - self.first_layers - self.last_layers
-        return rest // (self.pp - ends) // self.vp
+        return self.chunks[self.stage][chunk]
 
     def first_of(self, chunk: int) -> int:
         """Return the number of a chunk's first layer in the model."""
@@ -301,7 +297,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 @lru_cache(maxsize=4096)
 def _before(at: Layout) -> tuple[int, ...]:
     """Return how many layers of the model come before each chunk of a stage."""
-    stages = [replace(at, stage=stage) for stage in range(at.pp)]
     places = [(chunk, stage) for chunk in range(at.vp) for stage in range(at.pp)]
-    ends = [0, *itertools.accumulate(stages[stage].layers_of(chunk) for chunk, stage in places)]
+    ends = [0, *itertools.accumulate(at.chunks[stage][chunk] for chunk, stage in places)]
     return tuple(ends[places.index((chunk, at.stage))] for chunk in range(at.vp))

@@ -134,7 +134,7 @@ def _one_layer(at: Layout, *, is_mixture: bool) -> OneLayer:
 
 def _layers(at: Layout) -> tuple[OneLayer, ...]:
     """Return every layer of the stage."""
-    alone = replace(at, stage=0, num_layers=1, pp=1, vp=1, dp=1, num_micro=1, decoder=None,
+    alone = replace(at, stage=0, chunks=((1,),), dp=1, num_micro=1, decoder=None,
                     recompute_layers=1, recompute_method="uniform",
                     experts=replace(at.experts, layers=()))  # fmt: skip
     kept = replace(alone, recompute="")

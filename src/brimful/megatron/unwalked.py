@@ -22,7 +22,6 @@ NOT_YET = {
     "--mtp-num-layers": "prediction of several tokens",
     "--enable-cuda-graph": "CUDA graphs",
     "--external-cuda-graph": "CUDA graphs",
-    "--pipeline-model-parallel-layout": "a layout of stages by layer",
     "--heterogeneous-layers-config-path": "layers that differ",
     "--use-transformer-engine-op-fuser": "operations that Transformer Engine fuses itself",
     "--delay-wgrad-compute": "delayed gradients of weights",
