@@ -50,11 +50,6 @@ _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
 _FP8_SINCE: Version = (8, 9)
-_NOT_IN_FP8 = {
-    "--moe-shared-expert-intermediate-size": "of shared experts",
-    "--multi-latent-attention": "of latent attention",
-}
-"""What is not walked in fp8 yet."""
 _ALL = 2**31
 """Micro-batches that no schedule has."""
 _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
@@ -117,11 +112,6 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
             f"--fp8-recipe {name} needs capability {since[0]}.{since[1]} and the card has "
             f"{capability[0]}.{capability[1]}; take another recipe, or bf16"
         )
-    for flag, what in _NOT_IN_FP8.items():
-        if flags.has(flag):
-            raise UnsupportedError(
-                f"fp8 {what} ({flag}) of Megatron-LM has no formula; simulate it"
-            )
     if "local" in {flags.text("--transformer-impl"), flags.text("--spec")}:
         raise UnsupportedError(
             "fp8 needs Transformer Engine's layers; drop --transformer-impl local"

@@ -225,6 +225,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(1, self.groups // self.tp) * self.channels
 
     @property
+    def num_halves(self) -> int:
+        """Widths that an MLP's first matrix has: a gate and what it multiplies, or one."""
+        return 2 if self.is_gated else 1
+
+    @property
     def has_output_bias(self) -> bool:
         """Whether the output layer has a bias: BERT's and T5's."""
         return self.is_bert or self.is_decoder

@@ -9,12 +9,12 @@ Shapes: S tokens between products, G those that are gathered for experts, P thos
 here, E experts.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.fp8 import for_backward, quantised
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
+from brimful.megatron.mlp import shared_experts
 from brimful.megatron.norms import norm_partials, norm_statistics
 
 _ROUTER_BYTES = 2 * FLOAT_BYTES + HALF_BYTES + 1
@@ -38,17 +38,19 @@ def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     normed = [m.new(between)]
     if again:
         m.drop(*stats)
-    shared = _shared(m, at) if at.experts.shared_ffn else None
+    shared, arriving = Chain(), list[Block]()
+    # What is made again is not held by who reads it.
+    given = m.new(0) if again else normed[0]
+    beside = shared_experts(m, at, shared, given) if at.experts.shared_ffn else None
     router = m.new(at.between * at.experts.num * _ROUTER_BYTES)
-    arriving: list[Block] = []
 
     def backward(gradient: Block) -> Block:
         of_router = m.new(between)
         m.drop(router)
         added = m.new(between)
         m.drop(gradient, of_router)
-        if shared:
-            shared.backward(arriving.pop())
+        if arriving:
+            m.drop(shared.run(arriving.pop()))  # added in place
         m.drop(*normed)
         dx = m.new(between)
         m.scratch(norm_partials(at))
@@ -57,15 +59,15 @@ def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
 
     chain.add(backward)
     out = _routed(m, at, chain)
-    if shared:
+    if beside:
         routed, out = out, m.new(between)
-        m.drop(routed, shared.out)
+        m.drop(routed, beside)
 
     def first(gradient: Block) -> Block:
         if again:
             stats[:] = norm_statistics(m, at)
             normed[:] = [m.new(between)]
-        if shared:
+        if beside:
             m.keep(gradient)
             arriving.append(gradient)
         return gradient
@@ -214,7 +216,7 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
         permuted: The tokens, which the caller holds.
     """
     rows, width = at.routed, at.experts.width
-    wide = width * (2 if at.is_gated else 1)
+    wide = width * at.num_halves
     weights = at.experts.here if at.experts.is_grouped else 1
     first = quantised(m, at.recipe, rows * at.hidden)
     before = m.new(rows * wide * HALF_BYTES)
@@ -291,36 +293,3 @@ def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Ch
 
     steps.add(backward_in_parts)
     return scaled, steps
-
-
-class _Shared(NamedTuple):
-    """Experts that every token has: their result, and what backward does."""
-
-    out: Block
-    backward: Callable[[Block], None]
-
-
-def _shared(m: Memory, at: Layout) -> _Shared:
-    """Run them on what the norm made."""
-    width = at.experts.shared_ffn // at.tp
-    wide = width * (2 if at.is_gated else 1)
-    between, whole = (n * at.hidden * HALF_BYTES for n in (at.between, at.tokens))
-    gathered = m.new(whole if at.sequence_parallel else 0)
-    before = m.new(at.tokens * wide * HALF_BYTES)
-    m.drop(gathered)
-    active = m.new(at.tokens * width * HALF_BYTES)
-    out = m.new(whole)
-    if at.sequence_parallel:
-        out = _moved(m, out, between)
-
-    def backward(gradient: Block) -> None:
-        gathered = m.new(whole if at.sequence_parallel else 0)
-        dgrad = m.new(at.tokens * width * HALF_BYTES)
-        m.scratch(0 if at.fuses_wgrad else at.hidden * width * HALF_BYTES)
-        m.drop(gathered, gradient, active)
-        wider = _moved(m, dgrad, at.tokens * wide * HALF_BYTES)
-        m.drop(before)
-        again, back = m.new(whole if at.sequence_parallel else 0), m.new(whole)
-        m.drop(m.new(between), again, back, wider)
-
-    return _Shared(out, backward)

@@ -17,7 +17,7 @@ from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.cross import Encoded
 from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, loss
 from brimful.megatron.layer import layer
-from brimful.megatron.layout import HALF_BYTES, HOPPER, Layout
+from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Layout
 from brimful.megatron.states import (
     Shape,
     attention_shapes,
@@ -221,8 +221,15 @@ def _lasting(m: Memory, at: Layout) -> None:
         m.new(at.gathered * at.hidden * HALF_BYTES)
     if at.attention == "local":
         m.new(scores_bytes(at))
-    if at.has_rope:
-        m.new(at.seq_len * at.channels * 4)
+    m.new(_angles_bytes(at))
+
+
+def _angles_bytes(at: Layout) -> int:
+    """Bytes of angles of positions: of all layers, or of each its own with cosines and sines."""
+    if at.latent.is_used:
+        of_layer = at.seq_len * at.latent.positions * (FLOAT_BYTES + 2 * HALF_BYTES)
+        return at.layers_here * of_layer
+    return at.seq_len * at.channels * FLOAT_BYTES if at.has_rope else 0
 
 
 def _shapes(at: Layout) -> set[Shape]:

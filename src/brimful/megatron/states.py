@@ -51,7 +51,7 @@ def mlp_shapes(at: Layout, width: int) -> list[Shape]:
         at: The process.
         width: Of what is between them, of one half where it is gated.
     """
-    return [(width * (2 if at.is_gated else 1), at.hidden), (at.hidden, width)]
+    return [(width * at.num_halves, at.hidden), (at.hidden, width)]
 
 
 def _attention(at: Layout) -> list[int]:
@@ -89,6 +89,7 @@ def quantised_weights(at: Layout) -> tuple[list[int], list[int]]:
         found += attention_shapes(at)
         if at.experts.layers[number]:
             of_experts += mlp_shapes(at, at.experts.width) * at.experts.here
+            found += mlp_shapes(at, at.experts.shared_ffn // at.tp) if at.experts.shared_ffn else []
         else:
             found += mlp_shapes(at, at.ffn // at.tp)
     return [math.prod(each) for each in found], [math.prod(each) for each in of_experts]
