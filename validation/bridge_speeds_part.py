@@ -14,7 +14,7 @@ from evidence import Summary, spread_of
 from program_rows import SpeedRow
 from progress import shown
 
-from brimful.errors import UnsupportedError
+from brimful.errors import InputError, UnsupportedError
 from brimful.megatron.arguments import model_arguments
 from brimful.models.config import load_model
 from brimful.programs.formulas import Machines, predict_speed
@@ -38,6 +38,13 @@ _RECIPES = {
 }  # fmt: skip
 _OF_BLOCKS, _OLD_CONTAINERS = "FP8-MX", ("24.",)
 """What is blocks of 128 on Hopper; those that scaled by what earlier steps saw."""
+_LAYOUTS = {
+    8: "Et*8|(t*8|)*6t*5L", 16: "Et*4|(t*4|)*14tL", 32: "Et|(tt|)*30L",
+}  # fmt: skip
+"""How recipes lay 61 layers over so many chunks: NVIDIA-NeMo/Megatron-Bridge 067f987df0,
+``src/megatron/bridge/recipes/{deepseek/h100/deepseek_v3,kimi/h100/kimi_k2}.py`` and
+``perf_recipes/deepseek/{h100,gb300}/deepseek_v3.py``."""
+_LAID_OUT = 61
 _FITTED = "24.07"
 """NeMo's container whose rows were fitted to."""
 _FAR = 0.3
@@ -61,7 +68,7 @@ def predicted(speed: BridgeSpeed) -> SpeedRow:
     try:
         command = command_of(speed)
         of_all = predict_speed(command, speed.num_gpus, machines)
-    except UnsupportedError as error:
+    except (UnsupportedError, InputError) as error:  # a row of GPUs that its degrees exceed
         refused = str(error)
     else:
         found = None if of_all is None else of_all / speed.num_gpus
@@ -102,11 +109,6 @@ def command_of(speed: BridgeSpeed) -> str:
     if speed.model not in _MODELS:
         raise UnsupportedError(f"{speed.model} is no model that is known here")
     model = load_model(_MODELS[speed.model])
-    chunks, with_ends = speed.pp * speed.vp, model.num_layers + 2
-    if model.num_layers % chunks and with_ends % chunks:
-        raise UnsupportedError(
-            f"{model.num_layers} layers over {chunks} chunks, and the table says not which"
-        )
     words = [
         "pretrain_gpt.py", *model_arguments(model), "--bf16", "--vocab-size", model.vocab_size,
         "--seq-length", speed.seq_len, "--max-position-embeddings", speed.seq_len,
@@ -118,14 +120,30 @@ def command_of(speed: BridgeSpeed) -> str:
     ]  # fmt: skip
     if speed.tp > 1:
         words.append("--sequence-parallel")
-    if speed.vp > 1:
-        words += ["--num-virtual-stages-per-pipeline-rank", speed.vp]
+    words += _stages(speed, model.num_layers)
     if speed.ep > 1:
         words += ["--expert-model-parallel-size", speed.ep, "--expert-tensor-parallel-size", 1]
-    if model.num_layers % chunks:  # as its recipes do: the ends count as layers
-        words += ["--account-for-embedding-in-pipeline-split",
-                  "--account-for-loss-in-pipeline-split"]  # fmt: skip
     return " ".join(map(str, words))
+
+
+def _stages(speed: BridgeSpeed, num_layers: int) -> list[object]:
+    """Return which layers are where: evenly, with the ends as layers, or as recipes write it.
+
+    Raises:
+        UnsupportedError: Neither does.
+    """
+    chunks = speed.pp * speed.vp
+    virtual = ["--num-virtual-stages-per-pipeline-rank", speed.vp] if speed.vp > 1 else []
+    if num_layers % chunks == 0:
+        return virtual
+    if (num_layers + 2) % chunks == 0:
+        return [
+            *virtual, "--account-for-embedding-in-pipeline-split",
+            "--account-for-loss-in-pipeline-split",
+        ]  # fmt: skip
+    if num_layers == _LAID_OUT and chunks in _LAYOUTS:
+        return ["--pipeline-model-parallel-layout", _LAYOUTS[chunks]]
+    raise UnsupportedError(f"{num_layers} layers over {chunks} chunks, and no recipe says which")
 
 
 def _recipe(speed: BridgeSpeed) -> list[str]:

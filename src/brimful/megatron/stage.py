@@ -251,6 +251,8 @@ class _Schedule:
         self._received: dict[tuple[int, int], Block] = {}
         # The loop's own variables: the input that went backward last, and its gradient.
         self._last: list[Block] = []
+        # Where stages have several chunks: a gradient that is received before a forward runs.
+        self._early: list[Block] = []
         self._waiting: list[Block] = []
 
     def run(self) -> None:
@@ -264,6 +266,8 @@ class _Schedule:
         order = [at.chunk_of(index) for index in range(total)]
         back = [(at.vp - 1 - chunk, row) for chunk, row in order]
         for step in range(total + ahead):
+            if at.vp > 1 and step >= ahead:
+                self._early = [self._received_gradient(*back[step - ahead])]
             if step < total:
                 self._forward(*order[step])
             if step >= ahead:
@@ -304,20 +308,25 @@ class _Schedule:
         m.place = "the loss"
         loss(m, at, chain, x, self._waiting)
 
+    def _received_gradient(self, chunk: int, _: int) -> Block:
+        at = self._at
+        is_last = at.is_last and chunk == at.vp - 1
+        return self._m.new(0 if is_last else at.between * at.hidden * HALF_BYTES)
+
     def _backward(self, chunk: int, row: int) -> None:
         m, at = self._m, self._at
-        is_last = at.is_last and chunk == at.vp - 1
-        if self._last:
+        received = self._received.pop((chunk, row), None)
+        if self._last and received is not None:
             m.drop(self._last.pop(0))
-        m.place = "the loss" if is_last else "a layer backward"
-        gradient = m.new(0 if is_last else at.between * at.hidden * HALF_BYTES)
+        m.place = "the loss" if at.is_last and chunk == at.vp - 1 else "a layer backward"
+        gradient = self._early.pop() if self._early else self._received_gradient(chunk, row)
         gradient = self._chains.pop((chunk, row)).run(gradient)
         if at.is_first and chunk == 0:
             m.place = "the embedding's gradient"
             embedding_gradient(m, at, gradient)
-            return
+            if at.vp == 1:
+                return
         m.drop(*self._last)
-        received = self._received.pop((chunk, row), None)
-        self._last = [] if received is None else [received, gradient]
-        if received is None:
-            m.drop(gradient)
+        self._last = [] if at.is_first and chunk == 0 else [gradient]
+        if received is not None:
+            self._last.insert(0, received)

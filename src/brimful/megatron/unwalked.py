@@ -26,7 +26,6 @@ NOT_YET = {
     "--use-transformer-engine-op-fuser": "operations that Transformer Engine fuses itself",
     "--delay-wgrad-compute": "delayed gradients of weights",
     "--overlap-moe-expert-parallel-comm": "overlapped exchanges of experts",
-    "--tp-comm-overlap": "user buffers",
     "--window-size": "windows",
     "--use-precision-aware-optimizer": "states of other types",
     "--export-kd-cfg": "distillation",
@@ -53,7 +52,6 @@ NOT_YET = {
 NEAR = {
     "--fp8-param-gather": "without it parameters are in 16 bits beside their copies in fp8: a byte "
     "each less is taken with it, and replicas send half of them",
-    "--tp-comm-overlap": "without it its buffers come on top, and a step waits longer",
     "--enable-cuda-graph": "without it what graphs keep comes on top, and launches take longer",
     "--external-cuda-graph": "without it what graphs keep comes on top, and launches take longer",
 }

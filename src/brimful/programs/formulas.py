@@ -132,6 +132,7 @@ class _Program(NamedTuple):
         overlaps = Overlaps(
             replicas=flags.has("--overlap-grad-reduce"),
             stages=not flags.has("--no-overlap-p2p-communication"),
+            tensors=flags.has("--tp-comm-overlap"),
         )
         step_s = slowest_step_s(self.stages, self.cluster, overlaps)
         return step_s if math.isfinite(step_s) and self.stages[0].decoder is None else None
