@@ -44,6 +44,13 @@ _LAYOUTS = {
 """How recipes lay 61 layers over so many chunks: NVIDIA-NeMo/Megatron-Bridge 067f987df0,
 ``src/megatron/bridge/recipes/{deepseek/h100/deepseek_v3,kimi/h100/kimi_k2}.py`` and
 ``perf_recipes/deepseek/{h100,gb300}/deepseek_v3.py``."""
+_BUFFERED = {"LLAMA3_70B", "LLAMA3.1_405B"}
+_BUFFERED_BEFORE = {("Pretraining", model) for model in ("GPT3-20B", "LLAMA2-70B", "LLAMA3-70B")}
+"""Whose recipes hide the exchanges of tensor parallelism: in Megatron Bridge what is not NVFP4
+(``tp_comm_overlap`` in ``recipes/llama/h100/llama3.py`` and ``perf_recipes/llama`` of the same;
+mixtures have it off where they have such exchanges, ``perf_recipes/qwen/h100/qwen3_moe.py``),
+before what says ``ub_tp_comm_overlap`` in NVIDIA/NeMo-Framework-Launcher 26e42fa9,
+``launcher_scripts/conf/{training/{gpt3,llama},peft/llama}``."""
 _LAID_OUT = 61
 _FITTED = "24.07"
 """NeMo's container whose rows were fitted to."""
@@ -120,6 +127,8 @@ def command_of(speed: BridgeSpeed) -> str:
     ]  # fmt: skip
     if speed.tp > 1:
         words.append("--sequence-parallel")
+    if speed.tp > 1 and (speed.model in _BUFFERED or (speed.task, speed.model) in _BUFFERED_BEFORE):
+        words.append("--tp-comm-overlap")
     words += _stages(speed, model.num_layers)
     if speed.ep > 1:
         words += ["--expert-model-parallel-size", speed.ep, "--expert-tensor-parallel-size", 1]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
+from brimful.hardware.cuda_libraries import NEWEST
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
 from brimful.megatron.pipeline import chunks_of
 from brimful.megatron.recipe import (
@@ -41,6 +42,7 @@ _KNOWN = {
     "--cross-entropy-fusion-impl": ("native", "te"),
     "--optimizer": ("adam",),
     "--cuda-graph-impl": ("none",),
+    "--softmax-type": ("vanilla", "off-by-one", "learnable"),
     "--fp8-format": ("e4m3", "hybrid"),
     "--fp8-recipe": RECIPES,
 }
@@ -50,13 +52,23 @@ _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
 _FP8_SINCE: Version = (8, 9)
+_COPIES_SINCE: Version = (2, 13)
+"""Transformer Engine's loss keeps a copy of the logits since July 2026 (NVIDIA/TransformerEngine
+#3193, #3273), and wrote over them before: a PyTorch of before is taken for that."""
 _ALL = 2**31
 """Micro-batches that no schedule has."""
 _LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 
 
 def read_layout(  # noqa: PLR0913 - each by its name
-    flags: Flags, *, vocab: int, world_size: int, stage: int, capability: Version, kind: Kind
+    flags: Flags,
+    *,
+    vocab: int,
+    world_size: int,
+    stage: int,
+    capability: Version,
+    kind: Kind,
+    torch_version: Version = NEWEST,
 ) -> Layout:
     """Read a command line.
 
@@ -67,6 +79,7 @@ def read_layout(  # noqa: PLR0913 - each by its name
         stage: Of which pipeline stage.
         capability: The card's.
         kind: Whose script it is.
+        torch_version: PyTorch's (major, minor), which says how old other libraries are.
 
     Raises:
         InputError: A number is none.
@@ -81,6 +94,7 @@ def read_layout(  # noqa: PLR0913 - each by its name
         **_model(flags, vocab),
         **_degrees(flags, world_size),
         **_switches(flags, capability),
+        "loss_copies": torch_version >= _COPIES_SINCE,
         **_recomputed(flags),
         "stage": stage,
         "capability": capability,
@@ -94,7 +108,28 @@ def read_layout(  # noqa: PLR0913 - each by its name
     }
     at = _t5(flags, told) if kind == "t5" else Layout(**told, chunks=chunks_of(flags))
     _check_cuts(at, flags)
+    _check_kernels(at, flags)
     return at
+
+
+def _check_kernels(at: Layout, flags: Flags) -> None:
+    """Refuse what Megatron has no kernel of, or what is not walked by several kernels.
+
+    Raises:
+        UnsupportedError: There is something.
+    """
+    plain = at.attention in {"unfused", "local"}
+    if plain and (any(at.windows) or flags.text("--softmax-type") not in {"", "vanilla"}):
+        raise UnsupportedError(
+            f"windows and other kinds of softmax have no formula with {at.attention} attention; "
+            f"drop --attention-backend, or simulate it"
+        )
+    is_grouped = all(at.experts.layers) and at.experts.is_grouped
+    if flags.has("--quick-geglu") and not (is_grouped and at.has_bias):
+        raise UnsupportedError(
+            "--quick-geglu of Megatron-LM has a formula in mixtures with biases and "
+            "--moe-grouped-gemm alone, where it is one kernel; simulate it"
+        )
 
 
 def _recipe(flags: Flags, capability: Version) -> Recipe | None:
@@ -224,6 +259,7 @@ def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
             "seq_len": length,
             "key_len": length,
             "mask": False,
+            "windows": (0,) * num,
             "experts": replace(told["experts"], layers=(False,) * num),
         }
         for num, length in (
@@ -251,7 +287,7 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
     number, has = flags.first, flags.has
     hidden = number("--hidden-size", default=1)
     heads = number("--num-attention-heads", default=1)
-    is_gated = has("--swiglu")
+    is_gated = has("--swiglu") or has("--quick-geglu")
     has_bias = not has("--disable-bias-linear")
     multiple = number("--make-vocab-size-divisible-by", default=128)
     multiple *= number("--tensor-model-parallel-size", default=1)
@@ -267,8 +303,11 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
         "channels": number("--kv-channels", default=hidden // heads),
         "ffn": _ffn(flags),
         "is_gated": is_gated,
+        "is_clamped": has("--activation-func-clamp-value") and has("--quick-geglu"),
         "has_bias": has_bias,
         "qkv_bias": has_bias or has("--add-qkv-bias"),
+        "learns_offset": flags.text("--softmax-type") == "learnable",
+        "windows": _windows(flags, number("--num-layers", default=1)),
         "norms_heads": has("--qk-layernorm") and not has("--multi-latent-attention"),
         "is_rms": flags.text("--normalization") == "RMSNorm",
         "has_positions": positions == "learned_absolute",
@@ -317,7 +356,7 @@ def _experts(flags: Flags) -> Experts:
         dispatcher=flags.text("--moe-token-dispatcher-type") or "allgather",
         is_grouped=has("--moe-grouped-gemm"),
         is_wide=flags.text("--moe-router-dtype") in _WIDE,
-        layers=_mixtures(flags.text("--moe-layer-freq") or "1", layers, is_any=num > 0),
+        layers=_mixtures(flags, layers, is_any=num > 0),
     )
 
 
@@ -334,31 +373,56 @@ def _latent(flags: Flags) -> Latent:
     )
 
 
-def _mixtures(text: str, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
-    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``.
+def _mixtures(flags: Flags, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
+    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``."""
+    if not is_any:
+        return (False,) * num_layers
+    every, listed = _by_layer(flags, "--moe-layer-freq", num_layers)
+    return listed or tuple(layer % every == 0 for layer in range(num_layers))
+
+
+def _windows(flags: Flags, num_layers: int) -> tuple[int, ...]:
+    """Return at how many tokens before it a token looks, layer by layer; 0: at all of them.
+
+    Raises:
+        InputError: A window is none.
+    """
+    text = flags.text("--window-size")
+    if not text:
+        return (0,) * num_layers
+    numbers = text.strip("()").split(",")
+    if not numbers[0].strip("-").isdecimal():
+        raise InputError(f"--window-size {text} is no pair of numbers, such as 127,0")
+    window = max(0, int(numbers[0]) + 1)
+    every, listed = _by_layer(flags, "--window-attn-skip-freq", num_layers)
+    if not flags.has("--window-attn-skip-freq"):
+        return (window,) * num_layers
+    has = listed or tuple((layer + 1) % every != 0 for layer in range(num_layers))
+    return tuple(window if each else 0 for each in has)
+
+
+def _by_layer(flags: Flags, flag: str, num_layers: int) -> tuple[int, tuple[bool, ...]]:
+    """Read what is said of layers: of every n-th, or of each in a list.
 
     Raises:
         InputError: It is neither.
     """
-    if not is_any:
-        return (False,) * num_layers
+    text = flags.text(flag) or "1"
     plain = text.replace(" ", "").strip("()")
     if plain.isdecimal() and int(plain):
-        return tuple(layer % int(plain) == 0 for layer in range(num_layers))
+        return int(plain), ()
     found: list[bool] = []
     for part in plain.split("+"):
         matched = _LIST.fullmatch(part)
         if matched is None:
-            raise InputError(
-                f"--moe-layer-freq {text} is no number and no list of 0 and 1; give one"
-            )
+            raise InputError(f"{flag} {text} is no number and no list of 0 and 1; give one")
         found += [each == "1" for each in matched[1].split(",")] * int(matched[2] or 1)
     if len(found) != num_layers:
         raise InputError(
-            f"--moe-layer-freq {text} is of {len(found)} layers and --num-layers is {num_layers}; "
+            f"{flag} {text} is of {len(found)} layers and --num-layers is {num_layers}; "
             f"give one for each"
         )
-    return tuple(found)
+    return 0, tuple(found)
 
 
 def _switches(flags: Flags, capability: Version) -> dict[str, Any]:

@@ -94,13 +94,16 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) ->
         m.drop(logits)
         logits = biased
     small = m.new(at.tokens * (4 * _INDEX_BYTES + 3 * FLOAT_BYTES))
-    in_place = at.loss == "te"
-    wide = logits if in_place else m.new(num * FLOAT_BYTES)
+    in_place = at.loss == "te"  # over what is kept of the logits: a copy, or themselves
+    wide = m.new(num * (HALF_BYTES * at.loss_copies if in_place else FLOAT_BYTES))
     # Compiled, what is written over is first made beside: in fp32, forward and backward.
     copied = num * FLOAT_BYTES if at.loss == "native" else 0
     m.scratch(max(copied, at.tokens * FLOAT_BYTES))
     m.drop(small)
-    if not in_place:
+    if in_place and not at.loss_copies:
+        m.drop(wide)
+        wide = logits
+    else:
         m.drop(logits)
 
     def backward(nothing: Block) -> Block:

@@ -86,9 +86,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         groups: Of keys and values.
         channels: Width of a head.
         ffn: Width of an MLP, of one half where it is gated.
-        is_gated: SwiGLU.
+        is_gated: SwiGLU or quick GEGLU.
+        is_clamped: Whether both halves of a mixture's are clamped beforehand, by other kernels.
         has_bias: Of linear layers.
         qkv_bias: Of the projection to queries, keys and values alone.
+        learns_offset: Whether a number for each head is in the sum of softmax, and learnt.
+        windows: At how many tokens a query of each layer looks, of all layers; 0: at all.
         norms_heads: Whether queries and keys are normed.
         is_rms: RMSNorm in place of LayerNorm.
         has_positions: Learnt position embeddings.
@@ -111,6 +114,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         is_half: 16-bit parameters with fp32 copies.
         grads_bytes: Of an element of gradients.
         loss: Cross-entropy's kernel.
+        loss_copies: Whether Transformer Engine's keeps a copy of the logits, rather than them.
         recompute: Of a block: nothing, the core of attention, or all.
         recompute_layers: Under full recompute: layers of a unit, or how many of a stage.
         recompute_method: ``uniform`` or ``block``.
@@ -138,8 +142,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     channels: int
     ffn: int
     is_gated: bool
+    is_clamped: bool
     has_bias: bool
     qkv_bias: bool
+    learns_offset: bool
+    windows: tuple[int, ...]
     norms_heads: bool
     is_rms: bool
     has_positions: bool
@@ -165,6 +172,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is_half: bool
     grads_bytes: int
     loss: Literal["native", "te", "none"]
+    loss_copies: bool
     recompute: Literal["", "selective", "full"]
     recompute_modules: tuple[str, ...]
     recompute_layers: int

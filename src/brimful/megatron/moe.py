@@ -11,6 +11,7 @@ here, E experts.
 
 from collections.abc import Sequence
 
+from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.fp8 import for_backward, quantised
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
@@ -231,7 +232,6 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
     second = quantised(m, at.recipe, rows * width)
     out = m.new(rows * at.hidden * HALF_BYTES)
     active = [] if again else [_kept(m, second, scaled)]
-    m.drop(scaled)
     if not at.experts.is_grouped and at.experts.here > 1:
         joined = m.new(rows * at.hidden * HALF_BYTES)
         m.drop(out)
@@ -251,7 +251,61 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
         return back
 
     chain.add(backward)
+    if at.has_bias and at.experts.is_grouped:
+        out = _biased(m, at, chain, out)
+    m.drop(scaled)
     return out
+
+
+def _biased(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
+    """Add biases, weighed by probabilities, to what each expert made, and join the pieces."""
+    tokens = at.routed // at.experts.here
+    piece = tokens * at.hidden * HALF_BYTES
+    pieces: list[Block] = []
+    for _ in range(at.experts.here):
+        weighed = m.new(piece)
+        pieces.append(m.new(piece))
+        m.drop(weighed)
+    joined = m.new(out.num_bytes)
+    m.drop(*pieces, out)
+
+    def backward(gradient: Block) -> Block:
+        for _ in range(at.experts.here):
+            both = m.new(piece), m.new(piece)
+            m.scratch(row_sums_bytes(tokens, at.hidden, HALF_BYTES, at.chip))
+            m.drop(*both)
+        return gradient
+
+    chain.add(backward)
+    return joined
+
+
+def _clamped(m: Memory, num: int, before: Block, chain: Chain) -> Block:
+    """Clamp both halves of what is gated into a copy; where they were is kept with what they were.
+
+    Args:
+        m: What is alive.
+        num: Elements of a half.
+        before: Both halves; backward lets go of them.
+        chain: What backward does.
+    """
+    halves = [m.new(num * HALF_BYTES) for _ in range(2)]
+    clamped = m.new(2 * num * HALF_BYTES)
+    m.drop(*halves)
+
+    def backward(gradient: Block) -> Block:
+        masks = m.new(num), m.new(num)
+        linear = m.new(num * HALF_BYTES)
+        m.drop(*masks)
+        mask = m.new(num)
+        gate = m.new(num * HALF_BYTES)
+        m.drop(mask, gradient, before)
+        joined = m.new(2 * num * HALF_BYTES)
+        m.drop(gate, linear)
+        return joined
+
+    chain.add(backward)
+    return clamped
 
 
 def _kept(m: Memory, quantised: Sequence[Block], given: Block) -> Block:
@@ -266,11 +320,12 @@ def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Ch
     """Activate and weigh by probabilities: by one kernel where gated, else by two."""
     steps = Chain()
     if at.is_gated:
+        given = _clamped(m, num, before, steps) if at.is_clamped else before
         scaled = m.new(num * HALF_BYTES)
 
         def backward(gradient: Block) -> Block:
             out = m.new(2 * num * HALF_BYTES)
-            m.drop(gradient, before)
+            m.drop(gradient, given)
             return out
 
         steps.add(backward)

@@ -165,12 +165,16 @@ def _flops(at: Layout) -> _Operations:
     in_fp8 = _multiplied(at, *map(sum, quantised_weights(at)))
     width = at.latent.width + at.latent.positions if at.latent.is_used else at.channels
     values = at.latent.value_width if at.latent.is_used else at.channels
-    causal = 0.5
-    pairs = at.tokens * at.key_len * causal
-    attended = _OF_MULTIPLY * pairs * at.heads // at.tp * (width + values) * at.layers_here
+    attended = _OF_MULTIPLY * _pairs(at) * at.heads // at.tp * (width + values)
     head = _OF_MULTIPLY * at.tokens * of_head
     share = _multiplied(at, dense - of_head, 0) / products if products else 1.0
     return _Operations(products - in_fp8, in_fp8, head, attended, share)
+
+
+def _pairs(at: Layout) -> float:
+    """Return how many keys all queries look at, in all layers: on average half of those before."""
+    causal = at.key_len / 2
+    return at.tokens * sum(min(at.windows[number] or causal, causal) for number in at.numbers_here)
 
 
 def _multiplied(at: Layout, dense: int, of_experts: int) -> float:

@@ -21,9 +21,9 @@ def layer_parameters(at: Layout, *, is_mixture: bool) -> tuple[list[int], list[i
     if not is_mixture:
         return of_attention + _mlp(at, at.ffn // at.tp), []
     shared = _mlp(at, at.experts.shared_ffn // at.tp) if at.experts.shared_ffn else []
-    router = at.experts.num * at.hidden
+    router = [at.experts.num * at.hidden, *([at.experts.num] if at.has_bias else [])]
     each = _mlp(at, at.experts.width)
-    return [*of_attention, router, *shared], each * at.experts.here
+    return [*of_attention, *router, *shared], each * at.experts.here
 
 
 def attention_shapes(at: Layout) -> list[Shape]:
@@ -60,6 +60,7 @@ def _attention(at: Layout) -> list[int]:
         qkv, *([at.queries + 2 * at.keys] if at.qkv_bias else []),
         out, *([at.hidden] if at.has_bias else []),
         *([at.channels] * 2 * at.norm_vectors if at.norms_heads else []),
+        *([at.heads // at.tp] if at.learns_offset else []),
     ]  # fmt: skip
 
 

@@ -95,7 +95,7 @@ class Machines(NamedTuple):
         gpu: A card of ``brimful gpus``.
         per_node: Cards of one machine, at most.
         network: Between machines, a name of ``brimful gpus``; empty: of the maker's own systems.
-        torch_version: PyTorch's (major, minor), which cuBLAS's workspaces follow.
+        torch_version: PyTorch's (major, minor), which workspaces and losses follow.
     """
 
     gpu: str
@@ -223,6 +223,7 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
             stage=stage,
             capability=version_of(cluster.device.capability),
             kind=megatron.WITH_FORMULA[name],
+            torch_version=machines.torch_version,
         )
         for stage in told.stages
     ]
