@@ -105,7 +105,6 @@ def test_blackwell_makes_no_transpose():
         (SMALL + MXFP8, "h100-80gb", r"mxfp8 needs capability 10\.0 and the card has 9\.0"),
         (SMALL + DELAYED, "a100-80gb", r"delayed needs capability 8\.9 and the card has 8\.0"),
         (SMALL + DELAYED + "--fp8-param-gather", "h100-80gb", "--fp8-param-gather of Megatron-LM"),
-        (SMALL + DELAYED + "--multi-latent-attention", "h100-80gb", "fp8 of latent attention"),
         (SMALL + DELAYED + "--transformer-impl local", "h100-80gb", "Transformer Engine's layers"),
         (
             ROWS + SHARED + EXPERTS + DELAYED

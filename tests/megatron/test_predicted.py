@@ -137,12 +137,12 @@ def test_what_has_no_formula_is_said(more, error, said):
 
 
 def test_what_is_near_without_a_flag_is_named():
-    line = f"{PLAIN} --enable-cuda-graph --tp-comm-overlap"
+    line = f"{PLAIN} --enable-cuda-graph --external-cuda-graph"
     with pytest.raises(UnsupportedError, match="launches take longer") as told:
         predict(line)
     near = told.value.nearest["source"]
     assert near == PLAIN
-    assert set(near.left_out) == {"--enable-cuda-graph", "--tp-comm-overlap"}
+    assert set(near.left_out) == {"--enable-cuda-graph", "--external-cuda-graph"}
     with pytest.raises(UnsupportedError) as told:
         predict(f"{line} --use-megatron-fsdp")
     assert not told.value.nearest

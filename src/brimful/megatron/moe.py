@@ -242,8 +242,12 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
         scaled, activation = made.pop() if made else activate()
         dgrad = m.new(rows * width * HALF_BYTES)
         m.scratch(0 if at.fuses_wgrad else weights * at.hidden * width * HALF_BYTES)
-        m.drop(gradient, *both, *(active or [scaled]))
+        m.drop(gradient, *both, *active)
+        # A checkpoint holds what it was given, its result and the gradient of that.
+        held = [before, dgrad] if again else []
+        m.keep(*held)
         dgrad = activation.run(dgrad)
+        m.drop(*held, *([scaled] if again else []))
         both = quantised(m, at.recipe, rows * wide)
         back = m.new(rows * at.hidden * HALF_BYTES)
         m.scratch(0 if at.fuses_wgrad else weights * at.hidden * wide * HALF_BYTES)
@@ -274,7 +278,7 @@ def _biased(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
             both = m.new(piece), m.new(piece)
             m.scratch(row_sums_bytes(tokens, at.hidden, HALF_BYTES, at.chip))
             m.drop(*both)
-        return gradient
+        return _moved(m, gradient, gradient.num_bytes)
 
     chain.add(backward)
     return joined
