@@ -35,6 +35,7 @@ _GPUS = {
 }  # fmt: skip
 _RECIPES = {
     "FP8": "tensorwise", "FP8-CS": "tensorwise", "MXFP8": "mxfp8", "FP8-MX": "mxfp8", "BF16": "",
+    "NVFP4": "nvfp4",
 }  # fmt: skip
 _OF_BLOCKS, _OLD_CONTAINERS = "FP8-MX", ("24.",)
 """What is blocks of 128 on Hopper; those that scaled by what earlier steps saw."""
@@ -53,7 +54,8 @@ before what says ``ub_tp_comm_overlap`` in NVIDIA/NeMo-Framework-Launcher 26e42f
 ``launcher_scripts/conf/{training/{gpt3,llama},peft/llama}``."""
 _LAID_OUT = 61
 _FITTED = "24.07"
-"""NeMo's container whose rows were fitted to."""
+"""NeMo's container whose rows were fitted to, in fp8; those in NVFP4 are below."""
+_FP4, _FITTED_IN_FP4 = "NVFP4", "26.02"
 _FAR = 0.3
 _DETAILS = re.compile(r" \([^()]*\)| of Megatron-LM.*|[,;:] .*")
 _NUMBERS = re.compile(r"\b\d+\b")
@@ -97,8 +99,18 @@ def predicted(speed: BridgeSpeed) -> SpeedRow:
 
 
 def is_fitted(speed: BridgeSpeed) -> bool:
-    """Whether the rate of Transformer Engine's fp8 was fitted to a row (``efficiency_fit.py``)."""
+    """Whether a rate of Transformer Engine was fitted to a row (``efficiency_fit.py``)."""
+    return is_fitted_in_fp8(speed) or is_fitted_in_fp4(speed)
+
+
+def is_fitted_in_fp8(speed: BridgeSpeed) -> bool:
+    """Whether the rate of its fp8 was."""
     return speed.container == _FITTED
+
+
+def is_fitted_in_fp4(speed: BridgeSpeed) -> bool:
+    """Whether the rate of its NVFP4 was: to the first container that has rows of it."""
+    return speed.precision == _FP4 and speed.container == _FITTED_IN_FP4
 
 
 def command_of(speed: BridgeSpeed) -> str:
@@ -157,6 +169,8 @@ def _stages(speed: BridgeSpeed, num_layers: int) -> list[object]:
 
 def _recipe(speed: BridgeSpeed) -> list[str]:
     recipe = _RECIPES[speed.precision]
+    if recipe == "nvfp4":
+        return ["--fp4-format", "e2m1", "--fp4-recipe", recipe]
     if speed.system == "DGX-H100" and speed.precision == _OF_BLOCKS:
         recipe = "blockwise"
     if recipe == "tensorwise" and speed.container.startswith(_OLD_CONTAINERS):

@@ -116,7 +116,7 @@ def test_selective_recompute_spares_scores():
 @pytest.mark.parametrize(
     ("more", "error", "said"),
     [
-        ("--fp4-format e2m1", UnsupportedError, "of Megatron-LM has no formula"),
+        ("--fp4-format e2m1", UnsupportedError, "nvfp4 needs capability 10.0"),
         ("--micro-batch-size 3", InputError, "--global-batch-size is 64, no multiple of"),
         ("--num-attention-heads 9 --tensor-model-parallel-size 2", InputError, "is 9, no multiple"),
         ("--hidden-dropout much", InputError, "--hidden-dropout much is no number"),

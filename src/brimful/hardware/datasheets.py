@@ -16,7 +16,7 @@ _SOURCES = "sources.json"
 
 
 class DatasheetRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Dense rates of a datasheet in FLOP/s, 16 and 8 bits with fp32 accumulation.
+    """Dense rates of a datasheet in FLOP/s, 16, 8 and 4 bits with fp32 accumulation.
 
     0: the chip has no units for the type. None: it may have, and the rate is unknown.
     """
@@ -27,6 +27,7 @@ class DatasheetRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     bf16: float | None
     fp8: float | None
     int8: float | None
+    fp4: float | None = None
 
 
 class SheetLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, La
 from brimful.megatron.pipeline import chunks_of
 from brimful.megatron.recipe import (
     BLACKWELL,
-    RECIPES,
+    RECIPES_OF_FP8,
     Recipe,
     RecipeName,
     multiplies_any_layout,
@@ -44,7 +44,9 @@ _KNOWN = {
     "--cuda-graph-impl": ("none",),
     "--softmax-type": ("vanilla", "off-by-one", "learnable"),
     "--fp8-format": ("e4m3", "hybrid"),
-    "--fp8-recipe": RECIPES,
+    "--fp8-recipe": RECIPES_OF_FP8,
+    "--fp4-format": ("e2m1",),
+    "--fp4-recipe": ("nvfp4",),
 }
 """Values that have a formula, of flags that have others too."""
 _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
@@ -52,6 +54,7 @@ _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
 _FP8_SINCE: Version = (8, 9)
+_OF_BLACKWELL = {"mxfp8", "nvfp4"}
 _COPIES_SINCE: Version = (2, 13)
 """Transformer Engine's loss keeps a copy of the logits since July 2026 (NVIDIA/TransformerEngine
 #3193, #3273), and wrote over them before: a PyTorch of before is taken for that."""
@@ -138,13 +141,15 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
     Raises:
         UnsupportedError: The card has no such products, or what is quantised has no formula.
     """
-    if not flags.has("--fp8-format"):
+    is_fp4 = flags.has("--fp4-format")
+    if not is_fp4 and not flags.has("--fp8-format"):
         return None
-    name = flags.text("--fp8-recipe") or "delayed"
-    since = BLACKWELL if name == "mxfp8" else _FP8_SINCE
+    flag = "--fp4-recipe" if is_fp4 else "--fp8-recipe"
+    name = flags.text(flag) or ("nvfp4" if is_fp4 else "delayed")
+    since = BLACKWELL if name in _OF_BLACKWELL else _FP8_SINCE
     if capability < since:
         raise UnsupportedError(
-            f"--fp8-recipe {name} needs capability {since[0]}.{since[1]} and the card has "
+            f"{flag} {name} needs capability {since[0]}.{since[1]} and the card has "
             f"{capability[0]}.{capability[1]}; take another recipe, or bf16"
         )
     if "local" in {flags.text("--transformer-impl"), flags.text("--spec")}:

@@ -38,6 +38,9 @@ def norm_linear_in_fp8(  # noqa: PLR0913, PLR0917 - a layer
     gathered = m.new(recipe.rows(whole) if at.sequence_parallel else 0)
     out = m.new(num * HALF_BYTES)
     m.drop(gathered)
+    # What is gathered again keeps its rows, too, but in fp8.
+    rows = [row] if at.sequence_parallel and recipe.is_fp4 else []
+    m.keep(*rows)
     kept = for_backward(m, row, column)
 
     def backward(gradient: Block) -> Block:
@@ -49,7 +52,7 @@ def norm_linear_in_fp8(  # noqa: PLR0913, PLR0917 - a layer
         m.drop(beside)
         turned = m.new(whole if at.sequence_parallel and recipe.transposes else 0)
         wgrad = m.new(0 if at.fuses_wgrad else width * inner * HALF_BYTES)
-        m.drop(kept, again, turned)
+        m.drop(kept, *rows, again, turned)
         if at.sequence_parallel:
             m.drop(*both)
         dx = m.new(between * HALF_BYTES)

@@ -79,7 +79,7 @@ def sequence_flops(whole: Layout) -> float:
         whole: A process that has all of a model, with one sequence at once.
     """
     flops = _flops(whole)
-    return (1 + _BACKWARD) * (flops.products + flops.in_fp8 + flops.of_head + flops.attended)
+    return (1 + _BACKWARD) * (flops.products + flops.narrow + flops.of_head + flops.attended)
 
 
 def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
@@ -94,8 +94,10 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     again = _share_again(at)
     passes = 1 + _BACKWARD + again
     reached = rate * float(product_share(device, precision, size))
-    in_fp8 = matrix_rate(device, FP8) * share.engine_fp8_share or math.nan
-    of_layers = flops.products / reached + (flops.in_fp8 / in_fp8 if flops.in_fp8 else 0.0)
+    narrow = matrix_rate(device, FP8) * share.engine_fp8_share or math.nan
+    if at.recipe and at.recipe.is_fp4:
+        narrow = (device.matrix_flops_per_s.fp4 or 0.0) * share.engine_fp4_share or math.nan
+    of_layers = flops.products / reached + (flops.narrow / narrow if flops.narrow else 0.0)
     compute = passes * of_layers + (1 + _BACKWARD) * flops.of_head / reached
     again = max(again, float(at.recomputes("core_attn")))
     compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * share.attention_share)
@@ -141,14 +143,14 @@ class _Operations(NamedTuple):
 
     Attributes:
         products: Of layers' products in 16 bits, and in fp32 where nothing is narrower.
-        in_fp8: Of those in fp8.
+        narrow: Of those in fp8 or fp4.
         of_head: Of the output layer's, which is never recomputed.
         attended: Of attention.
         dense_share: Of layers' products, those that are not experts'.
     """
 
     products: float
-    in_fp8: float
+    narrow: float
     of_head: float
     attended: float
     dense_share: float
@@ -162,13 +164,13 @@ def _flops(at: Layout) -> _Operations:
     dense -= embedding if at.is_first and not (at.is_last and at.is_tied) else 0
     of_head = embedding if at.is_last else 0
     products = _multiplied(at, dense - of_head, sum(of_experts))
-    in_fp8 = _multiplied(at, *map(sum, quantised_weights(at)))
+    narrow = _multiplied(at, *map(sum, quantised_weights(at)))
     width = at.latent.width + at.latent.positions if at.latent.is_used else at.channels
     values = at.latent.value_width if at.latent.is_used else at.channels
     attended = _OF_MULTIPLY * _pairs(at) * at.heads // at.tp * (width + values)
     head = _OF_MULTIPLY * at.tokens * of_head
     share = _multiplied(at, dense - of_head, 0) / products if products else 1.0
-    return _Operations(products - in_fp8, in_fp8, head, attended, share)
+    return _Operations(products - narrow, narrow, head, attended, share)
 
 
 def _pairs(at: Layout) -> float:

@@ -71,7 +71,8 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     load(m, at)
     handle = libraries().cublas_bytes(at.capability) if cublas_bytes is None else cublas_bytes
     multiplies = at.is_last or at.attention in ("unfused", "local")
-    workspaces = [handle] * (2 * multiplies)
+    signs = at.recipe is not None and at.recipe.is_fp4  # NVFP4's transform is a product
+    workspaces = [handle] * max(2 * multiplies, signs)
     if at.transformer_engine or at.experts.num:  # routers multiply by Transformer Engine anyway
         workspaces.append(_TE_WORKSPACE_HOPPER if at.capability >= HOPPER else _TE_WORKSPACE)
         # Products of experts run on streams of their own, each with a workspace.

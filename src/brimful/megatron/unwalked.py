@@ -15,7 +15,7 @@ NOT_YET = {
     "--fp8-multi-head-attention": "attention in fp8",
     "--fp8-param-gather": "parameters in fp8",
     "--fp8-wgrad": "gradients of weights in 16 bits beside fp8",
-    "--fp4-format": "fp4",
+    "--fp4-param-gather": "parameters in fp4",
     "--experimental-attention-variant": "linear and sparse attention",
     "--optimizer-cpu-offload": "an optimizer on the host",
     "--fine-grained-activation-offloading": "activations on the host",
