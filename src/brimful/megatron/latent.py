@@ -54,8 +54,7 @@ def _heads(m: Memory, at: Layout, narrow: tuple[Block, Block], down: tuple[Chain
     gathered = m.new(of_positions if at.sequence_parallel else 0)
     width = at.heads // at.tp * (latent.width + latent.positions)
     rank = latent.query_rank or at.hidden
-    is_normed = latent.is_normed and latent.query_rank > 0
-    kept = _up(m, at, up[0], narrow[0], (rank, width), is_normed=is_normed)
+    kept = _up(m, at, up[0], narrow[0], (rank, width), is_normed=latent.is_normed)
     copied = m.new(at.between * latent.key_rank * HALF_BYTES)
     width = at.heads // at.tp * (latent.width + latent.value_width)
     shape = latent.key_rank, width

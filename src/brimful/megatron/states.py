@@ -66,8 +66,8 @@ def _attention(at: Layout) -> list[int]:
 
 def _latent(at: Layout) -> list[int]:
     *before, out = map(math.prod, attention_shapes(at))
-    ranks = [at.latent.query_rank, at.latent.key_rank] if at.latent.is_normed else []
-    norms = (rank for rank in ranks if rank for _ in range(at.norm_vectors))
+    ranks = at.latent.query_rank or at.hidden, at.latent.key_rank  # a norm before each product up
+    norms = (rank for rank in ranks for _ in range(at.norm_vectors) if at.latent.is_normed)
     return [*before, *norms, out]
 
 
