@@ -168,7 +168,24 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
         any_layout=multiplies_any_layout(capability),
         first_plain=number("--num-layers-at-start-in-bf16", default=1) if ends else 0,
         last_plain=number("--num-layers-at-end-in-bf16", default=1) if ends else 0,
+        gathers_parameters=_gathers_parameters(flags, name),
     )
+
+
+def _gathers_parameters(flags: Flags, recipe: str) -> bool:
+    """Whether weights in fp8 are the parameters.
+
+    Raises:
+        InputError: Megatron refuses it so.
+    """
+    if not flags.has("--fp8-param-gather"):
+        return False
+    needed = ["--use-distributed-optimizer"]
+    needed += ["--reuse-grad-buf-for-mxfp8-param-ag"] if recipe == "mxfp8" else []
+    for flag in needed:
+        if not flags.has(flag):
+            raise InputError(f"--fp8-param-gather with --fp8-recipe {recipe} needs {flag}; add it")
+    return True
 
 
 def _check_known(flags: Flags, kind: Kind) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from brimful.cost.comm import Collective, collective_seconds
 from brimful.hardware.cluster import Cluster
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.states import parameters
+from brimful.megatron.states import buffers
 
 _SPLITS = 4
 """Pieces in which a result is reduced (``pipeline``)."""
@@ -66,11 +66,14 @@ def between_stages(at: Layout, cluster: Cluster) -> float:
 
 def between_replicas(at: Layout, cluster: Cluster) -> float:
     """Return the seconds of what replicas send once a step: gradients, and new parameters."""
-    num, ranks = sum(map(sum, parameters(at))), at.dp * at.cp
+    own, ranks = buffers(at), at.dp * at.cp
+    gradients = sum(sum(each.elements) for each in own) * at.grads_bytes
     if not at.distributed_optimizer:
-        return _seconds("all-reduce", num * at.grads_bytes, ranks, cluster, at.tp)
-    reduced = _seconds("reduce-scatter", num * at.grads_bytes, ranks, cluster, at.tp)
-    return reduced + _seconds("all-gather", num * HALF_BYTES, ranks, cluster, at.tp)
+        return _seconds("all-reduce", gradients, ranks, cluster, at.tp)
+    # What is in no buffer of parameters is gathered in 16 bits, where gradients are.
+    gathered = sum(sum(each.elements) * (each.parameter_bytes or HALF_BYTES) for each in own)
+    reduced = _seconds("reduce-scatter", gradients, ranks, cluster, at.tp)
+    return reduced + _seconds("all-gather", gathered, ranks, cluster, at.tp)
 
 
 def _seconds(

@@ -37,12 +37,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         name: As ``--fp8-recipe`` or ``--fp4-recipe`` says it.
         any_layout: Whether the card multiplies matrices of any layout.
         first_plain, last_plain: Layers at the model's ends that stay in 16 bits.
+        gathers_parameters: Whether weights are parameters themselves, rather than copies of them.
     """
 
     name: RecipeName
     any_layout: bool
     first_plain: int
     last_plain: int
+    gathers_parameters: bool
 
     @property
     def is_fp4(self) -> bool:
@@ -89,6 +91,18 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.name == "blockwise":
             return 2 * (num + num // _SQUARE * _FLOAT_BYTES)
         return self.rows(num) + self.columns(num)
+
+    @property
+    def in_a_buffer(self) -> int:
+        """Bytes of a weight's element in the buffer of parameters; 0: they are no part of it.
+
+        Blocks of ``mxfp8`` are not: what is gathered lies where gradients do, and is quantised.
+        """
+        return int(self.name != "mxfp8")
+
+    def lasting(self, num: int) -> int:
+        """Return the bytes of a weight that are beside its parameter, or of its buffer."""
+        return self.weight(num) - num * (self.gathers_parameters and self.in_a_buffer)
 
     def is_plain(self, number: int, num_layers: int) -> bool:
         """Return whether a layer stays in 16 bits."""

@@ -210,7 +210,7 @@ def _lasting(m: Memory, at: Layout) -> None:
     """
     if at.recipe:
         for num in itertools.chain(*quantised_weights(at)):
-            m.new(at.recipe.weight(num))
+            m.new(at.recipe.lasting(num))
     if at.is_last and at.sequence_parallel:
         m.new(at.tokens * at.hidden * HALF_BYTES)
     if at.fuses_wgrad:

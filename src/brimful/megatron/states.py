@@ -4,8 +4,10 @@ Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``core/optimizer
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from brimful.megatron.blocks import Block, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
@@ -134,6 +136,45 @@ def model_bytes(at: Layout) -> list[int]:
     return [block.num_bytes for block in load(m, at)]
 
 
+class Buffer(NamedTuple):
+    """Parameters whose gradients lie in one buffer.
+
+    Attributes:
+        elements: Of each.
+        parameter_bytes: Of an element, in a buffer of parameters; 0: these are in none.
+        replicas: Processes over which it is sharded.
+    """
+
+    elements: Sequence[int]
+    parameter_bytes: int
+    replicas: int
+
+
+def buffers(at: Layout) -> list[Buffer]:
+    """Return the buffers of a process: of dense layers and of experts, each of one type."""
+    of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
+    of_experts = at.dp * at.cp * at.tp // (at.experts.ep * at.experts.etp)
+    gathered = at.recipe if at.recipe and at.recipe.gathers_parameters else None
+    narrow = quantised_weights(at) if gathered else ([], [])
+    found: list[Buffer] = []
+    for elements, quantised, num in zip(
+        parameters(at), narrow, (at.dp * at.cp, of_experts), strict=True
+    ):
+        replicas = max(1, num // at.optimizer_instances)
+        left = Counter(quantised)
+        rest: list[int] = []
+        for each in elements:
+            if left[each]:
+                left[each] -= 1
+            else:
+                rest.append(each)
+        if gathered and quantised:
+            found.append(Buffer(quantised, gathered.in_a_buffer, replicas))
+        if rest:
+            found.append(Buffer(rest, of_parameter, replicas))
+    return found
+
+
 def load(m: Memory, at: Layout) -> list[Block]:
     """Build the model and its optimizer; return what lasts.
 
@@ -141,12 +182,12 @@ def load(m: Memory, at: Layout) -> list[Block]:
     parameters too, which are built each by itself before. fp32 copies are made of copies.
     """
     of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
-    groups = [elements for elements in parameters(at) if elements]
-    own = [m.new(n * of_parameter) for elements in groups for n in elements]
+    own = [m.new(n * of_parameter) for each in buffers(at) for n in each.elements]
     lasting = [] if at.distributed_optimizer else own
-    for num in map(sum, groups):
+    for each in buffers(at):
+        num = sum(each.elements)
         if at.distributed_optimizer:
-            lasting.append(m.new(num * of_parameter))
+            lasting.append(m.new(num * each.parameter_bytes))
         lasting.append(m.new(num * at.grads_bytes))
     if at.distributed_optimizer:
         m.drop(*own)
@@ -174,16 +215,9 @@ def _updated(at: Layout) -> list[int]:
 
     A buffer has the last parameters first, and is cut evenly: the first process has its beginning.
     """
-    plain, experts = parameters(at)
     if not at.distributed_optimizer:
-        return plain + experts
-    replicas = at.dp * at.cp
-    of_experts = at.dp * at.cp * at.tp // (at.experts.ep * at.experts.etp)
-    return [
-        piece
-        for elements, num in ((plain, replicas), (experts, of_experts))
-        for piece in _beginning(elements, max(1, num // at.optimizer_instances))
-    ]
+        return [num for each in buffers(at) for num in each.elements]
+    return [piece for each in buffers(at) for piece in _beginning(each.elements, each.replicas)]
 
 
 def _beginning(elements: Sequence[int], parts: int) -> Iterator[int]:

@@ -13,7 +13,6 @@ NOT_YET = {
     "--moe-shared-expert-gate": "gated shared experts",
     "--fp8-dot-product-attention": "attention in fp8",
     "--fp8-multi-head-attention": "attention in fp8",
-    "--fp8-param-gather": "parameters in fp8",
     "--fp8-wgrad": "gradients of weights in 16 bits beside fp8",
     "--fp4-param-gather": "parameters in fp4",
     "--experimental-attention-variant": "linear and sparse attention",
@@ -47,8 +46,6 @@ NOT_YET = {
 }
 """Flags of what has no formula yet: the program itself runs it."""
 NEAR = {
-    "--fp8-param-gather": "without it parameters are in 16 bits beside their copies in fp8: a byte "
-    "each less is taken with it, and replicas send half of them",
     "--enable-cuda-graph": "without it what graphs keep comes on top, and launches take longer",
     "--external-cuda-graph": "without it what graphs keep comes on top, and launches take longer",
 }
