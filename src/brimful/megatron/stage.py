@@ -83,9 +83,10 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     mask = m.new(at.micro_batch * at.seq_len * at.seq_len // at.cp if has_mask else 0)
     _lasting(m, at)
     copies: list[Block] = []
+    held, of_before = list[Block](), list[Block]()
     for is_first_step in (True, False):  # the first makes the optimizer's states at its end
         m.drop(*copies)
-        _Schedule(m, at).run()
+        _Schedule(m, at, held, of_before).run()
         m.place = "the optimizer's step"
         copies = [m.new(num_bytes) for num_bytes in gradient_copies(at)]
         for num_bytes in moment_bytes(at) if is_first_step else ():
@@ -246,8 +247,12 @@ def _shapes(at: Layout) -> set[Shape]:
 class _Schedule:
     """Micro-batches through a stage: warm-up, one forward and one backward, the rest."""
 
-    def __init__(self, m: Memory, at: Layout) -> None:
+    def __init__(self, m: Memory, at: Layout, held: list[Block], of_before: list[Block]) -> None:
         self._m, self._at = m, at
+        # What the last loss was made of holds what its stage received, and the gradient of that,
+        # until the next loss is made, be it in the next step. Where stages have several chunks, the
+        # loop's functions hold each other, and with them what went backward last, for a step.
+        self._held, self._of_before = held, of_before
         self._chains: dict[tuple[int, int], Chain] = {}
         self._received: dict[tuple[int, int], Block] = {}
         # The loop's own variables: the input that went backward last, and its gradient.
@@ -273,7 +278,11 @@ class _Schedule:
                 self._forward(*order[step])
             if step >= ahead:
                 self._backward(*back[step - ahead])
-        self._m.drop(*self._last)
+        if at.vp > 1:
+            self._m.drop(*self._of_before)
+            self._of_before[:] = self._last
+        else:
+            self._m.drop(*self._last)
         self._m.drop(*self._waiting)  # as the last stage has nothing else to do
 
     def _forward(self, chunk: int, row: int) -> None:
@@ -285,9 +294,8 @@ class _Schedule:
             x = embed(m, at, chain)
         else:
             x = m.new(at.between * at.hidden * HALF_BYTES)
-            if at.vp == 1:  # the loop's own variables hold what was received until the next is
-                m.keep(x)
-                self._received[chunk, row] = x
+            m.keep(x)  # the loop's own variables hold it until the next is there
+            self._received[chunk, row] = x
         m.place = "a layer forward"
         for index in range(at.layers_of(chunk)):
             x = _layer(m, at, chain, x, (index, at.first_of(chunk) + index))
@@ -295,6 +303,8 @@ class _Schedule:
             self._decode(chain, x, at.decoder)
         elif is_last:
             m.place = "the loss"
+            m.drop(*self._held)
+            self._held.clear()
             loss(m, at, chain, x, self._waiting)
         else:
             m.drop(x)  # sent, and its data freed
@@ -317,9 +327,10 @@ class _Schedule:
     def _backward(self, chunk: int, row: int) -> None:
         m, at = self._m, self._at
         received = self._received.pop((chunk, row), None)
-        if self._last and received is not None:
+        if self._last and at.vp == 1:
             m.drop(self._last.pop(0))
-        m.place = "the loss" if at.is_last and chunk == at.vp - 1 else "a layer backward"
+        is_last = at.is_last and chunk == at.vp - 1
+        m.place = "the loss" if is_last else "a layer backward"
         gradient = self._early.pop() if self._early else self._received_gradient(chunk, row)
         gradient = self._chains.pop((chunk, row)).run(gradient)
         if at.is_first and chunk == 0:
@@ -329,5 +340,12 @@ class _Schedule:
                 return
         m.drop(*self._last)
         self._last = [] if at.is_first and chunk == 0 else [gradient]
-        if received is not None:
+        if received is None:
+            return
+        if is_last:
+            m.keep(received, gradient)
+            self._held.extend((received, gradient))
+        if at.vp == 1 or not self._received:
             self._last.insert(0, received)
+        else:
+            m.drop(received)
