@@ -98,9 +98,7 @@ def test_a_learnt_offset_of_softmax_is_handed_on_and_has_a_gradient(tex):
     offset = made(1, H, 1, 1)
     *_, kept = tex.fused_attn_fwd(S, S, True, 1.0, 0.0, True, kinds, softmax, q, k, v, LOW, offset)
     assert kept is offset
-    *_, gradient = tex.fused_attn_bwd(
-        S, S, 1.0, 0.0, True, kinds, softmax, q, k, v, q, q, LOW
-    )
+    *_, gradient = tex.fused_attn_bwd(S, S, 1.0, 0.0, True, kinds, softmax, q, k, v, q, q, LOW)
     assert gradient.shape == offset.shape
     assert gradient.dtype == torch.float32
 
