@@ -104,6 +104,7 @@ def read_layout(  # noqa: PLR0913 - each by its name
         "experts": _experts(flags),
         "latent": _latent(flags),
         "recipe": _recipe(flags, capability),
+        "predicts_more": flags.first("--mtp-num-layers", default=0) > 0,
         "is_bert": kind == "bert",
         "has_binary_head": kind == "bert" and not flags.has("--bert-no-binary-head"),
         "decoder": None,
@@ -128,6 +129,12 @@ def _check_kernels(at: Layout, flags: Flags) -> None:
             f"drop --attention-backend, or simulate it"
         )
     is_grouped = all(at.experts.layers) and at.experts.is_grouped
+    if flags.first("--mtp-num-layers", default=0) > 1:
+        raise UnsupportedError("prediction of several tokens more has no formula; simulate it")
+    if at.predicts_more and ((at.recipe and at.recipe.is_fp4) or at.attention == "local"):
+        raise UnsupportedError(
+            "prediction of a token more has no formula in fp4, or without Transformer Engine"
+        )
     if flags.has("--quick-geglu") and not (is_grouped and at.has_bias):
         raise UnsupportedError(
             "--quick-geglu of Megatron-LM has a formula in mixtures with biases and "

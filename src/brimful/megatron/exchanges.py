@@ -147,4 +147,5 @@ def _of_experts(at: Layout, cluster: Cluster) -> float:
 def _of_sequences(at: Layout, cluster: Cluster) -> float:
     """Return how long keys and values go around the processes that share a sequence."""
     keys = 2 * at.tokens * at.keys * HALF_BYTES
-    return at.layers_here * 3 * (at.cp - 1) * _seconds("send", keys, min(at.cp, 2), cluster, at.tp)
+    each = _seconds("send", keys, min(at.cp, 2), cluster, at.tp)
+    return len(at.numbers_here) * 3 * (at.cp - 1) * each

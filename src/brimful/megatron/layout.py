@@ -81,6 +81,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         chunks: Layers of each chunk of every stage.
+        predicts_more: Whether one token more is predicted, by a layer like the last behind it.
         hidden: Width of the residual stream.
         heads: Of queries.
         groups: Of keys and values.
@@ -136,6 +137,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     chunks: Chunks
+    predicts_more: bool
     hidden: int
     heads: int
     groups: int
@@ -259,11 +261,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def numbers_here(self) -> tuple[int, ...]:
-        """Numbers in the model of this stage's layers, chunk after chunk."""
-        return tuple(
-            first + index
-            for chunk, first in enumerate(_before(self))
-            for index in range(self.layers_of(chunk))
+        """Numbers in the model of this stage's layers, chunk after chunk.
+
+        One that predicts a token more has that of the last.
+        """
+        more = (self.num_layers - 1,) if self.predicts_more and self.is_last else ()
+        return (
+            *(
+                first + index
+                for chunk, first in enumerate(_before(self))
+                for index in range(self.layers_of(chunk))
+            ),
+            *more,
         )
 
     @property

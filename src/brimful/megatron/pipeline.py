@@ -6,7 +6,7 @@ Source: ``megatron/core/transformer/{transformer_block,pipeline_parallel_layer_l
 
 import re
 
-from brimful.errors import InputError
+from brimful.errors import InputError, UnsupportedError
 from brimful.programs.base import Flags
 
 Chunks = tuple[tuple[int, ...], ...]
@@ -14,7 +14,8 @@ Chunks = tuple[tuple[int, ...], ...]
 _LAYOUT = "--pipeline-model-parallel-layout"
 _REPEATED = (re.compile(r"\(([^)]+)\)\*(\d+)"), re.compile(r"(.)\*(\d+)"))
 """What a layout writes once: in parentheses, which are looked at first, or one letter."""
-_EMBEDDING, _LAYER, _LOSS = "E", "t", "L"
+_EMBEDDING, _LAYER, _MORE, _LOSS = "E", "t", "m", "L"
+"""The embedding, a layer, one that predicts a token more, the loss."""
 
 
 def chunks_of(flags: Flags) -> Chunks:
@@ -88,10 +89,15 @@ def _written(flags: Flags) -> Chunks:
         plain = pattern.sub(lambda found: found[1] * int(found[2]), plain)
     pp = flags.first("--pipeline-model-parallel-size", default=1)
     chunks = plain.split("|")
-    if set(plain) - set(f"{_EMBEDDING}{_LAYER}{_LOSS}|"):
+    more = flags.first("--mtp-num-layers", default=0)
+    if set(plain) - set(f"{_EMBEDDING}{_LAYER}{_MORE}{_LOSS}|"):
         raise InputError(
-            f"{_LAYOUT} {text} is no layout of an embedding (E), layers (t) and a loss (L)"
+            f"{_LAYOUT} {text} is no layout of an embedding (E), layers (t, m) and a loss (L)"
         )
+    if plain.count(_MORE) != more:
+        raise InputError(f"{_LAYOUT} {text} should have one m for each of --mtp-num-layers {more}")
+    if _MORE in plain and not plain.endswith(_MORE * more + _LOSS):
+        raise UnsupportedError(f"{_LAYOUT} {text} has a formula with m beside L alone")
     if (chunks[0][:1], chunks[-1][-1:], plain.count(_EMBEDDING), plain.count(_LOSS)) != (
         _EMBEDDING, _LOSS, 1, 1,
     ):  # fmt: skip

@@ -162,13 +162,14 @@ def _flops(at: Layout) -> _Operations:
     dense = sum(n for n in plain if n > at.hidden * 2)
     dense -= at.max_positions * at.hidden if at.is_first and at.has_positions else 0
     dense -= embedding if at.is_first and not (at.is_last and at.is_tied) else 0
+    dense -= embedding if at.predicts_more and at.is_last and not at.is_first else 0
     of_head = embedding if at.is_last else 0
     products = _multiplied(at, dense - of_head, sum(of_experts))
     narrow = _multiplied(at, *map(sum, quantised_weights(at)))
     width = at.latent.width + at.latent.positions if at.latent.is_used else at.channels
     values = at.latent.value_width if at.latent.is_used else at.channels
     attended = _OF_MULTIPLY * _pairs(at) * at.heads // at.tp * (width + values)
-    head = _OF_MULTIPLY * at.tokens * of_head
+    head = _OF_MULTIPLY * at.tokens * of_head * (1 + at.predicts_more)
     share = _multiplied(at, dense - of_head, 0) / products if products else 1.0
     return _Operations(products - narrow, narrow, head, attended, share)
 

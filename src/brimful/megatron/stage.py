@@ -18,10 +18,12 @@ from brimful.megatron.cross import Encoded
 from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, loss
 from brimful.megatron.layer import layer
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Layout
+from brimful.megatron.several import losses
 from brimful.megatron.states import (
     Shape,
     attention_shapes,
     gradient_copies,
+    joining_shape,
     load,
     mlp_shapes,
     model_bytes,
@@ -160,7 +162,7 @@ def moved_bytes(at: Layout) -> int:
     if at.is_last:
         chain = Chain()
         waiting: list[Block] = []
-        loss(m, ends, chain, m.new(at.between * at.hidden * HALF_BYTES), waiting)
+        _losses(m, ends, chain, m.new(at.between * at.hidden * HALF_BYTES), waiting)
         m.drop(chain.run(m.new(0)), *waiting)
     return m.asked() + sum(each.moved_bytes for each in _layers(at))
 
@@ -204,6 +206,15 @@ def _layer(  # noqa: PLR0913, PLR0917 - a layer
     return out
 
 
+def _losses(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) -> None:
+    """Run what is behind the last layer."""
+    if not at.predicts_more:
+        loss(m, at, chain, x, waiting)
+        return
+    number = at.num_layers - 1
+    losses(m, at, chain, x, waiting, lambda own, given: _layer(m, at, own, given, (0, number)))
+
+
 def _lasting(m: Memory, at: Layout) -> None:
     """Allocate what is made once: gathered inputs of the output layer, dummy gradients, angles.
 
@@ -230,7 +241,7 @@ def _angles_bytes(at: Layout) -> int:
     """Bytes of angles of positions: of all layers, or of each its own with cosines and sines."""
     if at.latent.is_used:
         of_layer = at.seq_len * at.latent.positions * (FLOAT_BYTES + 2 * HALF_BYTES)
-        return at.layers_here * of_layer
+        return len(at.numbers_here) * of_layer
     return at.seq_len * at.channels * FLOAT_BYTES if at.has_rope else 0
 
 
@@ -241,7 +252,8 @@ def _shapes(at: Layout) -> set[Shape]:
     if True in mixtures:
         widths += [at.experts.width, at.experts.shared_ffn // at.tp]
     of_layers = (mlp_shapes(at, width) for width in widths if width)
-    return {*attention_shapes(at), *itertools.chain.from_iterable(of_layers)}
+    joining = [joining_shape(at)] if at.predicts_more and at.is_last else []
+    return {*attention_shapes(at), *joining, *itertools.chain.from_iterable(of_layers)}
 
 
 class _Schedule:
@@ -305,7 +317,7 @@ class _Schedule:
             m.place = "the loss"
             m.drop(*self._held)
             self._held.clear()
-            loss(m, at, chain, x, self._waiting)
+            _losses(m, at, chain, x, self._waiting)
         else:
             m.drop(x)  # sent, and its data freed
 

@@ -56,6 +56,11 @@ def mlp_shapes(at: Layout, width: int) -> list[Shape]:
     return [(width * at.num_halves, at.hidden), (at.hidden, width)]
 
 
+def joining_shape(at: Layout) -> Shape:
+    """Return [rows, columns] of what projects a token and the embedding of the next back."""
+    return at.hidden // at.tp, 2 * at.hidden
+
+
 def _attention(at: Layout) -> list[int]:
     qkv, out = map(math.prod, attention_shapes(at))
     return [
@@ -95,6 +100,8 @@ def quantised_weights(at: Layout) -> tuple[list[int], list[int]]:
             found += mlp_shapes(at, at.experts.shared_ffn // at.tp) if at.experts.shared_ffn else []
         else:
             found += mlp_shapes(at, at.ffn // at.tp)
+    if at.recipe and at.predicts_more and at.is_last:
+        found.append(joining_shape(at))
     return [math.prod(each) for each in found], [math.prod(each) for each in of_experts]
 
 
@@ -116,6 +123,9 @@ def parameters(at: Layout) -> tuple[list[int], list[int]]:
     if at.is_first:
         found += [rows, *([at.max_positions * at.hidden] if at.has_positions else [])]
         found += [2 * at.hidden] if at.has_binary_head else []
+    if at.is_last and at.predicts_more:  # three norms, what joins, and an embedding of its own
+        found += [*([at.hidden] * 3 * at.norm_vectors), math.prod(joining_shape(at))]
+        found += [] if at.is_first else [rows]
     if at.is_last:
         found += [at.hidden] * at.norm_vectors
         found += [rows] if not at.is_tied or not at.is_first else []

@@ -18,7 +18,6 @@ NOT_YET = {
     "--experimental-attention-variant": "linear and sparse attention",
     "--optimizer-cpu-offload": "an optimizer on the host",
     "--fine-grained-activation-offloading": "activations on the host",
-    "--mtp-num-layers": "prediction of several tokens",
     "--enable-cuda-graph": "CUDA graphs",
     "--external-cuda-graph": "CUDA graphs",
     "--heterogeneous-layers-config-path": "layers that differ",
