@@ -27,7 +27,7 @@ _MODELS = {
     "LLAMA3_8B": "llama-3-8b", "LLAMA3_70B": "llama-3-70b", "LLAMA3.1_405B": "llama-3.1-405b",
     "Qwen3_30B_a3B": "qwen3-30b-a3b", "Qwen3_235B_a22B": "qwen3-235b-a22b",
     "DeepSeekV3": "deepseek-v3", "GPT OSS 120B": "gpt-oss-120b", "Kimi_K2": "kimi-k2",
-    "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b",
+    "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b", "Nemotron_3_Super": "nemotron-3-super",
 }  # fmt: skip
 _GPUS = {
     "DGX-H100": ("h100-80gb", 8), "DGX-B200": ("b200", 8), "DGX-B300": ("b300", 8),
@@ -37,14 +37,24 @@ _RECIPES = {
     "FP8": "tensorwise", "FP8-CS": "tensorwise", "MXFP8": "mxfp8", "FP8-MX": "mxfp8", "BF16": "",
     "NVFP4": "nvfp4",
 }  # fmt: skip
+_GATHERED = {
+    "tensorwise": ("--fp8-param-gather",),
+    "mxfp8": ("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"),
+}  # fmt: skip
+"""Recipes whose weights are parameters (``training/mixed_precision.py`` of the same)."""
 _OF_BLOCKS, _OLD_CONTAINERS = "FP8-MX", ("24.",)
 """What is blocks of 128 on Hopper; those that scaled by what earlier steps saw."""
 _LAYOUTS = {
-    8: "Et*8|(t*8|)*6t*5L", 16: "Et*4|(t*4|)*14tL", 32: "Et|(tt|)*30L",
+    8: "Et*8|(t*8|)*6t*5mL", 16: "Et*4|(t*4|)*14tmL", 32: "Et|(tt|)*30mL",
 }  # fmt: skip
-"""How recipes lay 61 layers over so many chunks: NVIDIA-NeMo/Megatron-Bridge 067f987df0,
-``src/megatron/bridge/recipes/{deepseek/h100/deepseek_v3,kimi/h100/kimi_k2}.py`` and
-``perf_recipes/deepseek/{h100,gb300}/deepseek_v3.py``."""
+"""How recipes lay 61 layers, and one that predicts a token more (m), over so many chunks:
+NVIDIA-NeMo/Megatron-Bridge 067f987df0, ``src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py``
+and ``perf_recipes/deepseek/{h100,gb300}/deepseek_v3.py``; Kimi's, which predicts none, are the same
+without it (``recipes/kimi/h100/kimi_k2.py``). What is said of recipes here is of that commit, also
+of rows that are older."""
+_LAID_OUT, _PREDICTS_MORE = 61, {"DeepSeekV3"}
+_OF_RECIPES = ("--cross-entropy-fusion-impl", "te", "--grad-reduce-in-bf16")
+"""What all of them have (``perf_recipes/_common.py``)."""
 _BUFFERED = {"LLAMA3_70B", "LLAMA3.1_405B"}
 _BUFFERED_BEFORE = {("Pretraining", model) for model in ("GPT3-20B", "LLAMA2-70B", "LLAMA3-70B")}
 """Whose recipes hide the exchanges of tensor parallelism: in Megatron Bridge what is not NVFP4
@@ -52,7 +62,6 @@ _BUFFERED_BEFORE = {("Pretraining", model) for model in ("GPT3-20B", "LLAMA2-70B
 mixtures have it off where they have such exchanges, ``perf_recipes/qwen/h100/qwen3_moe.py``),
 before what says ``ub_tp_comm_overlap`` in NVIDIA/NeMo-Framework-Launcher 26e42fa9,
 ``launcher_scripts/conf/{training/{gpt3,llama},peft/llama}``."""
-_LAID_OUT = 61
 _FITTED = "24.07"
 """NeMo's container whose rows were fitted to, in fp8; those in NVFP4 are below."""
 _FP4, _FITTED_IN_FP4 = "NVFP4", "26.02"
@@ -141,7 +150,11 @@ def command_of(speed: BridgeSpeed) -> str:
         words.append("--sequence-parallel")
     if speed.tp > 1 and (speed.model in _BUFFERED or (speed.task, speed.model) in _BUFFERED_BEFORE):
         words.append("--tp-comm-overlap")
+    if not speed.container.startswith(_OLD_CONTAINERS):
+        words += _OF_RECIPES
     words += _stages(speed, model.num_layers)
+    if speed.model in _PREDICTS_MORE:
+        words += ["--mtp-num-layers", 1]
     if speed.ep > 1:
         words += ["--expert-model-parallel-size", speed.ep, "--expert-tensor-parallel-size", 1]
     return " ".join(map(str, words))
@@ -163,7 +176,10 @@ def _stages(speed: BridgeSpeed, num_layers: int) -> list[object]:
             "--account-for-loss-in-pipeline-split",
         ]  # fmt: skip
     if num_layers == _LAID_OUT and chunks in _LAYOUTS:
-        return ["--pipeline-model-parallel-layout", _LAYOUTS[chunks]]
+        layout = _LAYOUTS[chunks]
+        if speed.model not in _PREDICTS_MORE:
+            layout = layout.replace("m", "")
+        return ["--pipeline-model-parallel-layout", layout]
     raise UnsupportedError(f"{num_layers} layers over {chunks} chunks, and no recipe says which")
 
 
@@ -175,8 +191,10 @@ def _recipe(speed: BridgeSpeed) -> list[str]:
         recipe = "blockwise"
     if recipe == "tensorwise" and speed.container.startswith(_OLD_CONTAINERS):
         recipe = "delayed"
+    if not recipe:
+        return []
     form = "e4m3" if recipe in {"mxfp8", "blockwise"} else "hybrid"
-    return ["--fp8-format", form, "--fp8-recipe", recipe] if recipe else []
+    return ["--fp8-format", form, "--fp8-recipe", recipe, *_GATHERED.get(recipe, ())]
 
 
 def summarize(rows: list[SpeedRow]) -> Summary:
