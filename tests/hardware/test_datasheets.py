@@ -81,6 +81,7 @@ def test_every_value_has_a_source_that_is_listed(name):
     fields += [f"links.{link.kind}" for link in sheet.links]
     optional = ("usable_bytes", "driver_bytes", "tdp_w", "num_multiprocessors")
     fields += [field for field in optional if getattr(sheet, field) is not None]
+    fields += ["matrix_flops_per_s.fp4"] if sheet.matrix_flops_per_s.fp4 else []
     fields += ["per_node"] if sheet.per_node != 8 else []
     fields += ["linked"] if sheet.linked else []
     for field in fields:

@@ -111,7 +111,13 @@ SIMULATED = [
     (PLAIN + SHARED + BLOCKWISE + GATHERED, HOPPER, 9708498944),
     (PLAIN + SHARED + MXFP8 + REUSED, BLACKWELL, 9751278592),
     (PLAIN + MIXTURE + SHARED + MXFP8 + REUSED, BLACKWELL, 8635627008),
+    (DEEPSEEK + FOUR + MIXTURE + TENSORWISE + GATHERED, BLACKWELL, 5546931200),
+    (DEEPSEEK + FOUR + MIXTURE + "--mtp-num-layers 1", HOPPER, 7462489600),
+    (DEEPSEEK + FOUR + MIXTURE + SHARED + "--mtp-num-layers 1", HOPPER, 4900700672),
+    (DEEPSEEK + FOUR + MIXTURE + MXFP8 + "--mtp-num-layers 1", BLACKWELL, 7636412416),
 ]  # fmt: skip
+TWO = "--pipeline-model-parallel-size 2 "
+MORE = "--mtp-num-layers 1 "
 SIX = "--num-layers 6 --global-batch-size 32 "
 STAGES = [
     (
@@ -129,6 +135,11 @@ STAGES = [
         "--pipeline-model-parallel-layout 'Ettt|tt|t|L'",
         {4: 4517473792},
     ),
+    (
+        DEEPSEEK + SIX + MIXTURE + MORE + TWO + "--pipeline-model-parallel-layout 'Ett|t|tt|tmL'",
+        {0: 7248618496, 4: 7016530432},
+    ),
+    (DEEPSEEK + SIX + SHARED + MORE + TWO, {4: 4017869824}),
 ]  # fmt: skip
 
 
@@ -158,6 +169,7 @@ def test_a_layout_that_differs_between_the_ends_has_a_process_of_each_kind():
         ("tE|ttttL", "begin with E and end with L"),
         ("Et|ttt|ttL", "3 chunks, no multiple of pp 2"),
         ("Et|ttttttL", "these hold 7"),
+        ("Et|tttttmL", "one m for each of --mtp-num-layers 0"),
     ],
 )
 def test_layouts_that_megatron_refuses_are_said(layout, said):
@@ -171,6 +183,7 @@ def test_layouts_that_megatron_refuses_are_said(layout, said):
     [
         (PLAIN + NVFP4, UnsupportedError, r"nvfp4 needs capability 10\.0"),
         (PLAIN + MXFP8 + GATHERED, InputError, "needs --reuse-grad-buf-for-mxfp8-param-ag"),
+        (DEEPSEEK + FOUR + "--mtp-num-layers 2", UnsupportedError, "several tokens more"),
         (OSS + GATED + "--window-size wide", InputError, "no pair of numbers"),
         (OSS + QUICK + GATED, UnsupportedError, "--quick-geglu of Megatron-LM has a formula in"),
         (

@@ -19,7 +19,6 @@ class MatrixRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         fp16: With fp32 accumulation; 0 and None as for tf32.
         fp8: With fp32 accumulation; 0 and None as for tf32.
         int8: Operations per second; 0 and None as for tf32.
-        fp4: Of NVFP4, with fp32 accumulation; None as for tf32.
     """
 
     fp32: float
@@ -28,7 +27,6 @@ class MatrixRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     fp16: float | None = None
     fp8: float | None = None
     int8: float | None = None
-    fp4: float | None = None
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

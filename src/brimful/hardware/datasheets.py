@@ -162,3 +162,13 @@ def cited_documents(sheet: Datasheet) -> dict[str, Document]:
     """Return the documents that a row cites, in notes too: key to document."""
     said = {word for text in sheet.sources.values() for word in re.findall(r"[a-z0-9-]+", text)}
     return {key: document for key, document in documents().items() if key in said}
+
+
+def fp4_rate(name: str) -> float:
+    """Return the dense rate of NVFP4 of a GPU of the table in FLOP/s; 0: unknown, or it has none.
+
+    Args:
+        name: Its key.
+    """
+    sheet = datasheets().get(name)
+    return (sheet and sheet.matrix_flops_per_s.fp4) or 0.0

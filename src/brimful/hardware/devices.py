@@ -77,7 +77,6 @@ def device_rates(rates: DatasheetRates) -> MatrixRates:
         fp16=rates.fp16,
         fp8=rates.fp8,
         int8=rates.int8,
-        fp4=rates.fp4,
     )
 
 

@@ -4,7 +4,6 @@ Defaults are those of Megatron-LM 0.20 (``megatron/training/arguments.py``,
 ``core/transformer/transformer_config.py``).
 """
 
-import re
 from typing import Any, Literal, cast
 
 from msgspec.structs import replace
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
 from brimful.hardware.cuda_libraries import NEWEST
+from brimful.megatron.by_layer import mixtures, windows
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
 from brimful.megatron.pipeline import chunks_of
 from brimful.megatron.recipe import (
@@ -60,7 +60,6 @@ _COPIES_SINCE: Version = (2, 13)
 #3193, #3273), and wrote over them before: a PyTorch of before is taken for that."""
 _ALL = 2**31
 """Micro-batches that no schedule has."""
-_LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 
 
 def read_layout(  # noqa: PLR0913 - each by its name
@@ -336,7 +335,7 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
         "has_bias": has_bias,
         "qkv_bias": has_bias or has("--add-qkv-bias"),
         "learns_offset": flags.text("--softmax-type") == "learnable",
-        "windows": _windows(flags, number("--num-layers", default=1)),
+        "windows": windows(flags, number("--num-layers", default=1)),
         "norms_heads": has("--qk-layernorm") and not has("--multi-latent-attention"),
         "is_rms": flags.text("--normalization") == "RMSNorm",
         "has_positions": positions == "learned_absolute",
@@ -385,7 +384,7 @@ def _experts(flags: Flags) -> Experts:
         dispatcher=flags.text("--moe-token-dispatcher-type") or "allgather",
         is_grouped=has("--moe-grouped-gemm"),
         is_wide=flags.text("--moe-router-dtype") in _WIDE,
-        layers=_mixtures(flags, layers, is_any=num > 0),
+        layers=mixtures(flags, layers, is_any=num > 0),
     )
 
 
@@ -400,58 +399,6 @@ def _latent(flags: Flags) -> Latent:
         value_width=number("--v-head-dim", default=128),
         is_normed=flags.has("--qk-layernorm"),
     )
-
-
-def _mixtures(flags: Flags, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
-    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``."""
-    if not is_any:
-        return (False,) * num_layers
-    every, listed = _by_layer(flags, "--moe-layer-freq", num_layers)
-    return listed or tuple(layer % every == 0 for layer in range(num_layers))
-
-
-def _windows(flags: Flags, num_layers: int) -> tuple[int, ...]:
-    """Return at how many tokens before it a token looks, layer by layer; 0: at all of them.
-
-    Raises:
-        InputError: A window is none.
-    """
-    text = flags.text("--window-size")
-    if not text:
-        return (0,) * num_layers
-    numbers = text.strip("()").split(",")
-    if not numbers[0].strip("-").isdecimal():
-        raise InputError(f"--window-size {text} is no pair of numbers, such as 127,0")
-    window = max(0, int(numbers[0]) + 1)
-    every, listed = _by_layer(flags, "--window-attn-skip-freq", num_layers)
-    if not flags.has("--window-attn-skip-freq"):
-        return (window,) * num_layers
-    has = listed or tuple((layer + 1) % every != 0 for layer in range(num_layers))
-    return tuple(window if each else 0 for each in has)
-
-
-def _by_layer(flags: Flags, flag: str, num_layers: int) -> tuple[int, tuple[bool, ...]]:
-    """Read what is said of layers: of every n-th, or of each in a list.
-
-    Raises:
-        InputError: It is neither.
-    """
-    text = flags.text(flag) or "1"
-    plain = text.replace(" ", "").strip("()")
-    if plain.isdecimal() and int(plain):
-        return int(plain), ()
-    found: list[bool] = []
-    for part in plain.split("+"):
-        matched = _LIST.fullmatch(part)
-        if matched is None:
-            raise InputError(f"{flag} {text} is no number and no list of 0 and 1; give one")
-        found += [each == "1" for each in matched[1].split(",")] * int(matched[2] or 1)
-    if len(found) != num_layers:
-        raise InputError(
-            f"{flag} {text} is of {len(found)} layers and --num-layers is {num_layers}; "
-            f"give one for each"
-        )
-    return 0, tuple(found)
 
 
 def _switches(flags: Flags, capability: Version) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import numpy as np
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
 from brimful.hardware.cluster import Cluster, matrix_rate
+from brimful.hardware.datasheets import fp4_rate
 from brimful.megatron.exchanges import (
     Exchanges,
     between_replicas,
@@ -96,7 +97,7 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     reached = rate * float(product_share(device, precision, size))
     narrow = matrix_rate(device, FP8) * share.engine_fp8_share or math.nan
     if at.recipe and at.recipe.is_fp4:
-        narrow = (device.matrix_flops_per_s.fp4 or 0.0) * share.engine_fp4_share or math.nan
+        narrow = fp4_rate(device.name) * share.engine_fp4_share or math.nan
     of_layers = flops.products / reached + (flops.narrow / narrow if flops.narrow else 0.0)
     compute = passes * of_layers + (1 + _BACKWARD) * flops.of_head / reached
     again = max(again, float(at.recomputes("core_attn")))
