@@ -19,7 +19,7 @@ from brimful.megatron.arguments import model_arguments
 from brimful.models.config import load_model
 from brimful.programs.formulas import Machines, predict_speed
 
-MEDIAN_BAR, TOLD_SHARE = 0.15, 0.4
+MEDIAN_BAR, TOLD_SHARE = 0.15, 0.7
 _QUICK = 20
 _MODELS = {
     "GPT3-175B": "gpt3-175b", "LLAMA2-7B": "llama-2-7b", "LLAMA2-13B": "llama-2-13b",

@@ -12,6 +12,7 @@ from brimful.hardware.datasheets import (
     cited_documents,
     datasheets,
     documents,
+    fp4_rate,
     source_of,
 )
 from brimful.hardware.devices import cards, gpus, has_cuda, reported_as
@@ -71,6 +72,11 @@ def test_the_first_gpus_have_the_numbers_that_they_had(name, numbers):
     rates = device.matrix_flops_per_s
     told = (device.usable_bytes, rates.fp32, rates.bf16, device.memory_bytes_per_s)
     assert told == numbers
+
+
+def test_rates_of_nvfp4_are_of_blackwell():
+    assert fp4_rate("gb300") == 1.5 * fp4_rate("gb200")
+    assert fp4_rate("h100-80gb") == fp4_rate("no such card") == 0
 
 
 @pytest.mark.parametrize("name", SHEETS)

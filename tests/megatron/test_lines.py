@@ -204,6 +204,8 @@ def test_user_buffers_hide_exchanges(more):
     apart = predict_speed(PLAIN + SHARED + more, 8, Machines(HOPPER))
     beside = predict_speed(PLAIN + SHARED + more + "--tp-comm-overlap", 8, Machines(HOPPER))
     assert apart < beside < 1.5 * apart
+    notes = predict_program(PLAIN + SHARED + "--tp-comm-overlap", 8, Machines(HOPPER)).notes
+    assert any("outside of the allocator" in note for note in notes)
 
 
 def test_windows_are_quicker():
