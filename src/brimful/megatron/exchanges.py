@@ -11,6 +11,7 @@ Source: ``initialize_ub`` (its ``methods`` and ``num_splits``) in
 token_dispatcher.py``. Latent attention's projections up have no buffers.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -45,14 +46,18 @@ class Exchanges(NamedTuple):
 def within_a_stage(at: Layout, cluster: Cluster) -> Exchanges:
     """Return what processes of a stage send each other for a micro-batch."""
     found = Exchanges(_of_sequences(at, cluster))
-    for number in at.numbers_here:
-        plain = at.recipe is not None and at.recipe.is_plain(number, at.num_layers)
-        of = replace(at, recipe=None) if plain else at
-        found += _of_attention(of, cluster)
-        if not at.experts.layers[number] or at.experts.shared_ffn:
-            found += _of_two_products(of, cluster)
-        if at.experts.layers[number]:
-            found += Exchanges(_of_experts(of, cluster))
+    kinds = Counter(
+        (at.experts.layers[number], bool(at.recipe and at.recipe.is_plain(number, at.num_layers)))
+        for number in at.numbers_here
+    )
+    for (is_mixture, is_plain), num in kinds.items():
+        of = replace(at, recipe=None) if is_plain else at
+        each = _of_attention(of, cluster)
+        if not is_mixture or at.experts.shared_ffn:
+            each += _of_two_products(of, cluster)
+        if is_mixture:
+            each += Exchanges(_of_experts(of, cluster))
+        found += Exchanges(*(num * seconds for seconds in each))
     return found
 
 

@@ -141,13 +141,26 @@ def _layers(at: Layout) -> tuple[OneLayer, ...]:
     alone = replace(at, stage=0, chunks=((1,),), dp=1, num_micro=1, decoder=None,
                     recompute_layers=1, recompute_method="uniform",
                     experts=replace(at.experts, layers=()))  # fmt: skip
-    kept = replace(alone, recompute="")
+    recipe = at.recipe and replace(at.recipe, first_plain=0, last_plain=0)
     by_block = at.recompute == "full" and at.recompute_method == "block"
+
+    num_layers, known = at.num_layers, dict[tuple[bool, bool, bool], OneLayer]()
+
+    def one(index: int, number: int) -> OneLayer:
+        is_kept = by_block and index >= at.recompute_layers
+        is_plain = at.recipe is not None and at.recipe.is_plain(number, num_layers)
+        is_mixture = at.experts.layers[number]
+        if (kind := (is_kept, is_plain, is_mixture)) not in known:
+            own = replace(
+                alone,
+                recompute="" if is_kept else at.recompute,
+                recipe=None if is_plain else recipe,
+            )
+            known[kind] = _one_layer(own, is_mixture=is_mixture)
+        return known[kind]
+
     return tuple(
-        _one_layer(
-            kept if by_block and index >= at.recompute_layers else alone,
-            is_mixture=at.experts.layers[at.first_of(chunk) + index],
-        )
+        one(index, at.first_of(chunk) + index)
         for chunk in range(at.vp)
         for index in range(at.layers_of(chunk))
     )

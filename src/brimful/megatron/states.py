@@ -160,6 +160,7 @@ class Buffer(NamedTuple):
     replicas: int
 
 
+@lru_cache(maxsize=4096)
 def buffers(at: Layout) -> list[Buffer]:
     """Return the buffers of a process: of dense layers and of experts, each of one type."""
     of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
@@ -171,18 +172,22 @@ def buffers(at: Layout) -> list[Buffer]:
         parameters(at), narrow, (at.dp * at.cp, of_experts), strict=True
     ):
         replicas = max(1, num // at.optimizer_instances)
-        left = Counter(quantised)
-        rest: list[int] = []
-        for each in elements:
-            if left[each]:
-                left[each] -= 1
-            else:
-                rest.append(each)
+        rest = _without(elements, quantised) if quantised else elements
         if gathered and quantised:
             found.append(Buffer(quantised, gathered.in_a_buffer, replicas))
         if rest:
             found.append(Buffer(rest, of_parameter, replicas))
     return found
+
+
+def _without(elements: Sequence[int], others: Sequence[int]) -> list[int]:
+    left, rest = Counter(others), list[int]()
+    for each in elements:
+        if left[each]:
+            left[each] -= 1
+        else:
+            rest.append(each)
+    return rest
 
 
 def load(m: Memory, at: Layout) -> list[Block]:

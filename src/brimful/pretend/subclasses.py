@@ -51,8 +51,7 @@ def _dispatched(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = N
     It says of which classes the arguments were; those that are here are of none of these.
     """
     others = {x for x in types if not issubclass(x, FakeTensor) and x is not torch.Tensor}
-    given = map(type, pytree.arg_tree_leaves(*args, **(kwargs or {})))
-    if others and others.isdisjoint(given):
+    if others and others.isdisjoint(map(type, pytree.arg_tree_leaves(*args, **(kwargs or {})))):
         return func(*args, **(kwargs or {}))
     return _dispatch(cls, func, types, args, kwargs or {})
 
