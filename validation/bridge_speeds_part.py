@@ -14,12 +14,12 @@ from evidence import Summary, spread_of
 from program_rows import SpeedRow
 from progress import shown
 
-from brimful.errors import UnsupportedError
+from brimful.errors import InputError, UnsupportedError
 from brimful.megatron.arguments import model_arguments
 from brimful.models.config import load_model
 from brimful.programs.formulas import Machines, predict_speed
 
-MEDIAN_BAR, TOLD_SHARE = 0.15, 0.4
+MEDIAN_BAR, TOLD_SHARE = 0.15, 0.7
 _QUICK = 20
 _MODELS = {
     "GPT3-175B": "gpt3-175b", "LLAMA2-7B": "llama-2-7b", "LLAMA2-13B": "llama-2-13b",
@@ -27,7 +27,7 @@ _MODELS = {
     "LLAMA3_8B": "llama-3-8b", "LLAMA3_70B": "llama-3-70b", "LLAMA3.1_405B": "llama-3.1-405b",
     "Qwen3_30B_a3B": "qwen3-30b-a3b", "Qwen3_235B_a22B": "qwen3-235b-a22b",
     "DeepSeekV3": "deepseek-v3", "GPT OSS 120B": "gpt-oss-120b", "Kimi_K2": "kimi-k2",
-    "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b",
+    "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b", "Nemotron_3_Super": "nemotron-3-super",
 }  # fmt: skip
 _GPUS = {
     "DGX-H100": ("h100-80gb", 8), "DGX-B200": ("b200", 8), "DGX-B300": ("b300", 8),
@@ -35,11 +35,36 @@ _GPUS = {
 }  # fmt: skip
 _RECIPES = {
     "FP8": "tensorwise", "FP8-CS": "tensorwise", "MXFP8": "mxfp8", "FP8-MX": "mxfp8", "BF16": "",
+    "NVFP4": "nvfp4",
 }  # fmt: skip
+_GATHERED = {
+    "tensorwise": ("--fp8-param-gather",),
+    "mxfp8": ("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"),
+}  # fmt: skip
+"""Recipes whose weights are parameters (``training/mixed_precision.py`` of the same)."""
 _OF_BLOCKS, _OLD_CONTAINERS = "FP8-MX", ("24.",)
 """What is blocks of 128 on Hopper; those that scaled by what earlier steps saw."""
+_LAYOUTS = {
+    8: "Et*8|(t*8|)*6t*5mL", 16: "Et*4|(t*4|)*14tmL", 32: "Et|(tt|)*30mL",
+}  # fmt: skip
+"""How recipes lay 61 layers, and one that predicts a token more (m), over so many chunks:
+NVIDIA-NeMo/Megatron-Bridge 067f987df0, ``src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py``
+and ``perf_recipes/deepseek/{h100,gb300}/deepseek_v3.py``; Kimi's, which predicts none, are the same
+without it (``recipes/kimi/h100/kimi_k2.py``). What is said of recipes here is of that commit, also
+of rows that are older."""
+_LAID_OUT, _PREDICTS_MORE = 61, {"DeepSeekV3"}
+_OF_RECIPES = ("--cross-entropy-fusion-impl", "te", "--grad-reduce-in-bf16")
+"""What all of them have (``perf_recipes/_common.py``)."""
+_BUFFERED = {"LLAMA3_70B", "LLAMA3.1_405B"}
+_BUFFERED_BEFORE = {("Pretraining", model) for model in ("GPT3-20B", "LLAMA2-70B", "LLAMA3-70B")}
+"""Whose recipes hide the exchanges of tensor parallelism: in Megatron Bridge what is not NVFP4
+(``tp_comm_overlap`` in ``recipes/llama/h100/llama3.py`` and ``perf_recipes/llama`` of the same;
+mixtures have it off where they have such exchanges, ``perf_recipes/qwen/h100/qwen3_moe.py``),
+before what says ``ub_tp_comm_overlap`` in NVIDIA/NeMo-Framework-Launcher 26e42fa9,
+``launcher_scripts/conf/{training/{gpt3,llama},peft/llama}``."""
 _FITTED = "24.07"
-"""NeMo's container whose rows were fitted to."""
+"""NeMo's container whose rows were fitted to, in fp8; those in NVFP4 are below."""
+_FP4, _FITTED_IN_FP4 = "NVFP4", "26.02"
 _FAR = 0.3
 _DETAILS = re.compile(r" \([^()]*\)| of Megatron-LM.*|[,;:] .*")
 _NUMBERS = re.compile(r"\b\d+\b")
@@ -61,7 +86,7 @@ def predicted(speed: BridgeSpeed) -> SpeedRow:
     try:
         command = command_of(speed)
         of_all = predict_speed(command, speed.num_gpus, machines)
-    except UnsupportedError as error:
+    except (UnsupportedError, InputError) as error:  # a row of GPUs that its degrees exceed
         refused = str(error)
     else:
         found = None if of_all is None else of_all / speed.num_gpus
@@ -83,8 +108,18 @@ def predicted(speed: BridgeSpeed) -> SpeedRow:
 
 
 def is_fitted(speed: BridgeSpeed) -> bool:
-    """Whether the rate of Transformer Engine's fp8 was fitted to a row (``efficiency_fit.py``)."""
+    """Whether a rate of Transformer Engine was fitted to a row (``efficiency_fit.py``)."""
+    return is_fitted_in_fp8(speed) or is_fitted_in_fp4(speed)
+
+
+def is_fitted_in_fp8(speed: BridgeSpeed) -> bool:
+    """Whether the rate of its fp8 was."""
     return speed.container == _FITTED
+
+
+def is_fitted_in_fp4(speed: BridgeSpeed) -> bool:
+    """Whether the rate of its NVFP4 was: to the first container that has rows of it."""
+    return speed.precision == _FP4 and speed.container == _FITTED_IN_FP4
 
 
 def command_of(speed: BridgeSpeed) -> str:
@@ -102,11 +137,6 @@ def command_of(speed: BridgeSpeed) -> str:
     if speed.model not in _MODELS:
         raise UnsupportedError(f"{speed.model} is no model that is known here")
     model = load_model(_MODELS[speed.model])
-    chunks, with_ends = speed.pp * speed.vp, model.num_layers + 2
-    if model.num_layers % chunks and with_ends % chunks:
-        raise UnsupportedError(
-            f"{model.num_layers} layers over {chunks} chunks, and the table says not which"
-        )
     words = [
         "pretrain_gpt.py", *model_arguments(model), "--bf16", "--vocab-size", model.vocab_size,
         "--seq-length", speed.seq_len, "--max-position-embeddings", speed.seq_len,
@@ -118,24 +148,53 @@ def command_of(speed: BridgeSpeed) -> str:
     ]  # fmt: skip
     if speed.tp > 1:
         words.append("--sequence-parallel")
-    if speed.vp > 1:
-        words += ["--num-virtual-stages-per-pipeline-rank", speed.vp]
+    if speed.tp > 1 and (speed.model in _BUFFERED or (speed.task, speed.model) in _BUFFERED_BEFORE):
+        words.append("--tp-comm-overlap")
+    if not speed.container.startswith(_OLD_CONTAINERS):
+        words += _OF_RECIPES
+    words += _stages(speed, model.num_layers)
+    if speed.model in _PREDICTS_MORE:
+        words += ["--mtp-num-layers", 1]
     if speed.ep > 1:
         words += ["--expert-model-parallel-size", speed.ep, "--expert-tensor-parallel-size", 1]
-    if model.num_layers % chunks:  # as its recipes do: the ends count as layers
-        words += ["--account-for-embedding-in-pipeline-split",
-                  "--account-for-loss-in-pipeline-split"]  # fmt: skip
     return " ".join(map(str, words))
+
+
+def _stages(speed: BridgeSpeed, num_layers: int) -> list[object]:
+    """Return which layers are where: evenly, with the ends as layers, or as recipes write it.
+
+    Raises:
+        UnsupportedError: Neither does.
+    """
+    chunks = speed.pp * speed.vp
+    virtual = ["--num-virtual-stages-per-pipeline-rank", speed.vp] if speed.vp > 1 else []
+    if num_layers % chunks == 0:
+        return virtual
+    if (num_layers + 2) % chunks == 0:
+        return [
+            *virtual, "--account-for-embedding-in-pipeline-split",
+            "--account-for-loss-in-pipeline-split",
+        ]  # fmt: skip
+    if num_layers == _LAID_OUT and chunks in _LAYOUTS:
+        layout = _LAYOUTS[chunks]
+        if speed.model not in _PREDICTS_MORE:
+            layout = layout.replace("m", "")
+        return ["--pipeline-model-parallel-layout", layout]
+    raise UnsupportedError(f"{num_layers} layers over {chunks} chunks, and no recipe says which")
 
 
 def _recipe(speed: BridgeSpeed) -> list[str]:
     recipe = _RECIPES[speed.precision]
+    if recipe == "nvfp4":
+        return ["--fp4-format", "e2m1", "--fp4-recipe", recipe]
     if speed.system == "DGX-H100" and speed.precision == _OF_BLOCKS:
         recipe = "blockwise"
     if recipe == "tensorwise" and speed.container.startswith(_OLD_CONTAINERS):
         recipe = "delayed"
+    if not recipe:
+        return []
     form = "e4m3" if recipe in {"mxfp8", "blockwise"} else "hybrid"
-    return ["--fp8-format", form, "--fp8-recipe", recipe] if recipe else []
+    return ["--fp8-format", form, "--fp8-recipe", recipe, *_GATHERED.get(recipe, ())]
 
 
 def summarize(rows: list[SpeedRow]) -> Summary:

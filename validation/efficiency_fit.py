@@ -7,14 +7,14 @@ read: what is published about them says how far a choice carries.
 
 import argparse
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Literal, NamedTuple
 
 import msgspec
-from bridge_speeds import read_speeds
-from bridge_speeds_part import is_fitted, predicted
+from bridge_speeds import BridgeSpeed, read_speeds
+from bridge_speeds_part import is_fitted_in_fp4, is_fitted_in_fp8, predicted
 
 from brimful.cost import efficiency
 from brimful.cost.efficiency import Efficiency, generations
@@ -29,8 +29,12 @@ SHARES = (-0.06, -0.03, 0.0, 0.03, 0.06)
 WIDTHS = TOKENS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 """What is tried about the table's own values: added to the share, times the sizes at half."""
 NUM_SHOWN = 10
-OF_ENGINE = "hopper"
-"""Of whose GPUs there are runs that Transformer Engine's fp8 is fitted to."""
+OF_ENGINE = {
+    "hopper": ("engine_fp8_share", is_fitted_in_fp8, range(50, 91, 5)),
+    "blackwell": ("engine_fp4_share", is_fitted_in_fp4, range(30, 61, 2)),
+}
+"""What of Transformer Engine is fitted to runs on a generation's GPUs, to which, and what is tried
+in percent."""
 
 
 class Fit(NamedTuple):
@@ -96,19 +100,20 @@ def tried_in_fp8(generation: str) -> Iterator[tuple[float, float]]:
                 yield percent / 100, statistics.fmean(seen)
 
 
-def errors_in_engine() -> list[float]:
-    """Return how far off the speeds of runs are that Transformer Engine's fp8 was fitted to."""
+def errors_in_engine(is_fitted: Callable[[BridgeSpeed], bool]) -> list[float]:
+    """Return how far off the speeds of runs are that a rate of Transformer Engine was fitted to."""
     found = [predicted(speed) for speed in read_speeds() if is_fitted(speed)]
     return [abs(row.speed_error) for row in found if row.speed_error is not None]
 
 
 def tried_in_engine(generation: str) -> Iterator[tuple[float, float]]:
-    """Try shares of the fp8 rate in Transformer Engine: each with the mean error."""
+    """Try shares in Transformer Engine, of fp8 or of NVFP4: each with the mean error."""
+    field, is_fitted, percents = OF_ENGINE[generation]
     own = generations()[generation]
-    for percent in range(50, 91, 5):
-        table = msgspec.structs.replace(own, engine_fp8_share=percent / 100)
+    for percent in percents:
+        table = msgspec.structs.replace(own, **{field: percent / 100})
         with instead(generation, table):
-            yield percent / 100, statistics.fmean(errors_in_engine())
+            yield percent / 100, statistics.fmean(errors_in_engine(is_fitted))
 
 
 def _speed(run: PublishedRun) -> float | None:
@@ -165,9 +170,9 @@ def main() -> None:
     )))  # fmt: skip
     for share, error in tried_in_fp8(generation):
         print(f"fp8 {share:.2f}: {error:.1%}")
-    if generation == OF_ENGINE:
+    if generation in OF_ENGINE:
         for share, error in tried_in_engine(generation):
-            print(f"fp8 in Transformer Engine {share:.2f}: {error:.1%}")
+            print(f"{OF_ENGINE[generation][0]} {share:.2f}: {error:.1%}")
 
 
 def _line(one: Fit) -> str:

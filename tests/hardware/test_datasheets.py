@@ -12,6 +12,7 @@ from brimful.hardware.datasheets import (
     cited_documents,
     datasheets,
     documents,
+    fp4_rate,
     source_of,
 )
 from brimful.hardware.devices import cards, gpus, has_cuda, reported_as
@@ -73,6 +74,11 @@ def test_the_first_gpus_have_the_numbers_that_they_had(name, numbers):
     assert told == numbers
 
 
+def test_rates_of_nvfp4_are_of_blackwell():
+    assert fp4_rate("gb300") == 1.5 * fp4_rate("gb200")
+    assert fp4_rate("h100-80gb") == fp4_rate("no such card") == 0
+
+
 @pytest.mark.parametrize("name", SHEETS)
 def test_every_value_has_a_source_that_is_listed(name):
     sheet = SHEETS[name]
@@ -81,6 +87,7 @@ def test_every_value_has_a_source_that_is_listed(name):
     fields += [f"links.{link.kind}" for link in sheet.links]
     optional = ("usable_bytes", "driver_bytes", "tdp_w", "num_multiprocessors")
     fields += [field for field in optional if getattr(sheet, field) is not None]
+    fields += ["matrix_flops_per_s.fp4"] if sheet.matrix_flops_per_s.fp4 else []
     fields += ["per_node"] if sheet.per_node != 8 else []
     fields += ["linked"] if sheet.linked else []
     for field in fields:

@@ -89,7 +89,9 @@ def test_products_in_fp8_are_faster():
 
 
 def test_layers_at_the_ends_stay_in_16_bits():
-    recipe = Recipe(name="delayed", any_layout=False, first_plain=1, last_plain=2)
+    recipe = Recipe(
+        name="delayed", any_layout=False, first_plain=1, last_plain=2, gathers_parameters=False
+    )
     assert [recipe.is_plain(number, 5) for number in range(5)] == [True, False, False, True, True]
 
 
@@ -104,8 +106,7 @@ def test_blackwell_makes_no_transpose():
     [
         (SMALL + MXFP8, "h100-80gb", r"mxfp8 needs capability 10\.0 and the card has 9\.0"),
         (SMALL + DELAYED, "a100-80gb", r"delayed needs capability 8\.9 and the card has 8\.0"),
-        (SMALL + DELAYED + "--fp8-param-gather", "h100-80gb", "--fp8-param-gather of Megatron-LM"),
-        (SMALL + DELAYED + "--multi-latent-attention", "h100-80gb", "fp8 of latent attention"),
+        (SMALL + DELAYED + "--fp8-multi-head-attention", "h100-80gb", "attention in fp8"),
         (SMALL + DELAYED + "--transformer-impl local", "h100-80gb", "Transformer Engine's layers"),
         (
             ROWS + SHARED + EXPERTS + DELAYED

@@ -92,7 +92,8 @@ def test_a_simulation_wants_a_layout(capsys):
     "name",
     [
         "llama-3.1-8b", "llama-3.2-1b", "mistral-7b", "mixtral-8x7b", "qwen2.5-7b", "qwen3-8b",
-        "qwen3-30b-a3b", "deepseek-v3", "kimi-k2", "gpt2",
+        "qwen3-30b-a3b", "deepseek-v3", "kimi-k2", "gpt2", "gpt-oss-20b",
+        "gpt-oss-120b",
     ],
 )  # fmt: skip
 def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):

@@ -116,7 +116,7 @@ def test_selective_recompute_spares_scores():
 @pytest.mark.parametrize(
     ("more", "error", "said"),
     [
-        ("--fp4-format e2m1", UnsupportedError, "of Megatron-LM has no formula"),
+        ("--fp4-format e2m1", UnsupportedError, "nvfp4 needs capability 10.0"),
         ("--micro-batch-size 3", InputError, "--global-batch-size is 64, no multiple of"),
         ("--num-attention-heads 9 --tensor-model-parallel-size 2", InputError, "is 9, no multiple"),
         ("--hidden-dropout much", InputError, "--hidden-dropout much is no number"),
@@ -137,12 +137,12 @@ def test_what_has_no_formula_is_said(more, error, said):
 
 
 def test_what_is_near_without_a_flag_is_named():
-    line = f"{PLAIN} --enable-cuda-graph --tp-comm-overlap"
+    line = f"{PLAIN} --enable-cuda-graph --external-cuda-graph"
     with pytest.raises(UnsupportedError, match="launches take longer") as told:
         predict(line)
     near = told.value.nearest["source"]
     assert near == PLAIN
-    assert set(near.left_out) == {"--enable-cuda-graph", "--tp-comm-overlap"}
+    assert set(near.left_out) == {"--enable-cuda-graph", "--external-cuda-graph"}
     with pytest.raises(UnsupportedError) as told:
         predict(f"{line} --use-megatron-fsdp")
     assert not told.value.nearest

@@ -91,6 +91,18 @@ def test_gradients_of_attention_lie_as_its_inputs_did(tex, layout, num):
     assert len({g.untyped_storage()._cdata for g in (dq, dk, dv)}) == num
 
 
+def test_a_learnt_offset_of_softmax_is_handed_on_and_has_a_gradient(tex):
+    q, k, v = (made(S, B, H, D) for _ in range(3))
+    kinds = tex.NVTE_QKV_Layout.NVTE_SBHD_SBHD_SBHD
+    softmax = tex.NVTE_Softmax_Type.NVTE_LEARNABLE_SOFTMAX
+    offset = made(1, H, 1, 1)
+    *_, kept = tex.fused_attn_fwd(S, S, True, 1.0, 0.0, True, kinds, softmax, q, k, v, LOW, offset)
+    assert kept is offset
+    *_, gradient = tex.fused_attn_bwd(S, S, 1.0, 0.0, True, kinds, softmax, q, k, v, q, q, LOW)
+    assert gradient.shape == offset.shape
+    assert gradient.dtype == torch.float32
+
+
 def test_softmax_is_written_over_the_gradient(tex):
     scores = made(B, H, S, S)
     out = tex.scaled_masked_softmax_forward(scores, None, 1.0)
@@ -115,6 +127,25 @@ def test_fp8_keeps_a_transpose_where_the_card_multiplies_one_layout_only(
         assert not transposed or x.data_transpose.shape == (48, S)
 
 
+def test_nvfp4_is_half_a_byte_along_rows_and_along_columns(tex, monkeypatch):
+    monkeypatch.setattr(quantizing, "import_module", lambda _: FAKE_CLASSES)
+    with device.pretending(session.card_of("b200")):
+        x = tex.quantize(made(256, 512), NVFP4Quantizer())
+    assert x.rowwise_data.shape == (256, 256)
+    assert x.rowwise_scale_inv.shape == (256, 32)
+    assert x.columnwise_data.shape == (512, 128)
+    assert x.columnwise_scale_inv.shape == (512, 16)
+    assert x.amax_rowwise.shape == x.amax_columnwise.shape == (1,)
+
+
+class NVFP4Quantizer:
+    """The switches of NVFP4's quantiser."""
+
+    rowwise_usage = columnwise_usage = internal = True
+    row_scaled_nvfp4 = nvfp4_use_4over6 = False
+    nvfp4_e4m3_max, dtype = 448, 10
+
+
 class Float8Quantizer:
     """The switches of delayed scaling's quantiser."""
 
@@ -122,7 +153,9 @@ class Float8Quantizer:
     dtype = 7
 
 
-FAKE_CLASSES = SimpleNamespace(Float8TensorStorage=SimpleNamespace)
+FAKE_CLASSES = SimpleNamespace(
+    Float8TensorStorage=SimpleNamespace, NVFP4TensorStorage=SimpleNamespace
+)
 
 
 def test_what_was_not_read_is_refused_by_name(tex):

@@ -85,16 +85,20 @@ def test_a_table_says_how_near_its_rate_of_fp8_was_fitted():
     assert generations()["hopper"].matrix_shares["fp8"] == min(tried, key=tried.get)
 
 
-def test_a_table_says_how_near_the_rate_of_transformer_engine_was_fitted():
-    source = generations()["hopper"].source
-    number, error = re.search(
-        r"Engine's fp8: fitted to (\d+) runs.*?mean error ([\d.]+) %", source
-    ).groups()
-    errors = efficiency_fit.errors_in_engine()
+@pytest.mark.parametrize(
+    ("generation", "what"), [("hopper", "Engine's fp8"), ("blackwell", "Engine's NVFP4")]
+)
+def test_a_table_says_how_near_the_rate_of_transformer_engine_was_fitted(generation, what):
+    found = re.search(
+        rf"{what}: fitted to (\d+) runs.*?mean error ([\d.]+) %", generations()[generation].source
+    )
+    number, error = found.groups()
+    field, is_fitted, _ = efficiency_fit.OF_ENGINE[generation]
+    errors = efficiency_fit.errors_in_engine(is_fitted)
     assert len(errors) == int(number)
     assert 100 * statistics.fmean(errors) == pytest.approx(float(error), abs=0.06)
-    tried = dict(efficiency_fit.tried_in_engine("hopper"))
-    assert generations()["hopper"].engine_fp8_share == min(tried, key=tried.get)
+    tried = dict(efficiency_fit.tried_in_engine(generation))
+    assert getattr(generations()[generation], field) == min(tried, key=tried.get)
 
 
 def test_another_table_is_used_and_given_back():

@@ -37,6 +37,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         memory_share: Of the bandwidth, in elementwise kernels.
         engine_fp8_share: Of the dense rate of fp8, in products of Transformer Engine, of any size;
             0: unknown.
+        engine_fp4_share: Of the dense rate of NVFP4, the same; 0: unknown.
         source: To what it was fitted, or that it is assumed.
     """
 
@@ -47,6 +48,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     attention_share: float
     memory_share: float
     engine_fp8_share: float = 0.0
+    engine_fp4_share: float = 0.0
     source: str
 
 

@@ -16,7 +16,7 @@ _SOURCES = "sources.json"
 
 
 class DatasheetRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Dense rates of a datasheet in FLOP/s, 16 and 8 bits with fp32 accumulation.
+    """Dense rates of a datasheet in FLOP/s, 16, 8 and 4 bits with fp32 accumulation.
 
     0: the chip has no units for the type. None: it may have, and the rate is unknown.
     """
@@ -27,6 +27,7 @@ class DatasheetRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     bf16: float | None
     fp8: float | None
     int8: float | None
+    fp4: float | None = None
 
 
 class SheetLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,3 +162,13 @@ def cited_documents(sheet: Datasheet) -> dict[str, Document]:
     """Return the documents that a row cites, in notes too: key to document."""
     said = {word for text in sheet.sources.values() for word in re.findall(r"[a-z0-9-]+", text)}
     return {key: document for key, document in documents().items() if key in said}
+
+
+def fp4_rate(name: str) -> float:
+    """Return the dense rate of NVFP4 of a GPU of the table in FLOP/s; 0: unknown, or it has none.
+
+    Args:
+        name: Its key.
+    """
+    sheet = datasheets().get(name)
+    return (sheet and sheet.matrix_flops_per_s.fp4) or 0.0

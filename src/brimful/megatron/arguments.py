@@ -29,9 +29,18 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
         *_GATED, "--multi-latent-attention", "--qk-layernorm", "--moe-router-score-function",
         "sigmoid", "--moe-router-enable-expert-bias",
     ),
+    "gpt_oss": (
+        "--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0",
+        "--no-bias-dropout-fusion",
+        "--add-qkv-bias", "--softmax-type", "learnable", "--window-attn-skip-freq", "2",
+        "--normalization", "RMSNorm", "--position-embedding-type", "yarn", "--hidden-dropout", "0",
+        "--attention-dropout", "0",
+    ),
     "gpt2": ("--position-embedding-type", "learned_absolute"),
 }  # fmt: skip
 """What is not a size, by architecture."""
+_WINDOW = 128
+"""Tokens that gpt-oss looks at in every other layer, where a configuration says nothing."""
 
 
 def model_arguments(model: ModelSpec) -> tuple[str, ...]:
@@ -70,6 +79,8 @@ def model_arguments(model: ModelSpec) -> tuple[str, ...]:
         words += _beside_experts(experts, model.num_layers)
     if "--multi-latent-attention" in words:
         words += _latent(model)
+    if "--window-attn-skip-freq" in words:  # a token looks at itself, too
+        words += ["--window-size", f"{model.hf_config.get('sliding_window', _WINDOW) - 1},0"]
     return tuple(map(str, words))
 
 

@@ -4,17 +4,19 @@ Defaults are those of Megatron-LM 0.20 (``megatron/training/arguments.py``,
 ``core/transformer/transformer_config.py``).
 """
 
-import re
 from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
+from brimful.hardware.cuda_libraries import NEWEST
+from brimful.megatron.by_layer import mixtures, windows
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
+from brimful.megatron.pipeline import chunks_of
 from brimful.megatron.recipe import (
     BLACKWELL,
-    RECIPES,
+    RECIPES_OF_FP8,
     Recipe,
     RecipeName,
     multiplies_any_layout,
@@ -40,8 +42,11 @@ _KNOWN = {
     "--cross-entropy-fusion-impl": ("native", "te"),
     "--optimizer": ("adam",),
     "--cuda-graph-impl": ("none",),
+    "--softmax-type": ("vanilla", "off-by-one", "learnable"),
     "--fp8-format": ("e4m3", "hybrid"),
-    "--fp8-recipe": RECIPES,
+    "--fp8-recipe": RECIPES_OF_FP8,
+    "--fp4-format": ("e2m1",),
+    "--fp4-recipe": ("nvfp4",),
 }
 """Values that have a formula, of flags that have others too."""
 _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
@@ -49,18 +54,23 @@ _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
 _FP8_SINCE: Version = (8, 9)
-_NOT_IN_FP8 = {
-    "--moe-shared-expert-intermediate-size": "of shared experts",
-    "--multi-latent-attention": "of latent attention",
-}
-"""What is not walked in fp8 yet."""
+_OF_BLACKWELL = {"mxfp8", "nvfp4"}
+_COPIES_SINCE: Version = (2, 13)
+"""Transformer Engine's loss keeps a copy of the logits since July 2026 (NVIDIA/TransformerEngine
+#3193, #3273), and wrote over them before: a PyTorch of before is taken for that."""
 _ALL = 2**31
 """Micro-batches that no schedule has."""
-_LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
 
 
 def read_layout(  # noqa: PLR0913 - each by its name
-    flags: Flags, *, vocab: int, world_size: int, stage: int, capability: Version, kind: Kind
+    flags: Flags,
+    *,
+    vocab: int,
+    world_size: int,
+    stage: int,
+    capability: Version,
+    kind: Kind,
+    torch_version: Version = NEWEST,
 ) -> Layout:
     """Read a command line.
 
@@ -71,6 +81,7 @@ def read_layout(  # noqa: PLR0913 - each by its name
         stage: Of which pipeline stage.
         capability: The card's.
         kind: Whose script it is.
+        torch_version: PyTorch's (major, minor), which says how old other libraries are.
 
     Raises:
         InputError: A number is none.
@@ -85,23 +96,49 @@ def read_layout(  # noqa: PLR0913 - each by its name
         **_model(flags, vocab),
         **_degrees(flags, world_size),
         **_switches(flags, capability),
+        "loss_copies": torch_version >= _COPIES_SINCE,
         **_recomputed(flags),
         "stage": stage,
         "capability": capability,
         "experts": _experts(flags),
         "latent": _latent(flags),
         "recipe": _recipe(flags, capability),
+        "predicts_more": flags.first("--mtp-num-layers", default=0) > 0,
         "is_bert": kind == "bert",
         "has_binary_head": kind == "bert" and not flags.has("--bert-no-binary-head"),
         "decoder": None,
         "is_decoder": False,
     }
-    at = _t5(flags, told) if kind == "t5" else Layout(**told)
-    if kind == "t5" and at.pp > 1:
-        raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
+    at = _t5(flags, told) if kind == "t5" else Layout(**told, chunks=chunks_of(flags))
     _check_cuts(at, flags)
-    _check_stages(at)
+    _check_kernels(at, flags)
     return at
+
+
+def _check_kernels(at: Layout, flags: Flags) -> None:
+    """Refuse what Megatron has no kernel of, or what is not walked by several kernels.
+
+    Raises:
+        UnsupportedError: There is something.
+    """
+    plain = at.attention in {"unfused", "local"}
+    if plain and (any(at.windows) or flags.text("--softmax-type") not in {"", "vanilla"}):
+        raise UnsupportedError(
+            f"windows and other kinds of softmax have no formula with {at.attention} attention; "
+            f"drop --attention-backend, or simulate it"
+        )
+    is_grouped = all(at.experts.layers) and at.experts.is_grouped
+    if flags.first("--mtp-num-layers", default=0) > 1:
+        raise UnsupportedError("prediction of several tokens more has no formula; simulate it")
+    if at.predicts_more and ((at.recipe and at.recipe.is_fp4) or at.attention == "local"):
+        raise UnsupportedError(
+            "prediction of a token more has no formula in fp4, or without Transformer Engine"
+        )
+    if flags.has("--quick-geglu") and not (is_grouped and at.has_bias):
+        raise UnsupportedError(
+            "--quick-geglu of Megatron-LM has a formula in mixtures with biases and "
+            "--moe-grouped-gemm alone, where it is one kernel; simulate it"
+        )
 
 
 def _recipe(flags: Flags, capability: Version) -> Recipe | None:
@@ -110,20 +147,17 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
     Raises:
         UnsupportedError: The card has no such products, or what is quantised has no formula.
     """
-    if not flags.has("--fp8-format"):
+    is_fp4 = flags.has("--fp4-format")
+    if not is_fp4 and not flags.has("--fp8-format"):
         return None
-    name = flags.text("--fp8-recipe") or "delayed"
-    since = BLACKWELL if name == "mxfp8" else _FP8_SINCE
+    flag = "--fp4-recipe" if is_fp4 else "--fp8-recipe"
+    name = flags.text(flag) or ("nvfp4" if is_fp4 else "delayed")
+    since = BLACKWELL if name in _OF_BLACKWELL else _FP8_SINCE
     if capability < since:
         raise UnsupportedError(
-            f"--fp8-recipe {name} needs capability {since[0]}.{since[1]} and the card has "
+            f"{flag} {name} needs capability {since[0]}.{since[1]} and the card has "
             f"{capability[0]}.{capability[1]}; take another recipe, or bf16"
         )
-    for flag, what in _NOT_IN_FP8.items():
-        if flags.has(flag):
-            raise UnsupportedError(
-                f"fp8 {what} ({flag}) of Megatron-LM has no formula; simulate it"
-            )
     if "local" in {flags.text("--transformer-impl"), flags.text("--spec")}:
         raise UnsupportedError(
             "fp8 needs Transformer Engine's layers; drop --transformer-impl local"
@@ -140,7 +174,24 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
         any_layout=multiplies_any_layout(capability),
         first_plain=number("--num-layers-at-start-in-bf16", default=1) if ends else 0,
         last_plain=number("--num-layers-at-end-in-bf16", default=1) if ends else 0,
+        gathers_parameters=_gathers_parameters(flags, name),
     )
+
+
+def _gathers_parameters(flags: Flags, recipe: str) -> bool:
+    """Whether weights in fp8 are the parameters.
+
+    Raises:
+        InputError: Megatron refuses it so.
+    """
+    if not flags.has("--fp8-param-gather"):
+        return False
+    needed = ["--use-distributed-optimizer"]
+    needed += ["--reuse-grad-buf-for-mxfp8-param-ag"] if recipe == "mxfp8" else []
+    for flag in needed:
+        if not flags.has(flag):
+            raise InputError(f"--fp8-param-gather with --fp8-recipe {recipe} needs {flag}; add it")
+    return True
 
 
 def _check_known(flags: Flags, kind: Kind) -> None:
@@ -219,30 +270,24 @@ def _check_cuts(at: Layout, flags: Flags) -> None:
         raise InputError(f"--moe-router-topk {experts.topk} is over --num-experts {experts.num}")
 
 
-def _check_stages(at: Layout) -> None:
-    """Refuse layers that stages do not hold all of.
+def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
+    """Return an encoder, with its decoder, whose lengths and layers are flags of their own.
 
     Raises:
-        InputError: Some are left over.
+        UnsupportedError: It has stages.
     """
-    held = sum(replace(at, stage=stage).layers_here for stage in range(at.pp))
-    if held != at.num_layers:
-        raise InputError(
-            f"{at.num_layers} layers do not divide over {at.pp * at.vp} chunks (pp {at.pp} x "
-            f"{at.vp} virtual stages): these hold {held}; change one"
-        )
-
-
-def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
-    """Return an encoder, with its decoder, whose lengths and layers are flags of their own."""
-    number, layers = flags.first, told["num_layers"]
+    number = flags.first
+    if number("--pipeline-model-parallel-size", default=1) > 1:
+        raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
+    layers = number("--num-layers", default=1)
     encoder, decoder = (
         told
         | {
-            "num_layers": num,
+            "chunks": ((num,),),
             "seq_len": length,
             "key_len": length,
             "mask": False,
+            "windows": (0,) * num,
             "experts": replace(told["experts"], layers=(False,) * num),
         }
         for num, length in (
@@ -270,7 +315,7 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
     number, has = flags.first, flags.has
     hidden = number("--hidden-size", default=1)
     heads = number("--num-attention-heads", default=1)
-    is_gated = has("--swiglu")
+    is_gated = has("--swiglu") or has("--quick-geglu")
     has_bias = not has("--disable-bias-linear")
     multiple = number("--make-vocab-size-divisible-by", default=128)
     multiple *= number("--tensor-model-parallel-size", default=1)
@@ -278,7 +323,6 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
     if has("--use-rotary-position-embeddings"):  # as older command lines say it
         positions = "rope"
     return {
-        "num_layers": number("--num-layers", default=1),
         "hidden": hidden,
         "heads": heads,
         "groups": number("--num-query-groups", default=1)
@@ -287,8 +331,11 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
         "channels": number("--kv-channels", default=hidden // heads),
         "ffn": _ffn(flags),
         "is_gated": is_gated,
+        "is_clamped": has("--activation-func-clamp-value") and has("--quick-geglu"),
         "has_bias": has_bias,
         "qkv_bias": has_bias or has("--add-qkv-bias"),
+        "learns_offset": flags.text("--softmax-type") == "learnable",
+        "windows": windows(flags, number("--num-layers", default=1)),
         "norms_heads": has("--qk-layernorm") and not has("--multi-latent-attention"),
         "is_rms": flags.text("--normalization") == "RMSNorm",
         "has_positions": positions == "learned_absolute",
@@ -308,25 +355,14 @@ def _degrees(flags: Flags, world_size: int) -> dict[str, Any]:
     pp = number("--pipeline-model-parallel-size", default=1)
     cp = number("--context-parallel-size", default=1)
     dp = max(1, world_size // (tp * pp * cp))
-    of_embedding = has("--account-for-embedding-in-pipeline-split")
-    of_loss = has("--account-for-loss-in-pipeline-split")
-    layers = number("--num-layers", default=1) + of_embedding + of_loss
-    by_chunk = number("--num-layers-per-virtual-pipeline-stage", default=0)
-    chunks = number("--num-virtual-stages-per-pipeline-rank", default=1)
     micro = number("--micro-batch-size", default=1)
     rows = number("--global-batch-size", default=micro * dp)
     return {
         "tp": tp,
-        "pp": pp,
         "cp": cp,
         "dp": dp,
-        "vp": max(1, -(-layers // pp // by_chunk)) if by_chunk else chunks,
         "num_micro": max(1, rows // (micro * dp)),
         "group": number("--microbatch-group-size-per-virtual-pipeline-stage", default=pp),
-        "first_layers": number("--decoder-first-pipeline-num-layers", default=0),
-        "last_layers": number("--decoder-last-pipeline-num-layers", default=0),
-        "counts_embedding": of_embedding,
-        "counts_loss": of_loss,
         "sequence_parallel": has("--sequence-parallel") and tp > 1,
         "distributed_optimizer": has("--use-distributed-optimizer"),
         "optimizer_instances": number("--num-distributed-optimizer-instances", default=1),
@@ -348,7 +384,7 @@ def _experts(flags: Flags) -> Experts:
         dispatcher=flags.text("--moe-token-dispatcher-type") or "allgather",
         is_grouped=has("--moe-grouped-gemm"),
         is_wide=flags.text("--moe-router-dtype") in _WIDE,
-        layers=_mixtures(flags.text("--moe-layer-freq") or "1", layers, is_any=num > 0),
+        layers=mixtures(flags, layers, is_any=num > 0),
     )
 
 
@@ -363,33 +399,6 @@ def _latent(flags: Flags) -> Latent:
         value_width=number("--v-head-dim", default=128),
         is_normed=flags.has("--qk-layernorm"),
     )
-
-
-def _mixtures(text: str, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
-    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``.
-
-    Raises:
-        InputError: It is neither.
-    """
-    if not is_any:
-        return (False,) * num_layers
-    plain = text.replace(" ", "").strip("()")
-    if plain.isdecimal() and int(plain):
-        return tuple(layer % int(plain) == 0 for layer in range(num_layers))
-    found: list[bool] = []
-    for part in plain.split("+"):
-        matched = _LIST.fullmatch(part)
-        if matched is None:
-            raise InputError(
-                f"--moe-layer-freq {text} is no number and no list of 0 and 1; give one"
-            )
-        found += [each == "1" for each in matched[1].split(",")] * int(matched[2] or 1)
-    if len(found) != num_layers:
-        raise InputError(
-            f"--moe-layer-freq {text} is of {len(found)} layers and --num-layers is {num_layers}; "
-            f"give one for each"
-        )
-    return tuple(found)
 
 
 def _switches(flags: Flags, capability: Version) -> dict[str, Any]:

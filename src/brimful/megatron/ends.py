@@ -6,7 +6,7 @@ Source: ``megatron/core/models/gpt/gpt_model.py``, ``core/fusions/fused_cross_en
 
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.norms import norm_partials, norm_statistics
+from brimful.megatron.norms import norm, norm_partials, norm_statistics
 
 _INDEX_BYTES = 8
 
@@ -82,10 +82,23 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) ->
         waiting: What the output layer's weight is yet to be given a gradient from, two blocks of a
             micro-batch; backward adds to it where that is deferred.
     """
+    normed = norm(m, at, chain, x)
+    m.drop(x)
+    head(m, at, chain, normed, waiting)
+
+
+def head(m: Memory, at: Layout, chain: Chain, normed: Block, waiting: list[Block]) -> None:
+    """Run the output layer and the loss forward, as ``loss`` says.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        normed: [S, hidden]; nobody holds it afterwards but what is kept.
+        waiting: As above.
+    """
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     num = at.tokens * at.vocab // at.tp
-    stats = norm_statistics(m, at)
-    normed = m.new(between)
     # BERT's head: a product, its activation and a norm; each keeps what it was given.
     before = [m.new(between) for _ in range(3 * at.is_bert)]
     logits = m.new(num * HALF_BYTES)
@@ -94,13 +107,16 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) ->
         m.drop(logits)
         logits = biased
     small = m.new(at.tokens * (4 * _INDEX_BYTES + 3 * FLOAT_BYTES))
-    in_place = at.loss == "te"
-    wide = logits if in_place else m.new(num * FLOAT_BYTES)
+    in_place = at.loss == "te"  # over what is kept of the logits: a copy, or themselves
+    wide = m.new(num * (HALF_BYTES * at.loss_copies if in_place else FLOAT_BYTES))
     # Compiled, what is written over is first made beside: in fp32, forward and backward.
     copied = num * FLOAT_BYTES if at.loss == "native" else 0
     m.scratch(max(copied, at.tokens * FLOAT_BYTES))
     m.drop(small)
-    if not in_place:
+    if in_place and not at.loss_copies:
+        m.drop(wide)
+        wide = logits
+    else:
         m.drop(logits)
 
     def backward(nothing: Block) -> Block:
@@ -121,9 +137,6 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) ->
         else:
             m.scratch(0 if at.fuses_wgrad else at.vocab // at.tp * at.hidden * HALF_BYTES)
         m.drop(dlogits, normed, *before)
-        dx = m.new(between)
-        m.scratch(norm_partials(at))
-        m.drop(dgrad, *stats, x)
-        return dx
+        return dgrad
 
     chain.add(backward)

@@ -9,7 +9,8 @@ up are cut by heads.
 from brimful.megatron.attention import Heads, recomputed
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.layout import HALF_BYTES, Layout
-from brimful.megatron.norms import norm_partials, norm_statistics
+from brimful.megatron.linear import norm_linear, plain_linear
+from brimful.megatron.norms import norm
 
 
 def latent_attention(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
@@ -22,60 +23,77 @@ def latent_attention(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
         x: The input, which somebody holds.
     """
     latent = at.latent
-    between = at.between * at.hidden * HALF_BYTES
-    m.keep(x)
-    stats = norm_statistics(m, at)
-    normed = m.new(between)
-    narrow = [m.new(at.between * latent.query_rank * HALF_BYTES)] if latent.query_rank else []
-    positions = m.new(at.between * (latent.key_rank + latent.positions) * HALF_BYTES)
-    copied = m.new(at.between * latent.key_rank * HALF_BYTES)
-    if latent.is_normed:
-        narrow.append(m.new(at.between * (latent.query_rank + latent.key_rank) * HALF_BYTES))
-
-    def backward(gradient: Block) -> Block:
-        first, second = m.new(between), m.new(between)
-        m.drop(gradient, *narrow, copied, normed)
-        added = m.new(between)
-        m.drop(first, second)
-        dx = m.new(between)
-        m.scratch(norm_partials(at))
-        m.drop(*stats, added, x)
-        return dx
-
-    chain.add(backward)
-    context = recomputed(m, at, chain, _heads(m, at))
-    m.drop(positions)
+    normed = norm(m, at, chain, x)
+    down, positions = Chain(), Chain()
+    query = normed
+    if latent.query_rank:
+        query = plain_linear(m, at, down, normed, (at.hidden, latent.query_rank), is_cut=False)
+    width = latent.key_rank + latent.positions
+    narrow = plain_linear(m, at, positions, normed, (at.hidden, width), is_cut=False)
+    heads = _heads(m, at, (query, narrow), (down, positions))
+    if latent.query_rank:
+        m.drop(query)
+    context = recomputed(m, at, chain, heads)
+    m.drop(narrow, normed)
     return context
 
 
-def _heads(m: Memory, at: Layout) -> Heads:
-    """Project up, and put what has positions beside what has none: three new tensors."""
-    latent, of_head = at.latent, at.tokens * at.heads // at.tp * HALF_BYTES
-    queries = of_head * (latent.width + latent.positions)
-    values = of_head * latent.value_width
-    up = queries, of_head * (latent.width + latent.value_width)
-    raw = [m.new(size) for size in up]
-    kept = m.new(queries), m.new(queries), m.new(values)
-    m.drop(*raw)
+def _heads(m: Memory, at: Layout, narrow: tuple[Block, Block], down: tuple[Chain, Chain]) -> Heads:
+    """Project up; keys get what has positions beside what has none, and queries in place.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        narrow: What queries are projected from, and keys, values and positions.
+        down: What backward does of the projections that made them.
+    """
+    latent, of_head = at.latent, at.tokens * at.heads // at.tp
+    queries = of_head * (latent.width + latent.positions) * HALF_BYTES
+    values = of_head * latent.value_width * HALF_BYTES
+    up, of_positions = (Chain(), Chain()), at.tokens * latent.positions * HALF_BYTES
+    gathered = m.new(of_positions if at.sequence_parallel else 0)
+    width = at.heads // at.tp * (latent.width + latent.positions)
+    rank = latent.query_rank or at.hidden
+    kept = _up(m, at, up[0], narrow[0], (rank, width), is_normed=latent.is_normed)
+    copied = m.new(at.between * latent.key_rank * HALF_BYTES)
+    width = at.heads // at.tp * (latent.width + latent.value_width)
+    shape = latent.key_rank, width
+    raw = _up(m, at, up[1], copied, shape, is_normed=latent.is_normed)
+    m.drop(copied)
+    keys = m.new(queries), m.new(values)
+    m.drop(raw, gathered)
 
     def join(dq: Block, dk: Block, dv: Block) -> Block:
-        of_keys = m.new(up[1])
-        m.drop(dk, dv)
-        narrow = m.new(at.between * latent.key_rank * HALF_BYTES)
-        m.drop(of_keys)
-        of_queries = m.new(up[0])
-        m.drop(dq)
-        whole = m.new(at.between * (latent.query_rank or at.hidden) * HALF_BYTES)
-        m.drop(of_queries, narrow)
-        return whole
+        of_keys, of_rope = m.new(at.tokens * width * HALF_BYTES), m.new(of_positions)
+        m.drop(dv, dk)
+        of_keys, of_queries = up[1].run(of_keys), up[0].run(dq)
+        if at.sequence_parallel:
+            scattered = m.new(at.between * latent.positions * HALF_BYTES)
+            m.drop(of_rope)
+            of_rope = scattered
+        joined = m.new(at.between * (latent.key_rank + latent.positions) * HALF_BYTES)
+        m.drop(of_keys, of_rope)
+        first, second = down[1].run(joined), down[0].run(of_queries)
+        added = m.new(at.between * at.hidden * HALF_BYTES)
+        m.drop(first, second)
+        return added
 
     return Heads(
         queries=queries,
         keys=queries,
         values=values,
         context=values,
-        kept=kept,
+        kept=(kept, *keys),
         after=(),
         together=0,
         join=join,
     )
+
+
+def _up(  # noqa: PLR0913 - each by its name
+    m: Memory, at: Layout, chain: Chain, x: Block, shape: tuple[int, int], *, is_normed: bool
+) -> Block:
+    inner, width = shape
+    if is_normed:
+        return norm_linear(m, at, chain, x, width, inner=inner)
+    return plain_linear(m, at, chain, x, shape, is_cut=True)

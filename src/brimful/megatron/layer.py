@@ -5,13 +5,13 @@ Source: ``megatron/core/transformer/{transformer_layer,mlp}.py``, ``core/fusions
 
 from msgspec.structs import replace
 
-from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.megatron.attention import attention
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.cross import Encoded, crossed
 from brimful.megatron.latent import latent_attention
 from brimful.megatron.layout import HALF_BYTES, Layout
 from brimful.megatron.linear import linear, norm_linear
+from brimful.megatron.mlp import mlp
 from brimful.megatron.moe import moe
 
 
@@ -42,26 +42,8 @@ def layer(  # noqa: PLR0913, PLR0917 - a layer
         inner = Chain()
         x = _join(m, at, chain, x, (inner, crossed(m, at, inner, x, encoded)))
     inner = Chain()
-    run = moe if at.experts.layers[index] else _mlp
+    run = moe if at.experts.layers[index] else mlp
     return _join(m, at, chain, x, (inner, run(m, at, inner, x)))
-
-
-def _mlp(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
-    width = at.ffn // at.tp
-    wide = width * (2 if at.is_gated else 1)
-    before = norm_linear(m, at, chain, x, wide)
-    active = m.new(at.tokens * width * HALF_BYTES)
-
-    def backward(gradient: Block) -> Block:
-        out = m.new(at.tokens * wide * HALF_BYTES)
-        m.drop(gradient)
-        if at.has_bias and not at.is_gated:
-            m.scratch(row_sums_bytes(at.tokens, wide, HALF_BYTES, at.chip))
-        m.drop(before)
-        return out
-
-    chain.add(backward)
-    return linear(m, at, chain, active, width)
 
 
 def _join(m: Memory, at: Layout, chain: Chain, x: Block, branch: tuple[Chain, Block]) -> Block:

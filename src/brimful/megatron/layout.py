@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from brimful.hardware.cuda_chips import Multiprocessors, Version, chips
+from brimful.megatron.pipeline import Chunks
 from brimful.megatron.recipe import Recipe
 
 Attention = Literal["unfused", "flash", "fused", "local"]
@@ -80,15 +80,19 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A process of Megatron-LM.
 
     Attributes:
-        num_layers: Of the whole model.
+        chunks: Layers of each chunk of every stage.
+        predicts_more: Whether one token more is predicted, by a layer like the last behind it.
         hidden: Width of the residual stream.
         heads: Of queries.
         groups: Of keys and values.
         channels: Width of a head.
         ffn: Width of an MLP, of one half where it is gated.
-        is_gated: SwiGLU.
+        is_gated: SwiGLU or quick GEGLU.
+        is_clamped: Whether both halves of a mixture's are clamped beforehand, by other kernels.
         has_bias: Of linear layers.
         qkv_bias: Of the projection to queries, keys and values alone.
+        learns_offset: Whether a number for each head is in the sum of softmax, and learnt.
+        windows: At how many tokens a query of each layer looks, of all layers; 0: at all.
         norms_heads: Whether queries and keys are normed.
         is_rms: RMSNorm in place of LayerNorm.
         has_positions: Learnt position embeddings.
@@ -99,7 +103,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         seq_len: Tokens of a row.
         micro_batch: Rows of a micro-batch.
         num_micro: Micro-batches of a step.
-        tp, pp, cp, dp, vp: Degrees; dp of replicas, vp of chunks of layers in a stage.
+        tp, cp, dp: Degrees; dp of replicas.
         stage: Which stage this is.
         sequence_parallel: Whether what lies between products is sharded over tp.
         attention: Its kernel.
@@ -111,15 +115,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         is_half: 16-bit parameters with fp32 copies.
         grads_bytes: Of an element of gradients.
         loss: Cross-entropy's kernel.
+        loss_copies: Whether Transformer Engine's keeps a copy of the logits, rather than them.
         recompute: Of a block: nothing, the core of attention, or all.
         recompute_layers: Under full recompute: layers of a unit, or how many of a stage.
         recompute_method: ``uniform`` or ``block``.
         recompute_modules: Under selective recompute.
-        first_layers, last_layers: Of the first and the last stage, where these differ.
         mask: Whether the data loader makes masks.
         counts_zeros: Whether zeros of gradients are counted.
         fused_softmax: Scale, mask and softmax of plain attention by one kernel.
-        counts_embedding, counts_loss: Whether stages count the ends of the model as layers.
         group: Micro-batches that run through a chunk before the next one runs.
         optimizer_instances: Groups of replicas that each hold all states.
         capability: The card's.
@@ -133,15 +136,19 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         decoder: Of T5, of which this is the encoder: its layers look at the encoder's result too.
     """
 
-    num_layers: int
+    chunks: Chunks
+    predicts_more: bool
     hidden: int
     heads: int
     groups: int
     channels: int
     ffn: int
     is_gated: bool
+    is_clamped: bool
     has_bias: bool
     qkv_bias: bool
+    learns_offset: bool
+    windows: tuple[int, ...]
     norms_heads: bool
     is_rms: bool
     has_positions: bool
@@ -153,10 +160,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     micro_batch: int
     num_micro: int
     tp: int
-    pp: int
     cp: int
     dp: int
-    vp: int
     stage: int
     sequence_parallel: bool
     attention: Attention
@@ -169,6 +174,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is_half: bool
     grads_bytes: int
     loss: Literal["native", "te", "none"]
+    loss_copies: bool
     recompute: Literal["", "selective", "full"]
     recompute_modules: tuple[str, ...]
     recompute_layers: int
@@ -176,10 +182,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mask: bool
     counts_zeros: bool
     fused_softmax: bool
-    first_layers: int
-    last_layers: int
-    counts_embedding: bool
-    counts_loss: bool
     group: int
     optimizer_instances: int
     capability: Version
@@ -196,6 +198,21 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def chip(self) -> Multiprocessors:
         """That it runs on."""
         return chips()[self.capability]
+
+    @property
+    def num_layers(self) -> int:
+        """Of the whole model."""
+        return sum(map(sum, self.chunks))
+
+    @property
+    def pp(self) -> int:
+        """Stages."""
+        return len(self.chunks)
+
+    @property
+    def vp(self) -> int:
+        """Chunks of layers in a stage."""
+        return len(self.chunks[0])
 
     @property
     def tokens(self) -> int:
@@ -218,6 +235,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(1, self.groups // self.tp) * self.channels
 
     @property
+    def num_halves(self) -> int:
+        """Widths that an MLP's first matrix has: a gate and what it multiplies, or one."""
+        return 2 if self.is_gated else 1
+
+    @property
     def has_output_bias(self) -> bool:
         """Whether the output layer has a bias: BERT's and T5's."""
         return self.is_bert or self.is_decoder
@@ -235,15 +257,22 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def layers_here(self) -> int:
         """Layers of this stage, of all its chunks."""
-        return sum(self.layers_of(chunk) for chunk in range(self.vp))
+        return sum(self.chunks[self.stage])
 
     @property
     def numbers_here(self) -> tuple[int, ...]:
-        """Numbers in the model of this stage's layers, chunk after chunk."""
-        return tuple(
-            first + index
-            for chunk, first in enumerate(_before(self))
-            for index in range(self.layers_of(chunk))
+        """Numbers in the model of this stage's layers, chunk after chunk.
+
+        One that predicts a token more has that of the last.
+        """
+        more = (self.num_layers - 1,) if self.predicts_more and self.is_last else ()
+        return (
+            *(
+                first + index
+                for chunk, first in enumerate(_before(self))
+                for index in range(self.layers_of(chunk))
+            ),
+            *more,
         )
 
     @property
@@ -257,18 +286,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def layers_of(self, chunk: int) -> int:
         """Return the layers of one chunk of this stage."""
-        if self.counts_embedding or self.counts_loss:
-            each = (self.num_layers + self.counts_embedding + self.counts_loss) // self.pp
-            first = self.counts_embedding and self.is_first and chunk == 0
-            last = self.counts_loss and self.is_last and chunk == self.vp - 1
-            return each // self.vp - first - last
-        if self.pp > 1 and self.is_first and self.first_layers:
-            return self.first_layers // self.vp
-        if self.pp > 1 and self.is_last and self.last_layers:
-            return self.last_layers // self.vp
-        ends = (self.first_layers > 0) + (self.last_layers > 0) if self.pp > 1 else 0
-        rest = self.num_layers - self.first_layers - self.last_layers
-        return rest // (self.pp - ends) // self.vp
+        return self.chunks[self.stage][chunk]
 
     def first_of(self, chunk: int) -> int:
         """Return the number of a chunk's first layer in the model."""
@@ -301,7 +319,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 @lru_cache(maxsize=4096)
 def _before(at: Layout) -> tuple[int, ...]:
     """Return how many layers of the model come before each chunk of a stage."""
-    stages = [replace(at, stage=stage) for stage in range(at.pp)]
     places = [(chunk, stage) for chunk in range(at.vp) for stage in range(at.pp)]
-    ends = [0, *itertools.accumulate(stages[stage].layers_of(chunk) for chunk, stage in places)]
+    ends = [0, *itertools.accumulate(at.chunks[stage][chunk] for chunk, stage in places)]
     return tuple(ends[places.index((chunk, at.stage))] for chunk in range(at.vp))

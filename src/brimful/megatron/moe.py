@@ -9,12 +9,13 @@ Shapes: S tokens between products, G those that are gathered for experts, P thos
 here, E experts.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
+from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.fp8 import for_backward, quantised
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
+from brimful.megatron.mlp import shared_experts
 from brimful.megatron.norms import norm_partials, norm_statistics
 
 _ROUTER_BYTES = 2 * FLOAT_BYTES + HALF_BYTES + 1
@@ -38,17 +39,19 @@ def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     normed = [m.new(between)]
     if again:
         m.drop(*stats)
-    shared = _shared(m, at) if at.experts.shared_ffn else None
+    shared, arriving = Chain(), list[Block]()
+    # What is made again is not held by who reads it.
+    given = m.new(0) if again else normed[0]
+    beside = shared_experts(m, at, shared, given) if at.experts.shared_ffn else None
     router = m.new(at.between * at.experts.num * _ROUTER_BYTES)
-    arriving: list[Block] = []
 
     def backward(gradient: Block) -> Block:
         of_router = m.new(between)
         m.drop(router)
         added = m.new(between)
         m.drop(gradient, of_router)
-        if shared:
-            shared.backward(arriving.pop())
+        if arriving:
+            m.drop(shared.run(arriving.pop()))  # added in place
         m.drop(*normed)
         dx = m.new(between)
         m.scratch(norm_partials(at))
@@ -57,15 +60,15 @@ def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
 
     chain.add(backward)
     out = _routed(m, at, chain)
-    if shared:
+    if beside:
         routed, out = out, m.new(between)
-        m.drop(routed, shared.out)
+        m.drop(routed, beside)
 
     def first(gradient: Block) -> Block:
         if again:
             stats[:] = norm_statistics(m, at)
             normed[:] = [m.new(between)]
-        if shared:
+        if beside:
             m.keep(gradient)
             arriving.append(gradient)
         return gradient
@@ -214,7 +217,7 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
         permuted: The tokens, which the caller holds.
     """
     rows, width = at.routed, at.experts.width
-    wide = width * (2 if at.is_gated else 1)
+    wide = width * at.num_halves
     weights = at.experts.here if at.experts.is_grouped else 1
     first = quantised(m, at.recipe, rows * at.hidden)
     before = m.new(rows * wide * HALF_BYTES)
@@ -229,7 +232,6 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
     second = quantised(m, at.recipe, rows * width)
     out = m.new(rows * at.hidden * HALF_BYTES)
     active = [] if again else [_kept(m, second, scaled)]
-    m.drop(scaled)
     if not at.experts.is_grouped and at.experts.here > 1:
         joined = m.new(rows * at.hidden * HALF_BYTES)
         m.drop(out)
@@ -240,8 +242,12 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
         scaled, activation = made.pop() if made else activate()
         dgrad = m.new(rows * width * HALF_BYTES)
         m.scratch(0 if at.fuses_wgrad else weights * at.hidden * width * HALF_BYTES)
-        m.drop(gradient, *both, *(active or [scaled]))
+        m.drop(gradient, *both, *active)
+        # A checkpoint holds what it was given, its result and the gradient of that.
+        held = [before, dgrad] if again else []
+        m.keep(*held)
         dgrad = activation.run(dgrad)
+        m.drop(*held, *([scaled] if again else []))
         both = quantised(m, at.recipe, rows * wide)
         back = m.new(rows * at.hidden * HALF_BYTES)
         m.scratch(0 if at.fuses_wgrad else weights * at.hidden * wide * HALF_BYTES)
@@ -249,7 +255,61 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
         return back
 
     chain.add(backward)
+    if at.has_bias and at.experts.is_grouped:
+        out = _biased(m, at, chain, out)
+    m.drop(scaled)
     return out
+
+
+def _biased(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
+    """Add biases, weighed by probabilities, to what each expert made, and join the pieces."""
+    tokens = at.routed // at.experts.here
+    piece = tokens * at.hidden * HALF_BYTES
+    pieces: list[Block] = []
+    for _ in range(at.experts.here):
+        weighed = m.new(piece)
+        pieces.append(m.new(piece))
+        m.drop(weighed)
+    joined = m.new(out.num_bytes)
+    m.drop(*pieces, out)
+
+    def backward(gradient: Block) -> Block:
+        for _ in range(at.experts.here):
+            both = m.new(piece), m.new(piece)
+            m.scratch(row_sums_bytes(tokens, at.hidden, HALF_BYTES, at.chip))
+            m.drop(*both)
+        return _moved(m, gradient, gradient.num_bytes)
+
+    chain.add(backward)
+    return joined
+
+
+def _clamped(m: Memory, num: int, before: Block, chain: Chain) -> Block:
+    """Clamp both halves of what is gated into a copy; where they were is kept with what they were.
+
+    Args:
+        m: What is alive.
+        num: Elements of a half.
+        before: Both halves; backward lets go of them.
+        chain: What backward does.
+    """
+    halves = [m.new(num * HALF_BYTES) for _ in range(2)]
+    clamped = m.new(2 * num * HALF_BYTES)
+    m.drop(*halves)
+
+    def backward(gradient: Block) -> Block:
+        masks = m.new(num), m.new(num)
+        linear = m.new(num * HALF_BYTES)
+        m.drop(*masks)
+        mask = m.new(num)
+        gate = m.new(num * HALF_BYTES)
+        m.drop(mask, gradient, before)
+        joined = m.new(2 * num * HALF_BYTES)
+        m.drop(gate, linear)
+        return joined
+
+    chain.add(backward)
+    return clamped
 
 
 def _kept(m: Memory, quantised: Sequence[Block], given: Block) -> Block:
@@ -264,11 +324,12 @@ def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Ch
     """Activate and weigh by probabilities: by one kernel where gated, else by two."""
     steps = Chain()
     if at.is_gated:
+        given = _clamped(m, num, before, steps) if at.is_clamped else before
         scaled = m.new(num * HALF_BYTES)
 
         def backward(gradient: Block) -> Block:
             out = m.new(2 * num * HALF_BYTES)
-            m.drop(gradient, before)
+            m.drop(gradient, given)
             return out
 
         steps.add(backward)
@@ -291,36 +352,3 @@ def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Ch
 
     steps.add(backward_in_parts)
     return scaled, steps
-
-
-class _Shared(NamedTuple):
-    """Experts that every token has: their result, and what backward does."""
-
-    out: Block
-    backward: Callable[[Block], None]
-
-
-def _shared(m: Memory, at: Layout) -> _Shared:
-    """Run them on what the norm made."""
-    width = at.experts.shared_ffn // at.tp
-    wide = width * (2 if at.is_gated else 1)
-    between, whole = (n * at.hidden * HALF_BYTES for n in (at.between, at.tokens))
-    gathered = m.new(whole if at.sequence_parallel else 0)
-    before = m.new(at.tokens * wide * HALF_BYTES)
-    m.drop(gathered)
-    active = m.new(at.tokens * width * HALF_BYTES)
-    out = m.new(whole)
-    if at.sequence_parallel:
-        out = _moved(m, out, between)
-
-    def backward(gradient: Block) -> None:
-        gathered = m.new(whole if at.sequence_parallel else 0)
-        dgrad = m.new(at.tokens * width * HALF_BYTES)
-        m.scratch(0 if at.fuses_wgrad else at.hidden * width * HALF_BYTES)
-        m.drop(gathered, gradient, active)
-        wider = _moved(m, dgrad, at.tokens * wide * HALF_BYTES)
-        m.drop(before)
-        again, back = m.new(whole if at.sequence_parallel else 0), m.new(whole)
-        m.drop(m.new(between), again, back, wider)
-
-    return _Shared(out, backward)

@@ -4,8 +4,8 @@ Source: ``transformer_engine/common/normalization`` of 2.20, as its own Python r
 GPU.
 """
 
-from brimful.megatron.blocks import Block, Memory
-from brimful.megatron.layout import FLOAT_BYTES, Layout
+from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 
 _NORM_BLOCKS = 2
 """Rows of partial sums of a norm's weight gradient, for each multiprocessor."""
@@ -16,6 +16,30 @@ def norm_statistics(m: Memory, at: Layout) -> list[Block]:
     return [m.new(at.between * FLOAT_BYTES) for _ in range(at.norm_vectors)]
 
 
-def norm_partials(at: Layout) -> int:
-    """Bytes of partial sums of the gradient of a norm's weight."""
-    return _NORM_BLOCKS * at.chip.num_multiprocessors * at.hidden * FLOAT_BYTES
+def norm_partials(at: Layout, width: int = 0) -> int:
+    """Bytes of partial sums of the gradient of a norm's weight, as wide as the residual or less."""
+    return _NORM_BLOCKS * at.chip.num_multiprocessors * (width or at.hidden) * FLOAT_BYTES
+
+
+def norm(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
+    """Run a norm of [S, hidden] by itself.
+
+    Args:
+        m: What is alive.
+        at: The process.
+        chain: What backward does.
+        x: The input, which somebody holds.
+    """
+    between = at.between * at.hidden * HALF_BYTES
+    m.keep(x)
+    stats = norm_statistics(m, at)
+    normed = m.new(between)
+
+    def backward(gradient: Block) -> Block:
+        dx = m.new(between)
+        m.scratch(norm_partials(at))
+        m.drop(*stats, gradient, x)
+        return dx
+
+    chain.add(backward)
+    return normed

@@ -1,9 +1,10 @@
 """Seconds of a step of Megatron-LM, by the rates that kernels of a card reach.
 
 Products and attention by their operations, all else by the bytes of the blocks that the walk
-asks for, each written and read; collectives by links. What tensor parallelism sends is waited for;
-what stages send too, unless they take turns with several pieces of the model each, and what
-replicas send unless that is asked for (``--overlap-*``). The head is not among what is recomputed.
+asks for, each written and read; collectives by links. What tensor parallelism sends is waited for
+without user buffers; what stages send too, unless they take turns with several pieces of the model
+each, and what replicas send unless that is asked for (``--overlap-*``). The head is not among what
+is recomputed.
 
 Source: ``--no-overlap-p2p-communication`` in ``megatron/training/arguments.py``, whose default is
 an overlap that holds for virtual stages alone; ``_checkpointed_forward`` in
@@ -16,10 +17,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from brimful.cost.comm import Collective, collective_seconds
+from brimful.cost.comm import overlapped_seconds
 from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
 from brimful.hardware.cluster import Cluster, matrix_rate
-from brimful.megatron.layout import HALF_BYTES, Layout
+from brimful.hardware.datasheets import fp4_rate
+from brimful.megatron.exchanges import (
+    Exchanges,
+    between_replicas,
+    between_stages,
+    within_a_stage,
+)
+from brimful.megatron.layout import Layout
 from brimful.megatron.stage import moved_bytes
 from brimful.megatron.states import model_bytes, moment_bytes, parameters, quantised_weights
 from brimful.values.job import FP8
@@ -42,10 +50,12 @@ class Overlaps(NamedTuple):
     Attributes:
         replicas: Whether replicas send beside backward.
         stages: Whether stages do, where each has several pieces of the model.
+        tensors: Whether tensor parallelism does: user buffers.
     """
 
     replicas: bool
     stages: bool = True
+    tensors: bool = False
 
 
 def slowest_step_s(stages: Iterable[Layout], cluster: Cluster, overlaps: Overlaps) -> float:
@@ -69,7 +79,8 @@ def sequence_flops(whole: Layout) -> float:
     Args:
         whole: A process that has all of a model, with one sequence at once.
     """
-    return (1 + _BACKWARD) * sum(_flops(whole))
+    flops = _flops(whole)
+    return (1 + _BACKWARD) * (flops.products + flops.narrow + flops.of_head + flops.attended)
 
 
 def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
@@ -84,18 +95,21 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     again = _share_again(at)
     passes = 1 + _BACKWARD + again
     reached = rate * float(product_share(device, precision, size))
-    compute = (passes * flops.products + (1 + _BACKWARD) * flops.of_head) / reached
-    if flops.in_fp8:
-        reached = matrix_rate(device, FP8) * share.engine_fp8_share
-        compute += passes * flops.in_fp8 / reached if reached else math.nan
+    narrow = matrix_rate(device, FP8) * share.engine_fp8_share or math.nan
+    if at.recipe and at.recipe.is_fp4:
+        narrow = fp4_rate(device.name) * share.engine_fp4_share or math.nan
+    of_layers = flops.products / reached + (flops.narrow / narrow if flops.narrow else 0.0)
+    compute = passes * of_layers + (1 + _BACKWARD) * flops.of_head / reached
     again = max(again, float(at.recomputes("core_attn")))
     compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * share.attention_share)
     moved = 2 * moved_bytes(at) / (device.memory_bytes_per_s * share.memory_share)
     micro = compute + moved
-    waited = _waited(at, cluster) * (1 + _share_again(at) / 2)
-    sent = _sent(at, cluster)
+    inside, by_products = within_a_stage(at, cluster), passes * of_layers * flops.dense_share
+    waited = inside.waited + _beside(inside, by_products if overlaps.tensors else 0.0)
+    waited *= 1 + _share_again(at) / 2
+    sent = between_stages(at, cluster)
     bubble = (micro + waited + sent) * (at.pp - 1) / at.vp
-    replicas = _replicas(at, cluster)
+    replicas = between_replicas(at, cluster)
     is_beside = overlaps.stages and at.vp > 1
     sent = max(0.0, sent - micro) if is_beside else sent
     backward = at.num_micro * micro * _BACKWARD / 3
@@ -103,6 +117,16 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     states = sum(model_bytes(at)) + sum(moment_bytes(at))
     update = _UPDATE_PASSES * states / (device.memory_bytes_per_s * share.memory_share)
     return at.num_micro * (micro + waited + sent) + bubble + exposed + update
+
+
+def _beside(inside: Exchanges, products: float) -> float:
+    """Return how much longer products take beside exchanges, and what is left of these."""
+    if not products:
+        return inside.beside
+    hidden = inside.beside - inside.tail
+    return (
+        float(overlapped_seconds(np.asarray(products), np.asarray(hidden))) - products + inside.tail
+    )
 
 
 def _share_again(at: Layout) -> float:
@@ -120,15 +144,17 @@ class _Operations(NamedTuple):
 
     Attributes:
         products: Of layers' products in 16 bits, and in fp32 where nothing is narrower.
-        in_fp8: Of those in fp8.
+        narrow: Of those in fp8 or fp4.
         of_head: Of the output layer's, which is never recomputed.
         attended: Of attention.
+        dense_share: Of layers' products, those that are not experts'.
     """
 
     products: float
-    in_fp8: float
+    narrow: float
     of_head: float
     attended: float
+    dense_share: float
 
 
 def _flops(at: Layout) -> _Operations:
@@ -137,69 +163,25 @@ def _flops(at: Layout) -> _Operations:
     dense = sum(n for n in plain if n > at.hidden * 2)
     dense -= at.max_positions * at.hidden if at.is_first and at.has_positions else 0
     dense -= embedding if at.is_first and not (at.is_last and at.is_tied) else 0
+    dense -= embedding if at.predicts_more and at.is_last and not at.is_first else 0
     of_head = embedding if at.is_last else 0
     products = _multiplied(at, dense - of_head, sum(of_experts))
-    in_fp8 = _multiplied(at, *map(sum, quantised_weights(at)))
+    narrow = _multiplied(at, *map(sum, quantised_weights(at)))
     width = at.latent.width + at.latent.positions if at.latent.is_used else at.channels
     values = at.latent.value_width if at.latent.is_used else at.channels
-    causal = 0.5
-    pairs = at.tokens * at.key_len * causal
-    attended = _OF_MULTIPLY * pairs * at.heads // at.tp * (width + values) * at.layers_here
-    head = _OF_MULTIPLY * at.tokens * of_head
-    return _Operations(products - in_fp8, in_fp8, head, attended)
+    attended = _OF_MULTIPLY * _pairs(at) * at.heads // at.tp * (width + values)
+    head = _OF_MULTIPLY * at.tokens * of_head * (1 + at.predicts_more)
+    share = _multiplied(at, dense - of_head, 0) / products if products else 1.0
+    return _Operations(products - narrow, narrow, head, attended, share)
+
+
+def _pairs(at: Layout) -> float:
+    """Return how many keys all queries look at, in all layers: on average half of those before."""
+    causal = at.key_len / 2
+    return at.tokens * sum(min(at.windows[number] or causal, causal) for number in at.numbers_here)
 
 
 def _multiplied(at: Layout, dense: int, of_experts: int) -> float:
     """Return the operations of all tokens by weights, of experts by those that come to them."""
     used = of_experts * at.routed / (at.tokens * at.experts.here) if of_experts else 0.0
     return _OF_MULTIPLY * at.tokens * (dense + used)
-
-
-def _waited(at: Layout, cluster: Cluster) -> float:
-    """Return the seconds that a micro-batch waits for, forward and backward, on the stage."""
-    rows = at.tokens * at.hidden * HALF_BYTES
-
-    def of(kind: Collective, num_bytes: float, ranks: int, stride: int = 1) -> float:
-        if ranks < 2:  # noqa: PLR2004 - alone
-            return 0.0
-        return float(collective_seconds(kind, num_bytes, ranks, cluster, stride))
-
-    seconds = 0.0
-    if at.tp > 1 and at.sequence_parallel:
-        # Before and behind both products of a layer, and once more for weights' gradients.
-        seconds += (
-            at.layers_here
-            * 2
-            * (3 * of("all-gather", rows, at.tp) + 2 * of("reduce-scatter", rows, at.tp))
-        )
-    elif at.tp > 1:
-        seconds += at.layers_here * 4 * of("all-reduce", rows, at.tp)
-    if at.experts.num and at.experts.ep > 1:
-        sent = at.between * at.experts.topk * at.hidden * HALF_BYTES
-        mixtures = sum(at.experts.layers[number] for number in at.numbers_here)
-        seconds += 4 * mixtures * of("all-to-all", sent, at.experts.ep)
-    if at.cp > 1:
-        keys = 2 * at.tokens * at.keys * HALF_BYTES
-        seconds += at.layers_here * 3 * (at.cp - 1) * of("send", keys, 2, at.tp)
-    return seconds
-
-
-def _sent(at: Layout, cluster: Cluster) -> float:
-    """Return the seconds in which a micro-batch and its gradient reach the next stages."""
-    if at.pp == 1:
-        return 0.0
-    stride, num_bytes = at.tp * at.cp * at.dp, at.between * at.hidden * HALF_BYTES
-    return 2 * at.vp * float(collective_seconds("send", num_bytes, 2, cluster, stride))
-
-
-def _replicas(at: Layout, cluster: Cluster) -> float:
-    """Return the seconds of what replicas send once a step: gradients, and new parameters."""
-    num = sum(map(sum, parameters(at)))
-    ranks = at.dp * at.cp
-    if ranks < 2:  # noqa: PLR2004 - alone
-        return 0.0
-    if not at.distributed_optimizer:
-        return float(collective_seconds("all-reduce", num * at.grads_bytes, ranks, cluster, at.tp))
-    reduced = collective_seconds("reduce-scatter", num * at.grads_bytes, ranks, cluster, at.tp)
-    gathered = collective_seconds("all-gather", num * HALF_BYTES, ranks, cluster, at.tp)
-    return float(np.asarray(reduced) + np.asarray(gathered))

@@ -17,11 +17,13 @@ from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.cross import Encoded
 from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, loss
 from brimful.megatron.layer import layer
-from brimful.megatron.layout import HALF_BYTES, HOPPER, Layout
+from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Layout
+from brimful.megatron.several import losses
 from brimful.megatron.states import (
     Shape,
     attention_shapes,
     gradient_copies,
+    joining_shape,
     load,
     mlp_shapes,
     model_bytes,
@@ -71,7 +73,8 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     load(m, at)
     handle = libraries().cublas_bytes(at.capability) if cublas_bytes is None else cublas_bytes
     multiplies = at.is_last or at.attention in ("unfused", "local")
-    workspaces = [handle] * (2 * multiplies)
+    signs = at.recipe is not None and at.recipe.is_fp4  # NVFP4's transform is a product
+    workspaces = [handle] * max(2 * multiplies, signs)
     if at.transformer_engine or at.experts.num:  # routers multiply by Transformer Engine anyway
         workspaces.append(_TE_WORKSPACE_HOPPER if at.capability >= HOPPER else _TE_WORKSPACE)
         # Products of experts run on streams of their own, each with a workspace.
@@ -82,9 +85,10 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     mask = m.new(at.micro_batch * at.seq_len * at.seq_len // at.cp if has_mask else 0)
     _lasting(m, at)
     copies: list[Block] = []
+    held, of_before = list[Block](), list[Block]()
     for is_first_step in (True, False):  # the first makes the optimizer's states at its end
         m.drop(*copies)
-        _Schedule(m, at).run()
+        _Schedule(m, at, held, of_before).run()
         m.place = "the optimizer's step"
         copies = [m.new(num_bytes) for num_bytes in gradient_copies(at)]
         for num_bytes in moment_bytes(at) if is_first_step else ():
@@ -134,16 +138,29 @@ def _one_layer(at: Layout, *, is_mixture: bool) -> OneLayer:
 
 def _layers(at: Layout) -> tuple[OneLayer, ...]:
     """Return every layer of the stage."""
-    alone = replace(at, stage=0, num_layers=1, pp=1, vp=1, dp=1, num_micro=1, decoder=None,
+    alone = replace(at, stage=0, chunks=((1,),), dp=1, num_micro=1, decoder=None,
                     recompute_layers=1, recompute_method="uniform",
                     experts=replace(at.experts, layers=()))  # fmt: skip
-    kept = replace(alone, recompute="")
+    recipe = at.recipe and replace(at.recipe, first_plain=0, last_plain=0)
     by_block = at.recompute == "full" and at.recompute_method == "block"
+
+    num_layers, known = at.num_layers, dict[tuple[bool, bool, bool], OneLayer]()
+
+    def one(index: int, number: int) -> OneLayer:
+        is_kept = by_block and index >= at.recompute_layers
+        is_plain = at.recipe is not None and at.recipe.is_plain(number, num_layers)
+        is_mixture = at.experts.layers[number]
+        if (kind := (is_kept, is_plain, is_mixture)) not in known:
+            own = replace(
+                alone,
+                recompute="" if is_kept else at.recompute,
+                recipe=None if is_plain else recipe,
+            )
+            known[kind] = _one_layer(own, is_mixture=is_mixture)
+        return known[kind]
+
     return tuple(
-        _one_layer(
-            kept if by_block and index >= at.recompute_layers else alone,
-            is_mixture=at.experts.layers[at.first_of(chunk) + index],
-        )
+        one(index, at.first_of(chunk) + index)
         for chunk in range(at.vp)
         for index in range(at.layers_of(chunk))
     )
@@ -158,7 +175,7 @@ def moved_bytes(at: Layout) -> int:
     if at.is_last:
         chain = Chain()
         waiting: list[Block] = []
-        loss(m, ends, chain, m.new(at.between * at.hidden * HALF_BYTES), waiting)
+        _losses(m, ends, chain, m.new(at.between * at.hidden * HALF_BYTES), waiting)
         m.drop(chain.run(m.new(0)), *waiting)
     return m.asked() + sum(each.moved_bytes for each in _layers(at))
 
@@ -202,6 +219,15 @@ def _layer(  # noqa: PLR0913, PLR0917 - a layer
     return out
 
 
+def _losses(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) -> None:
+    """Run what is behind the last layer."""
+    if not at.predicts_more:
+        loss(m, at, chain, x, waiting)
+        return
+    number = at.num_layers - 1
+    losses(m, at, chain, x, waiting, lambda own, given: _layer(m, at, own, given, (0, number)))
+
+
 def _lasting(m: Memory, at: Layout) -> None:
     """Allocate what is made once: gathered inputs of the output layer, dummy gradients, angles.
 
@@ -209,7 +235,7 @@ def _lasting(m: Memory, at: Layout) -> None:
     """
     if at.recipe:
         for num in itertools.chain(*quantised_weights(at)):
-            m.new(at.recipe.weight(num))
+            m.new(at.recipe.lasting(num))
     if at.is_last and at.sequence_parallel:
         m.new(at.tokens * at.hidden * HALF_BYTES)
     if at.fuses_wgrad:
@@ -221,8 +247,15 @@ def _lasting(m: Memory, at: Layout) -> None:
         m.new(at.gathered * at.hidden * HALF_BYTES)
     if at.attention == "local":
         m.new(scores_bytes(at))
-    if at.has_rope:
-        m.new(at.seq_len * at.channels * 4)
+    m.new(_angles_bytes(at))
+
+
+def _angles_bytes(at: Layout) -> int:
+    """Bytes of angles of positions: of all layers, or of each its own with cosines and sines."""
+    if at.latent.is_used:
+        of_layer = at.seq_len * at.latent.positions * (FLOAT_BYTES + 2 * HALF_BYTES)
+        return len(at.numbers_here) * of_layer
+    return at.seq_len * at.channels * FLOAT_BYTES if at.has_rope else 0
 
 
 def _shapes(at: Layout) -> set[Shape]:
@@ -232,18 +265,25 @@ def _shapes(at: Layout) -> set[Shape]:
     if True in mixtures:
         widths += [at.experts.width, at.experts.shared_ffn // at.tp]
     of_layers = (mlp_shapes(at, width) for width in widths if width)
-    return {*attention_shapes(at), *itertools.chain.from_iterable(of_layers)}
+    joining = [joining_shape(at)] if at.predicts_more and at.is_last else []
+    return {*attention_shapes(at), *joining, *itertools.chain.from_iterable(of_layers)}
 
 
 class _Schedule:
     """Micro-batches through a stage: warm-up, one forward and one backward, the rest."""
 
-    def __init__(self, m: Memory, at: Layout) -> None:
+    def __init__(self, m: Memory, at: Layout, held: list[Block], of_before: list[Block]) -> None:
         self._m, self._at = m, at
+        # What the last loss was made of holds what its stage received, and the gradient of that,
+        # until the next loss is made, be it in the next step. Where stages have several chunks, the
+        # loop's functions hold each other, and with them what went backward last, for a step.
+        self._held, self._of_before = held, of_before
         self._chains: dict[tuple[int, int], Chain] = {}
         self._received: dict[tuple[int, int], Block] = {}
         # The loop's own variables: the input that went backward last, and its gradient.
         self._last: list[Block] = []
+        # Where stages have several chunks: a gradient that is received before a forward runs.
+        self._early: list[Block] = []
         self._waiting: list[Block] = []
 
     def run(self) -> None:
@@ -257,11 +297,17 @@ class _Schedule:
         order = [at.chunk_of(index) for index in range(total)]
         back = [(at.vp - 1 - chunk, row) for chunk, row in order]
         for step in range(total + ahead):
+            if at.vp > 1 and step >= ahead:
+                self._early = [self._received_gradient(*back[step - ahead])]
             if step < total:
                 self._forward(*order[step])
             if step >= ahead:
                 self._backward(*back[step - ahead])
-        self._m.drop(*self._last)
+        if at.vp > 1:
+            self._m.drop(*self._of_before)
+            self._of_before[:] = self._last
+        else:
+            self._m.drop(*self._last)
         self._m.drop(*self._waiting)  # as the last stage has nothing else to do
 
     def _forward(self, chunk: int, row: int) -> None:
@@ -273,9 +319,8 @@ class _Schedule:
             x = embed(m, at, chain)
         else:
             x = m.new(at.between * at.hidden * HALF_BYTES)
-            if at.vp == 1:  # the loop's own variables hold what was received until the next is
-                m.keep(x)
-                self._received[chunk, row] = x
+            m.keep(x)  # the loop's own variables hold it until the next is there
+            self._received[chunk, row] = x
         m.place = "a layer forward"
         for index in range(at.layers_of(chunk)):
             x = _layer(m, at, chain, x, (index, at.first_of(chunk) + index))
@@ -283,7 +328,9 @@ class _Schedule:
             self._decode(chain, x, at.decoder)
         elif is_last:
             m.place = "the loss"
-            loss(m, at, chain, x, self._waiting)
+            m.drop(*self._held)
+            self._held.clear()
+            _losses(m, at, chain, x, self._waiting)
         else:
             m.drop(x)  # sent, and its data freed
 
@@ -297,20 +344,33 @@ class _Schedule:
         m.place = "the loss"
         loss(m, at, chain, x, self._waiting)
 
+    def _received_gradient(self, chunk: int, _: int) -> Block:
+        at = self._at
+        is_last = at.is_last and chunk == at.vp - 1
+        return self._m.new(0 if is_last else at.between * at.hidden * HALF_BYTES)
+
     def _backward(self, chunk: int, row: int) -> None:
         m, at = self._m, self._at
-        is_last = at.is_last and chunk == at.vp - 1
-        if self._last:
+        received = self._received.pop((chunk, row), None)
+        if self._last and at.vp == 1:
             m.drop(self._last.pop(0))
+        is_last = at.is_last and chunk == at.vp - 1
         m.place = "the loss" if is_last else "a layer backward"
-        gradient = m.new(0 if is_last else at.between * at.hidden * HALF_BYTES)
+        gradient = self._early.pop() if self._early else self._received_gradient(chunk, row)
         gradient = self._chains.pop((chunk, row)).run(gradient)
         if at.is_first and chunk == 0:
             m.place = "the embedding's gradient"
             embedding_gradient(m, at, gradient)
-            return
+            if at.vp == 1:
+                return
         m.drop(*self._last)
-        received = self._received.pop((chunk, row), None)
-        self._last = [] if received is None else [received, gradient]
+        self._last = [] if at.is_first and chunk == 0 else [gradient]
         if received is None:
-            m.drop(gradient)
+            return
+        if is_last:
+            m.keep(received, gradient)
+            self._held.extend((received, gradient))
+        if at.vp == 1 or not self._received:
+            self._last.insert(0, received)
+        else:
+            m.drop(received)

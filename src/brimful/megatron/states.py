@@ -4,8 +4,10 @@ Source: ``megatron/core/distributed/param_and_grad_buffer.py``, ``core/optimizer
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from brimful.megatron.blocks import Block, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
@@ -21,9 +23,9 @@ def layer_parameters(at: Layout, *, is_mixture: bool) -> tuple[list[int], list[i
     if not is_mixture:
         return of_attention + _mlp(at, at.ffn // at.tp), []
     shared = _mlp(at, at.experts.shared_ffn // at.tp) if at.experts.shared_ffn else []
-    router = at.experts.num * at.hidden
+    router = [at.experts.num * at.hidden, *([at.experts.num] if at.has_bias else [])]
     each = _mlp(at, at.experts.width)
-    return [*of_attention, router, *shared], each * at.experts.here
+    return [*of_attention, *router, *shared], each * at.experts.here
 
 
 def attention_shapes(at: Layout) -> list[Shape]:
@@ -51,7 +53,12 @@ def mlp_shapes(at: Layout, width: int) -> list[Shape]:
         at: The process.
         width: Of what is between them, of one half where it is gated.
     """
-    return [(width * (2 if at.is_gated else 1), at.hidden), (at.hidden, width)]
+    return [(width * at.num_halves, at.hidden), (at.hidden, width)]
+
+
+def joining_shape(at: Layout) -> Shape:
+    """Return [rows, columns] of what projects a token and the embedding of the next back."""
+    return at.hidden // at.tp, 2 * at.hidden
 
 
 def _attention(at: Layout) -> list[int]:
@@ -60,13 +67,14 @@ def _attention(at: Layout) -> list[int]:
         qkv, *([at.queries + 2 * at.keys] if at.qkv_bias else []),
         out, *([at.hidden] if at.has_bias else []),
         *([at.channels] * 2 * at.norm_vectors if at.norms_heads else []),
+        *([at.heads // at.tp] if at.learns_offset else []),
     ]  # fmt: skip
 
 
 def _latent(at: Layout) -> list[int]:
     *before, out = map(math.prod, attention_shapes(at))
-    ranks = [at.latent.query_rank, at.latent.key_rank] if at.latent.is_normed else []
-    norms = (rank for rank in ranks if rank for _ in range(at.norm_vectors))
+    ranks = at.latent.query_rank or at.hidden, at.latent.key_rank  # a norm before each product up
+    norms = (rank for rank in ranks for _ in range(at.norm_vectors) if at.latent.is_normed)
     return [*before, *norms, out]
 
 
@@ -89,8 +97,11 @@ def quantised_weights(at: Layout) -> tuple[list[int], list[int]]:
         found += attention_shapes(at)
         if at.experts.layers[number]:
             of_experts += mlp_shapes(at, at.experts.width) * at.experts.here
+            found += mlp_shapes(at, at.experts.shared_ffn // at.tp) if at.experts.shared_ffn else []
         else:
             found += mlp_shapes(at, at.ffn // at.tp)
+    if at.recipe and at.predicts_more and at.is_last:
+        found.append(joining_shape(at))
     return [math.prod(each) for each in found], [math.prod(each) for each in of_experts]
 
 
@@ -112,6 +123,9 @@ def parameters(at: Layout) -> tuple[list[int], list[int]]:
     if at.is_first:
         found += [rows, *([at.max_positions * at.hidden] if at.has_positions else [])]
         found += [2 * at.hidden] if at.has_binary_head else []
+    if at.is_last and at.predicts_more:  # three norms, what joins, and an embedding of its own
+        found += [*([at.hidden] * 3 * at.norm_vectors), math.prod(joining_shape(at))]
+        found += [] if at.is_first else [rows]
     if at.is_last:
         found += [at.hidden] * at.norm_vectors
         found += [rows] if not at.is_tied or not at.is_first else []
@@ -132,6 +146,50 @@ def model_bytes(at: Layout) -> list[int]:
     return [block.num_bytes for block in load(m, at)]
 
 
+class Buffer(NamedTuple):
+    """Parameters whose gradients lie in one buffer.
+
+    Attributes:
+        elements: Of each.
+        parameter_bytes: Of an element, in a buffer of parameters; 0: these are in none.
+        replicas: Processes over which it is sharded.
+    """
+
+    elements: Sequence[int]
+    parameter_bytes: int
+    replicas: int
+
+
+@lru_cache(maxsize=4096)
+def buffers(at: Layout) -> list[Buffer]:
+    """Return the buffers of a process: of dense layers and of experts, each of one type."""
+    of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
+    of_experts = at.dp * at.cp * at.tp // (at.experts.ep * at.experts.etp)
+    gathered = at.recipe if at.recipe and at.recipe.gathers_parameters else None
+    narrow = quantised_weights(at) if gathered else ([], [])
+    found: list[Buffer] = []
+    for elements, quantised, num in zip(
+        parameters(at), narrow, (at.dp * at.cp, of_experts), strict=True
+    ):
+        replicas = max(1, num // at.optimizer_instances)
+        rest = _without(elements, quantised) if quantised else elements
+        if gathered and quantised:
+            found.append(Buffer(quantised, gathered.in_a_buffer, replicas))
+        if rest:
+            found.append(Buffer(rest, of_parameter, replicas))
+    return found
+
+
+def _without(elements: Sequence[int], others: Sequence[int]) -> list[int]:
+    left, rest = Counter(others), list[int]()
+    for each in elements:
+        if left[each]:
+            left[each] -= 1
+        else:
+            rest.append(each)
+    return rest
+
+
 def load(m: Memory, at: Layout) -> list[Block]:
     """Build the model and its optimizer; return what lasts.
 
@@ -139,12 +197,12 @@ def load(m: Memory, at: Layout) -> list[Block]:
     parameters too, which are built each by itself before. fp32 copies are made of copies.
     """
     of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
-    groups = [elements for elements in parameters(at) if elements]
-    own = [m.new(n * of_parameter) for elements in groups for n in elements]
+    own = [m.new(n * of_parameter) for each in buffers(at) for n in each.elements]
     lasting = [] if at.distributed_optimizer else own
-    for num in map(sum, groups):
+    for each in buffers(at):
+        num = sum(each.elements)
         if at.distributed_optimizer:
-            lasting.append(m.new(num * of_parameter))
+            lasting.append(m.new(num * each.parameter_bytes))
         lasting.append(m.new(num * at.grads_bytes))
     if at.distributed_optimizer:
         m.drop(*own)
@@ -172,16 +230,9 @@ def _updated(at: Layout) -> list[int]:
 
     A buffer has the last parameters first, and is cut evenly: the first process has its beginning.
     """
-    plain, experts = parameters(at)
     if not at.distributed_optimizer:
-        return plain + experts
-    replicas = at.dp * at.cp
-    of_experts = at.dp * at.cp * at.tp // (at.experts.ep * at.experts.etp)
-    return [
-        piece
-        for elements, num in ((plain, replicas), (experts, of_experts))
-        for piece in _beginning(elements, max(1, num // at.optimizer_instances))
-    ]
+        return [num for each in buffers(at) for num in each.elements]
+    return [piece for each in buffers(at) for piece in _beginning(each.elements, each.replicas)]
 
 
 def _beginning(elements: Sequence[int], parts: int) -> Iterator[int]:

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from brimful.pretend.known_values import KNOWN, KnownValues
 
 _original = torch.Tensor._make_subclass  # noqa: SLF001 - what classes of tensors call
 _new_fake = FakeTensor.__new__
+_dispatch = FakeTensor.__torch_dispatch__.__func__
 
 
 def replacements() -> Iterator[tuple[Any, str, Any]]:
@@ -26,6 +28,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch.Tensor, "_make_subclass", staticmethod(_make_subclass)
     yield FakeTensor, "__new__", staticmethod(_new)
     yield FakeTensor, "__deepcopy__", _copied
+    yield FakeTensor, "__torch_dispatch__", classmethod(_dispatched)
 
 
 def _copied(tensor: Any, memo: Any) -> Any:
@@ -40,6 +43,17 @@ def _copied(tensor: Any, memo: Any) -> Any:
         vars(tensor).update(known)
     vars(made).update(copies)
     return made
+
+
+def _dispatched(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Run an operation that a class of a program's hands on to the tensor that it is made of.
+
+    It says of which classes the arguments were; those that are here are of none of these.
+    """
+    others = {x for x in types if not issubclass(x, FakeTensor) and x is not torch.Tensor}
+    if others and others.isdisjoint(map(type, pytree.arg_tree_leaves(*args, **(kwargs or {})))):
+        return func(*args, **(kwargs or {}))
+    return _dispatch(cls, func, types, args, kwargs or {})
 
 
 def _make_subclass(cls: Any, data: Any, require_grad: bool = False, **more: Any) -> Any:  # noqa: FBT001, FBT002 - PyTorch's

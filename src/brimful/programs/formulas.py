@@ -25,6 +25,11 @@ from brimful.units import KIB
 from brimful.values.plan import Word
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_USER_BUFFERS = "--tp-comm-overlap"
+_BUFFERED = (
+    f"{_USER_BUFFERS}: its buffers, some ten of a micro-batch's activations, lie outside of the "
+    f"allocator and are in no figure; what is gathered into them is told inside of it"
+)
 
 
 class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +100,7 @@ class Machines(NamedTuple):
         gpu: A card of ``brimful gpus``.
         per_node: Cards of one machine, at most.
         network: Between machines, a name of ``brimful gpus``; empty: of the maker's own systems.
-        torch_version: PyTorch's (major, minor), which cuBLAS's workspaces follow.
+        torch_version: PyTorch's (major, minor), which workspaces and losses follow.
     """
 
     gpu: str
@@ -132,6 +137,7 @@ class _Program(NamedTuple):
         overlaps = Overlaps(
             replicas=flags.has("--overlap-grad-reduce"),
             stages=not flags.has("--no-overlap-p2p-communication"),
+            tensors=flags.has(_USER_BUFFERS),
         )
         step_s = slowest_step_s(self.stages, self.cluster, overlaps)
         return step_s if math.isfinite(step_s) and self.stages[0].decoder is None else None
@@ -189,7 +195,7 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         ranks=ranks,
         predicted_step_s=step_s,
         predicted_tokens_per_s=None if step_s is None else found.num_tokens / step_s,
-        notes=found.told.notes,
+        notes=(*found.told.notes, *([_BUFFERED] if found.told.flags.has(_USER_BUFFERS) else [])),
     )
 
 
@@ -222,6 +228,7 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
             stage=stage,
             capability=version_of(cluster.device.capability),
             kind=megatron.WITH_FORMULA[name],
+            torch_version=machines.torch_version,
         )
         for stage in told.stages
     ]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from brimful.errors import InputError
 from brimful.megatron.command_line import Kind
+from brimful.megatron.pipeline import kinds_of_stages
 from brimful.programs.base import STEPS, Command, Flags, Program, Rank, flags_of
 
 SCRIPT = "pretrain_gpt.py"
@@ -124,7 +125,7 @@ def told(command: Command, world_size: int | None) -> Told:
     if flags.has("--num-experts"):
         notes = (*notes, _EVEN)
     notes = (*notes, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them")
-    return Told(name, flags, size, _ranks(flags, size), _stages(flags), vocab, notes)
+    return Told(name, flags, size, _ranks(flags, size), kinds_of_stages(flags), vocab, notes)
 
 
 def program(command: Command, world_size: int | None) -> Program:
@@ -219,15 +220,6 @@ def _world(
     return size, ()
 
 
-def _stages(flags: Flags) -> tuple[int, ...]:
-    """Return a stage of each kind: the first, the second and the last.
-
-    Stages between hold fewer micro-batches than the second and no more of the model.
-    """
-    stages = _degrees(flags)["pp"]
-    return tuple(dict.fromkeys((0, min(1, stages - 1), stages - 1)))
-
-
 def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
     """Return one process of each kind of stage."""
     by = _degrees(flags)
@@ -239,7 +231,7 @@ def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
     ends = {0: ", with the embedding", stages - 1: ", with the loss"}
     return tuple(
         Rank(step * stage, f"stage {stage + 1} of {stages}{ends.get(stage, '')}")
-        for stage in _stages(flags)
+        for stage in kinds_of_stages(flags)
     )
 
 

@@ -19,8 +19,9 @@ from brimful.pretend import device
 from brimful.pretend.transformer_engine.names import NAMES, DType
 from brimful.pretend.transformer_engine.quantizing import made, nothing
 
-_Layout, _Format, _Backend = (
-    NAMES[f"NVTE_{each}"] for each in ("QKV_Layout", "QKV_Format", "Fused_Attn_Backend")
+_Layout, _Format, _Backend, _Softmax = (
+    NAMES[f"NVTE_{each}"]
+    for each in ("QKV_Layout", "QKV_Format", "Fused_Attn_Backend", "Softmax_Type")
 )
 _ENUMS = tuple(
     NAMES[name] for name in NAMES if name.startswith("NVTE_") and name != "NVTE_Fused_Attn_Backend"
@@ -103,7 +104,20 @@ def _forward(*args: Any) -> list[Any]:
     if not is_training:
         return [out]
     kept = [_statistics(q, layout) for _ in range(1 + wants_largest)]
-    return [out, *kept, state]
+    offsets = [x for x in _tensors(args)[3:] if _is_offset(x)] if _is_offset_by(args) else []
+    return [out, *kept, state, *offsets]
+
+
+def _is_offset_by(args: Any) -> bool:
+    """Whether a softmax has a number more in its sum, for each head."""
+    asked = next((x for x in args if isinstance(x, _Softmax)), None)
+    return asked is not None and asked != _Softmax.NVTE_VANILLA_SOFTMAX
+
+
+def _is_offset(x: Any) -> bool:
+    """Whether a tensor is one number for each head: [1, H, 1, 1]."""
+    one, _, *others = x.size()
+    return [one, *others] == [1, 1, 1]
 
 
 def _backward(*args: Any) -> list[Any]:
@@ -115,7 +129,10 @@ def _backward(*args: Any) -> list[Any]:
     sums = torch.empty(math.prod(q.size()), dtype=torch.float32, device="cuda")
     rows = torch.empty(math.prod(q.size()[:-1]), dtype=torch.float32, device="cuda")
     del sums, rows
-    return [*grads, None, None]
+    if not _is_offset_by(args):
+        return [*grads, None, None]
+    offset = torch.empty((1, q.size()[-2], 1, 1), dtype=torch.float32, device="cuda")
+    return [*grads, None, offset]
 
 
 def _gradients(layout: str, qkv: tuple[Any, ...], dtype: torch.dtype) -> list[torch.Tensor]:

@@ -60,7 +60,11 @@ def stand_in(noted: OtherKernels, known: KnownValues) -> StandIn:
         fill=fill,
         is_module=lambda name: name == PACKAGE,
         environment={"NVTE_PROJECT_BUILDING": "1"},
-        changes={"transformer_engine.common": _loads_no_library, _CHOICE: _plain_tensors},
+        changes={
+            "transformer_engine.common": _loads_no_library,
+            _CHOICE: _plain_tensors,
+            "transformer_engine.pytorch.tensor.nvfp4_tensor": _signs_are_unknown,
+        },
     )
 
 
@@ -93,6 +97,15 @@ def _plain_tensors(utils: Any) -> Iterator[tuple[Any, str, Any]]:
         return choose(attention_params)
 
     yield utils, "get_attention_backend", choose_for_plain
+
+
+def _signs_are_unknown(nvfp4: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what keeps NVFP4 from reading the signs of its Hadamard transform off the card.
+
+    Args:
+        nvfp4: ``transformer_engine.pytorch.tensor.nvfp4_tensor``.
+    """
+    yield nvfp4, "get_random_sign_mask_for_rht", lambda _with_signs, _device: 0
 
 
 def _not_read(name: str) -> Any:

@@ -21,6 +21,7 @@ from brimful.pretend.workspace_call import ceil_div, round_up
 
 _BLOCK = 128
 _MX = 32
+_NV = 16
 NON_TN_SINCE = (10, 0)
 """Capability from which FP8 products of any layout exist, so that no transpose is kept
 (``nvte_is_non_tn_fp8_gemm_supported``; not of capability 12.0)."""
@@ -59,7 +60,7 @@ def made(
     if kind not in _KINDS:
         raise UnsupportedError(
             f"Transformer Engine's {kind} is not simulated; use bf16, or one of the recipes "
-            "delayed, tensorwise, blockwise and mxfp8"
+            "delayed, tensorwise, blockwise, mxfp8 and nvfp4"
         )
     return _KINDS[kind](quantizer, tuple(shape), dtype, where)
 
@@ -165,11 +166,41 @@ def _microscaled(
     )
 
 
+def _in_fours(
+    quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype, where: torch.device
+) -> Any:
+    """``NVFP4Quantizer``: half a byte an element, a byte of scale for 16, a largest value."""
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    row = column = row_scale = column_scale = row_most = column_most = None
+    if quantizer.rowwise_usage:
+        row = _bytes(where, *shape[:-1], columns // 2)
+        row_scale = _bytes(where, round_up(rows, 128), round_up(ceil_div(columns, _NV), 4))
+        row_most = _fp32(where, rows if quantizer.row_scaled_nvfp4 else 1)
+    if quantizer.columnwise_usage:
+        column = _bytes(where, columns, rows // 2)
+        column_scale = _bytes(where, round_up(columns, 128), round_up(ceil_div(rows, _NV), 4))
+        column_most = _fp32(where, columns if quantizer.row_scaled_nvfp4 else 1)
+    return _of_classes(quantizer, ("NVFP4Tensor", "NVFP4TensorStorage"), shape, dtype)(
+        rowwise_data=row,
+        rowwise_scale_inv=row_scale,
+        columnwise_data=column,
+        columnwise_scale_inv=column_scale,
+        amax_rowwise=row_most,
+        amax_columnwise=column_most,
+        fp4_dtype=quantizer.dtype,
+        with_gemm_swizzled_scales=False,
+        row_scaled_nvfp4=quantizer.row_scaled_nvfp4,
+        nvfp4_use_4over6=quantizer.nvfp4_use_4over6,
+        nvfp4_e4m3_max=quantizer.nvfp4_e4m3_max,
+    )
+
+
 _KINDS: dict[str, Callable[..., Any]] = {
     "Float8Quantizer": _per_tensor,
     "Float8CurrentScalingQuantizer": _per_tensor,
     "Float8BlockQuantizer": _in_blocks,
     "MXFP8Quantizer": _microscaled,
+    "NVFP4Quantizer": _in_fours,
 }
 
 

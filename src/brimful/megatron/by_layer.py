@@ -1,0 +1,74 @@
+"""What a command line of Megatron-LM says layer by layer: which are mixtures, which have windows.
+
+Source: ``moe_freq_type`` in ``megatron/training/arguments.py``; ``is_layer_window_attention`` in
+``megatron/core/transformer/utils.py``.
+"""
+
+import re
+
+from brimful.errors import InputError
+from brimful.programs.base import Flags
+
+_LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
+
+
+def mixtures(flags: Flags, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
+    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``.
+
+    Args:
+        flags: Of a command line.
+        num_layers: Of the model.
+        is_any: Whether there are experts.
+    """
+    if not is_any:
+        return (False,) * num_layers
+    every, listed = _by_layer(flags, "--moe-layer-freq", num_layers)
+    return listed or tuple(layer % every == 0 for layer in range(num_layers))
+
+
+def windows(flags: Flags, num_layers: int) -> tuple[int, ...]:
+    """Return at how many tokens a token looks, layer by layer; 0: at all of them.
+
+    Args:
+        flags: Of a command line.
+        num_layers: Of the model.
+
+    Raises:
+        InputError: A window is none.
+    """
+    text = flags.text("--window-size")
+    if not text:
+        return (0,) * num_layers
+    numbers = text.strip("()").split(",")
+    if not numbers[0].strip("-").isdecimal():
+        raise InputError(f"--window-size {text} is no pair of numbers, such as 127,0")
+    window = max(0, int(numbers[0]) + 1)
+    every, listed = _by_layer(flags, "--window-attn-skip-freq", num_layers)
+    if not flags.has("--window-attn-skip-freq"):
+        return (window,) * num_layers
+    has = listed or tuple((layer + 1) % every != 0 for layer in range(num_layers))
+    return tuple(window if each else 0 for each in has)
+
+
+def _by_layer(flags: Flags, flag: str, num_layers: int) -> tuple[int, tuple[bool, ...]]:
+    """Read what is said of layers: of every n-th, or of each in a list.
+
+    Raises:
+        InputError: It is neither.
+    """
+    text = flags.text(flag) or "1"
+    plain = text.replace(" ", "").strip("()")
+    if plain.isdecimal() and int(plain):
+        return int(plain), ()
+    found: list[bool] = []
+    for part in plain.split("+"):
+        matched = _LIST.fullmatch(part)
+        if matched is None:
+            raise InputError(f"{flag} {text} is no number and no list of 0 and 1; give one")
+        found += [each == "1" for each in matched[1].split(",")] * int(matched[2] or 1)
+    if len(found) != num_layers:
+        raise InputError(
+            f"{flag} {text} is of {len(found)} layers and --num-layers is {num_layers}; "
+            f"give one for each"
+        )
+    return 0, tuple(found)
