@@ -29,11 +29,12 @@ pytestmark = pytest.mark.torch
 
 CPU = torch.device("cpu")
 NUM_STEPS = 5
-NAMES = ["bert", "t5", "t5-untied", "switch", CNN]
+NAMES = ["bert", "t5", "t5-untied", "bart", "switch", CNN]
 OFF = dict.fromkeys(
     (
         *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
         *("dropout_rate", "router_jitter_noise"),
+        *("dropout", "attention_dropout", "activation_dropout"),
     ),
     0.0,
 )
@@ -82,7 +83,7 @@ def plain_loss(job, model, batch):
     else:
         extra = {"attention_mask": (batch.segments != 0).long()}
         if job.task == "seq2seq":
-            extra["decoder_input_ids"] = model._shift_right(batch.labels)
+            extra["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch.labels)
             extra["use_cache"] = False
         logits = model(input_ids=batch.inputs, **extra).logits
     labels = batch.labels.flatten()
@@ -196,6 +197,7 @@ def test_noise_is_off_whatever_the_configuration_says(name):
     job = make_other_job(name)
     skeleton = build_skeleton(job, strategy_for(name))
     rates = [m.p for m in skeleton.modules() if isinstance(m, torch.nn.Dropout)]
+    rates += [m.dropout for m in skeleton.modules() if isinstance(getattr(m, "dropout", ""), float)]
     assert rates
     assert set(rates) == {0.0}
     noise = [m.jitter_noise for m in skeleton.modules() if hasattr(m, "jitter_noise")]

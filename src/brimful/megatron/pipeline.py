@@ -12,7 +12,7 @@ from brimful.programs.base import Flags
 Chunks = tuple[tuple[int, ...], ...]
 """Layers of each chunk of every stage."""
 _LAYOUT = "--pipeline-model-parallel-layout"
-_REPEATED = (re.compile(r"\(([^)]+)\)\*(\d+)"), re.compile(r"(.)\*(\d+)"))
+_REPEATED = (re.compile(r"\(([^)]+)\)\*(\d{1,3})(?!\d)"), re.compile(r"(.)\*(\d{1,3})(?!\d)"))
 """What a layout writes once: in parentheses, which are looked at first, or one letter."""
 _EMBEDDING, _LAYER, _MORE, _LOSS = "E", "t", "m", "L"
 """The embedding, a layer, one that predicts a token more, the loss."""
