@@ -1,8 +1,8 @@
 """Ask Brimful for figures that people published, and write what it says beside them.
 
 ``python validation/blind_asked.py FILE --into asked`` asks every row of a file of such figures, by
-the command line or the schema that the row says, and rewrites the file. A row is asked once under
-one name: what was said first stays.
+the command line, the schema or the script that the row says, and rewrites the file. A row is asked
+once under one name: what was said first stays.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from brimful.units import GIB
 KINDS = ("live_gib", "reserved_gib", "process_gib", "tokens_per_s")
 FIRST = "asked"
 SIMULATE = "brimful simulate"
+SCRIPTS = Path(__file__).parent / "blind" / "scripts"
 ENGINE = "use engine=deepspeed"
 PROGRAM = ("--engine", "deepspeed")
 Row = dict[str, Any]
@@ -51,6 +52,8 @@ def _said(row: Row, into: str) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         if row["by"] == "published":
             return _by_schema(row["run"], Path(folder))
+        if row["by"] == "script":
+            return _by_script(row)
         return _by_command(row, Path(folder))
 
 
@@ -58,7 +61,7 @@ def _by_schema(run: Row, folder: Path) -> Row:
     """Ask ``brimful validate``, which traces what does not ship."""
     file = folder / "runs.jsonl"
     file.write_text(f"{json.dumps(run)}\n")
-    told, reason = _answer("validate", "--file", str(file), "--trace", "--runs")
+    told, reason = _answer("validate", "--file", str(file), "--trace", "--runs", "--json")
     if told is None:
         return {"reason": reason}
     (row,) = told["runs"]
@@ -71,16 +74,22 @@ def _by_schema(run: Row, folder: Path) -> Row:
     }
 
 
+def _by_script(row: Row) -> Row:
+    """Ask ``brimful pretend`` of a script that was written after the description of a run."""
+    told, reason = _answer("pretend", *row["flags"], "--json", "--", str(SCRIPTS / row["script"]))
+    return {"reason": reason} if told is None else _read(told)
+
+
 def _by_command(row: Row, folder: Path) -> Row:
     """Ask ``brimful estimate``, or what it names instead: an engine, ``brimful simulate``."""
     config = folder / "config.json"
     config.write_text(json.dumps(row.get("model_config", {})))
     flags = [str(config) if flag == "MODEL" else flag for flag in row["flags"]]
-    told, reason = _answer(row["by"], *flags)
+    told, reason = _answer(row["by"], *flags, "--json")
     if told is None and ENGINE in reason:
-        told, reason = _answer(row["by"], *flags, "--engine", "deepspeed")
+        told, reason = _answer(row["by"], *flags, "--engine", "deepspeed", "--json")
     if told is None and SIMULATE in reason:
-        told, reason = _answer("simulate", *flags)
+        told, reason = _answer("simulate", *flags, "--json")
     if told is None:
         return {"reason": reason}
     found = _read(told)
@@ -92,7 +101,7 @@ def _by_command(row: Row, folder: Path) -> Row:
 def _by_its_own_code(flags: list[str]) -> Row:
     """Ask what DeepSpeed itself reserves, as an answer by its formula says: ``--for deepspeed``."""
     at = flags.index(PROGRAM[0])
-    told, _ = _answer("simulate", *flags[:at], *flags[at + 2 :], "--for", PROGRAM[1])
+    told, _ = _answer("simulate", *flags[:at], *flags[at + 2 :], "--for", PROGRAM[1], "--json")
     ranks = told["ranks"] if told else []
     return {
         kind: max(rank[field] for rank in ranks) / GIB
@@ -108,9 +117,9 @@ def _answer(*words: str) -> tuple[Row | None, str]:
     """Run a verb as a person would; return its JSON, or None and what it says instead."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        run_brimful([*words, "--json"])
+        run_brimful([*words])
     try:
-        return json.loads(out.getvalue()), ""
+        return json.JSONDecoder().raw_decode(out.getvalue())[0], ""
     except json.JSONDecodeError:
         return None, next(iter(err.getvalue().strip().splitlines()), "no answer")
 
