@@ -18,6 +18,7 @@ from brimful.cli.main import main as run_brimful
 from brimful.units import GIB
 
 KINDS = ("live_gib", "reserved_gib", "process_gib", "tokens_per_s")
+SPEEDS = ("tokens_per_s", "simulated_tokens_per_s", "predicted_tokens_per_s")
 FIRST = "asked"
 SIMULATE = "brimful simulate"
 SCRIPTS = Path(__file__).parent / "blind" / "scripts"
@@ -127,9 +128,9 @@ def _answer(*words: str) -> tuple[Row | None, str]:
 def _read(said: Row) -> Row:
     if "error" in said:
         return {"reason": str(said["error"])}
-    held = said.get("predicted_reserved") or said.get("reserved") or said
-    devices = said.get("cluster", {}).get("num_devices", 1)
-    speed = said.get("tokens_per_s") or said.get("simulated_tokens_per_s")
+    held = said.get("predicted_reserved") or said.get("reserved") or _fullest(said)
+    devices = said.get("world_size") or said.get("cluster", {}).get("num_devices", 1)
+    speed = next((said[name] for name in SPEEDS if said.get(name)), None)
     return {
         "reason": "",
         "live_gib": _gib(said, "predicted_peak_allocated_bytes", "simulated_peak_allocated_bytes"),
@@ -139,6 +140,12 @@ def _read(said: Row) -> Row:
         "process_gib": _gib(held, "predicted_process_bytes", "simulated_process_bytes"),
         "tokens_per_s": speed / devices if speed else None,
     }
+
+
+def _fullest(said: Row) -> Row:
+    """Return what holds the most of the ranks of a program that is predicted, or the whole."""
+    ranks = [rank for rank in said.get("ranks", ()) if "predicted_peak_reserved_bytes" in rank]
+    return max(ranks, key=lambda rank: rank["predicted_peak_reserved_bytes"], default=said)
 
 
 def _gib(said: Row, *names: str) -> float | None:
