@@ -47,9 +47,18 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _said(row: Row, into: str) -> Row:
-    """Ask a row; later than the first time in other words, where it says such (``anew``)."""
-    if into != FIRST:
-        row = row | row.get("anew", {})
+    """Ask a row; later than the first time in other words, where it says such (``anew``).
+
+    What a script does not tell, its speed, is then by the words of the first time.
+    """
+    anew = row.get("anew", {}) if into != FIRST else {}
+    if anew.get("by") == "script":
+        of_script = _asked(row | anew)
+        return _asked(row) | {kind: value for kind, value in of_script.items() if value is not None}
+    return _asked(row | anew)
+
+
+def _asked(row: Row) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         if row["by"] == "published":
             return _by_schema(row["run"], Path(folder))
@@ -77,7 +86,9 @@ def _by_schema(run: Row, folder: Path) -> Row:
 
 def _by_script(row: Row) -> Row:
     """Ask ``brimful pretend`` of a script that was written after the description of a run."""
-    told, reason = _answer("pretend", *row["flags"], "--json", "--", str(SCRIPTS / row["script"]))
+    name, *arguments = row["script"].split()
+    command = (*row.get("launcher", "").split(), str(SCRIPTS / name), *arguments)
+    told, reason = _answer("pretend", *row["flags"], "--json", "--", *command)
     return {"reason": reason} if told is None else _read(told)
 
 

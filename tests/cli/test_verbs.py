@@ -176,7 +176,8 @@ def test_a_plan_file_is_simulated_as_it_was_planned(brimful, folder):
 
 
 @pytest.mark.torch
-def test_a_simulation_tells_what_nvidia_smi_shows(brimful, folder):
+@pytest.mark.usefixtures("folder")
+def test_a_simulation_tells_what_nvidia_smi_shows(brimful):
     """As a prediction does: what the allocator holds, and the middle of what lies outside it."""
     told = one_object(
         brimful("simulate", *TINY, "--gpus", "a100-40gb", "--seq-len", "32", "--json")

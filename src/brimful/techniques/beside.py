@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from brimful.errors import UnsupportedError
 from brimful.techniques.fused_kernels import beside
 from brimful.techniques.offload import NONE as NO_OFFLOAD
-from brimful.values.job import FP8, PREFERENCE, QUANTIZED, Job, Task
+from brimful.values.job import PREFERENCE, QUANTIZED, Job, Task
 from brimful.values.strategy import (
     Strategy,
     default_reference,
