@@ -23,6 +23,7 @@ FIRST = "asked"
 SIMULATE = "brimful simulate"
 SCRIPTS = Path(__file__).parent / "blind" / "scripts"
 ENGINE = "use engine=deepspeed"
+OWN_CODE = "simulate --for deepspeed"
 PROGRAM = ("--engine", "deepspeed")
 Row = dict[str, Any]
 
@@ -100,6 +101,8 @@ def _by_command(row: Row, folder: Path) -> Row:
     told, reason = _answer(row["by"], *flags, "--json")
     if told is None and ENGINE in reason:
         told, reason = _answer(row["by"], *flags, "--engine", "deepspeed", "--json")
+    if told is None and OWN_CODE in reason and PROGRAM[0] in flags:
+        return {"reason": ""} | _by_its_own_code(flags)
     if told is None and SIMULATE in reason:
         told, reason = _answer("simulate", *flags, "--json")
     if told is None:
@@ -113,9 +116,9 @@ def _by_command(row: Row, folder: Path) -> Row:
 def _by_its_own_code(flags: list[str]) -> Row:
     """Ask what DeepSpeed itself reserves, as an answer by its formula says: ``--for deepspeed``."""
     at = flags.index(PROGRAM[0])
-    told, _ = _answer("simulate", *flags[:at], *flags[at + 2 :], "--for", PROGRAM[1], "--json")
+    told, why = _answer("simulate", *flags[:at], *flags[at + 2 :], "--for", PROGRAM[1], "--json")
     ranks = told["ranks"] if told else []
-    return {
+    return ({} if told else {"reason": why}) | {
         kind: max(rank[field] for rank in ranks) / GIB
         for kind, field in (
             ("reserved_gib", "simulated_peak_reserved_bytes"),
@@ -148,7 +151,7 @@ def _read(said: Row) -> Row:
         "reserved_gib": _gib(
             held, "predicted_peak_reserved_bytes", "simulated_peak_reserved_bytes"
         ),
-        "process_gib": _gib(held, "predicted_process_bytes", "simulated_process_bytes"),
+        "process_gib": _gib(said | held, "predicted_process_bytes", "simulated_process_bytes"),
         "tokens_per_s": speed / devices if speed else None,
     }
 
