@@ -121,10 +121,11 @@ def told(command: Command, world_size: int | None) -> Told:
     name = Path(command.script).name
     flags, read_as = in_words_of_megatron(flags_of(command.arguments, name))
     size, notes = _world(flags, world_size or command.num_processes, command.environment)
+    notes = (*read_as, *notes)
     vocab, of = _vocabulary(flags, name)
     if flags.has("--num-experts"):
         notes = (*notes, _EVEN)
-    notes = (*read_as, *notes, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them")
+    notes = (*notes, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them")
     return Told(name, flags, size, _ranks(flags, size), _stages(flags), vocab, notes)
 
 
