@@ -1,8 +1,8 @@
 """Ask Brimful for figures that people published, and write what it says beside them.
 
 ``python validation/blind_asked.py FILE --into asked`` asks every row of a file of such figures, by
-the command line or the schema that the row says, and rewrites the file. A row is asked once under
-one name: what was said first stays.
+the command line, the schema or the script that the row says, and rewrites the file. A row is asked
+once under one name: what was said first stays.
 """
 
 import argparse
@@ -18,9 +18,12 @@ from brimful.cli.main import main as run_brimful
 from brimful.units import GIB
 
 KINDS = ("live_gib", "reserved_gib", "process_gib", "tokens_per_s")
+SPEEDS = ("tokens_per_s", "simulated_tokens_per_s", "predicted_tokens_per_s")
 FIRST = "asked"
 SIMULATE = "brimful simulate"
+SCRIPTS = Path(__file__).parent / "blind" / "scripts"
 ENGINE = "use engine=deepspeed"
+OWN_CODE = "simulate --for deepspeed"
 PROGRAM = ("--engine", "deepspeed")
 Row = dict[str, Any]
 
@@ -45,12 +48,23 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _said(row: Row, into: str) -> Row:
-    """Ask a row; later than the first time in other words, where it says such (``anew``)."""
-    if into != FIRST:
-        row = row | row.get("anew", {})
+    """Ask a row; later than the first time in other words, where it says such (``anew``).
+
+    What a script does not tell, its speed, is then by the words of the first time.
+    """
+    anew = row.get("anew", {}) if into != FIRST else {}
+    if anew.get("by") == "script":
+        of_script = _asked(row | anew)
+        return _asked(row) | {kind: value for kind, value in of_script.items() if value is not None}
+    return _asked(row | anew)
+
+
+def _asked(row: Row) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         if row["by"] == "published":
             return _by_schema(row["run"], Path(folder))
+        if row["by"] == "script":
+            return _by_script(row)
         return _by_command(row, Path(folder))
 
 
@@ -58,7 +72,7 @@ def _by_schema(run: Row, folder: Path) -> Row:
     """Ask ``brimful validate``, which traces what does not ship."""
     file = folder / "runs.jsonl"
     file.write_text(f"{json.dumps(run)}\n")
-    told, reason = _answer("validate", "--file", str(file), "--trace", "--runs")
+    told, reason = _answer("validate", "--file", str(file), "--trace", "--runs", "--json")
     if told is None:
         return {"reason": reason}
     (row,) = told["runs"]
@@ -71,16 +85,26 @@ def _by_schema(run: Row, folder: Path) -> Row:
     }
 
 
+def _by_script(row: Row) -> Row:
+    """Ask ``brimful pretend`` of a script that was written after the description of a run."""
+    name, *arguments = row["script"].split()
+    command = (*row.get("launcher", "").split(), str(SCRIPTS / name), *arguments)
+    told, reason = _answer("pretend", *row["flags"], "--json", "--", *command)
+    return {"reason": reason} if told is None else _read(told)
+
+
 def _by_command(row: Row, folder: Path) -> Row:
     """Ask ``brimful estimate``, or what it names instead: an engine, ``brimful simulate``."""
     config = folder / "config.json"
     config.write_text(json.dumps(row.get("model_config", {})))
     flags = [str(config) if flag == "MODEL" else flag for flag in row["flags"]]
-    told, reason = _answer(row["by"], *flags)
+    told, reason = _answer(row["by"], *flags, "--json")
     if told is None and ENGINE in reason:
-        told, reason = _answer(row["by"], *flags, "--engine", "deepspeed")
+        told, reason = _answer(row["by"], *flags, "--engine", "deepspeed", "--json")
+    if told is None and OWN_CODE in reason and PROGRAM[0] in flags:
+        return {"reason": ""} | _by_its_own_code(flags)
     if told is None and SIMULATE in reason:
-        told, reason = _answer("simulate", *flags)
+        told, reason = _answer("simulate", *flags, "--json")
     if told is None:
         return {"reason": reason}
     found = _read(told)
@@ -92,9 +116,9 @@ def _by_command(row: Row, folder: Path) -> Row:
 def _by_its_own_code(flags: list[str]) -> Row:
     """Ask what DeepSpeed itself reserves, as an answer by its formula says: ``--for deepspeed``."""
     at = flags.index(PROGRAM[0])
-    told, _ = _answer("simulate", *flags[:at], *flags[at + 2 :], "--for", PROGRAM[1])
+    told, why = _answer("simulate", *flags[:at], *flags[at + 2 :], "--for", PROGRAM[1], "--json")
     ranks = told["ranks"] if told else []
-    return {
+    return ({} if told else {"reason": why}) | {
         kind: max(rank[field] for rank in ranks) / GIB
         for kind, field in (
             ("reserved_gib", "simulated_peak_reserved_bytes"),
@@ -108,9 +132,9 @@ def _answer(*words: str) -> tuple[Row | None, str]:
     """Run a verb as a person would; return its JSON, or None and what it says instead."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        run_brimful([*words, "--json"])
+        run_brimful([*words])
     try:
-        return json.loads(out.getvalue()), ""
+        return json.JSONDecoder().raw_decode(out.getvalue())[0], ""
     except json.JSONDecodeError:
         return None, next(iter(err.getvalue().strip().splitlines()), "no answer")
 
@@ -118,18 +142,24 @@ def _answer(*words: str) -> tuple[Row | None, str]:
 def _read(said: Row) -> Row:
     if "error" in said:
         return {"reason": str(said["error"])}
-    held = said.get("predicted_reserved") or said.get("reserved") or said
-    devices = said.get("cluster", {}).get("num_devices", 1)
-    speed = said.get("tokens_per_s") or said.get("simulated_tokens_per_s")
+    held = said.get("predicted_reserved") or said.get("reserved") or _fullest(said)
+    devices = said.get("world_size") or said.get("cluster", {}).get("num_devices", 1)
+    speed = next((said[name] for name in SPEEDS if said.get(name)), None)
     return {
         "reason": "",
         "live_gib": _gib(said, "predicted_peak_allocated_bytes", "simulated_peak_allocated_bytes"),
         "reserved_gib": _gib(
             held, "predicted_peak_reserved_bytes", "simulated_peak_reserved_bytes"
         ),
-        "process_gib": _gib(held, "predicted_process_bytes", "simulated_process_bytes"),
+        "process_gib": _gib(said | held, "predicted_process_bytes", "simulated_process_bytes"),
         "tokens_per_s": speed / devices if speed else None,
     }
+
+
+def _fullest(said: Row) -> Row:
+    """Return what holds the most of the ranks of a program that is predicted, or the whole."""
+    ranks = [rank for rank in said.get("ranks", ()) if "predicted_peak_reserved_bytes" in rank]
+    return max(ranks, key=lambda rank: rank["predicted_peak_reserved_bytes"], default=said)
 
 
 def _gib(said: Row, *names: str) -> float | None:

@@ -32,6 +32,7 @@ CASES = {
         {"activation_checkpointing": "selective:2"},
     ),
     "llama lora full": (("llama", LLAMA), LORA, FULL),
+    "llama fp8": (("llama", LLAMA), {"precision": "fp8"}, {}),
     "qwen3 chunks": (("qwen3", LLAMA), {}, {"loss_chunks": 4}),
     "gpt2 full:1": (("gpt2", GPT2), {}, {"activation_checkpointing": "full:1"}),
 }

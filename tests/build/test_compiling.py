@@ -25,8 +25,9 @@ def simulated_bytes(name, **how):
     return simulate(job, make_cluster("cpu"), strategy).simulated_peak_allocated_bytes
 
 
-TOLERANCES = {"fp32": 1e-5, "bf16-mixed": 5e-3}
-"""Relative: sums in another order, and in 16 bits fp32 between operations that are fused."""
+TOLERANCES = {"fp32": 1e-5, "bf16-mixed": 5e-3, "fp8": 2e-2}
+"""Relative: sums in another order, in 16 bits fp32 between operations that are fused, and of these
+other numbers on either side of a step of fp8."""
 COMPILED = {"compile": "blocks"}
 
 
@@ -92,6 +93,12 @@ def test_what_was_not_compared_is_refused(job, strategy, says):
     with pytest.raises(UnsupportedError, match=f"compile=blocks with {says} is not run") as why:
         check_strategy(make_job(**job), make_strategy(**COMPILED, **strategy))
     assert "use compile=none" in str(why.value)
+
+
+def test_products_in_fp8_go_with_it():
+    """Casts that a compiler joins to what is before them; its case stands beside the others."""
+    strategy = make_strategy(**COMPILED)
+    assert check_strategy(make_job(precision="fp8"), strategy) == strategy
 
 
 def test_the_precision_doctor_sees_no_module_inside():

@@ -205,3 +205,12 @@ def test_writing_it_imports_neither_torch_nor_deepspeed():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("method", "is_named"), [("lora", True), ("dora", False)])
+def test_adapters_are_sent_to_its_own_code(method, is_named):
+    job = make_job(method=method, adapter=make_adapter())
+    with pytest.raises(UnsupportedError, match=f"method={method} is not run") as refused:
+        check_strategy(job, strategy_of())
+    assert ("brimful simulate --for deepspeed runs it" in str(refused.value)) == is_named
+    assert "use method=full" in str(refused.value)

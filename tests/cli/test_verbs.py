@@ -11,6 +11,9 @@ import yaml
 from tests.cli.conftest import TINY
 
 from brimful.cli.main import VERBS, parser_of
+from brimful.cost.outside import middle_outside
+from brimful.hardware.gpus import device_named
+from brimful.hardware.names import find_gpu
 from brimful.units import format_seconds
 
 INPUTS = {
@@ -170,6 +173,17 @@ def test_a_plan_file_is_simulated_as_it_was_planned(brimful, folder):
     kept = json.loads((folder / "simulation.json").read_text())
     assert kept["simulated_peak_allocated_bytes"] == peak
     assert rungs_of(kept) == {"simulated"}
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
+def test_a_simulation_tells_what_nvidia_smi_shows(brimful):
+    """As a prediction does: what the allocator holds, and the middle of what lies outside it."""
+    told = one_object(
+        brimful("simulate", *TINY, "--gpus", "a100-40gb", "--seq-len", "32", "--json")
+    )
+    outside = told["simulated_process_bytes"] - told["reserved"]["simulated_peak_reserved_bytes"]
+    assert outside == middle_outside(device_named(find_gpu("a100-40gb")), num_groups=0)
 
 
 @pytest.mark.torch

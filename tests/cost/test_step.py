@@ -34,6 +34,15 @@ def test_each_kind_of_work_takes_its_own_rate():
     assert moved.memory_s == pytest.approx(1e12 / (H100.memory_bytes_per_s * reached.memory_share))
 
 
+def test_an_encoder_masks_nothing():
+    """Its kernels compute every score, where a causal one skips half."""
+    encoder = msgspec.structs.replace(JOB, model=load_model("bert-base-uncased"))
+    causal, whole = (
+        step_seconds(work(attention_flops=1e15), job, H100, SIZE).matrix_s for job in (JOB, encoder)
+    )
+    assert whole == 2 * causal
+
+
 def test_attention_of_fp8_runs_in_16_bits():
     narrow = msgspec.structs.replace(JOB, precision="fp8")
     attended = [step_seconds(work(attention_flops=1e15), job, H100, SIZE) for job in (JOB, narrow)]

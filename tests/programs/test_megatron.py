@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful.errors import FileFormatError, InputError
+from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.programs import megatron
 from brimful.programs.base import Command, flags_of
 from brimful.programs.reading import is_program, read_program
@@ -189,3 +189,33 @@ def test_a_tokenizer_that_is_known_by_its_file_has_its_rows():
 )
 def test_fsdp_is_given_more_than_one_connection(line, connections):
     assert read(line).environment["CUDA_DEVICE_MAX_CONNECTIONS"] == connections
+
+
+BLOOM = (
+    "--num-layers 70 --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12 --bf16 "
+    "--checkpoint-activations --pad-vocab-size-to 250880 --position-embedding-type alibi "
+    "--pp-partition-method type:transformer|embedding --deepspeed --deepspeed_config ds.json "
+    "--deepspeed-activation-checkpointing"
+)
+
+
+@pytest.mark.parametrize("stage", ["", " --zero-stage 1", " --zero-stage 1.0", " --zero-stage 0"])
+def test_megatron_deepspeeds_words_are_megatrons(stage):
+    """Read past, they would be a run without checkpoints whose states nobody shards."""
+    program = read(f"{BLOOM}{stage}", 48)
+    found = flags(program)
+    assert found["--recompute-granularity"] == ("full",)
+    assert found["--recompute-num-layers"] == ("1",)
+    assert found["--position-embedding-type"] == ("none",)
+    assert found["--transformer-impl"] == ("local",)
+    assert "--account-for-loss-in-pipeline-split" in found
+    assert not any(flag.startswith(("--deepspeed", "--zero", "--checkpoint")) for flag in found)
+    is_sharded = not stage.endswith("0") or stage.endswith("1.0")
+    assert ("--use-distributed-optimizer" in found) == is_sharded
+    assert any("DeepSpeed" in note for note in program.notes) == is_sharded
+    assert found["--vocab-size"] == ("250880",)
+
+
+def test_parameters_that_deepspeed_parts_have_no_formula_there():
+    with pytest.raises(UnsupportedError, match="--zero-stage 3 of Megatron-DeepSpeed has no"):
+        read(f"{BLOOM} --zero-stage 3", 48)

@@ -156,15 +156,18 @@ def _json(
 ) -> dict[str, object]:
     """Return what ``--json`` prints; the time is by what was recorded."""
     from brimful.cost.estimate import limit_bytes
+    from brimful.cost.outside import middle_outside, num_groups
 
-    estimate = plan.estimate
+    estimate, reserved = plan.estimate, simulation.reserved
     asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
+    outside = middle_outside(plan.cluster.device, num_groups=num_groups(plan.strategy))
     return {
         "statement": named_statement(
             simulation.simulated_peak_allocated_bytes, simulation.unknown_ops
         ),
         **inputs_json(asked),
         **msgspec.structs.asdict(simulation),
+        "simulated_process_bytes": reserved and reserved.simulated_peak_reserved_bytes + outside,
         "usable_bytes": limit_bytes(plan),
         "predicted_peak_allocated_bytes": estimate and estimate.predicted_peak_allocated_bytes,
         "simulated_step_s": step_s,

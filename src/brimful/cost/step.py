@@ -28,10 +28,11 @@ from brimful.cost.programs import HALF
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
+from brimful.models.config import is_encoder
 from brimful.values.job import FP8, Job, Precision
 
 CAUSAL_SHARE = 0.5
-"""Half of a causal attention's scores are masked, and fused kernels skip them.
+"""Half of a causal attention's scores are masked, and fused kernels skip them; an encoder's not.
 
 A calibrated rate already is that of attention counted whole.
 """
@@ -142,7 +143,8 @@ def step_seconds(work: StepWork, job: Job, device: Device, size: ProductSize) ->
     bandwidth = device.memory_bytes_per_s * reached.memory_share
     if not np.all(matrix) or not bandwidth:
         return None
-    share = 1.0 if device.calibrated else CAUSAL_SHARE
+    is_whole = device.calibrated or is_encoder(job.model.model_type)
+    share = 1.0 if is_whole else CAUSAL_SHARE
     attended = matrix_rate(device, _attended_in(job)) * reached.attention_share
     if not attended:
         return None

@@ -21,6 +21,7 @@ from brimful.errors import InputError
 from brimful.megatron.command_line import Kind
 from brimful.megatron.pipeline import kinds_of_stages
 from brimful.programs.base import STEPS, Command, Flags, Program, Rank, flags_of
+from brimful.programs.megatron_deepspeed import in_words_of_megatron
 
 SCRIPT = "pretrain_gpt.py"
 BERT = "pretrain_bert.py"
@@ -119,8 +120,9 @@ def told(command: Command, world_size: int | None) -> Told:
         InputError: A degree does not divide the world, or nobody says how long the vocabulary is.
     """
     name = Path(command.script).name
-    flags = flags_of(command.arguments, name)
+    flags, read_as = in_words_of_megatron(flags_of(command.arguments, name))
     size, notes = _world(flags, world_size or command.num_processes, command.environment)
+    notes = (*read_as, *notes)
     vocab, of = _vocabulary(flags, name)
     if flags.has("--num-experts"):
         notes = (*notes, _EVEN)

@@ -26,12 +26,13 @@ Implementation = Literal[
 """Whose code ran. What blocks keep differs between them: figures of two are never pooled."""
 LossCopies = Literal[
     "none", "copied", "copied-wide", "narrow", "narrow-fused", "compiled", "outputs",
+    "wide-fused",
 ]  # fmt: skip
 """What the loss held beside log-probabilities (``logit_copies.py``): nothing; logits, narrow and
 wide, and a copy; the same but for the narrow ones; narrow ones and a narrow copy; the
 same where a fused kernel writes over the copy; narrow ones alone, of which a compiled loss makes
 their gradient; the model's own logits, as a loop that binds its outputs keeps them through
-backward."""
+backward; wide ones, over which a fused kernel writes their gradient."""
 
 Products = Literal["all", "alternate"]
 """Which matrix products selective checkpointing kept: every one, as ours, or every second."""

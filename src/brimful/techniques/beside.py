@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from brimful.errors import UnsupportedError
 from brimful.techniques.fused_kernels import beside
 from brimful.techniques.offload import NONE as NO_OFFLOAD
-from brimful.values.job import FP8, PREFERENCE, QUANTIZED, Job, Task
+from brimful.values.job import PREFERENCE, QUANTIZED, Job, Task
 from brimful.values.strategy import (
     Strategy,
     default_reference,
@@ -55,7 +55,6 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
     beside = {
         f"task={job.task}": job.task not in COMPILED_TASKS,
         f"method={job.method}": job.method not in COMPILED_METHODS,
-        f"precision={job.precision}": job.precision == FP8,
         f"base={base}": base in QUANTIZED,
         f"attention={strategy.attention}": strategy.attention in {"flex", "varlen"},
         f"packing={job.packing}": job.packing == "documents",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from brimful.techniques.optimizers import OPTIMIZERS
-from brimful.values.job import Job, Precision, Task
+from brimful.values.job import Job, Method, Precision, Task
 from brimful.values.strategy import Strategy, default_accumulate, num_micro_batches
 
 DEEPSPEED_OFFLOADS = ("none", "optimizer", "parameters")
@@ -15,6 +15,11 @@ DEEPSPEED_PRECISIONS: tuple[Precision, ...] = (
 DEEPSPEED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
 DEEPSPEED_SCALING = (2.0, 0.5)
 """By what its loss scale grows and shrinks."""
+
+_BY_ITS_OWN_CODE: dict[Method, str] = {
+    "lora": "brimful simulate --for deepspeed runs it by its own code; "
+}
+"""What our loop around its engine lacks, and the program that is exported has."""
 
 
 def deepspeed_precision(precision: Precision) -> Precision:
@@ -35,7 +40,7 @@ def refused_by_deepspeed(job: Job, strategy: Strategy) -> Iterator[tuple[str, st
     if job.task not in DEEPSPEED_TASKS:
         yield f"task={job.task}", f"use {' or '.join(DEEPSPEED_TASKS)}"
     if job.method != "full":
-        yield f"method={job.method}", "use method=full"
+        yield f"method={job.method}", f"{_BY_ITS_OWN_CODE.get(job.method, '')}use method=full"
     for name in ("dp_replicate", "tp", "pp", "ep"):
         if getattr(strategy, name) > 1:
             yield f"{name}={getattr(strategy, name)}", f"use {name}=1 and more dp_shard"

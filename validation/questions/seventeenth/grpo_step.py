@@ -54,7 +54,9 @@ for step in range(args.steps):
 
     with torch.no_grad():
         old = torch.cat([log_probabilities(policy, part) for part in ids.split(args.micro_batch)])
-        ref = torch.cat([log_probabilities(reference, part) for part in ids.split(args.micro_batch)])
+        ref = torch.cat(
+            [log_probabilities(reference, part) for part in ids.split(args.micro_batch)]
+        )
 
     policy.train()
     for start in range(0, len(ids), args.micro_batch):

@@ -111,7 +111,10 @@ def main():
         torch.optim.Muon(hidden, lr=0.02, momentum=0.95, weight_decay=0.01),
         torch.optim.AdamW(
             [*raw.embedding.parameters(), *raw.head.parameters()],
-            lr=3e-3, betas=(0.8, 0.95), weight_decay=0.0, fused=True,
+            lr=3e-3,
+            betas=(0.8, 0.95),
+            weight_decay=0.0,
+            fused=True,
         ),
     ]
     model = torch.compile(raw) if args.compile else raw

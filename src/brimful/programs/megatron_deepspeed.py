@@ -1,0 +1,70 @@
+"""Command lines of Megatron-DeepSpeed, and of older Megatron-LMs, in the words of Megatron-LM.
+
+What ZeRO parts among replicas is read as Megatron's own distributed optimizer: DeepSpeed
+has copies and buckets of its own, which a note says.
+
+Source: ``megatron/arguments.py`` of bigscience-workshop/Megatron-DeepSpeed and of
+microsoft/Megatron-DeepSpeed (``--checkpoint-activations``, ``--zero-stage``, whose default is 1,
+``--pad-vocab-size-to``, ``--position-embedding-type alibi``, ``--pp-partition-method``).
+"""
+
+from collections.abc import Iterator
+
+from brimful.errors import UnsupportedError
+from brimful.programs.base import Flags
+
+Given = tuple[str, tuple[str, ...]]
+_SWITCH = "--deepspeed"
+_PARTED = "3"
+"""The stage that parts parameters."""
+_BOTH_ENDS = "type:transformer|embedding"
+_ALIBI = ("--position-embedding-type", ("alibi",))
+NOTE = (
+    "DeepSpeed's ZeRO is read as Megatron's distributed optimizer: its own copies and buckets are "
+    "not counted"
+)
+
+
+def in_words_of_megatron(flags: Flags) -> tuple[Flags, tuple[str, ...]]:
+    """Return a command line without words that Megatron-LM lacks, and what that takes for granted.
+
+    Args:
+        flags: As they were given.
+
+    Raises:
+        UnsupportedError: DeepSpeed is to part parameters.
+    """
+    is_parted = flags.has(_SWITCH)
+    values = [each for given in flags.values for each in _said(given, flags)]
+    if not is_parted:
+        return Flags(tuple(values)), ()
+    stage = flags.text("--zero-stage").partition(".")[0] or "1"
+    if stage == _PARTED:
+        raise UnsupportedError(
+            "--zero-stage 3 of Megatron-DeepSpeed has no formula; take 0, 1 or 2, or describe the "
+            "model to brimful estimate --engine deepspeed --zero 3"
+        )
+    if stage != "0":
+        values.append(("--use-distributed-optimizer", ()))
+    if not flags.has("--transformer-impl"):
+        values.append(("--transformer-impl", ("local",)))
+    return Flags(tuple(values)), (NOTE,) if stage != "0" else ()
+
+
+def _said(given: Given, flags: Flags) -> Iterator[Given]:
+    """Yield what a flag is in Megatron-LM's words: mostly itself."""
+    name, values = given
+    if name == "--checkpoint-activations":
+        num = flags.text("--checkpoint-num-layers") or "1"
+        yield "--recompute-granularity", ("full",)
+        yield "--recompute-method", ("uniform",)
+        yield "--recompute-num-layers", (num,)
+    elif name == "--pad-vocab-size-to":
+        yield "--padded-vocab-size", values
+    elif (name, " ".join(values)) == ("--pp-partition-method", _BOTH_ENDS):
+        yield "--account-for-embedding-in-pipeline-split", ()
+        yield "--account-for-loss-in-pipeline-split", ()
+    elif given == _ALIBI:  # a bias of scores, and no parameter
+        yield "--position-embedding-type", ("none",)
+    elif not name.startswith(("--deepspeed", "--zero-", "--checkpoint-num-", "--checkpoint-in-")):
+        yield given
