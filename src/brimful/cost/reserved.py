@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.allocator.config import parse_settings
-from brimful.allocator.replay import Requests, least_reserved_bytes, replay
+from brimful.allocator.held import Held, held_of
+from brimful.allocator.replay import Requests, least_reserved_bytes
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, num_groups, room_of
 from brimful.cost.preference import is_judged, runs_reference
@@ -25,33 +26,23 @@ from brimful.values.strategy import Strategy, gathers, is_flat
 Makers = tuple[Callable[[], Requests], ...]
 
 
-class _AtCapacity(NamedTuple):
-    """What a replay on a card that ends comes to: bytes held, retries, bytes lacking."""
-
-    held_bytes: int
-    num_retries: int
-    short_bytes: int
-
-
 class Seen(NamedTuple):
     """What was looked at of a strategy, which hangs on a card's kernels and not on its size.
 
     Attributes:
         made: What devices ask for, by their place.
         least: What they hold at least, of a card without end, by place and settings.
-        unhindered: What they hold, likewise.
-        at_capacity: What they come to on a card that ends, by its bytes too.
+        held: What they hold, by place, settings and bytes of the card; None: one without end.
     """
 
     made: dict[int, Requests]
     least: dict[tuple[int, str], int]
-    unhindered: dict[tuple[int, str], int]
-    at_capacity: dict[tuple[int, str, int], _AtCapacity]
+    held: dict[tuple[int, str, int | None], Held]
 
 
 def unseen() -> Seen:
     """Return what was seen of a strategy that nobody looked at."""
-    return Seen({}, {}, {}, {})
+    return Seen({}, {}, {})
 
 
 MOST_SEEN, MOST_MADE = 4096, 8
@@ -152,25 +143,15 @@ class Candidate:
 
     def _unhindered_bytes(self, place: int, allocator: str) -> int:
         """Return the most that a device would hold of a card without end."""
-        key, unhindered = (place, allocator), self.seen.unhindered
-        if key not in unhindered:
-            done = replay(
-                self._requests(place), settings=parse_settings(allocator), capacity_bytes=None
-            )
-            unhindered[key] = done.peak_reserved_bytes
-        return unhindered[key]
+        return self._held(place, allocator, None).peak_reserved_bytes
 
-    def _held_of(self, place: int, allocator: str, capacity_bytes: int) -> _AtCapacity:
-        """Replay it on a card that ends."""
-        key, known = (place, allocator, capacity_bytes), self.seen.at_capacity
+    def _held(self, place: int, allocator: str, capacity_bytes: int | None) -> Held:
+        """Replay what a device asks of a card of this size."""
+        key, known = (place, allocator, capacity_bytes), self.seen.held
         if key not in known:
-            done = replay(
-                self._requests(place),
-                settings=parse_settings(allocator),
-                capacity_bytes=capacity_bytes,
-            )
-            short = done.out_of_memory.short_bytes if done.out_of_memory else 0
-            known[key] = _AtCapacity(done.peak_reserved_bytes, done.num_retries, short)
+            settings = parse_settings(allocator)
+            requests = self._requests(place)
+            known[key] = held_of(requests, settings=settings, capacity_bytes=capacity_bytes)
         return known[key]
 
     def _at_capacity(self, place: int, allocator: str) -> PredictedReserved:
@@ -179,7 +160,7 @@ class Candidate:
         capacity, firm = self.room.most_bytes, self.room.firm_bytes
         held, num_retries, short = unhindered, 0, 0
         if unhindered > capacity or settings.garbage_collection_threshold:
-            held, num_retries, short = self._held_of(place, allocator, capacity)
+            held, num_retries, short = self._held(place, allocator, capacity)
         over = 0 if limit is None else max(0, held - limit)
         return PredictedReserved(
             allocator=allocator,
