@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from brimful.export import TARGETS
 from brimful.models.architectures import ARCHITECTURES
@@ -86,11 +86,11 @@ def _spelled(path: Path) -> frozenset[tuple[str, bool]]:
     """Return the identifiers of a file and the words of its strings, which count as a whole."""
     text = path.read_text("utf-8")
     if path.suffix == ".json":
-        identifiers, strings = [], list(_keys(json.loads(text)))
+        identifiers, strings = [], _keys(text)
     else:
-        tree = ast.parse(text)
-        identifiers = [path.stem, *_identifiers(tree)]
-        strings = list(_strings(tree))
+        nodes = list(ast.walk(ast.parse(text)))
+        identifiers = [path.stem, *_identifiers(nodes)]
+        strings = set(_strings(nodes))
     words = (word for string in strings for word in _WORD.findall(string))
     return frozenset([*((i, False) for i in identifiers), *((w, True) for w in words)])
 
@@ -119,8 +119,8 @@ def _plain(text: str) -> str:
     return "".join(_PARTS.findall(text.replace("_", " "))).lower()
 
 
-def _identifiers(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         for field in ("id", "attr", "name", "arg", "asname"):
             if isinstance(value := getattr(node, field, None), str):
                 yield from value.split(".")
@@ -128,21 +128,19 @@ def _identifiers(tree: ast.AST) -> Iterator[str]:
             yield from node.module.split(".")
 
 
-def _strings(tree: ast.AST) -> Iterator[str]:
+def _strings(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield string constants that are no docstring of anything."""
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             yield node.value
 
 
-def _keys(value: Any) -> Iterator[str]:
-    inner: Iterable[Any] = value if isinstance(value, list) else ()
-    if isinstance(value, dict):
-        yield from value
-        inner = value.values()
-    for each in inner:
-        yield from _keys(each)
+def _keys(text: str) -> set[str]:
+    """Return the keys of all objects of a JSON text."""
+    found: set[str] = set()
+    json.loads(text, object_pairs_hook=lambda pairs: found.update(key for key, _ in pairs))
+    return found
 
 
 if __name__ == "__main__":

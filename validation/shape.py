@@ -23,7 +23,11 @@ class File(NamedTuple):
 
     path: Path
     text: str
-    tree: ast.Module
+
+    @property
+    def tree(self) -> ast.Module:
+        """It, parsed each time: trees of all files together are a million objects."""
+        return ast.parse(self.text)
 
     @property
     def num_lines(self) -> int:
@@ -58,8 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 def read(folder: Path = SOURCE) -> tuple[File, ...]:
     """Read every module of a package."""
-    texts = {path: path.read_text("utf-8") for path in sorted(folder.rglob("*.py"))}
-    return tuple(File(path, text, ast.parse(text)) for path, text in texts.items())
+    return tuple(File(path, path.read_text("utf-8")) for path in sorted(folder.rglob("*.py")))
 
 
 def loose(folder: Path = SOURCE) -> list[str]:

@@ -37,6 +37,7 @@ CASES = {
     "masters": ({"precision": "bf16-master"}, FLAT),
     "lora": ({"adapter": {}}, {**FLAT, "zero": 2}),
 }
+METERED = "lora"
 SAVED = {"full": {}, "lora": {"adapter": {}}}
 NUM_STEPS, SAVED_AT = 3, 2
 
@@ -74,16 +75,17 @@ def trained(program, steps):
     return found
 
 
-def run(job, how):
-    """Train and judge; return losses and norms, the judged loss, weights, the metered peak."""
-    meter = CpuMeter()
-    meter.start()
+def run(job, how, meter=None):
+    """Train, metered if asked, and judge; return losses and norms, the judged loss and weights."""
+    if meter:
+        meter.start()
     program, _ = built(job, how)
     steps = trained(program, range(NUM_STEPS))
-    meter.stop(program)
+    if meter:
+        meter.stop(program)
     judged = evaluate(program, batches_of(program, 0))
     weights = {name: whole(parameter) for name, parameter in named_parameters(program)}
-    return steps, judged, weights, meter.reading.measured_peak_allocated_bytes
+    return steps, judged, weights
 
 
 def saved(folder, name, how):
@@ -117,7 +119,12 @@ def work(rank, num, folder):
     torch.set_num_threads(1)
     where = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=num, timeout=TIMEOUT)
-    answers = {case: run(job, how) for case, (job, how) in CASES.items()}
+    meter = CpuMeter()
+    answers = {
+        case: run(job, how, meter if case == METERED else None)
+        for case, (job, how) in CASES.items()
+    }
+    answers["peak"] = meter.reading.measured_peak_allocated_bytes
     for name in SAVED:
         flat, each = Path(folder, name, "flat"), Path(folder, name, "each")
         answers[name, "flat"] = saved(flat, name, FLAT)

@@ -9,6 +9,7 @@ from brimful.simulate.run import simulate
 from brimful.train.handover import hand_over
 from build.flat_programs import (
     CASES,
+    METERED,
     SAVED,
     SAVED_AT,
     built,
@@ -50,8 +51,8 @@ def close(one, other, **within):
 
 @pytest.mark.parametrize("case", CASES)
 def test_losses_gradients_and_weights_are_those_of_one_device(sharded, case):
-    steps, judged, weights, _ = sharded[case]
-    expected, alone, whole, _ = run(CASES[case][0], {})
+    steps, judged, weights = sharded[case]
+    expected, alone, whole = run(CASES[case][0], {})
     within, apart = (NEAR, NEAR_WEIGHTS) if case in NARROW else (CLOSE, CLOSE)
     close(steps, expected, **within)
     close(judged, alone, **within)
@@ -61,10 +62,10 @@ def test_losses_gradients_and_weights_are_those_of_one_device(sharded, case):
 
 
 def test_the_simulated_peak_is_the_measured_one(sharded):
-    job, strategy = settings(**CASES["lora"][0], how=CASES["lora"][1])
+    job, strategy = settings(**CASES[METERED][0], how=CASES[METERED][1])
     cluster = msgspec.structs.replace(make_cluster("cpu"), num_devices=2)
     told = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
-    assert abs(told - sharded["lora"][3]) <= GLOO_BYTES
+    assert abs(told - sharded["peak"]) <= GLOO_BYTES
 
 
 @pytest.mark.parametrize("name", SAVED)

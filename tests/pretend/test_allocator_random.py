@@ -1,11 +1,13 @@
 """On programs drawn at random the replay equals its slow twin, and blocks lie where they may."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from tests.pretend.slow_allocator import round_size, segment_size
 
+from brimful.allocator.held import Held, held_of
 from brimful.allocator.pool import ADDRESS_BITS
 from brimful.allocator.replay import least_reserved_bytes, place, replay
 from brimful.allocator.state import CachingAllocator
@@ -29,7 +31,9 @@ def test_every_statistic_equals_that_of_the_slow_allocator(group):
         program = drawn_program(rng)
         peak = live_peak(program)
         capacity = None if rng.random() < 0.35 else int(peak * rng.uniform(0.7, 1.6)) + 2 * MIB
-        result = program.replay(drawn_settings(rng, peak), capacity)
+        settings = drawn_settings(rng, peak)
+        result = program.replay(settings, capacity)
+        assert_held(program, settings, capacity, result)
         happened["emptied"] += len(program.flushes) > 0
         happened["retry"] += result.num_retries > 0
         happened["out of memory"] += result.out_of_memory is not None
@@ -38,6 +42,19 @@ def test_every_statistic_equals_that_of_the_slow_allocator(group):
             happened[name] += 1
     # A comparison is worth what it meets: every rare path in at least five of a hundred programs.
     assert min(happened.values()) >= 5, happened
+
+
+def assert_held(program, settings, capacity, result):
+    """What is held alone is that of the whole replay; with and without blocks that wait."""
+    short = result.out_of_memory.short_bytes if result.out_of_memory else 0
+    requests = program.requests()
+    held = held_of(requests, settings=settings, capacity_bytes=capacity)
+    assert held == Held(result.peak_reserved_bytes, result.num_retries, short)
+    at_once = replace(requests, in_use_until=None)
+    whole = replay(at_once, settings=settings, capacity_bytes=capacity)
+    short = whole.out_of_memory.short_bytes if whole.out_of_memory else 0
+    held = held_of(at_once, settings=settings, capacity_bytes=capacity)
+    assert held == Held(whole.peak_reserved_bytes, whole.num_retries, short)
 
 
 @pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE], ids=["native", "expandable"])

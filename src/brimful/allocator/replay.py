@@ -230,7 +230,7 @@ def _pool_keys(sizes: NDArray[np.int64], streams: NDArray[np.int64] | None) -> N
     return keys
 
 
-def _pools(
+def pools_of(
     allocator: CachingAllocator, sizes: NDArray[np.int64], streams: NDArray[np.int64] | None
 ) -> list[Pool]:
     """Return the pool of each row."""
@@ -266,7 +266,7 @@ def _stepper(
 ) -> Callable[[int, int], tuple[list[int], int]]:
     """Return what drives the allocator from one event to another, with everything at hand."""
     sizes_bytes, segments = sizes.tolist(), segment_sizes(sizes).tolist()
-    pools = _pools(allocator, sizes, tape.streams)
+    pools = pools_of(allocator, sizes, tape.streams)
     until = None if tape.in_use_until is None else tape.in_use_until.tolist()
     allocate, free, waiting = allocator.allocate, allocator.free, allocator.waiting
     blocks = [0] * len(sizes_bytes)

@@ -6,10 +6,11 @@ count as resident beside the model until it is closed.
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,6 +27,13 @@ PIECE_BYTES = 2**21
 little that on a CPU, where both are one memory, the peak of loading is the model's own."""
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types, as safetensors spells them, that a model in full precision is stored in."""
+_TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8,
+}  # fmt: skip
+"""What is read row by row; others are read by safetensors."""
+_LENGTH_BYTES, _NO_TENSOR = 8, "__metadata__"
+"""The length of a header before it, and what in it is no tensor: the format's words."""
 
 
 def find_files(source: str) -> dict[str, Path]:
@@ -117,21 +125,82 @@ def _names_of(file: Path) -> dict[str, Path]:
 
 
 @contextlib.contextmanager
-def opened(file: Path) -> Iterator[Any]:
+def opened(file: Path) -> "Iterator[_Tensors]":
     """Open a file of tensors, read piece by piece.
 
     Raises:
         FileFormatError: It is not safetensors, or cut short.
     """
     try:
-        with safe_open(file, framework="pt", device="cpu", backend="pread") as tensors:
-            yield tensors
+        with (
+            safe_open(file, framework="pt", device="cpu", backend="pread") as tensors,
+            file.open("rb") as raw,
+        ):
+            status = file.stat()
+            yield _Tensors(tensors, raw, _offsets(file, status.st_size, status.st_mtime_ns))
     except (SafetensorError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise FileFormatError(
             f"{file} is not safetensors, or cut short "
             f"({reason[0] if reason else type(error).__name__}); download it again"
         ) from error
+
+
+class _Tensors:
+    """An opened file of tensors, each of which is read row by row."""
+
+    def __init__(self, tensors: Any, raw: BinaryIO, offsets: Mapping[str, int]) -> None:
+        self._tensors, self._raw, self._offsets = tensors, raw, offsets
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of the tensors."""
+        return self._tensors.keys()  # type: ignore[no-any-return]  # safetensors is untyped
+
+    def get_slice(self, name: str) -> "_Stored":
+        """Return a tensor that is not read yet."""
+        return _Stored(self._tensors.get_slice(name), self._raw, self._offsets[name])
+
+
+class _Stored:
+    """A stored tensor, of which rows are read alone.
+
+    A slice by safetensors 0.8 reads all of the tensor each time where the file is not mapped: of an
+    embedding of 1 GB so many times as it has pieces.
+    """
+
+    def __init__(self, stored: Any, raw: BinaryIO, offset: int) -> None:
+        self._stored, self._raw, self._offset = stored, raw, offset
+
+    def get_shape(self) -> list[int]:
+        return self._stored.get_shape()  # type: ignore[no-any-return]
+
+    def get_dtype(self) -> str:
+        return self._stored.get_dtype()  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: tuple[slice, ...]) -> torch.Tensor:
+        dtype, (_, *inner) = _TYPES.get(self.get_dtype()), self.get_shape() or [0]
+        if not index or dtype is None:
+            whole: torch.Tensor = self._stored[index]
+            return whole
+        rows, *columns = index
+        found = torch.empty((rows.stop - rows.start, *inner), dtype=dtype)
+        self._raw.seek(self._offset + rows.start * prod(inner) * found.element_size())
+        num_bytes = self._raw.readinto(found.view(torch.uint8).numpy())  # type: ignore[attr-defined]
+        if num_bytes != found.nbytes:
+            raise OSError("it ends before its last tensor does")
+        return found[(slice(None), *columns)].contiguous()
+
+
+@lru_cache(maxsize=8)
+def _offsets(file: Path, _num_bytes: int, _modified: int) -> dict[str, int]:
+    """Return where each tensor of a file begins, whose header safetensors has found sound."""
+    with file.open("rb") as raw:
+        length = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
+        header = json.loads(raw.read(length))
+    start = _LENGTH_BYTES + length
+    return {
+        name: start + told["data_offsets"][0] for name, told in header.items() if name != _NO_TENSOR
+    }
 
 
 def pieces(

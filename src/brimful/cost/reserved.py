@@ -1,21 +1,24 @@
 """What the caching allocator makes of a prediction: its requests replayed at a card's capacity."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from brimful.allocator.config import parse_settings
-from brimful.allocator.replay import Requests, least_reserved_bytes, replay
+from brimful.allocator.held import Held, held_of
+from brimful.allocator.replay import Requests, least_reserved_bytes
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, num_groups, room_of
 from brimful.cost.preference import is_judged, runs_reference
 from brimful.cost.requests import requests_of
 from brimful.cost.stage_requests import row_makers
 from brimful.cost.stage_site import site_of
-from brimful.hardware.cluster import Cluster
+from brimful.files.remembered import keep
+from brimful.files.traced import num_kept
+from brimful.hardware.cluster import Cluster, Device
 from brimful.values.job import Job
 from brimful.values.plan import PredictedReserved
 from brimful.values.strategy import Strategy, gathers, is_flat
@@ -24,28 +27,41 @@ Makers = tuple[Callable[[], Requests], ...]
 
 
 class Seen(NamedTuple):
-    """What was looked at of a strategy, which hangs on no card's size.
+    """What was looked at of a strategy, which hangs on a card's kernels and not on its size.
 
     Attributes:
         made: What devices ask for, by their place.
         least: What they hold at least, of a card without end, by place and settings.
-        unhindered: What they hold, likewise.
+        held: What they hold, by place, settings and bytes of the card; None: one without end.
     """
 
     made: dict[int, Requests]
     least: dict[tuple[int, str], int]
-    unhindered: dict[tuple[int, str], int]
+    held: dict[tuple[int, str, int | None], Held]
 
 
-Replays = dict[Strategy, Seen]
-"""What was seen of one job on as many devices, which other cards with the same kernels share.
-
-By strategy, whatever its settings of the allocator.
-"""
-
-
-def _unseen() -> Seen:
+def unseen() -> Seen:
+    """Return what was seen of a strategy that nobody looked at."""
     return Seen({}, {}, {})
+
+
+MOST_SEEN, MOST_MADE = 4096, 8
+"""Strategies of which numbers are kept, and of which requests are: these take megabytes each."""
+_seen: dict[Hashable, Seen] = {}
+"""Of every job, strategy and kind of kernels, whatever the settings of the allocator: searches of
+one command look at the same strategies again and again, for ways out and for other cards."""
+_made: dict[Hashable, dict[int, Requests]] = {}
+
+
+def _seen_of(job: Job, strategy: Strategy, device: Device) -> Seen:
+    """Return what was seen of a strategy so far; more is added where it is looked at."""
+    plain = msgspec.structs.replace(strategy, allocator="")
+    key = num_kept(), msgspec.msgpack.encode(job), plain, device.kernels, device.capability
+    if key not in _seen:
+        keep(_seen, key, unseen(), most=MOST_SEEN)
+    if key not in _made:
+        keep(_made, key, {}, most=MOST_MADE)
+    return _seen[key]._replace(made=_made[key])
 
 
 @dataclass(frozen=True)
@@ -62,7 +78,7 @@ class Candidate:
     cluster: Cluster
     room: Room
     makers: Makers
-    seen: Seen = field(default_factory=_unseen)
+    seen: Seen
 
     @property
     def requests(self) -> tuple[Requests, ...]:
@@ -127,13 +143,16 @@ class Candidate:
 
     def _unhindered_bytes(self, place: int, allocator: str) -> int:
         """Return the most that a device would hold of a card without end."""
-        key, unhindered = (place, allocator), self.seen.unhindered
-        if key not in unhindered:
-            done = replay(
-                self._requests(place), settings=parse_settings(allocator), capacity_bytes=None
-            )
-            unhindered[key] = done.peak_reserved_bytes
-        return unhindered[key]
+        return self._held(place, allocator, None).peak_reserved_bytes
+
+    def _held(self, place: int, allocator: str, capacity_bytes: int | None) -> Held:
+        """Replay what a device asks of a card of this size."""
+        key, known = (place, allocator, capacity_bytes), self.seen.held
+        if key not in known:
+            settings = parse_settings(allocator)
+            requests = self._requests(place)
+            known[key] = held_of(requests, settings=settings, capacity_bytes=capacity_bytes)
+        return known[key]
 
     def _at_capacity(self, place: int, allocator: str) -> PredictedReserved:
         unhindered = self._unhindered_bytes(place, allocator)
@@ -141,9 +160,7 @@ class Candidate:
         capacity, firm = self.room.most_bytes, self.room.firm_bytes
         held, num_retries, short = unhindered, 0, 0
         if unhindered > capacity or settings.garbage_collection_threshold:
-            done = replay(self._requests(place), settings=settings, capacity_bytes=capacity)
-            held, num_retries = done.peak_reserved_bytes, done.num_retries
-            short = done.out_of_memory.short_bytes if done.out_of_memory else 0
+            held, num_retries, short = self._held(place, allocator, capacity)
         over = 0 if limit is None else max(0, held - limit)
         return PredictedReserved(
             allocator=allocator,
@@ -168,9 +185,7 @@ def _limit_bytes(cluster: Cluster) -> int | None:
     return tensor_limit_bytes(cluster) if cluster.memory_limit_bytes else None
 
 
-def candidate_of(
-    job: Job, cluster: Cluster, strategy: Strategy, seen: Replays | None = None
-) -> Candidate | None:
+def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | None:
     """Return what a strategy that has a formula asks for; None on a CPU.
 
     None too where a reference is asked through what is gathered: its own gathers were not derived,
@@ -181,7 +196,6 @@ def candidate_of(
         job: What is trained.
         cluster: On what.
         strategy: How.
-        seen: What was seen of this job on as many devices with the same kernels.
     """
     asks_gathered = runs_reference(strategy.reference) and gathers(strategy)
     is_told = strategy.engine == "torch" and not is_flat(strategy)
@@ -190,24 +204,19 @@ def candidate_of(
     if not is_judged(job, strategy.attention, strategy.reference, cluster.device):
         return None
     room = room_of(cluster.device, num_groups=num_groups(strategy))
-    plain = msgspec.structs.replace(strategy, allocator="")
-    known = _unseen() if seen is None else seen.setdefault(plain, _unseen())
     makers: Makers = (partial(requests_of, job, strategy, cluster.device),)
     if strategy.pp > 1:
         makers = row_makers(site_of(job, strategy, cluster.device))
-    return Candidate(cluster, room, makers, known)
+    return Candidate(cluster, room, makers, _seen_of(job, strategy, cluster.device))
 
 
-def predicted_reserved(
-    job: Job, cluster: Cluster, strategy: Strategy, seen: Replays | None = None
-) -> PredictedReserved | None:
+def predicted_reserved(job: Job, cluster: Cluster, strategy: Strategy) -> PredictedReserved | None:
     """Replay a strategy with its own allocator; None where its sequence is not known.
 
     Args:
         job: What is trained.
         cluster: On what.
         strategy: How.
-        seen: What was replayed before; see ``candidate_of``.
     """
-    candidate = candidate_of(job, cluster, strategy, seen)
+    candidate = candidate_of(job, cluster, strategy)
     return None if candidate is None else candidate.reserved(strategy.allocator)

@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from importlib import metadata, resources
@@ -83,11 +84,21 @@ def ship(folder: Path) -> list[Path]:
     return written
 
 
+_kept: Counter[str] = Counter()
+"""How often this process kept something, by name."""
+
+
 def keep_traced(name: str, kept: Any) -> None:
     """Keep something under a name, in the place of what was there."""
+    _kept[name] += 1
     with contextlib.suppress(OSError, RunError):
         write_bytes(_path(name), msgspec.json.encode(kept))
         _forget_oldest(cache_dir() / _FOLDER)
+
+
+def num_kept() -> int:
+    """Return how often this process kept something: what hangs on traces is made anew then."""
+    return _kept.total()
 
 
 def forget_traced(name: str) -> None:

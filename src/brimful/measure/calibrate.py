@@ -24,7 +24,7 @@ from brimful.hardware.cluster import Device, MatrixRates
 from brimful.process.versions import versions
 
 if TYPE_CHECKING:
-    from brimful.measure.kernels import Kernel
+    from brimful.measure.kernels import Block, Kernel
 
 __all__ = ["calibrate", "load_calibration"]
 
@@ -35,7 +35,12 @@ _BF16_CAPABILITY = 8.0
 """CUDA GPUs before Ampere emulate bf16; there the rate stays 0, unknown."""
 
 
-def calibrate(device: Device, *, on_progress: Callable[[str, float], None]) -> Device:
+def calibrate(
+    device: Device,
+    *,
+    on_progress: Callable[[str, float], None],
+    blocks: "tuple[Block, ...]" = (),
+) -> Device:
     """Measure the rates of this machine and store them for ``probe_local``.
 
     Every kernel runs once per round, so that a disturbance spreads over all of them. A kernel's
@@ -46,6 +51,7 @@ def calibrate(device: Device, *, on_progress: Callable[[str, float], None]) -> D
     Args:
         device: What ``probe_local`` returned; its kernels decide where to run.
         on_progress: Called with what was done and the finished fraction, 0 to 1.
+        blocks: Sizes of the steps that are stood for; empty: those that keep the device busy.
 
     Returns:
         The device with measured rates and ``calibrated`` set.
@@ -59,7 +65,7 @@ def calibrate(device: Device, *, on_progress: Callable[[str, float], None]) -> D
 
     bf16 = device.kernels == "cpu" or device.capability >= _BF16_CAPABILITY
     started_s = time.perf_counter()
-    to_time = kernels(torch.device(device.kernels), bf16=bf16)
+    to_time = kernels(torch.device(device.kernels), bf16=bf16, blocks=blocks)
     on_progress("kernels built", 0.05)
     others = _OthersLoad()
     times_s = _time_rounds(to_time, device.kernels, started_s, on_progress)

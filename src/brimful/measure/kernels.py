@@ -70,17 +70,18 @@ class Kernel(NamedTuple):
     run: Callable[[], object]
 
 
-def kernels(device: torch.device, *, bf16: bool) -> list[Kernel]:
+def kernels(device: torch.device, *, bf16: bool, blocks: tuple[Block, ...] = ()) -> list[Kernel]:
     """Build every kernel on a device, its inputs allocated and filled.
 
     Args:
         device: Where to run.
         bf16: Whether the device has bf16 matrix products.
+        blocks: Of which sizes; empty: those that keep the device busy.
     """
     dtypes = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if bf16 else {})}
     found = [_launch(device), _copies(device)]
     share = {rate: token_share(device, dtype) for rate, dtype in dtypes.items()}
-    for block in blocks_for(_memory_bytes(device)):
+    for block in blocks or blocks_for(_memory_bytes(device)):
         for rate, dtype in dtypes.items():
             found += _products(block, rate, dtype, device, share[rate])
             found.append(_attention(block, rate, dtype, device))

@@ -8,7 +8,7 @@ from brimful.allocator.config import EXPANDABLE
 from brimful.allocator.replay import Requests
 from brimful.cost.outside import num_groups, room_of
 from brimful.cost.requests import asked_of
-from brimful.cost.reserved import Candidate, candidate_of
+from brimful.cost.reserved import Candidate, candidate_of, unseen
 from brimful.published.express import Expressed
 from brimful.published.four_bits import more_bytes
 from brimful.published.programs import OtherProgram
@@ -41,7 +41,7 @@ def replayed(
     if strategy.pp == 1:
         room = room_of(cluster.device, num_groups=num_groups(strategy))
         maker = partial(_requests, expressed, program, more)
-        candidate = Candidate(cluster, room, (maker,))
+        candidate = Candidate(cluster, room, (maker,), unseen())
     return candidate.reserved(EXPANDABLE if run.allocator else "")
 
 

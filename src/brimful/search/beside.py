@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.reserved import Replays, predicted_reserved
+from brimful.cost.reserved import predicted_reserved
 from brimful.hardware.cluster import Cluster
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
@@ -96,11 +96,10 @@ def held_fix(job: Job, cluster: Cluster, strategy: Strategy, made: Estimate) -> 
         made: What is predicted of that.
     """
     is_host_short = made.host is not None and made.host.fits is False
-    seen: Replays = {}
-    held = None if is_host_short else as_it_fits(job, cluster, strategy, seen)
+    held = None if is_host_short else as_it_fits(job, cluster, strategy)
     if held is None:
         return None
-    reserved = predicted_reserved(job, cluster, held, seen)
+    reserved = predicted_reserved(job, cluster, held)
     return Fix(held, msgspec.structs.replace(made, predicted_reserved=reserved))
 
 

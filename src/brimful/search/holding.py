@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from brimful.allocator.config import EXPANDABLE
-from brimful.cost.reserved import Candidate, Replays, candidate_of, shortage
+from brimful.cost.reserved import Candidate, candidate_of, shortage
 from brimful.hardware.cluster import Cluster
 from brimful.search.rows import Found
 from brimful.search.solve import Solution, Space
@@ -44,18 +44,17 @@ class Held(NamedTuple):
     reserved: PredictedReserved | None
 
 
-def hold(found: Solution, seen: Replays | None = None) -> Held:
+def hold(found: Solution) -> Held:
     """Replay the best strategy of a search, and the next ones while none holds.
 
     Of pipelines a search has the fastest only; where these do not hold it is asked for the next.
 
     Args:
         found: What was searched.
-        seen: What was replayed before; see ``candidate_of``.
     """
     if found.space is None or not found.record.rows[0].fits:
         return Held(found, None)
-    looking = _Looking(found.space, seen)
+    looking = _Looking(found.space)
     while not lead(looking.space, looking.look).is_ended and looking.widen():
         pass
     walk(looking.space, looking.look)
@@ -69,21 +68,18 @@ def hold(found: Solution, seen: Replays | None = None) -> Held:
     return Held(_with_reserved(found, reserved), reserved)
 
 
-def as_it_fits(
-    job: Job, cluster: Cluster, strategy: Strategy, seen: Replays | None = None
-) -> Strategy | None:
+def as_it_fits(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | None:
     """Return a strategy with those settings of the allocator with which its replay fits.
 
     Args:
         job: What is trained.
         cluster: On what.
         strategy: How; one whose sequence of requests is not known is returned as it is.
-        seen: What was replayed before; see ``candidate_of``.
 
     Returns:
         None where it fits with none.
     """
-    candidate = candidate_of(job, cluster, strategy, seen)
+    candidate = candidate_of(job, cluster, strategy)
     if candidate is None:
         return strategy
     for allocator in _allocators(strategy):
@@ -122,9 +118,8 @@ def looked_at(space: Space, row: int) -> Looked | None:
 class _Looking:
     """What was replayed so far, on cards without end: whether it fits is all that a walk asks."""
 
-    def __init__(self, space: Space, seen: Replays | None = None) -> None:
+    def __init__(self, space: Space) -> None:
         self.space = space
-        self._seen = seen
         self._candidates: dict[int, Candidate] = {}
         self._fitting: dict[int, str] = {}
         self._looked: dict[int, Looked] = {}
@@ -137,7 +132,7 @@ class _Looking:
         if len(self._candidates) == MAX_REPLAYS:
             return None
         strategy = space.strategy(row)
-        candidate = candidate_of(space.job, space.cluster, strategy, self._seen)
+        candidate = candidate_of(space.job, space.cluster, strategy)
         if candidate is None:
             return None
         self._candidates[row] = candidate

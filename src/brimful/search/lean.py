@@ -10,7 +10,7 @@ import msgspec
 
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.family import has_mixed
-from brimful.cost.reserved import Replays, predicted_reserved
+from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, offered_bytes
 from brimful.search.beside import Fix, held_fix
@@ -116,8 +116,7 @@ def least_limit(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
         cluster: On what, under a limit that is too low.
         strategy: How.
     """
-    seen: Replays = {}
-    reserved = predicted_reserved(job, cluster, strategy, seen)
+    reserved = predicted_reserved(job, cluster, strategy)
     if reserved is None:
         return None
     beside = offered_bytes(cluster) - tensor_limit_bytes(cluster)
@@ -126,7 +125,7 @@ def least_limit(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
     if limit > cluster.device.usable_bytes:
         return None
     allowed = msgspec.structs.replace(cluster, memory_limit_bytes=limit)
-    return limit if as_it_fits(job, allowed, strategy, seen) is not None else None
+    return limit if as_it_fits(job, allowed, strategy) is not None else None
 
 
 def ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]:

@@ -205,14 +205,14 @@ def held(
     shelf: Shelf, cluster: Cluster, best: Found, least: Least, *, bar_s: float
 ) -> Found | None:
     """Return the fastest whose replay fits: the fastest by live bytes, or the next that does."""
-    request, seen = shelf.request, shelf.replays(cluster)
-    fitting = as_it_fits(request.job, cluster, best.strategy, seen)
+    request = shelf.request
+    fitting = as_it_fits(request.job, cluster, best.strategy)
     if fitting is not None:
         return best._replace(strategy=fitting)
     table = within(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
     attention = shelf.attention(cluster.device)
     space = Space(request.job, cluster, attention, shelf.pins, "time", table)
-    found = hold(space.best(), seen)
+    found = hold(space.best())
     row = found.solution.record.rows[0]
     if found.reserved is None or found.reserved.word != "fits" or row.step_s is None:
         return None

@@ -8,7 +8,6 @@ from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import missing_formula
 from brimful.cost.programs import kernels_of
-from brimful.cost.reserved import Replays
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
@@ -40,14 +39,13 @@ def _key(cluster: Cluster) -> _Key:
 
 
 class _Shared(NamedTuple):
-    """What as many devices share that run the same kernels: parts of a ``Search``, and replays."""
+    """What as many devices share that run the same kernels: parts of a ``Search``."""
 
     levels: dict[Hashable, Any]
     kept: dict[Hashable, Any]
     works: dict[Hashable, Any]
     peaks: dict[int, Any]
     least: dict[int, Any]
-    replays: Replays
     space: list[Grid]
 
 
@@ -92,10 +90,6 @@ class Shelf:
             works=shared.works, waits={}, kept=shared.kept, peaks=shared.peaks, least=shared.least,
         )  # fmt: skip
 
-    def replays(self, cluster: Cluster) -> Replays:
-        """Return what was replayed on as many devices of any kind that runs the same kernels."""
-        return self._of(cluster).replays
-
     def space(self, cluster: Cluster) -> Sequence[Grid]:
         """Return every strategy of a cluster; of other kinds of GPU it is the same."""
         space, request = self._of(cluster).space, self.request
@@ -138,8 +132,7 @@ class Shelf:
             return False
         if lean.strategy is None or lean.peak_bytes > limit_bytes:
             return False
-        seen = self.replays(cluster)
-        return as_it_fits(self.request.job, cluster, lean.strategy, seen) is not None
+        return as_it_fits(self.request.job, cluster, lean.strategy) is not None
 
     def may_hold(self, cluster: Cluster) -> bool:
         """Tell whether the live bytes of the leanest strategy have room; False: it cannot run."""
@@ -149,4 +142,4 @@ class Shelf:
             return False
 
     def _of(self, cluster: Cluster) -> _Shared:
-        return self._shared.setdefault(_key(cluster), _Shared({}, {}, {}, {}, {}, {}, []))
+        return self._shared.setdefault(_key(cluster), _Shared({}, {}, {}, {}, {}, []))
