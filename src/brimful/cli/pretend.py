@@ -7,8 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -26,6 +24,7 @@ from brimful.pretend.largest import (
     value_in,
     with_default,
 )
+from brimful.text.escaping import one_line
 from brimful.text.terminal import note, say
 
 if TYPE_CHECKING:
@@ -117,7 +116,8 @@ def run(args: argparse.Namespace) -> int:
     argument = None if args.largest is None else argument_of(program, args.largest)
     pretended = _pretended(args)
     gpus = args.gpu if (args.world_size or 1) == 1 else f"{args.world_size}x{args.gpu}"
-    if not _ran(pretended, program, quietly=args.json, gpus="" if args.json else gpus):
+    plan_for = "" if args.json else gpus
+    if not _ran(pretended, program, quietly=args.json, gpus=plan_for, is_whole=args.verbose):
         return BAD_INPUT
     done = _Done(
         program, pretended, pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
@@ -226,10 +226,18 @@ def _allocator(args: argparse.Namespace) -> str:
     return settings_in(os.environ)
 
 
-def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool, gpus: str = "") -> bool:
+def _ran(
+    pretended: "Run",
+    program: Sequence[str],
+    *,
+    quietly: bool,
+    gpus: str = "",
+    is_whole: bool = False,
+) -> bool:
     """Run the program; say on standard error what stopped it, and return whether it ended well.
 
-    Where it lacks a package its job is planned for ``gpus``, if these are given.
+    Where it lacks a package its job is planned for ``gpus``, if these are given. ``is_whole`` shows
+    all of a traceback.
     """
     from brimful.pretend.scripts import foreign_framework, run_program
 
@@ -252,14 +260,37 @@ def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool, gpus: str =
                 f"it would not help, as what it allocates is not seen; the same model in PyTorch "
                 f"takes about as much"
             ) from error
-        shown = _of_the_script(error.__traceback__)
-        traceback.print_exception(type(error), error, shown)
-        why = f"{name} raised {type(error).__name__}, see above; nothing is reported"
-        say(f"brimful: {why}{_remedy(error)}", file=sys.stderr)
+        _tell_error(error, name, is_whole=is_whole)
         if isinstance(error, ModuleNotFoundError) and gpus:
             _plan_instead(program[0], gpus)
         return False
     return True
+
+
+def _tell_error(error: Exception, name: str, *, is_whole: bool) -> None:
+    """Say in a sentence what ended a script, and below it by which of its own lines it came there.
+
+    Args:
+        error: That ended it.
+        name: Of the script.
+        is_whole: Whether lines of libraries, and of errors before it, are shown too.
+    """
+    from brimful.pretend.script_errors import (
+        below_runners,
+        own_traceback,
+        read_error,
+        sentence_of,
+    )
+
+    read = read_error(error)
+    why = sentence_of(read, name=name, remedy=_remedy(error))
+    say(f"brimful: {one_line(why)}", file=sys.stderr)
+    if is_whole:
+        traceback.print_exception(type(error), error, below_runners(error.__traceback__))
+        return
+    for line in own_traceback(read):
+        say(line, file=sys.stderr)
+    say("(-v before -- prints all of the traceback)", file=sys.stderr, flush=True)
 
 
 def _plan_instead(script: str, gpus: str) -> None:
@@ -284,18 +315,6 @@ def _remedy(error: Exception) -> str:
 
     missing = str(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if _DEEPSPEED in missing:  # the name of a distribution may be a sentence
-        return "; DeepSpeed runs here as it is: DS_BUILD_OPS=0 pip install deepspeed"
+        return "DeepSpeed runs here as it is: DS_BUILD_OPS=0 pip install deepspeed"
     package = assumable(missing)
-    return f"; install {package}, or pass --assume {package}" if package else ""
-
-
-def _of_the_script(frames: TracebackType | None) -> TracebackType | None:
-    """Drop what stands above the script in a traceback: us, and Python's own runner."""
-    own = str(Path(__file__).parents[1])
-    shown = frames
-    while shown is not None:
-        file = shown.tb_frame.f_code.co_filename
-        if not (file.startswith((own, "<frozen")) or file.endswith("runpy.py")):
-            return shown
-        shown = shown.tb_next
-    return frames
+    return f"install {package}, or pass --assume {package}" if package else ""
