@@ -404,3 +404,48 @@ def test_a_script_of_another_framework_is_told_so_in_a_sentence(script, brimful)
     assert (said.code, said.out) == (2, "")
     assert len(said.err.splitlines()) == 1
     assert "imports jax, and brimful pretend covers PyTorch alone" in said.err
+
+
+def test_each_value_that_was_tried_is_said_at_once(tmp_path, brimful):
+    (script := tmp_path / "wide.py").write_text(WIDE)
+    asked = ("pretend", "--gpu", "t4", "--memory-budget", "100MiB", "--largest", "width")
+    said = brimful(*asked, "--", script, "--width", 8192)
+    lines = [line for line in said.err.splitlines() if line.startswith("--width ")]
+    assert lines[0].startswith("--width 8192: NO, ")
+    assert len(lines) <= 5
+    assert any(": FITS, " in line for line in lines)
+
+
+STOPPED = WIDE.replace("print", "open('runs', 'a').write('x')\nprint") + (
+    "if len(open('runs').read()) > 2:\n    raise KeyboardInterrupt\n"
+)
+
+
+def test_the_best_so_far_is_said_where_a_search_is_interrupted(tmp_path, brimful, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (script := tmp_path / "stopped.py").write_text(STOPPED)
+    asked = ("pretend", "--gpu", "t4", "--memory-budget", "100MiB", "--largest", "width")
+    said = brimful(*asked, "--", script, "--width", 1024)
+    assert said.code == 130
+    assert "interrupted: the best so far" in " ".join(said.out.split())
+    assert "FITS" in said.out
+
+
+BATCHED = """
+import sys
+import torch
+
+model = torch.nn.Linear(32768, 32768).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(int(sys.argv[2]), 32768, device="cuda")).square().mean().backward()
+optimizer.step()
+"""
+
+
+def test_no_batch_is_tried_where_states_alone_have_no_room(tmp_path, brimful):
+    (script := tmp_path / "batched.py").write_text(BATCHED)
+    said = brimful("pretend", "--gpu", "t4", "--largest", "batch", "--", script, "--batch", "64")
+    told = " ".join(said.out.split())
+    assert said.code == 1
+    assert "no --batch fits: what does not grow with it has no room; nothing else was run" in told
+    assert "alone are 16.00 GiB" in told

@@ -4,21 +4,23 @@ import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from brimful.allocator.config import VARIABLES, settings_in
 from brimful.cli import defaults, flags, output_paths, parsing
-from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, INTERRUPTED, show_json, tell
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
 from brimful.pretend.largest import (
     Argument,
     Largest,
+    Tried,
     argument_of,
     find_largest,
     value_in,
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from brimful.pretend import Run
     from brimful.pretend.report_values import PretendReport
     from brimful.show.answer import Answer
-    from brimful.values.plan import Word
 
 HELP = "run any script on a pretend GPU and read its memory"
 _GPU_FLAGS = ("--gpu", "--gpus")
@@ -136,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
         show_json(msgspec.structs.asdict(report) | ({"largest": found._asdict()} if found else {}))
     over_time = ("Live bytes over time", *sparkline(report.timeline), "")
     tell(args, lambda: _answer(args, done, found), above=over_time)
+    if found is not None and not found.is_whole:
+        return INTERRUPTED
     return FITS if report.fits else DOES_NOT_FIT
 
 
@@ -176,29 +179,64 @@ def _pretended(args: argparse.Namespace) -> "Run":
 def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tuple[Largest, _Done]:
     """Run the script with other values of one of its arguments; what it prints is dropped.
 
+    What is known of a value is said as soon as it is.
+
     Returns:
         What was found, and the run of the largest value that surely fits, else of the largest that
         may, or of the first where none does.
     """
     from brimful.cli.progress import Progress
-    from brimful.show.pretend import word_of
+    from brimful.show.pretend import aim_of, tried_words
 
-    done = {argument.value: first}
+    aim = aim_of(first.report)
+    done: dict[int, tuple[Sequence[str], Run]] = {argument.value: (first.program, first.run)}
 
-    def words(changed: Sequence[str]) -> "Word | None":
-        progress.update(f"{argument.flag} {changed[argument.place]}", 0.0)
+    def told(value: int, tried: Tried) -> None:
+        progress.note(f"{argument.flag} {value}: {tried_words(tried, aim)}")
+
+    def run(changed: Sequence[str]) -> Tried | None:
+        value = value_in(changed, argument)
+        progress.update(f"{argument.flag} {value}", 0.0)
         pretended, unheard = _pretended(args), io.StringIO()
         with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
             if not _ran(pretended, changed, quietly=False):
                 return None
-        held = pretended.report(allocator=_allocator(args), budget_bytes=args.memory_budget)
-        if held.fits:
-            done[value_in(changed, argument)] = _Done(changed, pretended, held)
-        return word_of(held)
+        done[value] = changed, pretended
+        recording = pretended.recording()
+        tried = aim.replayed(recording)._replace(recording=recording)
+        told(value, tried)
+        return tried
 
-    with Progress(f"running it with other values of {argument.flag}", quiet=args.json) as progress:
-        found = find_largest(first.program, argument, words, first=word_of(first.report))
-    return found, done[found.sure or found.value or argument.value]
+    recording = first.run.recording()
+    given = aim.replayed(recording)._replace(recording=recording)
+    what = f"running it with other values of {argument.flag}"
+    with Progress(what, quiet=args.json) as progress, _ended_as_interrupted():
+        told(argument.value, given)
+        found = find_largest(first.program, argument, run, first=given, aim=aim)
+    shown = next((value for value in (found.sure, found.value) if value in done), argument.value)
+    if shown == argument.value:
+        return found, first
+    program, pretended = done[shown]
+    report = pretended.report(allocator=_allocator(args), budget_bytes=args.memory_budget)
+    return found, _Done(program, pretended, report)
+
+
+@contextlib.contextmanager
+def _ended_as_interrupted() -> Iterator[None]:
+    """Let whoever ends this process find what was found by then, as after a Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # a thread that is not the main one
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "Answer":
@@ -239,6 +277,7 @@ def _ran(
     Where it lacks a package its job is planned for ``gpus``, if these are given. ``is_whole`` shows
     all of a traceback.
     """
+    from brimful.cli.main import is_of_interrupt
     from brimful.pretend.scripts import foreign_framework, run_program
 
     # One JSON object is all that may stand on standard output.
@@ -254,6 +293,8 @@ def _ran(
     except BrimfulError:
         raise
     except Exception as error:
+        if is_of_interrupt(error):
+            raise KeyboardInterrupt from error
         if foreign := foreign_framework(error):
             raise InputError(
                 f"{name} imports {foreign}, and brimful pretend covers PyTorch alone: to install "

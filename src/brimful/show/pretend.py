@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from brimful.allocator.config import EXPANDABLE
+from brimful.allocator.config import EXPANDABLE, parse_settings
+from brimful.allocator.replay import replay
 from brimful.pretend.kept_lines import kept_lines
-from brimful.pretend.largest import Largest, declared
-from brimful.pretend.recording import SELECTS_ALL
+from brimful.pretend.largest import Aim, Largest, Tried, declared
+from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts
@@ -120,6 +121,40 @@ def _firm(report: PretendReport) -> int:
     return most if at.budget_bytes is None else min(at.budget_bytes, most)
 
 
+def aim_of(report: PretendReport) -> Aim:
+    """Return what other values of a script's argument are measured by.
+
+    Args:
+        report: Of its first run.
+    """
+    sure, capacity = _firm(report), report.at_capacity.capacity_bytes
+    settings = parse_settings(report.allocator)
+
+    def replayed(recording: Recording) -> Tried:
+        done = replay(recording.requests(), settings=settings, capacity_bytes=None)
+        word: Word = "fits"
+        if done.peak_reserved_bytes > sure:
+            word = "tight"
+        if done.peak_reserved_bytes > capacity:
+            limited = replay(recording.requests(), settings=settings, capacity_bytes=capacity)
+            word = "tight" if limited.out_of_memory is None else "no"
+        return Tried(word, done.peak_reserved_bytes)
+
+    states = sum(each.num_bytes for each in report.states)
+    return Aim(sure, capacity, states, replayed)
+
+
+def tried_words(tried: Tried, aim: Aim) -> str:
+    """Say what a run with one value said: the verdict, and its bytes.
+
+    Args:
+        tried: What is known of it.
+        aim: What it is measured by.
+    """
+    sizes = f"{format_bytes(tried.num_bytes)} of {format_bytes(aim.capacity_bytes)}"
+    return f"{VERDICTS[tried.word]}, {sizes}"
+
+
 def _failed(failure: Failure) -> tuple[Fact, ...]:
     tensor = failure.tensor
     by, at = tensor.module or OUTSIDE, f" at {short_line(tensor.line)}" if tensor.line else ""
@@ -197,25 +232,41 @@ def largest_facts(
         program: What was run, with its arguments.
         found: The largest value that fits; None: it was not looked for.
     """
-    if found is None:
-        names = _sizes(program)
-        if word_of(report) == "fits" or not names:
-            return ()
-        words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
-        return (Fact("sizes", words),)
-    runs = f"found in {found.num_runs} runs"
+    if found is not None:
+        return (Fact("largest", _largest_words(found, is_bound=bool(report.unknown_ops))),)
+    names = _sizes(program)
+    if word_of(report) == "fits" or not names:
+        return ()
+    words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
+    return (Fact("sizes", words),)
+
+
+def _largest_words(found: Largest, *, is_bound: bool) -> str:
+    """Say which value fits; who left kernels out is sure of nothing."""
+    runs = _runs_words(found)
+    if found.is_of_states:
+        return f"no {found.flag} fits: what does not grow with it has no room; {runs}"
     if found.value is None:
-        return (Fact("largest", f"no {found.flag} that was tried fits; {runs}"),)
+        return f"no {found.flag} that was tried fits; {runs}"
     beyond = "" if found.beyond is None else f", {found.beyond} does not"
-    is_bound = bool(report.unknown_ops)  # who left kernels out is sure of nothing
     if found.sure == found.value:
         fits = f"fits{AS_FAR if is_bound else ''}"
-        return (Fact("largest", f"{found.flag} {found.value} {fits}{beyond}; {runs}"),)
+        return f"{found.flag} {found.value} {fits}{beyond}; {runs}"
     more = f"{found.value} may fit (TIGHT){beyond}; {runs}"
     if found.sure is None:
-        return (Fact("largest", f"no {found.flag} that was tried surely fits; {more}"),)
+        return f"no {found.flag} that was tried surely fits; {more}"
     fits = f"fits{AS_FAR}" if is_bound else "surely fits"
-    return (Fact("largest", f"{found.flag} {found.sure} {fits}; {more}"),)
+    return f"{found.flag} {found.sure} {fits}; {more}"
+
+
+def _runs_words(found: Largest) -> str:
+    """Say by how much work a value was found, and whether there was more to do."""
+    if not found.num_runs and found.is_whole:
+        return "nothing else was run"
+    runs = f"found in {found.num_runs} more run{'' if found.num_runs == 1 else 's'}"
+    if found.num_replays:
+        runs += " and replays of others"
+    return runs if found.is_whole else f"{runs}, interrupted: the best so far"
 
 
 def _sizes(program: Sequence[str]) -> list[str]:
