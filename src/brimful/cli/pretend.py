@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from brimful.show.answer import Answer
 
 HELP = "run any script on a pretend GPU and read its memory"
+WEIGHTS_DTYPES = ("float32", "bfloat16", "float16")
 _GPU_FLAGS = ("--gpu", "--gpus")
 """How a GPU is named here and by other verbs."""
 
@@ -65,6 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--assume-all-selected", action="store_true", help=selected)
     assumed = "stand in for a package of kernels that is not installed here, e.g. triton"
     add("--assume", metavar="PACKAGE", action="append", default=[], help=assumed)
+    types = parsing.choice("--weights-dtype", WEIGHTS_DTYPES)
+    kept = "of the hub's weights that are not here, where the script says none: float32, as "
+    kept += "transformers 4 loads them, bfloat16 or float16; default: as they are published"
+    add("--weights-dtype", metavar="NAME", type=types, help=kept)
     imitate = parsing.choice("--kernels", ("cuda", "cpu"))
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
@@ -173,6 +178,7 @@ def _pretended(args: argparse.Namespace) -> "Run":
         assume_all_selected=args.assume_all_selected,
         says_cuda=True,
         assume=args.assume,
+        weights_dtype=args.weights_dtype or "",
     )
 
 
@@ -278,6 +284,7 @@ def _ran(
     all of a traceback.
     """
     from brimful.cli.main import is_of_interrupt
+    from brimful.pretend.script_errors import read_error, sentence_of
     from brimful.pretend.scripts import foreign_framework, run_program
 
     # One JSON object is all that may stand on standard output.
@@ -301,11 +308,27 @@ def _ran(
                 f"it would not help, as what it allocates is not seen; the same model in PyTorch "
                 f"takes about as much"
             ) from error
+        if nearest := _nearest(error, pretended):
+            why = sentence_of(read_error(error), name=name)
+            raise InputError(why, nearest=nearest) from error
         _tell_error(error, name, is_whole=is_whole)
         if isinstance(error, ModuleNotFoundError) and gpus:
             _plan_instead(program[0], gpus)
         return False
     return True
+
+
+def _nearest(error: Exception, pretended: "Run") -> dict[str, object]:
+    """Return the flags with which a script may run on; empty where none is known.
+
+    Weights that are saved in 16 bits are loaded so since transformers 5, and no loss scaler takes
+    them: scripts that were written before load them in fp32.
+    """
+    from brimful.pretend.script_errors import UNSCALED
+
+    are_absent = any("weights are of" in line for line in pretended.tape.assumptions)
+    is_new = not pretended.weights_dtype
+    return {"weights_dtype": "float32"} if UNSCALED in str(error) and are_absent and is_new else {}
 
 
 def _tell_error(error: Exception, name: str, *, is_whole: bool) -> None:

@@ -21,7 +21,7 @@ _LONGEST = 160
 """Characters of a message that are told in a sentence; all of it stands in the traceback."""
 _INNER = re.compile(r"got (\w+)\((?P<quote>['\"])(?P<said>.*?)(?P=quote)\)", re.DOTALL)
 """How PyTorch's compiler tells of the error that an operation ended in."""
-_SHAPES = re.compile(
+_CHECKED = re.compile(
     r"shape|size|stride|dimension|\bdim\b|must match|cannot be multiplied|broadcast|out of range"
     r"|dtype|scalar type|same device|expected .* to (be|have)|requires? .* (input|argument)"
     r"|does not require grad|in-?place operation|second time|unexpected keyword|takes .* argument",
@@ -37,11 +37,14 @@ _OF_PRETENDING = re.compile(
 """Words of what is missing where there is no card, and no numbers."""
 _BY_VALUES = (AssertionError, ArithmeticError, StopIteration)
 """What a value that the GPU computes may decide."""
+UNSCALED = "unscale FP16 gradients"
+"""What a loss scaler says of parameters in fp16, as transformers 5 loads what is saved so."""
 _REMEDIES = (
     (r"cannot view a tensor|view size is not compatible", "write .reshape(...) for .view(...)"),
     (r"same device|two devices", "move both to one device"),
     (r"scalar type|same dtype|dtype", "cast one of them with .to(dtype)"),
     (r"mat1 and mat2|must match|broadcast|cannot be multiplied", "print both shapes before it"),
+    (UNSCALED, "load the model with dtype=torch.float32, as transformers 4 did by itself"),
     (r"second time", "keep the graph (retain_graph=True), or go through it once"),
 )
 """What to do, by what was said."""
@@ -144,12 +147,10 @@ def _own(stack: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     own = [frame for frame in stack if not _is_library(frame.filename)]
     if own or not stack:
         return own
-    package = str(Path(stack[0].filename).parent)
-    return (
-        []
-        if _is_runner(stack[0].filename)
-        else [frame for frame in stack if str(Path(frame.filename)).startswith(package)]
-    )
+    package = Path(stack[0].filename).parent
+    if _PACKAGES.isdisjoint(package.parts):
+        return []
+    return [frame for frame in stack if package in Path(frame.filename).parents]
 
 
 def _shown(file: str) -> str:
@@ -186,7 +187,9 @@ def _judged(
     )
     if isinstance(error, ImportError | OSError):
         return "it is this machine that lacks it, not the card", ""
-    is_checked = bool(_SHAPES.search(text))
+    if not _reaches_script(error):
+        return "it is Brimful's own fault and not the script's", "tell us of it, with -v before --"
+    is_checked = bool(_CHECKED.search(text))
     if _OF_PRETENDING.search(text) or (not is_checked and _is_of_pretending(error, kind, stack)):
         words = "leave that call out of the script, as far as memory does not depend on it"
         return "only the pretend GPU lacks it, a real card would not say so", words
@@ -196,6 +199,16 @@ def _judged(
             "none is computed here"
         ), "where such a number decides it, leave that check out"
     return "any real card would say the same", remedy or "fix that line"
+
+
+def _reaches_script(error: BaseException) -> bool:
+    """Whether a script ran when it was raised."""
+    if isinstance(error, SyntaxError):
+        return True
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return any(file.endswith("runpy.py") or "runpy>" in file for file in files) or any(
+        not _is_library(file) for file in files
+    )
 
 
 def _is_of_pretending(error: BaseException, kind: str, stack: list[traceback.FrameSummary]) -> bool:
