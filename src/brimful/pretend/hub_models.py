@@ -34,6 +34,10 @@ _WORDS = "transformers.tokenization_utils_tokenizers"
 _ASKING = (
     _API, _HTTP, _UTILS, "transformers.utils", _LOADING, "transformers.configuration_utils",
     "transformers.tokenization_utils_base", "transformers.processing_utils", _WORDS,
+    "transformers.feature_extraction_utils", "transformers.image_processing_base",
+    "transformers.video_processing_utils", "transformers.models.auto.feature_extraction_auto",
+    "transformers.models.auto.image_processing_auto",
+    "transformers.models.auto.video_processing_auto",
     "transformers.generation.configuration_utils", "transformers.models.auto.auto_factory",
     "transformers.models.auto.configuration_auto", "transformers.models.auto.tokenization_auto",
     "transformers.models.auto.processing_auto", "transformers.integrations.peft",
@@ -106,10 +110,14 @@ class _Absent:
     def __init__(self, folder: Path, assumptions: set[str], dtype: str) -> None:
         self._folder, self._assumptions, self._dtype = folder, assumptions, dtype
         self._folders: dict[str, Path | None] = {}
+        self.is_over = False
+        """Whether the run is: modules that were imported in it keep what was changed in others."""
 
     def folder_of(self, asked: Any) -> Path | None:
         """Return a folder that stands for a model; None: it is here, or nobody knows it."""
         name = str(asked)
+        if self.is_over:
+            return None
         if name not in self._folders:
             self._folders[name] = self._made(name)
         return self._folders[name]
@@ -163,6 +171,8 @@ class _Absent:
 
     def weights_of(self, asked: Any) -> str:
         """Return a file that stands for a model's weights; empty: they are on this machine."""
+        if self.is_over:
+            return ""
         folder = Path(self.folder_of(asked) or str(asked))
         if folder.is_dir():
             is_here = any(True for kind in _FILES for _ in folder.glob(kind))
@@ -417,4 +427,7 @@ def absent_models(assumptions: set[str], dtype: str) -> Iterator[dict[str, Chang
     """
     with tempfile.TemporaryDirectory(prefix="brimful-hub-") as folder:
         absent = _Absent(Path(folder), assumptions, dtype)
-        yield dict.fromkeys(_ASKING, functools.partial(_asking, absent))
+        try:
+            yield dict.fromkeys(_ASKING, functools.partial(_asking, absent))
+        finally:
+            absent.is_over = True

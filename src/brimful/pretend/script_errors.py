@@ -186,7 +186,8 @@ def _judged(
         (words for pattern, words in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), ""
     )
     if isinstance(error, ImportError | OSError):
-        return "it is this machine that lacks it, not the card", ""
+        notes = getattr(error, "__notes__", ())  # of what is neither here nor known
+        return "it is this machine that lacks it, not the card", notes[-1] if notes else ""
     if not _reaches_script(error):
         return "it is Brimful's own fault and not the script's", "tell us of it, with -v before --"
     is_checked = bool(_CHECKED.search(text))
