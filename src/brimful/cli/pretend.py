@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -99,6 +100,18 @@ class _Done(NamedTuple):
     report: "PretendReport"
 
 
+class _Instead(NamedTuple):
+    """What is planned of a program that cannot run here.
+
+    Attributes:
+        gpus: On what.
+        typed: All that it is started with, its launcher's arguments too.
+    """
+
+    gpus: str
+    typed: Sequence[str]
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the script, print what it did to memory, and write what was asked for."""
     from brimful.pretend.scripts import check_program, launched
@@ -122,8 +135,8 @@ def run(args: argparse.Namespace) -> int:
     argument = None if args.largest is None else argument_of(program, args.largest)
     pretended = _pretended(args)
     gpus = args.gpu if (args.world_size or 1) == 1 else f"{args.world_size}x{args.gpu}"
-    plan_for = "" if args.json else gpus
-    if not _ran(pretended, program, quietly=args.json, gpus=plan_for, is_whole=args.verbose):
+    instead = None if args.json else _Instead(gpus, typed)
+    if not _ran(pretended, program, quietly=args.json, instead=instead, is_whole=args.verbose):
         return BAD_INPUT
     done = _Done(
         program, pretended, pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
@@ -275,13 +288,13 @@ def _ran(
     program: Sequence[str],
     *,
     quietly: bool,
-    gpus: str = "",
+    instead: _Instead | None = None,
     is_whole: bool = False,
 ) -> bool:
     """Run the program; say on standard error what stopped it, and return whether it ended well.
 
-    Where it lacks a package its job is planned for ``gpus``, if these are given. ``is_whole`` shows
-    all of a traceback.
+    Where it lacks a package its job may be planned ``instead``. ``is_whole`` shows all of a
+    traceback.
     """
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.script_errors import read_error, sentence_of
@@ -312,8 +325,8 @@ def _ran(
             why = sentence_of(read_error(error), name=name)
             raise InputError(why, nearest=nearest) from error
         _tell_error(error, name, is_whole=is_whole)
-        if isinstance(error, ModuleNotFoundError) and gpus:
-            _plan_instead(program[0], gpus)
+        if _lacks_package(error) and instead is not None:
+            _plan_instead(program[0], instead)
         return False
     return True
 
@@ -352,20 +365,31 @@ def _tell_error(error: Exception, name: str, *, is_whole: bool) -> None:
     if is_whole:
         traceback.print_exception(type(error), error, below_runners(error.__traceback__))
         return
+    if _lacks_package(error):  # the sentence says the line, and what to do
+        return
     for line in own_traceback(read):
         say(line, file=sys.stderr)
     say("(-v before -- prints all of the traceback)", file=sys.stderr, flush=True)
 
 
-def _plan_instead(script: str, gpus: str) -> None:
+def _lacks_package(error: Exception) -> bool:
+    """Whether what ended a program is that a package is not installed."""
+    is_told = isinstance(error, ImportError) and "install" in str(error)
+    return isinstance(error, ModuleNotFoundError) or is_told
+
+
+def _plan_instead(script: str, instead: _Instead) -> None:
     """Plan what a script says that lacks a package, where its text names its model."""
     from brimful.cli.main import main
     from brimful.cli.script_settings import plan_of
     from brimful.text.escaping import shell_words
 
-    if not (words := plan_of(script, gpus)):
+    if not (words := plan_of(script, *instead)):
         return
-    why = "what its text says is planned instead, in Brimful's own loop"
+    read = Path(script).name
+    if "--from" in words:
+        read += f" and {words[words.index('--from') + 1]}"
+    why = f"what is read in {read} is planned instead, in Brimful's own loop"
     say(f"brimful: {why}: brimful {shell_words(words)}", file=sys.stderr, flush=True)
     main(words)
 
