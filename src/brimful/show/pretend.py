@@ -12,7 +12,7 @@ from brimful.pretend.largest import Aim, Largest, Tried, declared
 from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
 from brimful.search.larger_clusters import smallest_first
-from brimful.show.changes import change_facts
+from brimful.show.changes import change_facts, chunk_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import AS_FAR, LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
@@ -91,11 +91,12 @@ def pretend_summary(
             *_grows(report, program),
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
+            *chunk_facts(report, _firm(report)),
             *_instead(report),
             *_unfused(report),
             *sizes,
             *(() if at.failure is None else _tensors(report)),
-            Fact("peak", _peak(report)),
+            _peak(report),
             *(_tensors(report) if at.failure is None else ()),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
@@ -185,7 +186,8 @@ def _alike_words(num_bytes: int, same: Sequence[Alike]) -> str:
     one, num = same[0].one, sum(each.num_tensors for each in same)
     lines = dict.fromkeys(short_line(each.one.line) for each in same if each.one.line)
     where = f" ({', '.join(list(lines)[:NUM_LINES])})" if lines else ""
-    return f"{format_bytes(num_bytes)} in {num} x {one.shape} {one.dtype}{where}"
+    what = " logits" if one.item == LOGITS else ""
+    return f"{format_bytes(num_bytes)} in {num} x {one.shape} {one.dtype}{what}{where}"
 
 
 def _instead(report: PretendReport) -> tuple[Fact, ...]:
@@ -238,7 +240,8 @@ def largest_facts(
     if word_of(report) == "fits" or not names:
         return ()
     words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
-    return (Fact("sizes", words),)
+    short = f"--largest {names[0]} before -- finds the largest that fits"
+    return (Fact("sizes", words, short),)
 
 
 def _largest_words(found: Largest, *, is_bound: bool) -> str:
@@ -326,12 +329,23 @@ def _askers(missed: Missed) -> str:
     return ", ".join(names[:-1]) + " and " * bool(names[1:]) + names[-1]
 
 
-def _peak(report: PretendReport) -> str:
-    """Say how much tensors take, when, and what they are."""
+def _peak(report: PretendReport) -> Fact:
+    """Say how much tensors take, when, and what they are: logits by their shape, if many."""
     items = sorted(report.items, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
-    words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in items)
-    tensors = f"{format_bytes(report.simulated_peak_allocated_bytes)} of tensors"
-    return f"{tensors} in {report.peak_phase}{f': {words}' if words else ''}"
+    logits = report.logits
+    least = LEAST_ALIKE * report.simulated_peak_allocated_bytes
+    is_told = logits is not None and logits.num_bytes >= least
+    if is_told and LOGITS not in {item.name for item in items}:
+        items += [item for item in report.items if item.name == LOGITS]
+    sizes = {item.name: f"{item.name} {format_bytes(item.num_bytes)}" for item in items}
+    short = ", ".join(sizes.values())
+    if logits is not None and is_told:
+        sizes[LOGITS] += f" in {logits.num_tensors} of up to {logits.shape} {logits.dtype}"
+    words = ", ".join(sizes.values())
+    size, when = format_bytes(report.simulated_peak_allocated_bytes), f"in {report.peak_phase}"
+    if not words:
+        return Fact("peak", f"{size} of tensors {when}")
+    return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}")
 
 
 def _grows(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
