@@ -77,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--largest",
         metavar="NAME",
-        help="run the script again with other values of its own argument --NAME, and say the "
-        "largest that fits",
+        help="run the script again with few other values of its own argument --NAME, and say the "
+        "largest that fits; Ctrl-C ends with the best so far",
     )
     output_paths.add_recording_files(parser)
     add_page(parser)

@@ -9,12 +9,14 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.errors import InputError
-from brimful.pretend.recording import Recording
-from brimful.pretend.size_law import Law, law_of
 from brimful.values.plan import Word
+
+if TYPE_CHECKING:
+    from brimful.pretend.recording import Recording
+    from brimful.pretend.size_law import Law
 
 MOST_RUNS, MOST_MORE_RUNS = 16, 8
 """For the largest that may fit, and for the largest that surely does."""
@@ -43,7 +45,7 @@ class Tried(NamedTuple):
 
     word: Word
     num_bytes: int = 0
-    recording: Recording | None = None
+    recording: "Recording | None" = None
 
 
 class Aim(NamedTuple):
@@ -59,7 +61,7 @@ class Aim(NamedTuple):
     sure_bytes: int
     capacity_bytes: int
     state_bytes: int
-    replayed: Callable[[Recording], Tried]
+    replayed: "Callable[[Recording], Tried]"
 
 
 Run = Callable[[Sequence[str]], Tried | None]
@@ -317,11 +319,13 @@ class _Search:
         count = int(one + (aimed_bytes - sizes[one]) / slope)
         return max(1, min(count, _FARTHEST * max(sizes)))
 
-    def _law(self, near: int) -> Law | None:
+    def _law(self, near: int) -> "Law | None":
+        from brimful.pretend.size_law import law_of
+
         found = {n: each.recording for n, each in self._tried.items() if each.recording is not None}
         return law_of(found, near=near) if len(found) > 1 else None
 
-    def _foretold(self, law: Law, aim: Aim) -> dict[int, Word] | None:
+    def _foretold(self, law: "Law", aim: Aim) -> dict[int, Word] | None:
         """Replay what values would ask for, until the largest of each kind is known."""
         told: dict[int, Word] = {0: "fits"}
         high = max(1, self._by_line(aim.sure_bytes) or self._given)
