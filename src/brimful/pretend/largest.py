@@ -280,8 +280,9 @@ class _Search:
                 self._probe(guess)
                 continue
             words = self._foretold(law, aim)
-            if words is None:
-                return None
+            if words is None:  # too far from what was run to be foretold
+                self._probe(self._farthest())
+                continue
             sure, _ = _bounds(words, ("fits",))
             most, _ = _bounds(words, ("fits", "tight"))
             told = sure or most or 1
@@ -319,6 +320,10 @@ class _Search:
         count = int(one + (aimed_bytes - sizes[one]) / slope)
         return max(1, min(count, _FARTHEST * max(sizes)))
 
+    def _farthest(self) -> int:
+        """Return the largest value of which something may be said by what was run."""
+        return _FARTHEST * max(n for n, each in self._tried.items() if each.recording is not None)
+
     def _law(self, near: int) -> "Law | None":
         from brimful.pretend.size_law import law_of
 
@@ -335,7 +340,7 @@ class _Search:
                 if beyond is not None and beyond - low <= 1:
                     break
                 count = (low + beyond) // 2 if beyond is not None else max(high, 2 * low)
-                if beyond is None and count > _FARTHEST**2 * self._given:
+                if beyond is None and count > self._farthest():
                     return None
                 near = [n for n in (high, high + 1) if low < n < (beyond or n + 1)]
                 count = near[0] if near else count
