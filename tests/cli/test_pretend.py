@@ -455,3 +455,28 @@ def test_no_batch_is_tried_where_states_alone_have_no_room(tmp_path, brimful):
     assert said.code == 1
     assert "no --batch fits: what does not grow with it has no room; nothing else was run" in told
     assert "alone are 16.00 GiB" in told
+
+
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "source": ["# A notebook"]},
+        {"cell_type": "code", "source": ["import torch\n", "x = torch.ones(4, 9).cuda()"]},
+        {"cell_type": "code", "source": ["def viewed(y):\n", "    return {}\n", "viewed(x)"]},
+    ]
+}
+
+
+def test_an_error_in_a_notebook_names_its_cell(tmp_path, brimful):
+    (notebook := tmp_path / "n.ipynb").write_text(
+        json.dumps(NOTEBOOK).replace("{}", "y[:, 1:].view(-1)")
+    )
+    first, *rest = brimful("pretend", "--", notebook).err.splitlines()
+    assert first.startswith("brimful: n.ipynb, code cell 2, line 2 (viewed) raised ")
+    assert "    return y[:, 1:].view(-1)" in rest
+    assert "cells.py" not in "".join(rest)
+
+
+def test_a_tensor_of_a_notebook_is_one_of_its_cell(tmp_path, brimful):
+    (notebook := tmp_path / "n.ipynb").write_text(json.dumps(NOTEBOOK).replace("{}", "y.exp()"))
+    said = brimful("pretend", "-v", "--", notebook)
+    assert "(n.ipynb, code cell 1, line 2)" in " ".join(said.out.split())

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from brimful.pretend.scripts import cell_of
+
 _OURS = str(Path(__file__).parents[1])
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _RUNNERS = ("runpy.py", "<frozen")
@@ -78,13 +80,16 @@ def read_error(error: BaseException) -> ScriptError:
     """
     stack = _stack(error)
     own = _own(stack)
+    shown = traceback.StackSummary.from_list(map(_in_cell, own))
     kind, text = _told(error)
     why, remedy = _judged(error, kind, text, stack)
     named = own[-1] if own else None
     where = ""
     if named is not None:
         function = "" if named.name.startswith("<") else f" ({named.name})"
-        where = f"{_shown(named.filename)}:{named.lineno}{function}"
+        cell = cell_of(named.filename, named.lineno or 0)
+        place = f"{_shown(named.filename)}:{named.lineno}"
+        where = f"{place if cell is None else f'{cell[0]}, line {cell[1]}'}{function}"
     elif isinstance(error, SyntaxError) and error.filename:
         where = f"{_shown(error.filename)}:{error.lineno}"
     lines = traceback.format_exception_only(error)
@@ -97,7 +102,7 @@ def read_error(error: BaseException) -> ScriptError:
         f"{kind}: {text}" if text else kind,
         why,
         remedy,
-        tuple(line.rstrip("\n") for line in traceback.StackSummary.from_list(own).format()),
+        tuple(line.rstrip("\n") for line in shown.format()),
         tuple(line.rstrip("\n") for line in lines),
     )
 
@@ -151,6 +156,14 @@ def _own(stack: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     if _PACKAGES.isdisjoint(package.parts):
         return []
     return [frame for frame in stack if package in Path(frame.filename).parents]
+
+
+def _in_cell(frame: traceback.FrameSummary) -> traceback.FrameSummary:
+    """Return a line of a notebook as one of its cell's."""
+    cell = cell_of(frame.filename, frame.lineno or 0)
+    if cell is None:
+        return frame
+    return traceback.FrameSummary(*cell, frame.name, lookup_line=False, line=frame.line)
 
 
 def _shown(file: str) -> str:

@@ -11,6 +11,7 @@ from brimful.pretend.kept_lines import kept_lines
 from brimful.pretend.largest import Aim, Largest, Tried, declared
 from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
+from brimful.pretend.scripts import cell_of
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts
 from brimful.show.simulate import unknown_facts
@@ -288,7 +289,10 @@ def _sizes(program: Sequence[str]) -> list[str]:
 
 
 def short_line(line: str, *, num_parts: int = 2) -> str:
-    """Leave the last parts of a source line's path: ``llama/model.py:7``."""
+    """Leave the last parts of a source line's path: ``llama/model.py:7``; of a notebook its cell."""
+    file, _, number = line.rpartition(":")
+    if number.isdecimal() and (cell := cell_of(file, int(number))) is not None:
+        return f"{cell[0]}, line {cell[1]}"
     return "/".join(line.replace("\\", "/").split("/")[-num_parts:])
 
 
