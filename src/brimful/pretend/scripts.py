@@ -36,7 +36,7 @@ _FOREIGN = frozenset({
 
 
 _cells: dict[str, list[int]] = {}
-"""How many lines each cell has of notebooks that were run, by the scripts that they were made into."""
+"""How many lines each cell has of notebooks that were run, by the scripts made of them."""
 
 
 def foreign_framework(error: BaseException) -> str:

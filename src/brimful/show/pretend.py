@@ -289,7 +289,7 @@ def _sizes(program: Sequence[str]) -> list[str]:
 
 
 def short_line(line: str, *, num_parts: int = 2) -> str:
-    """Leave the last parts of a source line's path: ``llama/model.py:7``; of a notebook its cell."""
+    """Leave the last parts of a source line's path: ``llama/model.py:7``; or a notebook's cell."""
     file, _, number = line.rpartition(":")
     if number.isdecimal() and (cell := cell_of(file, int(number))) is not None:
         return f"{cell[0]}, line {cell[1]}"
