@@ -28,7 +28,10 @@ for step in range(int(sys.argv[1])):
     print(f"step {step} loss {loss.item():.1f} on {loss.device.type}")
 """
 FAILING = {
-    "raises": ("import torch\ntorch.ones(1, device='cuda')\n{}['lost']\n", "raised KeyError"),
+    "raises": (
+        "import torch\ntorch.ones(1, device='cuda')\n{}['lost']\n",
+        "raises.py:3 raised KeyError",
+    ),
     "ends": ("import sys\nsys.exit('no data')\n", "ended with exit code no data"),
     "host": ("import torch\ntorch.ones(4)\n", "put the model on cuda"),
     "values": (
@@ -39,7 +42,7 @@ FAILING = {
         "import torch\ntorch.compile(torch.nn.Linear(1, 1), mode='max-autotune')\n",
         "mode='max-autotune' is not simul",
     ),
-    "syntax": ("import torch\nif:\n", "raised SyntaxError"),
+    "syntax": ("import torch\nif:\n", "syntax.py:2 raised SyntaxError"),
 }
 
 
@@ -162,7 +165,10 @@ def test_a_script_that_cannot_go_on_is_exit_code_2(script, brimful, tmp_path, na
     (tmp_path / f"{name}.py").write_text(text)
     said = brimful("pretend", "--", f"{name}.py")
     assert said.code == 2
-    assert said_so in said.err.splitlines()[-1]
+    first, *rest = said.err.splitlines()
+    assert said_so in first, said.err
+    assert first.startswith("brimful: ")
+    assert not any(line.startswith("brimful: ") for line in rest)
     assert "brimful/pretend" not in said.err.replace("src/brimful/pretend", "")
     assert script.exists()
 
@@ -184,7 +190,7 @@ def test_what_is_not_installed_can_be_assumed(script, brimful, tmp_path):
     (tmp_path / "kernel.py").write_text(KERNEL)
     said = brimful("pretend", "--", "kernel.py")
     assert said.code == 2
-    assert said.err.splitlines()[-1].endswith("install triton, or pass --assume triton")
+    assert said.err.splitlines()[0].endswith("install triton, or pass --assume triton")
     said = brimful("pretend", "-v", "--assume", "triton", "--", "kernel.py")
     assert said.code == 0, said.err
     assert "nothing (1 launch)" in said.out
@@ -197,15 +203,47 @@ def test_deepspeed_that_is_missing_is_told_what_to_do(script, brimful, tmp_path)
     (tmp_path / "asks.py").write_text(asks)
     said = brimful("pretend", "--", "asks.py")
     assert said.code == 2
-    assert "pip install deepspeed" in said.err.splitlines()[-1]
+    assert "pip install deepspeed" in said.err.splitlines()[0]
     assert script.exists()
 
 
-def test_a_script_s_own_traceback_begins_with_the_script(script, brimful, tmp_path):
+def test_a_script_s_own_traceback_is_of_its_own_lines(script, brimful, tmp_path):
     (tmp_path / "raises.py").write_text(FAILING["raises"][0])
     err = brimful("pretend", "--", "raises.py").err.splitlines()
-    assert err[0] == "Traceback (most recent call last):"
-    assert err[1].endswith('raises.py", line 3, in <module>')
+    assert "any real card would say the same" in err[0]
+    assert err[1].startswith("Traceback (most recent call last")
+    assert err[2].endswith('raises.py", line 3, in <module>')
+    assert err[-2] == "KeyError: 'lost'"
+    whole = brimful("pretend", "-v", "--", "raises.py").err.splitlines()
+    assert whole[1] == "Traceback (most recent call last):"
+    assert whole[2].endswith('raises.py", line 3, in <module>')
+    assert script.exists()
+
+
+VIEWED = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        return y[:, :-1].view(-1)
+
+model = Model().cuda()
+model = torch.compile(model) if {} else model
+model(torch.ones(4, 9, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_an_error_of_shapes_is_one_of_any_card_and_names_the_line(
+    script, brimful, tmp_path, is_compiled
+):
+    (tmp_path / "viewed.py").write_text(VIEWED.format(is_compiled))
+    first, *rest = brimful("pretend", "--", "viewed.py").err.splitlines()
+    assert first.startswith("brimful: viewed.py:7 (forward) raised ")
+    assert "; any real card would say the same: write .reshape(...) for .view(...)" in first
+    assert len(rest) <= 10
+    assert "site-packages" not in "".join(rest)
     assert script.exists()
 
 
@@ -366,3 +404,79 @@ def test_a_script_of_another_framework_is_told_so_in_a_sentence(script, brimful)
     assert (said.code, said.out) == (2, "")
     assert len(said.err.splitlines()) == 1
     assert "imports jax, and brimful pretend covers PyTorch alone" in said.err
+
+
+def test_each_value_that_was_tried_is_said_at_once(tmp_path, brimful):
+    (script := tmp_path / "wide.py").write_text(WIDE)
+    asked = ("pretend", "--gpu", "t4", "--memory-budget", "100MiB", "--largest", "width")
+    said = brimful(*asked, "--", script, "--width", 8192)
+    lines = [line for line in said.err.splitlines() if line.startswith("--width ")]
+    assert lines[0].startswith("--width 8192: NO, ")
+    assert len(lines) <= 5
+    assert any(": FITS, " in line for line in lines)
+
+
+STOPPED = (
+    WIDE
+    + """
+from pathlib import Path
+(runs := Path(f"ran-{len(list(Path().glob('ran-*')))}")).touch()
+if runs.name == "ran-2":
+    raise KeyboardInterrupt
+"""
+)
+
+
+def test_the_best_so_far_is_said_where_a_search_is_interrupted(tmp_path, brimful, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (script := tmp_path / "stopped.py").write_text(STOPPED)
+    asked = ("pretend", "--gpu", "t4", "--memory-budget", "100MiB", "--largest", "width")
+    said = brimful(*asked, "--", script, "--width", 1024)
+    assert said.code == 130
+    assert "interrupted: the best so far" in " ".join(said.out.split())
+    assert "FITS" in said.out
+
+
+BATCHED = """
+import sys
+import torch
+
+model = torch.nn.Linear(32768, 32768).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(int(sys.argv[2]), 32768, device="cuda")).square().mean().backward()
+optimizer.step()
+"""
+
+
+def test_no_batch_is_tried_where_states_alone_have_no_room(tmp_path, brimful):
+    (script := tmp_path / "batched.py").write_text(BATCHED)
+    said = brimful("pretend", "--gpu", "t4", "--largest", "batch", "--", script, "--batch", "64")
+    told = " ".join(said.out.split())
+    assert said.code == 1
+    assert "no --batch fits: what does not grow with it has no room; nothing else was run" in told
+    assert "alone are 16.00 GiB" in told
+
+
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "source": ["# A notebook"]},
+        {"cell_type": "code", "source": ["import torch\n", "x = torch.ones(4, 9).cuda()"]},
+        {"cell_type": "code", "source": ["def viewed(y):\n", "    return {}\n", "viewed(x)"]},
+    ]
+}
+
+
+def test_an_error_in_a_notebook_names_its_cell(tmp_path, brimful):
+    (notebook := tmp_path / "n.ipynb").write_text(
+        json.dumps(NOTEBOOK).replace("{}", "y[:, 1:].view(-1)")
+    )
+    first, *rest = brimful("pretend", "--", notebook).err.splitlines()
+    assert first.startswith("brimful: n.ipynb, code cell 2, line 2 (viewed) raised ")
+    assert "    return y[:, 1:].view(-1)" in rest
+    assert "cells.py" not in "".join(rest)
+
+
+def test_a_tensor_of_a_notebook_is_one_of_its_cell(tmp_path, brimful):
+    (notebook := tmp_path / "n.ipynb").write_text(json.dumps(NOTEBOOK).replace("{}", "y.exp()"))
+    said = brimful("pretend", "-v", "--", notebook)
+    assert "(n.ipynb, code cell 1, line 2)" in " ".join(said.out.split())

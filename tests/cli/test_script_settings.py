@@ -70,5 +70,78 @@ def test_a_script_without_its_package_is_planned(script, brimful):
     said = brimful("pretend", "--gpu", "l4", "--", script)
     assert said.code == 2
     assert "No module named 'absent_trainer'" in said.err
-    assert "planned instead, in Brimful's own loop: brimful plan HuggingFaceTB/SmolLM2" in said.err
+    instead = "what is read in unsloth.py is planned instead, in Brimful's own loop: brimful plan"
+    assert f"{instead} HuggingFaceTB/SmolLM2" in said.err
     assert "FITS      QLoRA of smollm2-135m at 256 tokens on 1 x L4 24GB" in said.out
+
+
+LAUNCHED = """
+import argparse
+import absent_engine as deepspeed
+from transformers import AutoModelForCausalLM
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M")
+parser.add_argument("--seq-len", type=int, default=512)
+parser.add_argument("--max_steps", type=int, default=3)
+parser.add_argument("--checkpointing", action="store_true")
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained(args.model)
+if args.checkpointing:
+    model.gradient_checkpointing_enable()
+engine, *_ = deepspeed.initialize(args=args, model=model)
+"""
+SETTINGS = """{
+  "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 2}
+}"""
+
+
+@pytest.fixture
+def launched(tmp_path):
+    (tmp_path / "ds.json").write_text(SETTINGS)
+    (path := tmp_path / "train.py").write_text(LAUNCHED)
+    return path
+
+
+def test_arguments_are_what_is_given_or_their_defaults(launched):
+    words = plan_of(str(launched), "8xl4", [str(launched)])
+    assert words == ["plan", "HuggingFaceTB/SmolLM2-135M", "--gpus", "8xl4", "--seq-len", "512"]
+    given = [str(launched), "--seq_len", "256", "--model=smollm2-360m", "--checkpointing"]
+    words = plan_of(str(launched), "8xl4", [*given, "--max_steps", "9"])
+    assert words[:4] == ["plan", "smollm2-360m", "--gpus", "8xl4"]
+    assert words[4:] == ["--gradient-checkpointing", "--seq-len", "256", "--max-steps", "9"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["deepspeed", "--num_gpus", "8", "train.py", "--deepspeed_config", "ds.json"],
+        ["accelerate", "launch", "--config_file=ds.json", "train.py"],
+        ["torchrun", "train.py", "--deepspeed", "ds.json"],
+    ],
+)
+def test_the_file_of_settings_is_found_beside_the_script(launched, given):
+    words = plan_of(str(launched), "8xl4", given)
+    assert words[words.index("--from") + 1] == str(launched.parent / "ds.json")
+
+
+def test_a_file_that_the_text_names_is_found_and_one_that_is_not_there_is_left(launched):
+    text = LAUNCHED.replace("model=model)", 'model=model, config="ds.json")')
+    launched.write_text(text)
+    assert "--from" in plan_of(str(launched), "l4")
+    launched.write_text(text.replace("ds.json", "gone.json"))
+    assert "--from" not in plan_of(str(launched), "l4")
+
+
+@pytest.mark.torch
+def test_a_launch_without_its_engine_is_planned_by_script_and_settings(launched, brimful):
+    settings = str(launched.parent / "ds.json")
+    launch = ("deepspeed", "--num_gpus", "4", launched, "--deepspeed_config", settings)
+    said = brimful("pretend", "--gpu", "l4", "--", *launch)
+    assert said.code == 2
+    assert f"what is read in train.py and {settings} is planned instead" in said.err
+    assert "SmolLM2-135M --gpus 4xl4 --from" in said.err
+    told = " ".join(said.out.split())
+    assert "full training of smollm2-135m at 512 tokens on 4 x L4" in told
+    assert "ZeRO-2 over 4 GPUs" in told

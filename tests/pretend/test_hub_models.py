@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -12,6 +13,9 @@ from transformers import (
 )
 
 from brimful import pretend
+from brimful.models.encoders import encoders
+from brimful.models.hub_configs import hub_configs
+from brimful.pretend.hub_models import _trying_once
 
 pytestmark = pytest.mark.torch
 
@@ -151,3 +155,89 @@ def _notes(error):
     while error is not None:
         yield from getattr(error, "__notes__", ())
         error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("key", sorted(encoders()))
+def test_configurations_have_the_parameters_that_are_said_of_them(key):
+    """Built on meta; of what learnt to listen the encoder alone is counted."""
+    known = hub_configs()[key]
+    assert known.names == encoders()[key].names
+    counted = "Wav2Vec2Model" if known.model_type == "wav2vec2" else known.architecture
+    with torch.device("meta"):
+        model = getattr(transformers, counted)(
+            AutoConfig.for_model(known.model_type, **known.config)
+        )
+    assert sum(x.numel() for x in model.parameters()) == encoders()[key].parameters
+
+
+def test_a_model_of_speech_runs_with_its_processor():
+    name = "openai/whisper-tiny"
+    with pretend.gpu("h100-80gb") as run:
+        processor = transformers.AutoProcessor.from_pretrained(name, language="German")
+        assert processor.feature_extractor.feature_size == 80
+        labels = processor.tokenizer("three more words", return_tensors="pt").input_ids
+        model = transformers.WhisperForConditionalGeneration.from_pretrained(name).cuda()
+        heard = torch.zeros(1, 80, 3000, device="cuda")
+        model(input_features=heard, labels=labels.cuda()).loss.backward()
+    assert "its configuration is the published one" in " ".join(run.report().assumptions)
+    assert {x.dtype for x in model.parameters()} == {torch.float32}
+
+
+def test_repositories_of_one_model_differ_in_what_is_said_of_them():
+    with pretend.gpu("h100-80gb"):
+        torch.ones(1, device="cuda")
+        english = AutoConfig.from_pretrained("openai/whisper-tiny.en")
+        others = AutoConfig.from_pretrained("openai/whisper-tiny")
+        spoken = AutoConfig.from_pretrained("facebook/wav2vec2-base-960h")
+    assert (english.vocab_size, others.vocab_size) == (51864, 51865)
+    assert spoken.architectures == ["Wav2Vec2ForCTC"]
+
+
+def test_images_and_texts_are_made_ready_for_a_model_of_both():
+    image = pytest.importorskip("PIL.Image").new("RGB", (300, 200))
+    with pretend.gpu("h100-80gb"):
+        torch.ones(1, device="cuda")
+        processor = transformers.AutoProcessor.from_pretrained("google/siglip-base-patch16-224")
+        both = processor(
+            text=["a", "two words"], images=[image], padding="max_length", return_tensors="pt"
+        )
+    assert both["pixel_values"].shape == (1, 3, 224, 224)
+    assert both["input_ids"].shape == (2, 64)
+
+
+def test_weights_are_of_the_type_that_is_assumed_where_nobody_says_one():
+    with pretend.gpu("h100-80gb", weights_dtype="float32"):
+        assumed = AutoModelForCausalLM.from_pretrained(NAME).to("cuda")
+        said = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.float16)
+    assert {x.dtype for x in assumed.parameters()} == {torch.float32}
+    assert {x.dtype for x in said.parameters()} == {torch.float16}
+
+
+def test_a_hub_that_is_not_there_is_asked_once():
+    asked = []
+
+    def unreachable(method, url, *, max_retries=5, **_):
+        asked.append((method, url, max_retries))
+        raise ConnectionError("no such host")
+        yield
+
+    tried = _trying_once(unreachable)
+    for _ in range(3):
+        with pytest.raises(ConnectionError):
+            next(tried("HEAD", "https://hub/config.json"))
+    assert asked == [("HEAD", "https://hub/config.json", 0)]
+
+
+def test_a_hub_that_answers_is_asked_as_ever():
+    asked = []
+
+    def reachable(_method, url, *, max_retries=5, **_):
+        asked.append(max_retries)
+        yield url
+
+    tried = _trying_once(reachable)
+    assert [next(tried("GET", f"https://hub/{i}")) for i in range(2)] == [
+        "https://hub/0",
+        "https://hub/1",
+    ]
+    assert asked == [0, 5]

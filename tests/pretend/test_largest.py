@@ -1,10 +1,14 @@
 """The largest value of a script's own argument that fits: which values are tried, and how often."""
 
+import numpy as np
 import pytest
+from tests.pretend.recordings import place, small_run, take
 
 from brimful.errors import InputError
 from brimful.pretend.largest import (
     MOST_RUNS,
+    Aim,
+    Tried,
     argument_of,
     find_largest,
     step_of,
@@ -12,6 +16,10 @@ from brimful.pretend.largest import (
     with_default,
     with_value,
 )
+from brimful.pretend.recording import RecordingBuilder
+from brimful.pretend.size_law import law_of
+from brimful.units import MIB
+from brimful.values.results import PARAMETERS
 
 
 def searched(program, name, most, sure=None):
@@ -23,11 +31,11 @@ def searched(program, name, most, sure=None):
             return "no"
         return "fits" if sure is None or value <= sure else "tight"
 
-    def words(changed):
+    def run(changed):
         tried.append(value_in(changed, argument))
-        return word(tried[-1])
+        return Tried(word(tried[-1]))
 
-    found = find_largest(program, argument, words, first=word(argument.value))
+    found = find_largest(program, argument, run, first=Tried(word(argument.value)))
     assert found.num_runs == len(tried) == len(set(tried))
     return found, tried
 
@@ -95,3 +103,105 @@ def test_a_script_that_is_not_given_it_begins_from_its_own_default(tmp_path, dec
     if not begins:
         with pytest.raises(InputError, match="put --batch-size N behind"):
             argument_of(with_default(program, "batch-size"), "batch-size")
+
+
+FIXED, EACH, SQUARED = 64, 8, 1
+"""MiB of a script's states, of each one more of its batch, and of its square over 16."""
+
+
+def ran(value, *, beside=False):
+    """Record a step whose sizes grow with a value: states, saved, scores."""
+    builder = RecordingBuilder()
+    take(builder, FIXED * MIB, place("aten.empty", "weights", line=1), item=PARAMETERS)
+    for line in range(100):
+        builder.free(take(builder, 512, place("aten.add", "layer", line=line)))
+    builder.begin_phase("step 1 forward")
+    saved = take(builder, EACH * value * MIB, place("aten.mm", "layer", line=2))
+    scores = take(builder, SQUARED * value**2 * MIB // 16, place("aten._softmax", "layer", line=3))
+    if beside:
+        builder.free(take(builder, 512, place("workspace", "layer", line=3)))
+    builder.free(scores)
+    builder.free(saved)
+    return builder.build()
+
+
+def live(recording):
+    return Tried(
+        "fits" if (peak := int(recording.live_bytes().max())) <= SURE
+        else "tight" if peak <= MOST else "no",
+        peak,
+    )  # fmt: skip
+
+
+SURE, MOST = 1000 * MIB, 1100 * MIB
+
+
+def searched_by_law(program, name, *, state_bytes=FIXED * MIB, most=10**9):
+    argument, tried = argument_of(program, name), []
+
+    def recorded(value):
+        made = ran(value, beside=value > 60)  # a kernel that larger ones take
+        return live(made)._replace(recording=made)
+
+    def run(changed):
+        tried.append(value_in(changed, argument))
+        return recorded(tried[-1]) if tried[-1] <= most else None
+
+    aim = Aim(SURE, MOST, state_bytes, live)
+    return find_largest(program, argument, run, first=recorded(argument.value), aim=aim), tried
+
+
+def largest_below(limit):
+    return max(n for n in range(1, 1000) if live(ran(n)).num_bytes <= limit)
+
+
+@pytest.mark.parametrize("given", [1, 8, 40, 96, 64, 200])
+def test_few_runs_say_of_every_value_what_it_would_ask_for(given):
+    found, tried = searched_by_law(["train.py", "--batch", str(given)], "batch")
+    step = step_of(given)
+    assert found.sure == largest_below(SURE) // step * step
+    assert found.value == largest_below(MOST) // step * step
+    assert found.beyond == found.value + step
+    assert found.num_runs == len(tried) <= 5
+    assert found.num_replays
+
+
+def test_a_value_that_is_told_is_one_that_was_run():
+    found, tried = searched_by_law(["train.py", "--batch", "8"], "batch")
+    assert found.sure in tried
+
+
+def test_states_without_room_need_no_other_run():
+    program = ["train.py", "--batch-size", "64"]
+    found, tried = searched_by_law([*program[:2], "200"], "batch-size", state_bytes=2000 * MIB)
+    assert (found.value, found.is_of_states, tried) == (None, True, [])
+    found, tried = searched_by_law(["train.py", "--width", "200"], "width", state_bytes=2000 * MIB)
+    assert tried, "which may grow with it"
+
+
+def test_where_a_program_refuses_values_runs_alone_say():
+    found, tried = searched_by_law(["train.py", "--batch", "8"], "batch", most=40)
+    assert (found.value, found.beyond) == (40, 41)
+    assert found.num_runs == len(set(tried))
+
+
+def test_what_was_found_until_an_interrupt_is_told():
+    argument = argument_of(["train.py", "--batch", "64"], "batch")
+    tried = []
+
+    def run(changed):
+        tried.append(value_in(changed, argument))
+        if len(tried) > 2:
+            raise KeyboardInterrupt
+        return Tried("fits" if tried[-1] <= 10 else "no")
+
+    program = ["train.py", "--batch", "64"]
+    found = find_largest(program, argument, run, first=Tried("no"))
+    assert not found.is_whole
+    assert (found.beyond, found.num_runs) == (min(n for n in [*tried[:2], 64] if n > 10), 2)
+
+
+def test_sizes_of_another_run_are_computed_though_it_asks_for_more():
+    law = law_of({40: ran(40), 80: ran(80, beside=True), 20: ran(20)}, near=40)
+    assert np.array_equal(law(30).num_bytes, ran(30).num_bytes)
+    assert law_of({1: ran(1), 2: small_run()}, near=1) is None

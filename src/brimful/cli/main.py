@@ -115,14 +115,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             BAD_INPUT,
         )
     except Exception as error:
-        if not _is_of_interrupt(error):
+        if not is_of_interrupt(error):
             raise
         code = _complain("interrupted", INTERRUPTED)
     return code
 
 
-def _is_of_interrupt(error: BaseException | None) -> bool:
-    """Whether an error came of a Ctrl-C: what that ends, as a mode of PyTorch's, may fail too."""
+def is_of_interrupt(error: BaseException | None) -> bool:
+    """Whether an error came of a Ctrl-C: what that ends, as a mode of PyTorch's, may fail too.
+
+    Args:
+        error: That was raised.
+    """
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

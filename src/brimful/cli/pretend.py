@@ -4,37 +4,39 @@ import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from brimful.allocator.config import VARIABLES, settings_in
 from brimful.cli import defaults, flags, output_paths, parsing
-from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show_json, tell
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, INTERRUPTED, show_json, tell
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
 from brimful.pretend.largest import (
     Argument,
     Largest,
+    Tried,
     argument_of,
     find_largest,
     value_in,
     with_default,
 )
+from brimful.text.escaping import one_line
 from brimful.text.terminal import note, say
 
 if TYPE_CHECKING:
     from brimful.pretend import Run
     from brimful.pretend.report_values import PretendReport
     from brimful.show.answer import Answer
-    from brimful.values.plan import Word
 
 HELP = "run any script on a pretend GPU and read its memory"
+WEIGHTS_DTYPES = ("float32", "bfloat16", "float16")
 _GPU_FLAGS = ("--gpu", "--gpus")
 """How a GPU is named here and by other verbs."""
 
@@ -65,14 +67,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--assume-all-selected", action="store_true", help=selected)
     assumed = "stand in for a package of kernels that is not installed here, e.g. triton"
     add("--assume", metavar="PACKAGE", action="append", default=[], help=assumed)
+    types = parsing.choice("--weights-dtype", WEIGHTS_DTYPES)
+    kept = "of the hub's weights that are not here, where the script says none: float32, as "
+    kept += "transformers 4 loads them, bfloat16 or float16; default: as they are published"
+    add("--weights-dtype", metavar="NAME", type=types, help=kept)
     imitate = parsing.choice("--kernels", ("cuda", "cpu"))
     kernels = "whose kernels: cuda, or cpu to compare with a run on a CPU; default cuda"
     add("--kernels", metavar="NAME", type=imitate, default="cuda", help=kernels)
     add(
         "--largest",
         metavar="NAME",
-        help="run the script again with other values of its own argument --NAME, and say the "
-        "largest that fits",
+        help="run the script again with few other values of its own argument --NAME, and say the "
+        "largest that fits; Ctrl-C ends with the best so far",
     )
     output_paths.add_recording_files(parser)
     add_page(parser)
@@ -92,6 +98,18 @@ class _Done(NamedTuple):
     program: Sequence[str]
     run: "Run"
     report: "PretendReport"
+
+
+class _Instead(NamedTuple):
+    """What is planned of a program that cannot run here.
+
+    Attributes:
+        gpus: On what.
+        typed: All that it is started with, its launcher's arguments too.
+    """
+
+    gpus: str
+    typed: Sequence[str]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
     argument = None if args.largest is None else argument_of(program, args.largest)
     pretended = _pretended(args)
     gpus = args.gpu if (args.world_size or 1) == 1 else f"{args.world_size}x{args.gpu}"
-    if not _ran(pretended, program, quietly=args.json, gpus="" if args.json else gpus):
+    instead = None if args.json else _Instead(gpus, typed)
+    if not _ran(pretended, program, quietly=args.json, instead=instead, is_whole=args.verbose):
         return BAD_INPUT
     done = _Done(
         program, pretended, pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
@@ -136,6 +155,8 @@ def run(args: argparse.Namespace) -> int:
         show_json(msgspec.structs.asdict(report) | ({"largest": found._asdict()} if found else {}))
     over_time = ("Live bytes over time", *sparkline(report.timeline), "")
     tell(args, lambda: _answer(args, done, found), above=over_time)
+    if found is not None and not found.is_whole:
+        return INTERRUPTED
     return FITS if report.fits else DOES_NOT_FIT
 
 
@@ -170,35 +191,71 @@ def _pretended(args: argparse.Namespace) -> "Run":
         assume_all_selected=args.assume_all_selected,
         says_cuda=True,
         assume=args.assume,
+        weights_dtype=args.weights_dtype or "",
     )
 
 
 def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tuple[Largest, _Done]:
     """Run the script with other values of one of its arguments; what it prints is dropped.
 
+    What is known of a value is said as soon as it is.
+
     Returns:
         What was found, and the run of the largest value that surely fits, else of the largest that
         may, or of the first where none does.
     """
     from brimful.cli.progress import Progress
-    from brimful.show.pretend import word_of
+    from brimful.show.pretend import aim_of, tried_words
 
-    done = {argument.value: first}
+    aim = aim_of(first.report)
+    done: dict[int, tuple[Sequence[str], Run]] = {argument.value: (first.program, first.run)}
 
-    def words(changed: Sequence[str]) -> "Word | None":
-        progress.update(f"{argument.flag} {changed[argument.place]}", 0.0)
+    def told(value: int, tried: Tried) -> None:
+        progress.note(f"{argument.flag} {value}: {tried_words(tried, aim)}")
+
+    def run(changed: Sequence[str]) -> Tried | None:
+        value = value_in(changed, argument)
+        progress.update(f"{argument.flag} {value}", 0.0)
         pretended, unheard = _pretended(args), io.StringIO()
         with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
             if not _ran(pretended, changed, quietly=False):
                 return None
-        held = pretended.report(allocator=_allocator(args), budget_bytes=args.memory_budget)
-        if held.fits:
-            done[value_in(changed, argument)] = _Done(changed, pretended, held)
-        return word_of(held)
+        done[value] = changed, pretended
+        recording = pretended.recording()
+        tried = aim.replayed(recording)._replace(recording=recording)
+        told(value, tried)
+        return tried
 
-    with Progress(f"running it with other values of {argument.flag}", quiet=args.json) as progress:
-        found = find_largest(first.program, argument, words, first=word_of(first.report))
-    return found, done[found.sure or found.value or argument.value]
+    recording = first.run.recording()
+    given = aim.replayed(recording)._replace(recording=recording)
+    what = f"running it with other values of {argument.flag}"
+    with Progress(what, quiet=args.json) as progress, _ended_as_interrupted():
+        told(argument.value, given)
+        found = find_largest(first.program, argument, run, first=given, aim=aim)
+    shown = next((value for value in (found.sure, found.value) if value in done), argument.value)
+    if shown == argument.value:
+        return found, first
+    program, pretended = done[shown]
+    report = pretended.report(allocator=_allocator(args), budget_bytes=args.memory_budget)
+    return found, _Done(program, pretended, report)
+
+
+@contextlib.contextmanager
+def _ended_as_interrupted() -> Iterator[None]:
+    """Let whoever ends this process find what was found by then, as after a Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # a thread that is not the main one
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "Answer":
@@ -226,11 +283,21 @@ def _allocator(args: argparse.Namespace) -> str:
     return settings_in(os.environ)
 
 
-def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool, gpus: str = "") -> bool:
+def _ran(
+    pretended: "Run",
+    program: Sequence[str],
+    *,
+    quietly: bool,
+    instead: _Instead | None = None,
+    is_whole: bool = False,
+) -> bool:
     """Run the program; say on standard error what stopped it, and return whether it ended well.
 
-    Where it lacks a package its job is planned for ``gpus``, if these are given.
+    Where it lacks a package its job may be planned ``instead``. ``is_whole`` shows all of a
+    traceback.
     """
+    from brimful.cli.main import is_of_interrupt
+    from brimful.pretend.script_errors import read_error, sentence_of
     from brimful.pretend.scripts import foreign_framework, run_program
 
     # One JSON object is all that may stand on standard output.
@@ -246,31 +313,83 @@ def _ran(pretended: "Run", program: Sequence[str], *, quietly: bool, gpus: str =
     except BrimfulError:
         raise
     except Exception as error:
+        if is_of_interrupt(error):
+            raise KeyboardInterrupt from error
         if foreign := foreign_framework(error):
             raise InputError(
                 f"{name} imports {foreign}, and brimful pretend covers PyTorch alone: to install "
                 f"it would not help, as what it allocates is not seen; the same model in PyTorch "
                 f"takes about as much"
             ) from error
-        shown = _of_the_script(error.__traceback__)
-        traceback.print_exception(type(error), error, shown)
-        why = f"{name} raised {type(error).__name__}, see above; nothing is reported"
-        say(f"brimful: {why}{_remedy(error)}", file=sys.stderr)
-        if isinstance(error, ModuleNotFoundError) and gpus:
-            _plan_instead(program[0], gpus)
+        if nearest := _nearest(error, pretended):
+            why = sentence_of(read_error(error), name=name)
+            raise InputError(why, nearest=nearest) from error
+        _tell_error(error, name, is_whole=is_whole)
+        if _lacks_package(error) and instead is not None:
+            _plan_instead(program[0], instead)
         return False
     return True
 
 
-def _plan_instead(script: str, gpus: str) -> None:
+def _nearest(error: Exception, pretended: "Run") -> dict[str, object]:
+    """Return the flags with which a script may run on; empty where none is known.
+
+    Weights that are saved in 16 bits are loaded so since transformers 5, and no loss scaler takes
+    them: scripts that were written before load them in fp32.
+    """
+    from brimful.pretend.script_errors import UNSCALED
+
+    are_absent = any("weights are of" in line for line in pretended.tape.assumptions)
+    is_new = not pretended.weights_dtype
+    return {"weights_dtype": "float32"} if UNSCALED in str(error) and are_absent and is_new else {}
+
+
+def _tell_error(error: Exception, name: str, *, is_whole: bool) -> None:
+    """Say in a sentence what ended a script, and below it by which of its own lines it came there.
+
+    Args:
+        error: That ended it.
+        name: Of the script.
+        is_whole: Whether lines of libraries, and of errors before it, are shown too.
+    """
+    from brimful.pretend.script_errors import (
+        below_runners,
+        own_traceback,
+        read_error,
+        sentence_of,
+    )
+
+    read = read_error(error)
+    why = sentence_of(read, name=name, remedy=_remedy(error))
+    say(f"brimful: {one_line(why)}", file=sys.stderr)
+    if is_whole:
+        traceback.print_exception(type(error), error, below_runners(error.__traceback__))
+        return
+    if _lacks_package(error):  # the sentence says the line, and what to do
+        return
+    for line in own_traceback(read):
+        say(line, file=sys.stderr)
+    say("(-v before -- prints all of the traceback)", file=sys.stderr, flush=True)
+
+
+def _lacks_package(error: Exception) -> bool:
+    """Whether what ended a program is that a package is not installed."""
+    is_told = isinstance(error, ImportError) and "install" in str(error)
+    return isinstance(error, ModuleNotFoundError) or is_told
+
+
+def _plan_instead(script: str, instead: _Instead) -> None:
     """Plan what a script says that lacks a package, where its text names its model."""
     from brimful.cli.main import main
     from brimful.cli.script_settings import plan_of
     from brimful.text.escaping import shell_words
 
-    if not (words := plan_of(script, gpus)):
+    if not (words := plan_of(script, *instead)):
         return
-    why = "what its text says is planned instead, in Brimful's own loop"
+    read = Path(script).name
+    if "--from" in words:
+        read += f" and {words[words.index('--from') + 1]}"
+    why = f"what is read in {read} is planned instead, in Brimful's own loop"
     say(f"brimful: {why}: brimful {shell_words(words)}", file=sys.stderr, flush=True)
     main(words)
 
@@ -284,18 +403,6 @@ def _remedy(error: Exception) -> str:
 
     missing = str(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if _DEEPSPEED in missing:  # the name of a distribution may be a sentence
-        return "; DeepSpeed runs here as it is: DS_BUILD_OPS=0 pip install deepspeed"
+        return "DeepSpeed runs here as it is: DS_BUILD_OPS=0 pip install deepspeed"
     package = assumable(missing)
-    return f"; install {package}, or pass --assume {package}" if package else ""
-
-
-def _of_the_script(frames: TracebackType | None) -> TracebackType | None:
-    """Drop what stands above the script in a traceback: us, and Python's own runner."""
-    own = str(Path(__file__).parents[1])
-    shown = frames
-    while shown is not None:
-        file = shown.tb_frame.f_code.co_filename
-        if not (file.startswith((own, "<frozen")) or file.endswith("runpy.py")):
-            return shown
-        shown = shown.tb_next
-    return frames
+    return f"install {package}, or pass --assume {package}" if package else ""

@@ -1,11 +1,14 @@
 """What a script on top of a trainer says of its job, read off its text where it cannot be run.
 
 Its calls name the model, the adapters and the arguments of the trainer, in the words of the flags
-of ``other_flags``. Numbers that are computed, or come from elsewhere, are not seen.
+of ``other_flags``; so do the arguments that it declares, by what they are given or by their
+defaults, and the file of settings that it is started with. Numbers that are computed, or come from
+elsewhere, are not seen.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,44 +24,159 @@ _TELLING = (
 """How the names of calls end whose arguments say what is trained, and how: Transformers', PEFT's,
 TRL's, and those of programs around them (``UnslothTrainingArguments``)."""
 _ADAPTED = "--use-peft"
+_CHECKPOINTS, _CHECKPOINTED = "gradient_checkpointing_enable", "--gradient-checkpointing"
+_SWITCHES = {"store_true": False, "store_false": True}
+"""Kinds of arguments that are not given a value, and what they are where nobody gives them."""
+_SIZES = frozenset({"--seq-len", "--micro-batch", "--global-batch"})
+"""Flags that scripts call as we do."""
+_TRIED = frozenset({"--max-steps", "--num-steps"})
+"""Which by default are a trial's, as few as a test takes."""
+_SETTINGS = frozenset({"--deepspeed", "--deepspeed-config", "--ds-config", "--config-file"})
+"""Flags of scripts and of their launchers that name a file of settings; so do keywords of calls."""
+_INITIALIZED = ("initialize", "config")
+"""DeepSpeed's call that begins a training, and its keyword for the same."""
+_OF_SETTINGS = (".json", ".yaml", ".yml")
 
 
-def plan_of(script: str, gpus: str) -> list[str]:
+def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
     """Return the words of the ``brimful plan`` that asks about a script's job.
 
     Args:
         script: Its path.
         gpus: On what.
+        given: All that it is started with: its launcher's arguments and its own.
 
     Returns:
         The words behind ``brimful``; empty where its text names no model that is known.
     """
     try:
-        calls = list(_calls(ast.parse(Path(script).read_text("utf-8"))))
+        tree = ast.parse(Path(script).read_text("utf-8"))
     except (OSError, SyntaxError, ValueError):
         return []
-    model = next(filter(None, (_model(name, call) for name, call in calls)), "")
+    values = _values(tree, given)
+    live = list(_live(tree, values))
+    calls = [(_name(call), call) for call in live if _name(call).endswith(_TELLING)]
+    model = next(filter(None, (_model(name, call, values) for name, call in calls)), "")
     if not model:
         return []
     adapts = any(name in _ADAPTS for name, _ in calls)
-    given = [word for _, call in calls for each in call.keywords for word in _flag(each)]
-    return ["plan", model, "--gpus", gpus, *([_ADAPTED] if adapts else []), *given]
+    checkpoints = any(_name(call) == _CHECKPOINTS for call in live)
+    said = [word for _, call in calls for each in call.keywords for word in _flag(each, values)]
+    declared = [word for word in _declared(tree, given) if word.partition("=")[0] not in said]
+    settings = _settings_of(script, live, values, given)
+    return [
+        "plan",
+        model,
+        "--gpus",
+        gpus,
+        *(["--from", settings] if settings else []),
+        *([_ADAPTED] if adapts else []),
+        *([_CHECKPOINTED] if checkpoints and _CHECKPOINTED not in said else []),
+        *(part for word in declared for part in word.split("=", 1)),
+        *said,
+    ]
 
 
-def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Yield the calls that tell something, each with the last part of what is called."""
+# -- what names stand for --
+
+
+def _values(tree: ast.Module, given: Sequence[str]) -> dict[str, Any]:
+    """Return what names are in a text: constants of its own, and arguments that it declares."""
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    values = {
+        target.id: node.value.value
+        for node in assigned
+        for target in node.targets
+        if isinstance(target, ast.Name) and isinstance(node.value, ast.Constant)
+    }
+    parsed = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and "parse" in _name(node.value)
+        for each in node.targets
+        for target in ast.walk(each)
+        if isinstance(target, ast.Name)
+    }
+    arguments = dict(_arguments(tree, given))
+    return values | {
+        f"{name}.{key.lstrip('-').replace('-', '_')}": value
+        for name in parsed
+        for key, value in arguments.items()
+    }
+
+
+def _arguments(tree: ast.AST, given: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments that a text declares, each with what it is given or its default."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
-            if name.endswith(_TELLING):
-                yield name, node
+        if not isinstance(node, ast.Call) or _name(node) not in {"add_argument", "option"}:
+            continue
+        names = [x.value for x in node.args if isinstance(x, ast.Constant)]
+        spelled = [x for x in names if isinstance(x, str) and x.startswith("--")]
+        told = {each.arg: _constant(each.value, {}) for each in node.keywords}
+        switch = _SWITCHES.get(str(told.get("action")))
+        for name in spelled:
+            default = told.get("default", switch)
+            yield name, _given(name, given, default, is_switch=switch is not None)
 
 
-def _model(name: str, call: ast.Call) -> str:
+def _given(name: str, given: Sequence[str], default: Any, *, is_switch: bool) -> Any:
+    """Return what an argument is given; its default where it is not."""
+    for place, word in enumerate(given):
+        key, is_joined, value = word.partition("=")
+        if _spelt(key.lstrip("-")) != _spelt(name.lstrip("-")) or not key.startswith("--"):
+            continue
+        if is_switch:
+            return not default
+        text = value if is_joined else next(iter(given[place + 1 :]), "")
+        return int(text) if text.isdecimal() else text
+    return default
+
+
+def _declared(tree: ast.AST, given: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments of a script that say a job's sizes, as ``--flag=value``."""
+    typed = {_spelt(word.partition("=")[0].lstrip("-")) for word in given if word[:2] == "--"}
+    for name, value in _arguments(tree, given):
+        flag = _spelt(name.lstrip("-"))
+        is_size = flag in _SIZES or (is_of_jobs(flag) and (flag not in _TRIED or flag in typed))
+        if is_size and type(value) is int and value > 0:
+            yield f"{flag}={value}"
+
+
+# -- calls --
+
+
+def _live(node: ast.AST, values: Mapping[str, Any]) -> Iterator[ast.Call]:
+    """Yield the calls of a text, but for those behind a condition that is known not to hold."""
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.If) and (known := _known(node.test, values)) is not None:
+        children = [*(node.body if known else node.orelse)]
+    if isinstance(node, ast.Call):
+        yield node
+    for child in children:
+        yield from _live(child, values)
+
+
+def _known(test: ast.expr, values: Mapping[str, Any]) -> bool | None:
+    """Whether a condition holds that is one name, or its contrary; None: it is another."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        known = _known(test.operand, values)
+        return None if known is None else not known
+    name = ast.unparse(test)
+    return bool(values[name]) if name in values else None
+
+
+def _name(node: ast.AST) -> str:
+    """Return the last part of what a call calls; empty of what is no call."""
+    called = getattr(node, "func", None)
+    return str(getattr(called, "attr", None) or getattr(called, "id", ""))
+
+
+def _model(name: str, call: ast.Call, values: Mapping[str, Any]) -> str:
     """Return the model that a call loads, where it is a known one."""
     named = [each.value for each in call.keywords if is_of_models(_spelt(each.arg))]
     found = [*(call.args[:1] if name == _LOADS else []), *named]
-    return next((each for each in map(_constant, found) if _is_known(each)), "")
+    constants = (_constant(each, values) for each in found)
+    return next((each for each in constants if _is_known(each)), "")
 
 
 def _is_known(name: Any) -> bool:
@@ -74,12 +192,12 @@ def _is_known(name: Any) -> bool:
         return False
 
 
-def _flag(keyword: ast.keyword) -> list[str]:
+def _flag(keyword: ast.keyword, values: Mapping[str, Any]) -> list[str]:
     """Return an argument as a flag and its value; nothing of one that says nothing of a job.
 
     Nor of a negative number, by which such arguments are as if left out (``max_steps=-1``).
     """
-    flag, value = _spelt(keyword.arg), _constant(keyword.value)
+    flag, value = _spelt(keyword.arg), _constant(keyword.value, values)
     if value is None or not is_of_jobs(flag) or (isinstance(value, int | float) and value < 0):
         return []
     if isinstance(value, list):
@@ -87,12 +205,38 @@ def _flag(keyword: ast.keyword) -> list[str]:
     return [flag, str(value).lower() if isinstance(value, bool) else str(value)]
 
 
+def _settings_of(
+    script: str, calls: Sequence[ast.Call], values: Mapping[str, Any], given: Sequence[str]
+) -> str:
+    """Find the file of settings that a script is started with, or names; empty: none is there."""
+    named = [
+        word.partition("=")[2] or following
+        for word, following in pairwise([*given, ""])
+        if _spelt(word.partition("=")[0].lstrip("-")) in _SETTINGS
+    ]
+    named += [
+        _constant(each.value, values)
+        for call in calls
+        for each in call.keywords
+        if _spelt(each.arg) in _SETTINGS or (_name(call), each.arg) == _INITIALIZED
+    ]
+    for name in named:
+        if not isinstance(name, str) or not name.endswith(_OF_SETTINGS):
+            continue
+        for path in (Path(name), Path(script).parent / name):
+            if path.is_file():
+                return str(path)
+    return ""
+
+
 def _spelt(name: str | None) -> str:
     return f"--{name.replace('_', '-')}" if name else ""
 
 
-def _constant(node: ast.expr) -> Any:
-    """Return what stands there, if it is written out."""
+def _constant(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    """Return what stands there, if it is written out, or is a name for what is."""
+    if isinstance(node, ast.Name | ast.Attribute):
+        return values.get(ast.unparse(node))
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -167,7 +167,12 @@ def _replacements(mode: _SaysCuda) -> Iterator[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def saying_cuda(
-    known: KnownValues, kernels: OtherKernels, assumed: Collection[str], assumptions: set[str]
+    known: KnownValues,
+    kernels: OtherKernels,
+    assumed: Collection[str],
+    assumptions: set[str],
+    *,
+    weights_dtype: str,
 ) -> Iterator[None]:
     """Let ``cuda`` be the pretend GPU inside the block; entered inside ``pretend.gpu``.
 
@@ -176,6 +181,7 @@ def saying_cuda(
         kernels: Where it is noted which kernels beside PyTorch's the program launches and misses.
         assumed: Packages of kernels that are stood in for where they are not installed.
         assumptions: Where it is noted what a run rests on.
+        weights_dtype: Of weights that are not on this machine; empty: as they are published.
     """
     mode = _SaysCuda(known)
     compiler = Compiler(known, assumptions, _Below)
@@ -195,7 +201,7 @@ def saying_cuda(
         _environment({_LOAD_IN_ORDER: "1", **variables}),
         replaced((*names, *compiler.replacements())),
         compiler.open(),
-        absent_models(assumptions) as asking,
+        absent_models(assumptions, weights_dtype) as asking,
         when_imported({**libraries, **asking}),
         looking_for(kernels, standing),
         _Below(),

@@ -18,31 +18,41 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import torch
 
 from brimful.models import names
+from brimful.models.hub_configs import HubConfig, find_hub_config
 from brimful.models.registry import registry
 from brimful.pretend.when_imported import Changes
 
 _API, _UTILS = "huggingface_hub.hf_api", "transformers.utils.hub"
+_HTTP, _TRYING = "huggingface_hub.utils._http", "_http_backoff_base"
 _LOADING = "transformers.modeling_utils"
 _WORDS = "transformers.tokenization_utils_tokenizers"
 _ASKING = (
-    _API, _UTILS, "transformers.utils", _LOADING, "transformers.configuration_utils",
+    _API, _HTTP, _UTILS, "transformers.utils", _LOADING, "transformers.configuration_utils",
     "transformers.tokenization_utils_base", "transformers.processing_utils", _WORDS,
+    "transformers.feature_extraction_utils", "transformers.image_processing_base",
+    "transformers.video_processing_utils", "transformers.models.auto.feature_extraction_auto",
+    "transformers.models.auto.image_processing_auto",
+    "transformers.models.auto.video_processing_auto",
     "transformers.generation.configuration_utils", "transformers.models.auto.auto_factory",
     "transformers.models.auto.configuration_auto", "transformers.models.auto.tokenization_auto",
     "transformers.models.auto.processing_auto", "transformers.integrations.peft",
     "peft.utils.other",
 )  # fmt: skip
 """Modules that ask the hub by functions that they have imported by name."""
+_QUICK_S = 3.0
+"""How long a hub may take to answer at all, before it has once."""
 _RESOLVE = "_get_resolved_checkpoint_files"
 _UNKNOWN = (
     "{} is neither on this machine nor among brimful models; put its config.json in a folder and "
     "name that instead: no weights are needed"
 )
 _CONFIG, _WEIGHTS = "config.json", "absent.safetensors"
+_PROCESSOR = "preprocessor_config.json"
 _FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")
 """Weights, as they lie in a folder."""
 _CACHED = (
@@ -64,6 +74,13 @@ _TEXT = "_text"
 _SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 _MASKED = {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
 """What a model that guesses hidden words has besides."""
+_GUESSING = frozenset({"bert", "mpnet", "xlm-roberta"})
+"""Kinds of models that learnt so, of which some were uploaded as encoders or classifiers."""
+_POSITIONS = {
+    "albert": 0, "bert": 0, "camembert": 2, "clip": 0, "distilbert": 0, "electra": 0, "mpnet": 2,
+    "roberta": 2, "siglip": 0, "xlm-roberta": 2,
+}  # fmt: skip
+"""Kinds of models whose positions are a table, and how many of its rows no token takes."""
 _TEMPLATE = (
     "{% for message in messages %}{{ '<s> ' + message['role'] + ' ' }}"
     "{% if message['role'] == 'assistant' %}"
@@ -90,13 +107,17 @@ class _Weight(NamedTuple):
 class _Absent:
     """What was asked for and is not on this machine."""
 
-    def __init__(self, folder: Path, assumptions: set[str]) -> None:
-        self._folder, self._assumptions = folder, assumptions
+    def __init__(self, folder: Path, assumptions: set[str], dtype: str) -> None:
+        self._folder, self._assumptions, self._dtype = folder, assumptions, dtype
         self._folders: dict[str, Path | None] = {}
+        self.is_over = False
+        """Whether the run is: modules that were imported in it keep what was changed in others."""
 
     def folder_of(self, asked: Any) -> Path | None:
         """Return a folder that stands for a model; None: it is here, or nobody knows it."""
         name = str(asked)
+        if self.is_over:
+            return None
         if name not in self._folders:
             self._folders[name] = self._made(name)
         return self._folders[name]
@@ -108,6 +129,9 @@ class _Absent:
     def _made(self, name: str) -> Path | None:
         if not name or Path(name).exists() or _is_cached(name, (_CONFIG,)):
             return None
+        published = find_hub_config(name)
+        if published is not None:
+            return self._published(name, published)
         taken = names.find(name)
         if taken is None:
             return None
@@ -116,20 +140,39 @@ class _Absent:
         kind = entry["model_type"]
         told = {"model_type": kind, "architectures": _classes(kind), "dtype": _dtype_of(kind)}
         config = _with_start({**told, **entry["config"]})
-        (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
-        _write_tokenizer(folder, _vocabulary(config), _special(config["architectures"]))
-        self._assumptions.add(
-            f"{name} is not on this machine: its configuration is {taken.name}'s, weights are of "
-            f"{config['dtype']} where the program does not say, and words are taken for tokens"
-        )
+        self._write(folder, config, name, f"{taken.name}'s")
         if kind.endswith(_TEXT):
             part = f"of {name} the text model alone is known here: nothing else of it is counted"
             self._assumptions.add(part)
             warnings.warn(part, stacklevel=2)
         return folder
 
+    def _published(self, name: str, published: HubConfig) -> Path:
+        """Make a folder of a model that is known by the configuration that it is published with."""
+        folder = self._folder / name.replace("/", "--")
+        folder.mkdir(exist_ok=True)
+        kind, classes = published.model_type, [published.architecture]
+        told = {"model_type": kind, "architectures": classes, "dtype": published.dtype}
+        self._write(folder, {**told, **published.config}, name, "the published one")
+        if published.processor:
+            text = json.dumps(published.processor)
+            (folder / _PROCESSOR).write_text(text, "utf-8")
+        return folder
+
+    def _write(self, folder: Path, config: dict[str, Any], name: str, whose: str) -> None:
+        config["dtype"] = self._dtype or config["dtype"]
+        (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
+        special = _special(config["architectures"], config["model_type"])
+        _write_tokenizer(folder, _vocabulary(config), special, _most_tokens(config))
+        self._assumptions.add(
+            f"{name} is not on this machine: its configuration is {whose}, weights are of "
+            f"{config['dtype']} where the program does not say, and words are taken for tokens"
+        )
+
     def weights_of(self, asked: Any) -> str:
         """Return a file that stands for a model's weights; empty: they are on this machine."""
+        if self.is_over:
+            return ""
         folder = Path(self.folder_of(asked) or str(asked))
         if folder.is_dir():
             is_here = any(True for kind in _FILES for _ in folder.glob(kind))
@@ -188,16 +231,27 @@ def _vocabulary(config: Mapping[str, Any]) -> int:
     return int(getattr(_built(config).get_text_config(), "vocab_size", 0) or len(_SPECIAL))
 
 
-def _special(classes: Iterable[str]) -> dict[str, str]:
+def _most_tokens(config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a tokenizer cuts or fills a text to, where positions are a table."""
+    behind = _POSITIONS.get(config["model_type"])
+    if behind is None:
+        return None
+    return int(_built(config).get_text_config().max_position_embeddings) - behind
+
+
+def _special(classes: Iterable[str], model_type: str) -> dict[str, str]:
     """Return the special words of a tokenizer by their names."""
-    return {**_SPECIAL, **_MASKED} if any(map(_is_masked, classes)) else _SPECIAL
+    is_masked = any(map(_is_masked, classes)) or model_type in _GUESSING
+    return {**_SPECIAL, **_MASKED} if is_masked else _SPECIAL
 
 
 def _is_masked(name: str) -> bool:
     return name.endswith("ForMaskedLM")
 
 
-def _write_tokenizer(folder: Path, num_rows: int, named: Mapping[str, str]) -> None:
+def _write_tokenizer(
+    folder: Path, num_rows: int, named: Mapping[str, str], most_tokens: int | None
+) -> None:
     special = tuple(named.values())
     words = [*special, *(f"w{i}" for i in range(len(special), num_rows))]
     added = [
@@ -213,7 +267,10 @@ def _write_tokenizer(folder: Path, num_rows: int, named: Mapping[str, str]) -> N
                   "unk_token": named["unk_token"]},
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(made), "utf-8")
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": _TEMPLATE, **named}
+    about: dict[str, Any] = {**named, "chat_template": _TEMPLATE}
+    about["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if most_tokens is not None:
+        about["model_max_length"] = most_tokens
     (folder / "tokenizer_config.json").write_text(json.dumps(about), "utf-8")
 
 
@@ -232,6 +289,8 @@ def _asking(absent: _Absent, module: Any) -> Iterator[tuple[Any, str, Any]]:
         yield module, "resolve_revision", _without_asking(absent, found["resolve_revision"])
     if "file_exists" in found:
         yield module, "file_exists", _in_folder(absent, found["file_exists"])
+    if module.__name__ == _HTTP and _TRYING in found:  # since huggingface_hub 1
+        yield module, _TRYING, _trying_once(found[_TRYING])
     if module.__name__ == _API:
         for name in ("list_repo_files", "list_repo_tree"):
             original = getattr(module.HfApi, name)
@@ -243,6 +302,34 @@ def _asking(absent: _Absent, module: Any) -> Iterator[tuple[Any, str, Any]]:
         yield module, _RESOLVE, _without_weights(absent, found[_RESOLVE])
         load = _loading_shapes(module.PreTrainedModel._load_pretrained_model)  # noqa: SLF001
         yield module.PreTrainedModel, "_load_pretrained_model", staticmethod(load)
+
+
+def _trying_once(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Ask a hub that cannot be reached once, and not with each file, each five times more.
+
+    Source: ``utils/_http.py`` of huggingface_hub 1.32.
+    """
+    asked: dict[str, BaseException | None] = {}
+
+    @functools.wraps(original)
+    def tried(method: Any, url: str, **kwargs: Any) -> Iterator[Any]:
+        host = urlsplit(url).netloc
+        if (before := asked.get(host)) is not None:
+            raise before
+        if host in asked:
+            yield from original(method, url, **kwargs)
+            return
+        quick = min(float(kwargs.get("timeout") or _QUICK_S), _QUICK_S)
+        try:
+            for answer in original(method, url, **{**kwargs, "timeout": quick, "max_retries": 0}):
+                asked[host] = None
+                yield answer
+        except Exception as error:
+            if host not in asked:
+                asked[host] = error
+            raise
+
+    return tried
 
 
 def _from_folder(absent: _Absent, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -331,12 +418,16 @@ def _loading_shapes(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def absent_models(assumptions: set[str]) -> Iterator[dict[str, Changes]]:
+def absent_models(assumptions: set[str], dtype: str) -> Iterator[dict[str, Changes]]:
     """Yield what is changed in transformers so that models need not be on this machine.
 
     Args:
         assumptions: Where it is noted what a run rests on.
+        dtype: Of their weights where a program does not say; empty: as they are published.
     """
     with tempfile.TemporaryDirectory(prefix="brimful-hub-") as folder:
-        absent = _Absent(Path(folder), assumptions)
-        yield dict.fromkeys(_ASKING, functools.partial(_asking, absent))
+        absent = _Absent(Path(folder), assumptions, dtype)
+        try:
+            yield dict.fromkeys(_ASKING, functools.partial(_asking, absent))
+        finally:
+            absent.is_over = True

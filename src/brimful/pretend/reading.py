@@ -87,12 +87,19 @@ def _item(name: str) -> int:
     return ITEM_NAMES.index(name)
 
 
-def items_at(recording: Recording, event: int) -> tuple[MemoryItem, ...]:
-    """List what is alive right after ``event``, by class; classes without bytes are left out."""
+def items_at(
+    recording: Recording, event: int, item: NDArray[np.int64] | None = None
+) -> tuple[MemoryItem, ...]:
+    """List what is alive right after ``event``, by class; classes without bytes are left out.
+
+    Args:
+        recording: Of a program.
+        event: Behind which.
+        item: The class of each allocation; None: as ``classify`` says.
+    """
     rows = recording.alive_at(event)
-    totals = np.bincount(
-        classify(recording)[rows], weights=recording.num_bytes[rows], minlength=len(ITEM_NAMES)
-    )
+    item = classify(recording) if item is None else item
+    totals = np.bincount(item[rows], weights=recording.num_bytes[rows], minlength=len(ITEM_NAMES))
     phase = recording.phases[int(np.searchsorted(recording.phase_starts, event, "right")) - 1]
     return tuple(
         MemoryItem(

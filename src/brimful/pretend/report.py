@@ -4,6 +4,7 @@ Owns how a recording is summed up for people. Printing is ``brimful.report.prete
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from brimful.allocator.config import EXPANDABLE, AllocatorSettings, parse_settin
 from brimful.allocator.replay import Replay, replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
+from brimful.pretend.logits import NUM_CHUNKS, in_chunks, with_logits
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
 from brimful.pretend.reading import classify, items_at, phase_of_step, timeline_of
 from brimful.pretend.recording import Recording
@@ -28,6 +30,7 @@ from brimful.pretend.report_values import (
     Host,
     ItemBytes,
     Kept,
+    Logits,
     Outside,
     OwnerBytes,
     PoolBytes,
@@ -95,7 +98,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         raise InputError("0 bytes were allocated on the pretend GPU; put the model on it")
     live = recording.live_bytes()
     peak_event = int(live.argmax())
-    item = classify(recording)
+    item = with_logits(recording, classify(recording))
     unknown = unknown_ops_of(unknown_ops)
     unlimited = replay(recording.requests(), settings=settings, capacity_bytes=None)
     at_capacity = _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes)
@@ -113,12 +116,13 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         peak_phase=_phase_at(recording, peak_event),
         reserved=_reserved(recording, unlimited, settings),
         outside=(*OUTSIDE, *_bounded(bounded or {})),
-        items=items_at(recording, peak_event),
+        items=items_at(recording, peak_event, item),
         states=_states(recording, item),
         phases=_phases(recording, live),
         owners=_owners(recording, item, recording.alive_at(peak_event)),
         alike=_alike(recording, item, recording.alive_at(peak_event)),
         tensors=_tensors(recording, item, recording.alive_at(peak_event)),
+        logits=_logits(recording, item, peak_event, at_capacity, settings),
         kept=_kept(recording, item),
         grows=_grows(recording, item),
         attention=_attention(recording, item),
@@ -196,6 +200,36 @@ def _at_capacity(
         simulated_peak_reserved_bytes=done.peak_reserved_bytes,
         num_retries=done.num_retries,
         failure=_failure(recording, done),
+    )
+
+
+def _logits(
+    recording: Recording,
+    item: NDArray[np.int64],
+    peak_event: int,
+    at_capacity: AtCapacity,
+    settings: AllocatorSettings,
+) -> Logits | None:
+    """Add up the logits at the peak, and replay what is left with a loss in parts."""
+    alive = recording.alive_at(peak_event)
+    rows = alive[item[alive] == ITEM_NAMES.index(LOGITS)]
+    if not len(rows):
+        return None
+    less = replace(recording, num_bytes=in_chunks(recording, item)).requests()
+    unlimited = replay(less, settings=settings, capacity_bytes=None)
+    done, capacity_bytes = unlimited, at_capacity.capacity_bytes
+    if unlimited.peak_reserved_bytes > capacity_bytes:
+        done = replay(less, settings=settings, capacity_bytes=capacity_bytes)
+    largest = rows[recording.num_bytes[rows].argmax()]
+    shape, dtype = recording.shapes[recording.shape_dtype[largest]]
+    return Logits(
+        num_tensors=len(rows),
+        num_bytes=int(recording.num_bytes[rows].sum()),
+        shape=shape,
+        dtype=dtype,
+        num_chunks=NUM_CHUNKS,
+        in_chunks_reserved_bytes=unlimited.peak_reserved_bytes,
+        in_chunks_outcome=outcome_of(done),
     )
 
 

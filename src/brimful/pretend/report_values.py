@@ -272,6 +272,28 @@ class BesideTorch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stood_in: tuple[str, ...] = ()
 
 
+class Logits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a head makes over a vocabulary, and its copies, alive at the peak.
+
+    Attributes:
+        num_tensors: How many there are.
+        num_bytes: Of all of them.
+        shape: Of the largest, as text.
+        dtype: Of the largest.
+        num_chunks: Parts in which the loss is taken where ``in_chunks`` says what that would do.
+        in_chunks_reserved_bytes: What the allocator would hold then if it is never refused.
+        in_chunks_outcome: How its replay at capacity ends then.
+    """
+
+    num_tensors: int
+    num_bytes: int
+    shape: str
+    dtype: str
+    num_chunks: int
+    in_chunks_reserved_bytes: int
+    in_chunks_outcome: Outcome
+
+
 class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program's memory on a GPU that does not exist.
 
@@ -298,6 +320,8 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         owners: What is alive at the peak, by part of the program, largest first.
         alike: What is alive at the peak, like allocations together, largest first.
         tensors: The largest single allocations alive at the peak.
+        logits: What a head makes over a vocabulary, if some of it is alive at the peak; its bytes
+            are those of the class of this name in ``items``.
         kept: What forward passes leave for backward, by module.
         grows: What every step leaves behind; None: nothing, or of fewer steps than tell.
         attention: Masks and attention scores.
@@ -328,6 +352,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     owners: tuple[OwnerBytes, ...]
     alike: tuple[Alike, ...]
     tensors: tuple[Tensor, ...]
+    logits: Logits | None
     kept: Kept | None
     grows: Grows | None
     attention: Attention

@@ -7,6 +7,7 @@ in another language, do nothing.
 import contextlib
 import importlib.util
 import json
+import linecache
 import re
 import runpy
 import sys
@@ -32,6 +33,10 @@ _FOREIGN = frozenset({
     "oneflow", "optax", "orbax", "paddle", "tensorflow", "tinygrad",
 })  # fmt: skip
 """Packages that allocate on a GPU by themselves, without PyTorch."""
+
+
+_cells: dict[str, list[int]] = {}
+"""How many lines each cell has of notebooks that were run, by the scripts made of them."""
 
 
 def foreign_framework(error: BaseException) -> str:
@@ -104,13 +109,32 @@ def script_of(notebook: Path) -> str:
     Raises:
         InputError: Its cells cannot be read.
     """
+    return "".join(f"{line}\n" for line in chain.from_iterable(_cells_of(notebook)))
+
+
+def _cells_of(notebook: Path) -> list[list[str]]:
+    """Return the lines of each cell of code."""
     try:
         cells = json.loads(notebook.read_text("utf-8"))["cells"]
         sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{notebook} is no notebook: its cells cannot be read") from error
-    lines = chain.from_iterable(_python_of(source) for source in sources)
-    return "".join(f"{line}\n" for line in lines)
+    return [list(_python_of(source)) for source in sources]
+
+
+def cell_of(file: str, line: int) -> tuple[str, int] | None:
+    """Return of which cell of a notebook a line is, in words, and its number there; None: of none.
+
+    Args:
+        file: That was run, which a notebook was made into.
+        line: Of it.
+    """
+    before = 0
+    for number, num_lines in enumerate(_cells.get(file, ()), 1):
+        if line <= before + num_lines:
+            return f"{Path(file).parent.name}, code cell {number}", line - before
+        before += num_lines
+    return None
 
 
 def _python_of(source: str) -> Iterator[str]:
@@ -165,7 +189,16 @@ def _as_script(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, path.name, "cells.py")
         script.parent.mkdir()
-        script.write_text(script_of(path), "utf-8")
+        text = script_of(path)
+        script.write_text(text, "utf-8")
+        _cells[str(script)] = [len(lines) for lines in _cells_of(path)]
+        # Errors show lines of a file that is gone by then.
+        linecache.cache[str(script)] = (
+            len(text),
+            None,
+            text.splitlines(keepends=True),
+            str(script),
+        )
         yield script
 
 

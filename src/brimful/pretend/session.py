@@ -53,10 +53,12 @@ class Run(contextlib.ContextDecorator):
         *,
         says_cuda: bool,
         assumed: Collection[str],
+        weights_dtype: str,
     ) -> None:
         """Keep what the block shall be; ``gpu`` makes the parts."""
         self.says_cuda = says_cuda
         self.assumed = assumed
+        self.weights_dtype = weights_dtype
         self.other_kernels = OtherKernels()
         self.card = card
         self.kernels = imitate
@@ -88,7 +90,14 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(following(self.tape))
             if self.says_cuda:
                 noted = self.tape.assumptions
-                stack.enter_context(saying_cuda(known, self.other_kernels, self.assumed, noted))
+                cuda = saying_cuda(
+                    known,
+                    self.other_kernels,
+                    self.assumed,
+                    noted,
+                    weights_dtype=self.weights_dtype,
+                )
+                stack.enter_context(cuda)
             self._stack = stack.pop_all()
         return self
 
@@ -163,6 +172,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
     assume_all_selected: bool = False,
     says_cuda: bool = True,
     assume: Collection[str] = (),
+    weights_dtype: str = "",
 ) -> Run:
     """Return a block in which ``cuda`` is the named card: ``.cuda()``, ``torch.device("cuda")``.
 
@@ -182,6 +192,8 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
             Without it the device is ``gpu``, and nothing of PyTorch is translated.
         assume: Packages of kernels that are stood in for where they are not installed, of a program
             that says ``cuda``: ``triton``, ...
+        weights_dtype: Of weights of the hub that are not on this machine, where the program says
+            none: ``float32``, ...; empty: as they are published.
 
     Returns:
         The block; after it, ``recording()`` is what was recorded, ``report()`` its sum, and
@@ -202,6 +214,7 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         partial(Tape, assume_all_selected=assume_all_selected),
         says_cuda=says_cuda,
         assumed=assume,
+        weights_dtype=weights_dtype,
     )
 
 

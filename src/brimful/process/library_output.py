@@ -18,6 +18,9 @@ _SCHEDULES = "torch.distributed.pipelining.schedules"
 """Prints its whole schedule, a line for each action of each stage, at any exception on its way up,
 be it that a search's time is over."""
 
+_OF_CUDA = "bitsandbytes.cextension"
+"""Prints the traceback of its library, which needs CUDA's, at import; whoever calls it is told."""
+
 
 def quiet_libraries() -> None:
     """Silence progress bars and notices of torch's profiler, transformers and quantisers.
@@ -39,4 +42,5 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(.*\) returned a view tensor")
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger(_SCHEDULES).setLevel(logging.CRITICAL)
+    for name in (_SCHEDULES, _OF_CUDA):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -3,6 +3,7 @@
 Nothing is run again: each number is what is there now and would not be, and at most that much.
 """
 
+from brimful.pretend.logits import NUM_CHUNKS
 from brimful.pretend.report_values import PretendReport, StateBytes
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
@@ -39,9 +40,11 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     batch = {name: held[name] for name in _WITH_BATCH if held.get(name)}
     rounded = sum(map(_rounded_away, report.states))
     adapted = states.get(GRADIENTS, 0) + states.get(OPTIMIZER_STATE, 0)
+    logits = held.get(LOGITS, 0) if report.logits is not None else 0
     ways = (
         (rounded, "8-bit moments"),
         (adapted, "LoRA (gradients and optimizer state)"),
+        (logits - logits // NUM_CHUNKS, "the loss in chunks (logits)"),
         (held.get(SAVED_ACTIVATIONS, 0), "checkpointing (saved activations)"),
         (sum(batch.values()), f"a smaller batch ({_listed([*batch])})"),
     )
@@ -51,6 +54,27 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
         f"{words.partition(' (')[0]} {format_bytes(num)}" for num, words in ways if num > least
     ]
     return (*_no_batch(report, states), *_less(told, short))
+
+
+def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
+    """Say that a loss in chunks would make a training fit that does not, or surely so.
+
+    Args:
+        report: What was simulated.
+        sure_bytes: What the allocator may hold whatever lies outside of it.
+    """
+    logits, at = report.logits, report.at_capacity
+    is_tight = at.num_retries or at.simulated_peak_reserved_bytes > sure_bytes
+    trains = any(state.name == GRADIENTS for state in report.states)
+    if logits is None or not trains or (at.failure is None and not is_tight):
+        return ()
+    reserved = logits.in_chunks_reserved_bytes
+    how = f"with the loss in {logits.num_chunks} chunks, or fused by Liger"
+    if reserved <= sure_bytes:
+        return (Fact("would fit", f"{how}: {format_bytes(reserved)}, by replay"),)
+    if at.failure is None or logits.in_chunks_outcome == "out of memory":
+        return ()
+    return (Fact("may fit", f"{how}: TIGHT, by replay"),)
 
 
 def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:

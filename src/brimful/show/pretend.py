@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from brimful.allocator.config import EXPANDABLE
+from brimful.allocator.config import EXPANDABLE, parse_settings
+from brimful.allocator.replay import replay
 from brimful.pretend.kept_lines import kept_lines
-from brimful.pretend.largest import Largest, declared
-from brimful.pretend.recording import SELECTS_ALL
+from brimful.pretend.largest import Aim, Largest, Tried, declared
+from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
+from brimful.pretend.scripts import cell_of
 from brimful.search.larger_clusters import smallest_first
-from brimful.show.changes import change_facts
+from brimful.show.changes import change_facts, chunk_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import AS_FAR, LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
@@ -90,11 +92,12 @@ def pretend_summary(
             *_grows(report, program),
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
+            *chunk_facts(report, _firm(report)),
             *_instead(report),
             *_unfused(report),
             *sizes,
             *(() if at.failure is None else _tensors(report)),
-            Fact("peak", _peak(report)),
+            _peak(report),
             *(_tensors(report) if at.failure is None else ()),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
@@ -118,6 +121,40 @@ def _firm(report: PretendReport) -> int:
     at = report.at_capacity
     most = at.card_bytes - sum(part.high_bytes for part in report.outside)
     return most if at.budget_bytes is None else min(at.budget_bytes, most)
+
+
+def aim_of(report: PretendReport) -> Aim:
+    """Return what other values of a script's argument are measured by.
+
+    Args:
+        report: Of its first run.
+    """
+    sure, capacity = _firm(report), report.at_capacity.capacity_bytes
+    settings = parse_settings(report.allocator)
+
+    def replayed(recording: Recording) -> Tried:
+        done = replay(recording.requests(), settings=settings, capacity_bytes=None)
+        word: Word = "fits"
+        if done.peak_reserved_bytes > sure:
+            word = "tight"
+        if done.peak_reserved_bytes > capacity:
+            limited = replay(recording.requests(), settings=settings, capacity_bytes=capacity)
+            word = "tight" if limited.out_of_memory is None else "no"
+        return Tried(word, done.peak_reserved_bytes)
+
+    states = sum(each.num_bytes for each in report.states)
+    return Aim(sure, capacity, states, replayed)
+
+
+def tried_words(tried: Tried, aim: Aim) -> str:
+    """Say what a run with one value said: the verdict, and its bytes.
+
+    Args:
+        tried: What is known of it.
+        aim: What it is measured by.
+    """
+    sizes = f"{format_bytes(tried.num_bytes)} of {format_bytes(aim.capacity_bytes)}"
+    return f"{VERDICTS[tried.word]}, {sizes}"
 
 
 def _failed(failure: Failure) -> tuple[Fact, ...]:
@@ -150,7 +187,8 @@ def _alike_words(num_bytes: int, same: Sequence[Alike]) -> str:
     one, num = same[0].one, sum(each.num_tensors for each in same)
     lines = dict.fromkeys(short_line(each.one.line) for each in same if each.one.line)
     where = f" ({', '.join(list(lines)[:NUM_LINES])})" if lines else ""
-    return f"{format_bytes(num_bytes)} in {num} x {one.shape} {one.dtype}{where}"
+    what = " logits" if one.item == LOGITS else ""
+    return f"{format_bytes(num_bytes)} in {num} x {one.shape} {one.dtype}{what}{where}"
 
 
 def _instead(report: PretendReport) -> tuple[Fact, ...]:
@@ -197,25 +235,42 @@ def largest_facts(
         program: What was run, with its arguments.
         found: The largest value that fits; None: it was not looked for.
     """
-    if found is None:
-        names = _sizes(program)
-        if word_of(report) == "fits" or not names:
-            return ()
-        words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
-        return (Fact("sizes", words),)
-    runs = f"found in {found.num_runs} runs"
+    if found is not None:
+        return (Fact("largest", _largest_words(found, is_bound=bool(report.unknown_ops))),)
+    names = _sizes(program)
+    if word_of(report) == "fits" or not names:
+        return ()
+    words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
+    short = f"--largest {names[0]} before -- finds the largest that fits"
+    return (Fact("sizes", words, short),)
+
+
+def _largest_words(found: Largest, *, is_bound: bool) -> str:
+    """Say which value fits; who left kernels out is sure of nothing."""
+    runs = _runs_words(found)
+    if found.is_of_states:
+        return f"no {found.flag} fits: what does not grow with it has no room; {runs}"
     if found.value is None:
-        return (Fact("largest", f"no {found.flag} that was tried fits; {runs}"),)
+        return f"no {found.flag} that was tried fits; {runs}"
     beyond = "" if found.beyond is None else f", {found.beyond} does not"
-    is_bound = bool(report.unknown_ops)  # who left kernels out is sure of nothing
     if found.sure == found.value:
         fits = f"fits{AS_FAR if is_bound else ''}"
-        return (Fact("largest", f"{found.flag} {found.value} {fits}{beyond}; {runs}"),)
+        return f"{found.flag} {found.value} {fits}{beyond}; {runs}"
     more = f"{found.value} may fit (TIGHT){beyond}; {runs}"
     if found.sure is None:
-        return (Fact("largest", f"no {found.flag} that was tried surely fits; {more}"),)
+        return f"no {found.flag} that was tried surely fits; {more}"
     fits = f"fits{AS_FAR}" if is_bound else "surely fits"
-    return (Fact("largest", f"{found.flag} {found.sure} {fits}; {more}"),)
+    return f"{found.flag} {found.sure} {fits}; {more}"
+
+
+def _runs_words(found: Largest) -> str:
+    """Say by how much work a value was found, and whether there was more to do."""
+    if not found.num_runs and found.is_whole:
+        return "nothing else was run"
+    runs = f"found in {found.num_runs} more run{'' if found.num_runs == 1 else 's'}"
+    if found.num_replays:
+        runs += " and replays of others"
+    return runs if found.is_whole else f"{runs}, interrupted: the best so far"
 
 
 def _sizes(program: Sequence[str]) -> list[str]:
@@ -234,7 +289,10 @@ def _sizes(program: Sequence[str]) -> list[str]:
 
 
 def short_line(line: str, *, num_parts: int = 2) -> str:
-    """Leave the last parts of a source line's path: ``llama/model.py:7``."""
+    """Leave the last parts of a source line's path: ``llama/model.py:7``; or a notebook's cell."""
+    file, _, number = line.rpartition(":")
+    if number.isdecimal() and (cell := cell_of(file, int(number))) is not None:
+        return f"{cell[0]}, line {cell[1]}"
     return "/".join(line.replace("\\", "/").split("/")[-num_parts:])
 
 
@@ -275,12 +333,23 @@ def _askers(missed: Missed) -> str:
     return ", ".join(names[:-1]) + " and " * bool(names[1:]) + names[-1]
 
 
-def _peak(report: PretendReport) -> str:
-    """Say how much tensors take, when, and what they are."""
+def _peak(report: PretendReport) -> Fact:
+    """Say how much tensors take, when, and what they are: logits by their shape, if many."""
     items = sorted(report.items, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
-    words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in items)
-    tensors = f"{format_bytes(report.simulated_peak_allocated_bytes)} of tensors"
-    return f"{tensors} in {report.peak_phase}{f': {words}' if words else ''}"
+    logits = report.logits
+    least = LEAST_ALIKE * report.simulated_peak_allocated_bytes
+    is_told = logits is not None and logits.num_bytes >= least
+    if is_told and LOGITS not in {item.name for item in items}:
+        items += [item for item in report.items if item.name == LOGITS]
+    sizes = {item.name: f"{item.name} {format_bytes(item.num_bytes)}" for item in items}
+    short = ", ".join(sizes.values())
+    if logits is not None and is_told:
+        sizes[LOGITS] += f" in {logits.num_tensors} of up to {logits.shape} {logits.dtype}"
+    words = ", ".join(sizes.values())
+    size, when = format_bytes(report.simulated_peak_allocated_bytes), f"in {report.peak_phase}"
+    if not words:
+        return Fact("peak", f"{size} of tensors {when}")
+    return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}")
 
 
 def _grows(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
