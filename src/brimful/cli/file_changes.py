@@ -32,7 +32,9 @@ MOST_TRIES = 3
 """Searches of one change, each within what keys of the file said the last time."""
 LEAST_GAIN = 1.05
 """How much faster another file has to be to be told."""
-_STAY = frozenset({"reference", "engine", "fsdp", "compile", "allocator", "optimizer_in_backward"})
+_STAY = frozenset({
+    "reference", "engine", "fsdp", "compile", "allocator", "optimizer_in_backward", "loss_chunks",
+})  # fmt: skip
 """What is left as the file has it."""
 _LABEL = "change"
 

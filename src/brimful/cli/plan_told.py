@@ -44,6 +44,7 @@ def summary_of(
     plan, best = found.plan, found.record.rows[0]
     run = run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s)
     told = plan_summary(_with_untraced(args, found), run, _reserved_of(proof))
+    told = told._replace(facts=(*getattr(args, "beside_verdict", ()), *told.facts))
     return for_program.within(args, told)
 
 
