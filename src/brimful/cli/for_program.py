@@ -103,7 +103,9 @@ def narrow(args: argparse.Namespace) -> None:
     _settle_precision(args)
     asking = _asking(args)
     check_told(asking)
-    said = getattr(args, "said_by_file", frozenset())  # which may know more than is exported
+    said: frozenset[str] = getattr(
+        args, "said_by_file", frozenset()
+    )  # which may know more than is exported
     for field in fields(asking):
         given = getattr(args, field)
         if field in said:

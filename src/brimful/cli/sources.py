@@ -65,7 +65,7 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         times = micro_batch if taken.is_each and isinstance(micro_batch, int) else 1
         setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
     flat = tuple(_flat_notes(args)) if any(each.flag == "fsdp" for each in kept) else ()
-    unfused = ()
+    unfused: tuple[str, ...] = ()
     if any(each.flag == "fused_kernels" for each in kept):
         unfused = tuple(_unfused_words(args))
     left_out = {*(("fsdp",) if flat else ()), *(("fused_kernels",) if unfused else ())}
@@ -109,7 +109,7 @@ def _flat_notes(args: argparse.Namespace) -> "Iterator[str]":
 
 
 def _unfused_words(args: argparse.Namespace) -> "Iterator[str]":
-    """Plan Liger's kernels as the loss in chunks, where this version does not run them for a job."""
+    """Plan Liger as the loss in chunks, where this version does not run its kernels for a job."""
     from brimful.export.fused_losses import MOST_CHUNKS, chunks_words
     from brimful.techniques.fused_kernels import beside
 

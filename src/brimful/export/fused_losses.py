@@ -1,4 +1,4 @@
-"""Switches of other trainers that keep whole logits out of memory, and what stands in for them here.
+"""Switches of other trainers that keep full logits out of memory, and what stands in for them.
 
 Liger's kernels are Liger's here too (``fused_kernels``). A fused linear cross-entropy of another
 maker (Apple's cut cross-entropy, Unsloth's) has no more than a tile of logits at once, to which the
