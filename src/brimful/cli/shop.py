@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
     from brimful.search.shop.looks import OnLook
-    from brimful.search.shop.values import Market
+    from brimful.search.shop.values import Market, Option
     from brimful.show.summary import Fact
     from brimful.values.job import Job
 
@@ -376,7 +376,8 @@ def _market(
     from brimful.cli.progress import Progress
     from brimful.search.shop.market import market
     from brimful.search.shop.values import Limits, Request
-    from brimful.show.shop import NUM_NAMED
+    from brimful.show.shop import NUM_NAMED, found_words
+    from brimful.units import shown_in
 
     most = max_gpus or args.max_gpus
     is_whole = bool(args.verbose or args.json or args.output or args.every)
@@ -400,7 +401,12 @@ def _market(
     )
     with Progress("comparing GPUs", quiet=args.json) as progress:
         on_look: OnLook = progress.update
-        return market(request, on_look)
+
+        def on_found(option: "Option") -> None:
+            with shown_in(args.currency):
+                progress.note(f"found {found_words(option)}")
+
+        return market(request, on_look, on_found)
 
 
 def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":

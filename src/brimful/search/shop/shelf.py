@@ -9,6 +9,7 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import missing_formula
 from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import Replays
+from brimful.cost.states import held_bytes
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
@@ -21,6 +22,7 @@ from brimful.search.shop.bound import Least, Work, least_seconds, least_work
 from brimful.search.shop.cell import Leanest
 from brimful.search.shop.values import Request
 from brimful.search.space import grids
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.strategy import Attention, default_reference
 
 _Alike = tuple[str, int]
@@ -40,15 +42,21 @@ def _key(cluster: Cluster) -> _Key:
 
 
 class _Shared(NamedTuple):
-    """What as many devices share that run the same kernels: parts of a ``Search``, and replays."""
+    """What as many devices share that run the same kernels: parts of a ``Search``."""
 
     levels: dict[Hashable, Any]
     kept: dict[Hashable, Any]
     works: dict[Hashable, Any]
-    peaks: dict[int, Any]
     least: dict[int, Any]
-    replays: Replays
+    insides: dict[int, Any]
     space: list[Grid]
+
+
+class _SharedAlike(NamedTuple):
+    """What they share where cuBLAS keeps as much too."""
+
+    peaks: dict[int, Any]
+    replays: Replays
 
 
 class Shelf:
@@ -61,7 +69,10 @@ class Shelf:
     def __init__(self, request: Request) -> None:
         """Begin with nothing."""
         self.request = request
-        self._shared: dict[_Key, _Shared] = {}
+        self._shared: dict[Hashable, _Shared] = {}
+        self._alike: dict[_Key, _SharedAlike] = {}
+        self._wide: dict[Hashable, dict[Hashable, Any]] = {}
+        self._between: dict[Hashable, dict[Hashable, Any]] = {}
         self._works: dict[_Alike, Work] = {}
         self._leanest: dict[_Key, Leanest] = {}
         self._attentions: dict[_Alike, Attention] = {}
@@ -86,15 +97,18 @@ class Shelf:
 
     def search(self, cluster: Cluster) -> Search:
         """Return a search that shares levels with those of as many devices of other kinds."""
-        shared, request = self._of(cluster), self.request
+        shared, request, device = self._of(cluster), self.request, cluster.device
+        wide = (kernels_of(device), self.attention(device))
         return Search(
             request.job, cluster, self.attention(cluster.device), held={}, levels=shared.levels,
-            works=shared.works, waits={}, kept=shared.kept, peaks=shared.peaks, least=shared.least,
+            works=shared.works, waits={}, kept=shared.kept, least=shared.least,
+            peaks=self._of_alike(cluster).peaks, insides=shared.insides,
+            wide=self._wide.setdefault(wide, {}), between=self._between.setdefault(wide, {}),
         )  # fmt: skip
 
     def replays(self, cluster: Cluster) -> Replays:
         """Return what was replayed on as many devices of any kind that runs the same kernels."""
-        return self._of(cluster).replays
+        return self._of_alike(cluster).replays
 
     def space(self, cluster: Cluster) -> Sequence[Grid]:
         """Return every strategy of a cluster; of other kinds of GPU it is the same."""
@@ -141,6 +155,11 @@ class Shelf:
         seen = self.replays(cluster)
         return as_it_fits(self.request.job, cluster, lean.strategy, seen) is not None
 
+    def least_kept(self, cluster: Cluster) -> float:
+        """Return what each of a cluster's devices has at least at the update, shared by all."""
+        job, kernels = self.request.job, cluster.device.kernels
+        return held_bytes(job, kernels) / cluster.num_devices
+
     def may_hold(self, cluster: Cluster) -> bool:
         """Tell whether the live bytes of the leanest strategy have room; False: it cannot run."""
         try:
@@ -149,4 +168,13 @@ class Shelf:
             return False
 
     def _of(self, cluster: Cluster) -> _Shared:
-        return self._shared.setdefault(_key(cluster), _Shared({}, {}, {}, {}, {}, {}, []))
+        device = cluster.device
+        by_chip = OPTIMIZERS[self.request.job.optimizer].hangs_on_chip
+        key = (
+            cluster.num_devices, cluster.devices_per_node, kernels_of(device),
+            self.attention(device), device.capability if by_chip else None,
+        )  # fmt: skip
+        return self._shared.setdefault(key, _Shared({}, {}, {}, {}, {}, []))
+
+    def _of_alike(self, cluster: Cluster) -> _SharedAlike:
+        return self._alike.setdefault(_key(cluster), _SharedAlike({}, {}))
