@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli import defaults, flags, resolved
+from brimful.cli import defaults, flags, resolved, uncompiled
 from brimful.cli.output import show
 from brimful.errors import InputError, UnsupportedError
 from brimful.units import format_bytes
@@ -68,7 +68,11 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
     unfused: tuple[str, ...] = ()
     if any(each.flag == "fused_kernels" for each in kept):
         unfused = tuple(_unfused_words(args))
-    left_out = {*(("fsdp",) if flat else ()), *(("fused_kernels",) if unfused else ())}
+    args.planned_without = uncompiled.plan_without(args, (each.flag for each in kept))
+    left_out = {
+        *(("fsdp",) if flat else ()), *(("fused_kernels",) if unfused else ()),
+        *args.planned_without,
+    }  # fmt: skip
     args.said_by_file = frozenset(each.flag for each in kept) - left_out
     args.beside_verdict = _beside_verdict((*read.stand_ins, *unfused), could_matter(read.unread))
     return {

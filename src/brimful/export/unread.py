@@ -14,8 +14,9 @@ _WORDS = (
 """Parts of the names of keys that change what is in memory."""
 _LISTS = ("plugin", "converters")
 """Of which a list is what is on, and no list of names beside a switch."""
-_INERT = ("dataloader", "dataset", "eval", "save", "wandb", "preprocessing")
-"""How keys begin that have such a part and say nothing of memory on a GPU."""
+_INERT = ("dataloader", "dataset", "eval", "save", "wandb", "preprocessing", "float8.", "compile.")
+"""How keys begin that have such a part and say nothing of memory on a GPU, or little beside a
+switch that is read."""
 _OFF = ("", "none", "no", "off", "disabled", "false")
 
 

@@ -11,7 +11,7 @@ an overlap that holds for virtual stages alone; ``_checkpointed_forward`` in
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -70,6 +70,16 @@ def sequence_flops(whole: Layout) -> float:
         whole: A process that has all of a model, with one sequence at once.
     """
     return (1 + _BACKWARD) * sum(_flops(whole))
+
+
+def device_flops(stages: Sequence[Layout]) -> float:
+    """Return the operations of a step of each GPU, nothing computed again: the mean of all stages.
+
+    Args:
+        stages: Every stage of the pipeline.
+    """
+    each = [(1 + _BACKWARD) * sum(_flops(at)) * at.num_micro for at in stages]
+    return sum(each) / len(each)
 
 
 def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:

@@ -228,6 +228,11 @@ def _stages(flags: Flags) -> tuple[int, ...]:
     return tuple(dict.fromkeys((0, min(1, stages - 1), stages - 1)))
 
 
+def num_stages(flags: Flags) -> int:
+    """Return how many stages the pipeline has."""
+    return _degrees(flags)["pp"]
+
+
 def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
     """Return one process of each kind of stage."""
     by = _degrees(flags)
