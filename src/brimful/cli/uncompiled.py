@@ -4,7 +4,7 @@ Both change speed above all: that is bounded by the parts of a step (``words``).
 """
 
 import argparse
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from brimful.cli import resolved
 from brimful.errors import InputError, UnsupportedError
@@ -64,7 +64,7 @@ def _refusal(args: argparse.Namespace) -> UnsupportedError | None:
     strategy = Strategy(
         micro_batch=args.micro_batch if isinstance(args.micro_batch, int) else 1,
         activation_checkpointing="none", loss_chunks=1, attention="sdpa",
-        **cast("dict[str, Any]", beside),
+        **beside,
     )  # fmt: skip
     try:
         check_strategy(resolved.job_from(args), strategy)

@@ -471,7 +471,10 @@ def _levels_key(search: Search, grid: Grid) -> tuple[Hashable, ...]:
     one = grid.batches[0]
     whole = (one.is_spread, holds_whole(search.job, one))
     spread = (one.zero, one.accumulate) if one.gathers else whole
-    return spread, one.away, one.ep, one.num_shards, one.body, one.recompute
+    key: tuple[Any, ...] = (
+        spread, one.away, one.ep, one.num_shards, one.body, one.recompute,
+    )  # fmt: skip
+    return key
 
 
 def _levels(search: Search, grid: Grid) -> Levels:
