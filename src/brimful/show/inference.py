@@ -415,7 +415,11 @@ def _formats(
             f"{fit.weights_format} {format_bytes(fit.num_bytes)} ({_texts(fit.num_sequences)})"
             for fit in chunked.formats
         )
-        words = f"with its prompt in chunks (--prompt-len {chunked.prompt_len}): {each}"
+        flag = f"--prompt-len {chunked.prompt_len}"
+        short = f"this text fits in no other format without {flag}"
+        return (
+            Fact("formats", f"this text fits with its prompt in chunks ({flag}): {each}", short),
+        )
     return (Fact("formats", f"this text fits {words}"),)
 
 
