@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
     from brimful.search.shop.looks import OnLook
-    from brimful.search.shop.values import Market, Option
+    from brimful.search.shop.values import Market
     from brimful.show.summary import Fact
     from brimful.values.job import Job
 
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
 OUTPUT_SUFFIXES = (".html", ".svg")
+QUICK_S = 2.0
+"""Before which nothing is told of what was found: the answer is as near."""
 _MARKETS = {
     "secure": "of data centres",
     "community": "of single owners",
@@ -375,7 +378,7 @@ def _market(
     """Compare: what is usual, unless somebody said how many, or more are needed."""
     from brimful.cli.progress import Progress
     from brimful.search.shop.market import market
-    from brimful.search.shop.values import Limits, Request
+    from brimful.search.shop.values import Limits, Option, Request
     from brimful.show.shop import NUM_NAMED, found_words
     from brimful.units import shown_in
 
@@ -402,9 +405,17 @@ def _market(
     with Progress("comparing GPUs", quiet=args.json) as progress:
         on_look: OnLook = progress.update
 
-        def on_found(option: "Option") -> None:
+        began_s = time.monotonic()
+        waiting: list[Option] = []
+
+        def on_found(option: Option) -> None:
+            waiting.append(option)
+            if time.monotonic() - began_s < QUICK_S:
+                return  # the answer may be as near
             with shown_in(args.currency):
-                progress.note(f"found {found_words(option)}")
+                for each in waiting:
+                    progress.note(f"found {found_words(each)}")
+            waiting.clear()
 
         return market(request, on_look, on_found)
 
