@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
 OUTPUT_SUFFIXES = (".html", ".svg")
+WHAT = "comparing GPUs"
 QUICK_S = 2.0
 """Before which nothing is told of what was found: the answer is as near."""
 _MARKETS = {
@@ -402,7 +403,7 @@ def _market(
         fewest=is_whole or (is_told and limits.are_none),
         each=is_told and len(kinds) > 1,
     )
-    with Progress("comparing GPUs", quiet=args.json) as progress:
+    with Progress(WHAT, quiet=args.json) as progress:
         on_look: OnLook = progress.update
 
         began_s = time.monotonic()
@@ -414,7 +415,8 @@ def _market(
                 return  # the answer may be as near
             with shown_in(args.currency):
                 for each in waiting:
-                    progress.note(f"found {found_words(each)}")
+                    is_own = each.usd_per_gpu_hour is None and args.own is not None
+                    progress.note(f"{WHAT}: {'yours' if is_own else 'found'} {found_words(each)}")
             waiting.clear()
 
         return market(request, on_look, on_found)

@@ -69,7 +69,7 @@ def shop_summary(
     yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
     kinds = _by_kind(found, limits)  # which somebody named: above what may be left out
     facts = (
-        *((*yours, settings, *rented, *kinds) if leads else (*rented, *kinds, *yours, settings)),
+        *((*yours, settings, *rented, *kinds) if leads else (*rented, *yours, *kinds, settings)),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
         *_others("at best", [each for each in found.likely if each.gpus not in told][-1:]),
