@@ -110,7 +110,12 @@ def _faster(asked: _Asked, now: float | None) -> Iterator[FileChange]:
         now: Seconds of a step as the file has it; None: unknown.
     """
     freed = _freed(asked, {})
-    if freed is None or not now or searching.is_untraced(freed):
+    if freed is None or not now:
+        return
+    try:
+        if searching.is_untraced(freed):
+            return
+    except (InputError, UnsupportedError):  # as of a batch that is for fewer than all GPUs
         return
     changed = _changed(asked, freed, {}, now=now)
     if changed is not None and changed.times and changed.times >= LEAST_GAIN:
