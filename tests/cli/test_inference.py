@@ -237,3 +237,20 @@ def test_fp8_of_a_checkpoint_is_taken_for_a_format_of_as_many_bits(brimful):
     said = brimful(*LLAMA, *CARD, "--weights-format", "fp8")
     assert "--weights-format int8 is taken for 'fp8': as many bits a weight" in said.err
     assert "in int8" in said.out
+
+
+def test_what_fits_with_prompts_in_chunks_is_said(brimful):
+    asked = (
+        "estimate", "qwen3-32b", "--task", "inference", "--gpus", "rtx-4090", "--seq-len", "16k",
+        "--global-batch", 1, "--weights-format",
+    )  # fmt: skip
+    said = " ".join(brimful(*asked, "nf4").out.split())
+    found = re.search(r"nf4-double ([\d.]+ GiB) \(1 text\)", said)
+    assert "this text fits with its prompt in chunks (--prompt-len 512)" in said
+    assert found is not None
+    alone, chunked = re.findall(r"([\d,]+) tokens each", said)
+    assert int(alone.replace(",", "")) < int(chunked.replace(",", ""))
+    told = " ".join(brimful(*asked, "nf4-double", "--prompt-len", 512).out.split())
+    assert told.startswith("FITS")
+    assert f"{found[1]} of" in told
+    assert "in chunks" not in told

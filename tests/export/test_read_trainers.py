@@ -97,7 +97,7 @@ def test_llama_factory_says_what_is_trained_and_how(tmp_path):
          {"lora_targets": "q_proj,v_proj"}),
         (AXOLOTL, {"datasets": [{"type": "completion"}]}, {"task": "causal-lm"}),
         (AXOLOTL, {"rl": "dpo"}, {"task": "dpo"}),
-        (AXOLOTL, {"liger_rms_norm": True}, {"fused_kernels": "liger"}),
+        (AXOLOTL, {"liger_fused_linear_cross_entropy": True}, {"fused_kernels": "liger"}),
         (AXOLOTL, {"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": False}},
          {"zero": 2}),
         (AXOLOTL, {"fsdp_config": {"reshard_after_forward": True}}, {"zero": 3, "fsdp": 1}),

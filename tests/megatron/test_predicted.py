@@ -197,6 +197,25 @@ def test_an_answer_is_short_and_says_its_kind(capsys):
     assert "simulated" not in said
 
 
+def test_every_stage_and_what_a_gpu_does_is_said(capsys):
+    line = f"{PLAIN} --pipeline-model-parallel-size 4"
+    found = predict(line)
+    every = found.predicted_stage_reserved_bytes
+    assert len(every) == 4
+    by_rank = [rank.predicted_peak_reserved_bytes for rank in found.ranks]
+    assert [every[0], every[1], every[3]] == by_rank
+    assert every[1] >= every[2]  # which holds fewer micro-batches
+    whole = predict(PLAIN)
+    each = [one.predicted_flops_per_s * one.predicted_step_s for one in (found, whole)]
+    assert each[0] == pytest.approx(each[1], rel=1e-6)  # the same model on as many GPUs
+    assert whole.predicted_stage_reserved_bytes == ()
+    main(["estimate", "--gpus", "8xh100", "--from", line])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "each GPU of the pipeline's 4, reserved: 1: " in out
+    assert "TFLOP/s and" in out
+    assert "tokens/s a GPU" in out
+
+
 def test_what_does_not_fit_ends_with_its_code(capsys):
     line = PLAIN.replace("--num-layers 8", "--num-layers 800")
     assert main(["estimate", "--from", line, "--gpus", "8xh100", "--json"]) == 1

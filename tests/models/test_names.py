@@ -237,6 +237,19 @@ def test_a_name_without_a_size_is_answered_by_a_version_of_it(typed, near):
     assert ("says no size" in words) == bool(near)
 
 
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("HuggingFaceTB/SmolLM-3B", "smollm3-3b"),
+        ("HuggingFaceTB/SmolLM-1.7B", "smollm2-1.7b"),
+        ("google/gemma-12b", "gemma-3-12b"),
+    ],
+)
+def test_a_name_without_its_version_is_answered_by_the_model_of_its_family_and_size(typed, near):
+    """SmolLM-3B was answered by SmolLM2 1.7B, whose blocks are of a type that more have."""
+    assert nearest_by_name(typed, frozenset(("llama",)))[0] == near
+
+
 def test_a_name_that_says_moe_is_answered_by_a_mixture():
     """DeepSeek-MoE 16B was answered by a dense model of 14B."""
     found, words = nearest_by_name("deepseek-ai/deepseek-moe-16b-base", frozenset(("llama",)))

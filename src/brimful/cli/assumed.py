@@ -270,7 +270,7 @@ def run_of(
     is_given = resolved.is_plan(args.model) or args.tokens is not None or args.steps is not None
     cost = cost_of(job, cluster, step_s, prices_from(args))
     return (
-        *speed_facts(job, estimate, step_s, device=cluster.device),
+        *speed_facts(job, estimate, step_s, device=cluster.device, num_devices=cluster.num_devices),
         *run_facts(job, cost, is_length_given=is_given),
     )
 

@@ -65,21 +65,28 @@ def _target(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Read the plan, write the text."""
+    from brimful.cli.data_rows import rows_of
     from brimful.export import TARGETS
     from brimful.export.given import Given, about
     from brimful.export.lost import lost_lines
+    from brimful.export.rows import is_padded, length_words
     from brimful.files.writing import write_text
     from brimful.values.plan import read_plan
 
     if not resolved.is_plan(args.plan):
         raise InputError(f"{args.plan} is no plan; brimful plan MODEL -o plan.yaml makes one")
     plan = read_plan(Path(args.plan))
-    given = Given(args.plan, args.data, args.out)
+    rows = rows_of(args.data) if is_padded(plan) else None
+    given = Given(args.plan, args.data, args.out, rows)
     exported = TARGETS[args.to](plan, given)
     if args.output is not None:
         write_text(args.output, exported.text)
     if not plan.is_length_given and _ONCE in exported.text:
         note("once through the data: the plan was given no --tokens or --steps")
+    if "max_steps" in exported.text or rows is not None:
+        note_words = length_words(plan, rows)
+        if note_words:
+            note(note_words)
     code = _tell_no(args, plan)
     if args.json:
         show_json(_json(plan, exported, args.to))

@@ -32,7 +32,9 @@ MOST_TRIES = 3
 """Searches of one change, each within what keys of the file said the last time."""
 LEAST_GAIN = 1.05
 """How much faster another file has to be to be told."""
-_STAY = frozenset({"reference", "engine", "fsdp", "compile", "allocator", "optimizer_in_backward"})
+_STAY = frozenset({
+    "reference", "engine", "fsdp", "compile", "allocator", "optimizer_in_backward", "loss_chunks",
+})  # fmt: skip
 """What is left as the file has it."""
 _LABEL = "change"
 
@@ -108,7 +110,12 @@ def _faster(asked: _Asked, now: float | None) -> Iterator[FileChange]:
         now: Seconds of a step as the file has it; None: unknown.
     """
     freed = _freed(asked, {})
-    if freed is None or not now or searching.is_untraced(freed):
+    if freed is None or not now:
+        return
+    try:
+        if searching.is_untraced(freed):
+            return
+    except (InputError, UnsupportedError):  # as of a batch that is for fewer than all GPUs
         return
     changed = _changed(asked, freed, {}, now=now)
     if changed is not None and changed.times and changed.times >= LEAST_GAIN:

@@ -103,8 +103,13 @@ def narrow(args: argparse.Namespace) -> None:
     _settle_precision(args)
     asking = _asking(args)
     check_told(asking)
+    said: frozenset[str] = getattr(
+        args, "said_by_file", frozenset()
+    )  # which may know more than is exported
     for field in fields(asking):
         given = getattr(args, field)
+        if field in said:
+            continue
         if field == "dp_replicate" and args.zero == 0:  # copies alone, which all programs have
             continue
         for value in given if isinstance(given, list) else [given]:

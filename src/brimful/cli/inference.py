@@ -92,7 +92,13 @@ def is_asked(args: argparse.Namespace) -> bool:
 def run_estimate(args: argparse.Namespace) -> int:
     """Predict and print."""
     from brimful.cost.decoding import decoding_of
-    from brimful.cost.inference import estimate_inference, limits, other_formats, why_not_simulated
+    from brimful.cost.inference import (
+        estimate_inference,
+        in_chunks,
+        limits,
+        other_formats,
+        why_not_simulated,
+    )
     from brimful.show.inference import Beside, fits_beside, inference_summary
 
     job, cluster = asked(args)
@@ -114,14 +120,20 @@ def run_estimate(args: argparse.Namespace) -> int:
     if args.json:
         told = {**inputs_json(job, cluster), **msgspec.structs.asdict(estimate)}
         others = [fit._asdict() for fit in formats]
-        bounds = {"limits": most and most._asdict(), "decoding": decoding and decoding._asdict()}
+        chunked = in_chunks(job, cluster)
+        bounds = {
+            "limits": most and most._asdict(),
+            "in_chunks": chunked and chunked.limits._asdict(),
+            "decoding": decoding and decoding._asdict(),
+        }
         show_json({**told, "formats": others, **bounds})
 
     together = None
     if most is not None and most.num_sequences > job.num_sequences:
         many = msgspec.structs.replace(job, num_sequences=most.num_sequences)
         together = decoding_of(many, cluster)
-    beside = Beside(formats, most, decoding, forward_bytes, together)
+    chunked = in_chunks(job, cluster)
+    beside = Beside(formats, most, decoding, forward_bytes, together, chunked)
     fits = fits_beside(estimate, beside)
 
     def answer() -> "Answer":

@@ -173,6 +173,7 @@ def _as_typed(args: argparse.Namespace, plan: "Plan") -> "Plan":
         plan,
         typed_model=typed if is_of_hub else "",
         is_length_given=args.tokens is not None or args.steps is not None,
+        asked_tokens=0 if args.tokens is None else int(args.tokens),
     )
 
 

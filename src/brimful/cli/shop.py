@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 HELP = "which GPU, how many, for how much: cost against days, under a deadline or a budget"
 OUTPUT_SUFFIXES = (".html", ".svg")
+WHAT = "comparing GPUs"
+QUICK_S = 2.0
+"""Before which nothing is told of what was found: the answer is as near."""
 _MARKETS = {
     "secure": "of data centres",
     "community": "of single owners",
@@ -375,8 +379,9 @@ def _market(
     """Compare: what is usual, unless somebody said how many, or more are needed."""
     from brimful.cli.progress import Progress
     from brimful.search.shop.market import market
-    from brimful.search.shop.values import Limits, Request
-    from brimful.show.shop import NUM_NAMED
+    from brimful.search.shop.values import Limits, Option, Request
+    from brimful.show.shop import NUM_NAMED, found_words
+    from brimful.units import shown_in
 
     most = max_gpus or args.max_gpus
     is_whole = bool(args.verbose or args.json or args.output or args.every)
@@ -398,9 +403,23 @@ def _market(
         fewest=is_whole or (is_told and limits.are_none),
         each=is_told and len(kinds) > 1,
     )
-    with Progress("comparing GPUs", quiet=args.json) as progress:
+    with Progress(WHAT, quiet=args.json) as progress:
         on_look: OnLook = progress.update
-        return market(request, on_look)
+
+        began_s = time.monotonic()
+        waiting: list[Option] = []
+
+        def on_found(option: Option) -> None:
+            waiting.append(option)
+            if time.monotonic() - began_s < QUICK_S:
+                return  # the answer may be as near
+            with shown_in(args.currency):
+                for each in waiting:
+                    is_own = each.usd_per_gpu_hour is None and args.own is not None
+                    progress.note(f"{WHAT}: {'yours' if is_own else 'found'} {found_words(each)}")
+            waiting.clear()
+
+        return market(request, on_look, on_found)
 
 
 def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli import defaults, flags, resolved
+from brimful.cli import defaults, flags, resolved, uncompiled
 from brimful.cli.output import show
 from brimful.errors import InputError, UnsupportedError
 from brimful.units import format_bytes
@@ -12,6 +12,11 @@ from brimful.values.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from brimful.show.summary import Fact
+
+MOST_LETTERS = 48
+"""Of keys that are named beside a verdict, in a line; all of them stand below."""
 
 
 def take_model(args: argparse.Namespace) -> None:
@@ -42,6 +47,7 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
     args.typed = dict(vars(args))
     from brimful.export.leaves import without
     from brimful.export.read_source import model_of, read_source
+    from brimful.export.unread import could_matter
     from brimful.hardware.gpus import count_devices
 
     num_devices = count_devices(args.gpus or defaults.GPUS)
@@ -59,11 +65,23 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         times = micro_batch if taken.is_each and isinstance(micro_batch, int) else 1
         setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
     flat = tuple(_flat_notes(args)) if any(each.flag == "fsdp" for each in kept) else ()
+    unfused: tuple[str, ...] = ()
+    if any(each.flag == "fused_kernels" for each in kept):
+        unfused = tuple(_unfused_words(args))
+    args.planned_without = uncompiled.plan_without(args, (each.flag for each in kept))
+    left_out = {
+        *(("fsdp",) if flat else ()), *(("fused_kernels",) if unfused else ()),
+        *args.planned_without,
+    }  # fmt: skip
+    args.said_by_file = frozenset(each.flag for each in kept) - left_out
+    args.beside_verdict = _beside_verdict((*read.stand_ins, *unfused), could_matter(read.unread))
     return {
-        "taken": [each for each in kept if not flat or each.flag != "fsdp"],
+        "taken": [each for each in kept if each.flag not in left_out],
         "replaced": replaced,
         "left": read.left,
         "unread": read.unread,
+        "could_matter": could_matter(read.unread),
+        "stand_ins": (*read.stand_ins, *unfused),
         "notes": (
             *read.notes,
             *flat,
@@ -92,6 +110,37 @@ def _flat_notes(args: argparse.Namespace) -> "Iterator[str]":
     except UnsupportedError as error:
         args.fsdp = None
         yield f"FSDP1 is planned as FSDP2, which takes less: {str(error).partition(';')[0]}"
+
+
+def _unfused_words(args: argparse.Namespace) -> "Iterator[str]":
+    """Plan Liger as the loss in chunks, where this version does not run its kernels for a job."""
+    from brimful.export.fused_losses import MOST_CHUNKS, chunks_words
+    from brimful.techniques.fused_kernels import beside
+
+    reason = next(iter(beside(resolved.job_from(args))), None)
+    if reason is None:
+        return
+    args.fused_kernels = None
+    if args.loss_chunks is None:
+        args.loss_chunks = MOST_CHUNKS
+    yield chunks_words(f"Liger beside {reason[0]}", args.loss_chunks)
+
+
+def _beside_verdict(stand_ins: "Sequence[str]", keys: "Sequence[str]") -> "tuple[Fact, ...]":
+    """Say what of a file could turn a verdict: that belongs beside the verdict.
+
+    Args:
+        stand_ins: What is planned in place of what the file says.
+        keys: That nothing reads and that could change what fits.
+    """
+    from brimful.show.summary import Fact
+
+    facts = [Fact("stands in" if not place else "", each) for place, each in enumerate(stand_ins)]
+    if keys:
+        named = ", ".join(keys)
+        words = named if len(named) <= MOST_LETTERS else f"{keys[0]} and {len(keys) - 1} more"
+        facts.append(Fact("not read", f"{words}: may change what fits"))
+    return tuple(facts)
 
 
 def _copy_notes(args: argparse.Namespace, shared: int) -> "Iterator[str]":

@@ -435,6 +435,56 @@ def shorter_prompt(job: InferenceJob, fits: Callable[[InferenceJob], bool | None
     return 0
 
 
+CHUNK_TOKENS = 512
+"""Of a prompt that one forward reads where it is read in chunks: llama.cpp's ``n_ubatch``."""
+
+
+class ChunkedFit(NamedTuple):
+    """A format in which a text fits if its prompt is read in chunks, and not at once.
+
+    Attributes:
+        weights_format: Of the weights.
+        num_bytes: The peak.
+        num_sequences: Texts of that length at once.
+    """
+
+    weights_format: WeightsFormat
+    num_bytes: int
+    num_sequences: int
+
+
+class InChunks(NamedTuple):
+    """What fits if prompts are read in chunks, and does not if one forward reads all of them.
+
+    Attributes:
+        prompt_len: Tokens of a chunk.
+        limits: The most that fits so.
+        formats: Formats in which the same text fits so alone, the largest first.
+    """
+
+    prompt_len: int
+    limits: Limits
+    formats: tuple[ChunkedFit, ...]
+
+
+def in_chunks(job: InferenceJob, cluster: Cluster) -> InChunks | None:
+    """Return what fits with prompts in chunks; None: they are short, or there is no formula."""
+    if job.prompt_len <= CHUNK_TOKENS:
+        return None
+    found = limits(msgspec.structs.replace(job, prompt_len=CHUNK_TOKENS), cluster)
+    if found is None:
+        return None
+    formats = []
+    for whole in in_every_format(job):
+        cut = msgspec.structs.replace(whole, prompt_len=CHUNK_TOKENS)
+        made = estimate_inference(cut, cluster)
+        size, most = made.predicted_peak_allocated_bytes, limits(cut, cluster)
+        is_new = made.fits and not estimate_inference(whole, cluster).fits
+        if is_new and size is not None and most is not None:
+            formats.append(ChunkedFit(whole.weights_format, size, most.num_sequences))
+    return InChunks(CHUNK_TOKENS, found, tuple(sorted(formats, key=lambda fit: -fit.num_bytes)))
+
+
 def most_tokens(job: InferenceJob, cluster: Cluster) -> int:
     """Return how long a text has room beside the weights, whatever its forward takes; 0: none."""
     usable = tensor_limit_bytes(cluster)

@@ -69,7 +69,7 @@ class Forms(NamedTuple):
         """Return some of the rows."""
         return Forms(*(column[rows] for column in self))
 
-    def of_batches(self, own: slice) -> "Forms":
+    def of_batches(self, own: slice | NDArray[np.int64]) -> "Forms":
         """Return the forms of some of the batches."""
         return self._replace(plain=self.plain[..., own])
 

@@ -14,6 +14,7 @@ import msgspec
 
 from brimful.cost.programs import ONE_SEQUENCE
 from brimful.errors import UnsupportedError
+from brimful.files.remembered import once_for_each
 from brimful.files.traced import keep_traced, read_traced
 from brimful.models.config import experts_of
 from brimful.values.job import Job
@@ -230,6 +231,10 @@ def with_chunks(runs: tuple[Run, ...], *, num_chunks: int) -> tuple[Run, ...]:
     return tuple(run for run in runs if run.group != "chunk" or run.role not in absent)
 
 
+_experts_of = once_for_each(experts_of)
+"""Asked of a model with every formula; some read its whole layout for it."""
+
+
 def dimensions(
     job: Job, *, micro_batch: int, chunk_tokens: int, tp: int = 1, ep: int = 1
 ) -> Dimensions:
@@ -237,7 +242,7 @@ def dimensions(
 
     Tokens are routed evenly: as many rows come to a device's experts as it sends.
     """
-    spec, experts = job.model, experts_of(job.model)
+    spec, experts = job.model, _experts_of(job.model)
     rows = micro_batch * job.seq_len * experts.num_experts_per_token
     return Dimensions(
         B=micro_batch,

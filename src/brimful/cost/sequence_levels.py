@@ -38,7 +38,7 @@ class SequenceLevels(NamedTuple):
     pieces: Whole
     starts: Whole
 
-    def of_batches(self, own: slice) -> "SequenceLevels":
+    def of_batches(self, own: slice | NDArray[np.int64]) -> "SequenceLevels":
         """Return the levels of some of the batches."""
         return self._replace(plain=self.plain[:, own])
 

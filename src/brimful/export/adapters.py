@@ -5,6 +5,7 @@ from typing import Any
 
 from brimful.cost.recipes import RECIPES
 from brimful.export.lost import Lost, lost
+from brimful.export.rows import Rows, passes
 from brimful.models.registry import registry
 from brimful.values.job import ALL_LINEAR, Adapter, Job
 from brimful.values.plan import Plan
@@ -27,14 +28,20 @@ def model_name(plan: Plan) -> str:
     return job.weights or plan.typed_model or published
 
 
-def length(plan: Plan, epochs: str) -> dict[str, int]:
+def length(plan: Plan, epochs: str, rows: Rows | None) -> dict[str, int]:
     """Return how long a run is, as it was asked for; else once through the data.
 
     Args:
         plan: What is written.
         epochs: What a program calls the passes over its data.
+        rows: What is in these; None: unknown.
     """
-    return {"max_steps": plan.job.num_steps} if plan.is_length_given else {epochs: 1}
+    if not plan.is_length_given:
+        return {epochs: 1}
+    found = passes(plan, rows)
+    if found is None:
+        return {"max_steps": plan.job.num_steps}
+    return {epochs: found.epochs} if found.epochs else {"max_steps": found.steps}
 
 
 def half_type(job: Job) -> str:

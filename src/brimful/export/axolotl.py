@@ -71,7 +71,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
         "attn_implementation": attention_name(strategy),
         "micro_batch_size": strategy.micro_batch,
         "gradient_accumulation_steps": num_micro_batches(job, strategy),
-        **length(plan, "num_epochs"),
+        **length(plan, "num_epochs", given.rows),
         **_rates(job),
         **({"bfloat16" if kind == "bf16" else "float16": True} if is_half else {}),
         **({kind: True} if kind in {"bf16", "fp16"} and not is_half else {}),

@@ -5,6 +5,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from brimful.export.lost import Lost, lost_lines
+from brimful.export.rows import Rows, length_words
 from brimful.report.words import plan_words
 from brimful.show.predicted import meter_of, verdict_of
 from brimful.show.summary import on_each
@@ -22,11 +23,13 @@ class Given(NamedTuple):
         plan: The plan's file.
         data: What it is trained on, as ``--data`` takes it.
         out: The run's folder.
+        rows: What is in the data; None: unknown.
     """
 
     plan: str
     data: str
     out: str
+    rows: Rows | None = None
 
 
 class Exported(NamedTuple):
@@ -81,6 +84,7 @@ def about(plan: Plan, given: Given, to: str) -> list[str]:
     devices = f"{plan.cluster.num_devices} x {plan.cluster.device.name}"
     lines = [f"brimful export --to {to}: {plan.job.model.name} on {devices}"]
     lines += wrap(plan_words(plan), _WIDTH)
+    lines += wrap(length_words(plan, given.rows), _WIDTH)
     if plan.estimate is None:
         lines += _unpredicted(plan, given)
     else:

@@ -64,7 +64,7 @@ def config(
     content: dict[str, Any] = {
         "output_dir": given.out,
         "use_cpu": plan.cluster.device.kernels != "cuda",
-        **length(plan, "num_train_epochs"),
+        **length(plan, "num_train_epochs", given.rows),
         "per_device_train_batch_size": strategy.micro_batch,
         "gradient_accumulation_steps": num_micro_batches(job, strategy),
         **_rates(job),

@@ -51,6 +51,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         on_disk: Keys of what it keeps on NVMe, each with ``optimizer`` or ``param``.
         known: Keys that were looked for, there or not, each with the type of its value.
         second_copy: Devices that share a copy of the parameters more (ZeRO++'s hpZ); 0: none.
+        stand_ins: What is planned in place of what it says, where that could turn a verdict.
     """
 
     taken: tuple[Taken, ...]
@@ -60,6 +61,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     on_disk: tuple[tuple[str, str], ...] = ()
     known: tuple[tuple[str, type], ...] = ()
     second_copy: int = 0
+    stand_ins: tuple[str, ...] = ()
 
     def joined(self, other: "Read", section: str = "") -> "Read":
         """Return what this file and another say; where both say a flag, as this one does.
@@ -78,6 +80,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
             on_disk=self.on_disk + other.on_disk,
             known=(*self.known, *theirs),
             second_copy=self.second_copy or other.second_copy,
+            stand_ins=self.stand_ins + other.stand_ins,
         )
 
 
@@ -100,6 +103,7 @@ class Leaves:
         self.on_disk: list[tuple[str, str]] = []
         self.known: dict[str, type] = {}
         self.second_copy = 0
+        self.stand_ins: list[str] = []
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -192,6 +196,7 @@ class Leaves:
             on_disk=tuple(self.on_disk),
             known=tuple(self.known.items()),
             second_copy=self.second_copy,
+            stand_ins=tuple(self.stand_ins),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
 from brimful.export.fsdp_leaves import take_syncs
+from brimful.export.fused_losses import take_of_axolotl
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
     Batches,
@@ -28,7 +29,6 @@ from brimful.values.strategy import FLAT_FSDP
 
 MODEL = "base_model"
 _COMPLETION = "completion"
-_LIGER = "liger_"
 _DEGREES = {"dp_shard_size": "dp_shard", "dp_replicate_size": "dp_replicate",
             "expert_parallel_size": "ep",
             "tensor_parallel_size": "tp"}  # fmt: skip
@@ -171,9 +171,7 @@ def _memory(leaves: Leaves, num_devices: int) -> None:
         )
     if leaves.rest.pop("attn_implementation", "") == "eager":
         leaves.say("attention", "eager", "attn_implementation")
-    if any(value is True for key, value in leaves.rest.items() if key.startswith(_LIGER)):
-        leaves.rest = {key: v for key, v in leaves.rest.items() if not key.startswith(_LIGER)}
-        leaves.say("fused_kernels", "liger", "liger_*")
+    take_of_axolotl(leaves)
     if (cp := leaves.take("context_parallel_size", int, 1)) > 1:
         raise UnsupportedError(
             f"{leaves.path}: context_parallel_size={cp} is not planned by this version; leave "

@@ -13,6 +13,7 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.export.fsdp_leaves import take_spread
+from brimful.export.fused_losses import take_of_llama_factory
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
     Batches,
@@ -82,7 +83,7 @@ def read_llama_factory(
     _take_switched_optimizer(leaves)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _length(leaves)
-    _memory(leaves, num_devices, is_adapted=is_adapted)
+    _memory(leaves, num_devices, task, is_adapted=is_adapted)
     return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
 
 
@@ -133,7 +134,7 @@ def _refuse_others(leaves: Leaves) -> None:
         )
 
 
-def _memory(leaves: Leaves, num_devices: int, *, is_adapted: bool) -> None:
+def _memory(leaves: Leaves, num_devices: int, task: str, *, is_adapted: bool) -> None:
     """Take checkpoints, kernels, attention, and how devices share the work."""
     is_off = leaves.take("disable_gradient_checkpointing", bool, False)
     is_off &= not leaves.take("gradient_checkpointing", bool, False)
@@ -146,8 +147,7 @@ def _memory(leaves: Leaves, num_devices: int, *, is_adapted: bool) -> None:
             "its checkpoints have the first block's input take a gradient: planned without, and "
             "--input-requires-grad plans it"
         )
-    if leaves.take("enable_liger_kernel", bool, False):
-        leaves.say("fused_kernels", "liger", "enable_liger_kernel")
+    take_of_llama_factory(leaves, task)
     if leaves.take("flash_attn", str) == "disabled":
         leaves.say("attention", "eager", "flash_attn")
 
@@ -215,8 +215,6 @@ def _packing(leaves: Leaves, stage: str, task: str) -> None:
 
 def _method(leaves: Leaves, *, whole: str) -> None:
     """Take what trains, beside a base that is held as ``whole`` where it is not quantised."""
-    if leaves.take("use_unsloth", bool, False):
-        leaves.notes.append("Unsloth's kernels are not planned, and take less than these")
     kind = leaves.take("finetuning_type", str, "lora")
     bits = leaves.take("quantization_bit", int)
     other = {

@@ -15,6 +15,7 @@ from typing import Any
 from brimful.errors import InputError, UnsupportedError
 from brimful.export import read_grpo
 from brimful.export.fsdp_leaves import take_spread
+from brimful.export.fused_losses import take_of_trainer
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
     Batches,
@@ -330,5 +331,5 @@ def _memory(leaves: Leaves, num_devices: int) -> None:
     recomputes = take_spread(leaves, num_devices)
     again = "full" if is_on or recomputes else "none"
     leaves.say("activation_checkpointing", [again], key)
-    if leaves.take("use_liger_kernel", bool, False):
-        leaves.say("fused_kernels", "liger", "use_liger_kernel")
+    task = next((each.value for each in leaves.taken if each.flag == "task"), "")
+    take_of_trainer(leaves, str(task))

@@ -6,6 +6,7 @@ Source: ``trl/trainer/sft_config.py``, ``trainer/model_config.py``, ``trainer/sf
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from brimful.export import hf_trainer
@@ -23,6 +24,13 @@ _COLUMNS = 32_768
 """Words whose logits are computed at once, of at most 4,096 tokens: ``kernels/chunked_logprob.py``.
 """
 _TASKS = frozenset({"causal-lm", "chat"})
+_BUILDERS = {
+    ".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet",
+    ".txt": "text", ".arrow": "arrow",
+}  # fmt: skip
+"""What ``datasets`` reads a file by, by its suffix."""
+_PACKED = frozenset({".gz", ".zst", ".xz", ".bz2"})
+"""What it unpacks, by the suffix behind that."""
 
 
 def text(plan: Plan, given: Given) -> Exported:
@@ -45,13 +53,27 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
         "model_name_or_path": model_name(plan),
         "dtype": half_type(job),
         "attn_implementation": attention_name(plan.strategy),
-        "dataset_name": given.data,
+        **_data(given.data),
         "max_length": job.seq_len,
         **_rows(job),
         **({} if job.adapter is None else _adapter(job, job.adapter)),
         "gradient_checkpointing": False,
         **trainer,
     }
+
+
+def _data(data: str) -> dict[str, Any]:
+    """Return where the rows are: ``dataset_name`` is a folder or of the hub, a file a mixture's.
+
+    Source: ``get_dataset`` and ``DatasetConfig`` of ``scripts/utils.py``, which hand both on to
+    ``datasets.load_dataset``, whose builders these are.
+    """
+    path = Path(data)
+    inner = path.with_suffix("") if path.suffix in _PACKED else path
+    builder = _BUILDERS.get(inner.suffix.lower())
+    if builder is None or path.is_dir():
+        return {"dataset_name": data}
+    return {"datasets": [{"path": builder, "data_files": data, "split": "train"}]}
 
 
 def _rows(job: Job) -> dict[str, Any]:

@@ -12,7 +12,7 @@ an overlap that holds for virtual stages alone; ``_checkpointed_forward`` in
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -81,6 +81,16 @@ def sequence_flops(whole: Layout) -> float:
     """
     flops = _flops(whole)
     return (1 + _BACKWARD) * (flops.products + flops.narrow + flops.of_head + flops.attended)
+
+
+def device_flops(stages: Sequence[Layout]) -> float:
+    """Return the operations of a step of each GPU, nothing computed again: the mean of all stages.
+
+    Args:
+        stages: Every stage of the pipeline.
+    """
+    each = [(1 + _BACKWARD) * sum(_flops(at)) * at.num_micro for at in stages]
+    return sum(each) / len(each)
 
 
 def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:

@@ -319,18 +319,22 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
     """
     is_mixture = bool(active) or _MIXTURE.search(name) is not None
 
-    def distance(known: str) -> tuple[bool, bool, bool, bool, bool, bool, int, float, float]:
+    sizes = taken_apart(name).sizes
+
+    def distance(known: str) -> tuple[bool, bool, bool, bool, bool, bool, bool, int, float, float]:
         ratio = num_parameters(registry()[known]) / size
         factor = max(ratio, 1 / ratio)
         entry = registry()[known]
         is_other = has_experts(entry["config"]) != is_mixture
         is_denser = bool(active) and not active & taken_apart(known).active
         is_strange = family_of(known) != family_of(name)
+        # of one's own family who names the same size is meant, whichever version that is
+        is_sized = not is_strange and not sizes.isdisjoint(taken_apart(known).sizes)
         is_rarer = entry["model_type"] not in preferred
         is_copy = not _is_named_as_its_type(known, entry["model_type"])
         steps = round(math.log(factor) / math.log(_AS_LARGE))
         return (
-            factor > _FAR, is_other, is_strange, is_denser, is_rarer, is_copy, steps,
+            factor > _FAR, is_other, is_strange, is_denser, not is_sized, is_rarer, is_copy, steps,
             -_generation(known), factor,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from brimful.hardware.cuda_libraries import NEWEST, Version, libraries
 from brimful.hardware.gpus import load_cluster
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.layout import Layout
-from brimful.megatron.speed import Overlaps, slowest_step_s
+from brimful.megatron.speed import Overlaps, device_flops, slowest_step_s
 from brimful.megatron.stage import Peak, peak
 from brimful.megatron.unwalked import NEAR, not_yet
 from brimful.programs import megatron
@@ -24,6 +24,8 @@ from brimful.programs.reading import is_arguments, read_command
 from brimful.units import KIB
 from brimful.values.plan import Word
 
+MOST_STAGES = 8
+"""Of a pipeline that are each predicted; of more those of each kind are told alone."""
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _USER_BUFFERS = "--tp-comm-overlap"
 _BUFFERED = (
@@ -73,6 +75,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         predicted_step_s: Of the slowest stage's step, with what it waits for; None: a rate or a
             link is unknown, or T5's.
         predicted_tokens_per_s: Of all GPUs.
+        predicted_flops_per_s: Of each GPU: the model's operations, nothing computed again, causal
+            attention by half; None: as of a step.
+        predicted_stage_reserved_bytes: Of every stage of a pipeline, in order, of each GPU; empty:
+            there is one, or there are very many.
         notes: What was taken for granted, a sentence each.
     """
 
@@ -81,6 +87,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ranks: tuple[RankPrediction, ...]
     predicted_step_s: float | None
     predicted_tokens_per_s: float | None
+    predicted_flops_per_s: float | None = None
+    predicted_stage_reserved_bytes: tuple[int, ...] = ()
     notes: tuple[str, ...]
 
 
@@ -116,12 +124,14 @@ class _Program(NamedTuple):
         command: Its words.
         told: What they say.
         stages: Of each kind of process, what it has.
+        every: Of every stage of the pipeline.
         cluster: On what.
     """
 
     command: Command
     told: megatron.Told
     stages: list[Layout]
+    every: list[Layout]
     cluster: Cluster
 
     @property
@@ -179,14 +189,19 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
     room, handle = room_of(device), _cublas_bytes(found.command)
     if handle is None:
         handle = libraries().cublas_bytes(version_of(device.capability), machines.torch_version)
+    peaks = [peak(at, cublas_bytes=handle, capacity_bytes=room.most_bytes) for at in found.stages]
     ranks = tuple(
-        _prediction(
-            rank,
-            peak(at, cublas_bytes=handle, capacity_bytes=room.most_bytes),
-            room,
-            _outside_bytes(at, device),
-        )
-        for rank, at in zip(found.told.ranks, found.stages, strict=True)
+        _prediction(rank, of_it, room, _outside_bytes(at, device))
+        for rank, at, of_it in zip(found.told.ranks, found.stages, peaks, strict=True)
+    )
+    known = dict(zip(found.told.stages, peaks, strict=True))
+    told = range(len(found.every) if 1 < len(found.every) <= MOST_STAGES else 0)
+    reserved = tuple(
+        (
+            known.get(stage)
+            or peak(found.every[stage], cublas_bytes=handle, capacity_bytes=room.most_bytes)
+        ).predicted_peak_reserved_bytes
+        for stage in told
     )
     step_s = found.step_s
     return Prediction(
@@ -195,6 +210,8 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         ranks=ranks,
         predicted_step_s=step_s,
         predicted_tokens_per_s=None if step_s is None else found.num_tokens / step_s,
+        predicted_flops_per_s=None if step_s is None else device_flops(found.every) / step_s,
+        predicted_stage_reserved_bytes=reserved,
         notes=(*found.told.notes, *([_BUFFERED] if found.told.flags.has(_USER_BUFFERS) else [])),
     )
 
@@ -220,7 +237,7 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
             f"{words}",
             nearest={"source": shortened(text, missing)},
         )
-    stages = [
+    every = [
         read_layout(
             told.flags,
             vocab=told.vocab,
@@ -230,9 +247,9 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
             kind=megatron.WITH_FORMULA[name],
             torch_version=machines.torch_version,
         )
-        for stage in told.stages
+        for stage in range(megatron.num_stages(told.flags))
     ]
-    return _Program(command, told, stages, cluster)
+    return _Program(command, told, [every[stage] for stage in told.stages], every, cluster)
 
 
 def _outside_bytes(at: Layout, device: Device) -> int:

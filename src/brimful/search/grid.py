@@ -5,7 +5,8 @@ only. They are a grid: batches (micro-batch and chunks) by counts of checkpointe
 of shards; peaks and times are arrays of that shape. ``cost.estimate`` says the same of one of them.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +24,13 @@ from brimful.cost.family import (
     family_dimensions,
     family_micro_batches,
     family_variant,
+    runs_one,
 )
 from brimful.cost.levels import NOWHERE, Counts, Forms, forms, in_between
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profiles_for, rows_beside
 from brimful.cost.on_host import copied_of, on_host
 from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
-from brimful.cost.profiles import Dimensions, Profile
+from brimful.cost.profiles import NUM_CHUNKS, Dimensions, Profile
 from brimful.cost.sequence_levels import SequenceLevels, sequence_levels
 from brimful.cost.shards import ROWS, piece_bytes, row_bytes
 from brimful.cost.spread import holds_whole, num_pieces
@@ -40,6 +42,7 @@ from brimful.cost.update import Update, update_flops
 from brimful.cost.work import grid_work
 from brimful.files.remembered import keep
 from brimful.hardware.cluster import Cluster
+from brimful.search.pins import MAX_MICRO_BATCH
 from brimful.search.table import OFFLOADS, ORDERS, Table
 from brimful.techniques.offload import NOTHING, spell_offload
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -115,6 +118,9 @@ class Search(NamedTuple):
             of ``held``; None: nothing is shared.
         peaks: What they share beside it: peaks, by the identity of a grid.
         least: And what those are at least.
+        insides: And peaks without what cuBLAS keeps, which other chips keep more of.
+        wide: What searches on any number of devices share: levels of single batches.
+        between: And what is there between the blocks' forward and backward, of single batches.
     """
 
     job: Job
@@ -127,6 +133,9 @@ class Search(NamedTuple):
     kept: "dict[Hashable, Held] | None" = None
     peaks: dict[int, Array] | None = None
     least: dict[int, Array] | None = None
+    insides: dict[int, Array] | None = None
+    wide: "dict[Hashable, dict[Hashable, _Column]] | None" = None
+    between: dict[Hashable, Array] | None = None
 
 
 def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
@@ -220,19 +229,50 @@ def least_peaks(search: Search, grid: Grid) -> Array:
 def _make_least(search: Search, grid: Grid) -> Array:
     held, updates = _held(search, grid)[:2]
     at_update: Array = (sum(held) + updates.transient)[None, None]
-    job, profiles, one, num = search.job, _profiles(search, grid), grid.batches[0], grid.num_batches
+    job, profiles = search.job, _profiles(search, grid)
     if len(profiles) < len(grid.num_blocks):
         return at_update
     again = np.array([family_micro_batches(job, family) > 1 for family in grid.batches])
     kept = held.loaded + held.optimizer_state + again[:, None] * held.gradients
+    between = _between(search, grid, profiles)
+    taken: Array = np.maximum(at_update, kept[:, None] + between[..., None])
+    return taken
+
+
+def _between(search: Search, grid: Grid, profiles: tuple[Profile, ...]) -> Array:
+    """Return the highest level between forward and backward: [batches, counts of blocks].
+
+    It hangs on no number of devices, so that searches of a market make it once.
+    """
+    one, known = grid.batches[0], search.between
+    if known is None:
+        return _make_between(search, grid, profiles)
+    whole = (
+        profiles[0].key, profiles[-1].key, one.body, one.recompute,
+        family_chunks(search.job, one), tuple(grid.num_blocks.tolist()),
+    )  # fmt: skip
+    names = [(whole, _batch_of(family)) for family in grid.batches]
+    new = [place for place, name in enumerate(names) if name not in known]
+    if new:
+        batches = tuple(grid.batches[place] for place in new)
+        made = _make_between(search, grid._replace(batches=batches), profiles)
+        known.update(zip((names[place] for place in new), made, strict=True))
+    return np.stack([known[name] for name in names])
+
+
+def _make_between(search: Search, grid: Grid, profiles: tuple[Profile, ...]) -> Array:
+    job, one, num = search.job, grid.batches[0], grid.num_batches
     sizes = kinds_bytes(profiles[0], grid_dimensions(job, grid.batches), num)
     counts = Counts(job.model.num_layers, np.full(num, float(family_chunks(job, one))))
-    between = np.stack([
+    return np.stack([
         in_between(profile, family_variant(job, profile, one).first, sizes, counts)
         for profile in profiles
     ], axis=1)  # fmt: skip
-    taken: Array = np.maximum(at_update, kept[:, None] + between[..., None])
-    return taken
+
+
+def _batch_of(family: Family) -> Hashable:
+    """Return what decides the sizes of a micro-batch."""
+    return family.tp, family.ep, family.micro_batch, family.loss_chunks
 
 
 def _of_shards(grid: Grid) -> Family:
@@ -295,18 +335,25 @@ def _shared(
 
 
 def _make_peaks(search: Search, grid: Grid) -> Array:
-    job, device, one = search.job, search.cluster.device, grid.batches[0]
-    held, updates, pieces, drawn, _ = _held(search, grid)
+    job, device, held = search.job, search.cluster.device, _held(search, grid)
     blas = np.concatenate([
         blas_bytes(job, family, device, profile) for family, profile in _each(search, grid)
     ])  # fmt: skip
-    above = _levels(search, grid).peaks(grid.num_blocks.astype(np.float64), pieces)
+    peak: Array = _shared(search.insides, search, grid, _make_insides) + blas[:, None]
+    loading: Array = np.maximum(peak, held.states.loaded + held.drawn)
+    return loading
+
+
+def _make_insides(search: Search, grid: Grid) -> Array:
+    """Return peaks without what cuBLAS keeps: [batches, counts of blocks, shards]."""
+    one = grid.batches[0]
+    held, updates, pieces, _, _ = _held(search, grid)
+    above = _above(search, grid, pieces)
     if asks_by_itself(one.reference):
         above = np.maximum(above, _asked(search, grid, held)[:, None])
     inside = held.loaded + held.optimizer_state + above
-    peak: Array = np.maximum(inside, sum(held) + updates.transient) + blas[:, None]
-    loading: Array = np.maximum(peak, held.loaded + drawn)
-    return loading
+    highest_of: Array = np.maximum(inside, sum(held) + updates.transient)
+    return highest_of
 
 
 def _asked(search: Search, grid: Grid, held: States) -> Array:
@@ -343,13 +390,97 @@ def grid_dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
     return first._replace(**changes)
 
 
-def _levels(search: Search, grid: Grid) -> Levels:
-    """Return the levels of a step; those of DDP are the same whatever ZeRO-1 or holding does."""
+def _above(search: Search, grid: Grid, pieces: Array) -> Array:
+    """Return how high a step rises above what stays: [batches, counts of blocks, shards]."""
+    num_blocks = grid.num_blocks.astype(np.float64)
+    if search.wide is None:
+        return _levels(search, grid).peaks(num_blocks, pieces)
+    columns = _columns(search, grid)
+    found: dict[int, list[int]] = {}
+    for place, column in enumerate(columns):
+        found.setdefault(id(column.levels), []).append(place)
+    above = np.empty((len(columns), len(num_blocks), pieces.shape[1]))
+    for places in found.values():
+        own = np.array([columns[place].number for place in places])
+        above[places] = columns[places[0]].levels.of_batches(own).peaks(num_blocks, pieces)
+    return above
+
+
+class _Column(NamedTuple):
+    """Levels of one micro-batch among those of several."""
+
+    levels: Levels
+    number: int
+
+
+def _columns(search: Search, grid: Grid) -> list[_Column]:
+    """Return the levels of each batch; of what other numbers of devices will ask for too."""
+    assert search.wide is not None
+    job, one = search.job, grid.batches[0]
+    profiles = _profiles(search, grid)
+    key = (
+        *_levels_key(search, grid), one.is_spread, _num_alike(job, one),
+        profiles[0].key, profiles[-1].key,
+        min(family_chunks(job, one), NUM_CHUNKS), tuple(grid.num_blocks.tolist()),
+    )  # fmt: skip
+    known = search.wide.setdefault(key, {})
+    if any(_batch_of(family) not in known for family in grid.kin):
+        missing = {_batch_of(family): family for family in (*grid.kin, *_others_of(job, grid))}
+        families = tuple(each for name, each in missing.items() if name not in known)
+        made = _make_levels(search, grid._replace(batches=families))
+        for number, family in enumerate(families):
+            known[_batch_of(family)] = _Column(made, number)
+    return [known[_batch_of(family)] for family in grid.batches]
+
+
+def _num_alike(job: Job, family: Family) -> int:
+    """Return how many micro-batches of a step differ in their events."""
+    return min(family_micro_batches(job, family), 3 if family.accumulate == "hold" else 2)
+
+
+def _others_of(job: Job, grid: Grid) -> Iterator[Family]:
+    """Yield batches that run the same events as a grid's on other numbers of devices."""
+    one, whole = grid.batches[0], job.global_batch
+    num_alike, num_chunks = _num_alike(job, one), min(family_chunks(job, one), NUM_CHUNKS)
+    chunks = dict.fromkeys(family.loss_chunks for family in grid.kin)
+    degrees = dict.fromkeys(family.tp for family in grid.kin)
+    for micro_batch in (n for n in range(1, min(whole, MAX_MICRO_BATCH) + 1) if whole % n == 0):
+        num = whole // micro_batch
+        groups = 1 if not one.is_spread else num // num_alike if num_alike == 1 else 2
+        if one.accumulate == "hold" and num_alike == 2:  # noqa: PLR2004 - the first and the last
+            groups = num // 2
+        for tp, cut in product(degrees, chunks):
+            like = one._replace(
+                micro_batch=micro_batch, loss_chunks=cut, tp=tp, num_data_parallel=max(1, groups)
+            )
+            is_like = (
+                like.is_spread == one.is_spread
+                and num % like.num_data_parallel == 0
+                and _num_alike(job, like) == num_alike
+                and micro_batch * job.rows_per_sample * job.seq_len % cut == 0
+                and min(family_chunks(job, like), NUM_CHUNKS) == num_chunks
+                and runs_one(job, like) == runs_one(job, one)
+                and holds_whole(job, like) == holds_whole(job, one)
+            )
+            if is_like:
+                yield like
+
+
+def _levels_key(search: Search, grid: Grid) -> tuple[Hashable, ...]:
+    """Return what decides the events of a step beside its batches."""
     one = grid.batches[0]
     whole = (one.is_spread, holds_whole(search.job, one))
     spread = (one.zero, one.accumulate) if one.gathers else whole
+    key: tuple[Any, ...] = (
+        spread, one.away, one.ep, one.num_shards, one.body, one.recompute,
+    )  # fmt: skip
+    return key
+
+
+def _levels(search: Search, grid: Grid) -> Levels:
+    """Return the levels of a step; those of DDP are the same whatever ZeRO-1 or holding does."""
     batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
-    key = (spread, one.away, one.ep, one.num_shards, one.body, one.recompute, batches)
+    key = (*_levels_key(search, grid), batches)
     if key not in search.levels:
         made = _make_levels(search, grid._replace(batches=grid.kin))
         keep(search.levels, key, made, most=MOST_LEVELS)

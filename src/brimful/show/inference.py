@@ -10,6 +10,7 @@ from brimful.cost.formats import COMPUTE_BYTES, SERVED
 from brimful.cost.held import pack_experts, packed_bytes
 from brimful.cost.inference import (
     FormatFit,
+    InChunks,
     InferenceEstimate,
     InferenceJob,
     Limits,
@@ -49,6 +50,7 @@ class Beside(NamedTuple):
         forward_bytes: What the forward takes beside weights and cache, simulated with weights as
             they compute; None: there is a formula, or nobody has simulated it.
         together: How fast as many texts as fit are written, all of them; None: unknown.
+        chunked: What fits with prompts in chunks; None: that is unknown, or they are short.
     """
 
     formats: tuple[FormatFit, ...]
@@ -56,6 +58,7 @@ class Beside(NamedTuple):
     decoding: Decoding | None
     forward_bytes: int | None = None
     together: Decoding | None = None
+    chunked: InChunks | None = None
 
 
 def fits_beside(estimate: InferenceEstimate, beside: Beside) -> bool | None:
@@ -102,7 +105,7 @@ def inference_summary(
             *(() if is_ours and estimate.fits is False else _most(beside)),
             *_engine(job, cluster, beside),
             *(_room(job, cluster) if estimate.fits is None else ()),
-            *_formats(job, beside.formats),
+            *_formats(job, beside.formats, beside.chunked),
         ),
     )
 
@@ -352,8 +355,10 @@ def _most(beside: Beside) -> tuple[Fact, ...]:
     limits = beside.limits
     if limits is None:
         return ()
+    cut = _cut(limits, beside.chunked)
     if not limits.seq_len:
-        return (Fact("at most", "no text fits in this format, however short"),)
+        words = "no text fits in this format, however short"
+        return (Fact("at most", f"{words}{cut}", words if cut else ""),)
     parts = [f"{limits.seq_len:,} tokens each"]
     if limits.num_sequences:
         parts.append(f"{_texts(limits.num_sequences)} of this length at once")
@@ -363,7 +368,19 @@ def _most(beside: Beside) -> tuple[Fact, ...]:
             rates = beside.together.most_tokens_per_s, beside.together.last_tokens_per_s
             words = " to ".join(dict.fromkeys(f"{rate:,.0f}" for rate in sorted(rates)))
             parts[-1] += f", {words} tokens/s in all"
-    return (Fact("at most", ", or ".join(parts)),)
+    words = ", or ".join(parts)
+    return (Fact("at most", f"{words}{cut}", words if cut else ""),)
+
+
+def _cut(limits: Limits, chunked: InChunks | None) -> str:
+    """Say how much text fits with prompts in chunks, as servers read them, where that is more."""
+    if chunked is None:
+        return ""
+    most, flag = chunked.limits, f"--prompt-len {chunked.prompt_len}"
+    parts = [f"{most.seq_len:,} tokens each"] if most.seq_len > limits.seq_len else []
+    if most.num_sequences > max(limits.num_sequences, limits.num_in_turn):
+        parts.append(f"{_texts(most.num_sequences)} of this length at once")
+    return f"; prompts read in chunks ({flag}): {' or '.join(parts)}" if parts else ""
 
 
 def _engine(job: InferenceJob, cluster: Cluster, beside: Beside) -> tuple[Fact, ...]:
@@ -381,7 +398,9 @@ def _texts(count: int) -> str:
     return f"{count:,} text{'s' * (count != 1)}"
 
 
-def _formats(job: InferenceJob, formats: tuple[FormatFit, ...]) -> tuple[Fact, ...]:
+def _formats(
+    job: InferenceJob, formats: tuple[FormatFit, ...], chunked: InChunks | None = None
+) -> tuple[Fact, ...]:
     """Name the formats in which this text fits, and what each takes."""
     fitting = [
         f"{each.weights_format} {format_bytes(each.num_bytes)}"
@@ -391,6 +410,16 @@ def _formats(job: InferenceJob, formats: tuple[FormatFit, ...]) -> tuple[Fact, .
     if not formats or (any(each.fits is None for each in formats) and not fitting):
         return ()
     words = f"with weights in {', '.join(fitting)}" if fitting else "in no other format"
+    if chunked is not None and chunked.formats and not fitting:
+        each = ", ".join(
+            f"{fit.weights_format} {format_bytes(fit.num_bytes)} ({_texts(fit.num_sequences)})"
+            for fit in chunked.formats
+        )
+        flag = f"--prompt-len {chunked.prompt_len}"
+        short = f"this text fits in no other format without {flag}"
+        return (
+            Fact("formats", f"this text fits with its prompt in chunks ({flag}): {each}", short),
+        )
     return (Fact("formats", f"this text fits {words}"),)
 
 

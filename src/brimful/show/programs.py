@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from brimful.hardware.cluster import Cluster
 from brimful.programs.base import Program, RankPeak
-from brimful.programs.formulas import Prediction
+from brimful.programs.formulas import Prediction, RankPrediction
 from brimful.programs.planned import Planned
 from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, Verdict, at_least
 from brimful.units import format_bytes, format_count, format_seconds
 from brimful.values.job import Job
+
+_TERA = 1e12
 
 
 def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> Summary:
@@ -60,12 +62,12 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
             *(
                 Fact(
                     f"rank {rank.rank}",
-                    f"{format_bytes(rank.predicted_peak_allocated_bytes)} allocated, "
-                    f"{format_bytes(rank.predicted_peak_reserved_bytes)} reserved at the peak: "
-                    f"{rank.words}",
+                    f"{_of_rank(rank)} at the peak: {rank.words}",
+                    f"{_of_rank(rank)}: {rank.words.partition(',')[0]}",
                 )
                 for rank in found.ranks
             ),
+            *_stages(found),
             *_speed(found),
             Fact(
                 "of which",
@@ -101,6 +103,7 @@ def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:
             Fact(
                 "speed",
                 f"{format_count(found.predicted_tokens_per_s)} tokens/s, "
+                f"{format_count(found.predicted_tokens_per_s / cluster.num_devices)} a GPU, "
                 f"{format_seconds(found.predicted_step_s)} a step of "
                 f"{job.tokens_per_step:,} tokens; MFU {found.predicted_mfu:.0%}",
             ),
@@ -127,7 +130,25 @@ def _speed(found: Prediction) -> Iterator[Fact]:
         yield Fact("speed", "unknown")
         return
     tokens = format_count(found.predicted_tokens_per_s)
-    yield Fact("speed", f"{tokens} tokens/s, {format_seconds(found.predicted_step_s)} a step")
+    each = format_count(found.predicted_tokens_per_s / found.world_size)
+    flops = found.predicted_flops_per_s
+    rate = "" if flops is None else f"{flops / _TERA:,.0f} TFLOP/s and "
+    a_gpu = f"; {rate}{each} tokens/s a GPU" if found.world_size > 1 or rate else ""
+    step = format_seconds(found.predicted_step_s)
+    yield Fact("speed", f"{tokens} tokens/s, {step} a step{a_gpu}")
+
+
+def _of_rank(rank: RankPrediction) -> str:
+    allocated = format_bytes(rank.predicted_peak_allocated_bytes)
+    return f"{allocated} allocated, {format_bytes(rank.predicted_peak_reserved_bytes)} reserved"
+
+
+def _stages(found: Prediction) -> Iterator[Fact]:
+    """Yield what each GPU of a pipeline reserves, where not every stage is told by itself."""
+    every = found.predicted_stage_reserved_bytes
+    if len(every) > len(found.ranks):
+        each = ", ".join(f"{n + 1}: {format_bytes(each)}" for n, each in enumerate(every))
+        yield Fact("each GPU", f"of the pipeline's {len(every)}, reserved: {each}")
 
 
 def rank_words(peak: RankPeak) -> str:

@@ -5,6 +5,7 @@ from brimful.cost.money import Cost
 from brimful.hardware.cluster import Device
 from brimful.show.predicted import offloaded_bytes
 from brimful.show.summary import Fact
+from brimful.show.terminal import LABEL_WIDTH, WIDTH
 from brimful.units import format_count, format_days, format_money, format_range, format_seconds
 from brimful.values.job import Job
 from brimful.values.plan import Estimate
@@ -17,7 +18,7 @@ _BILLION, _MILLION = 1e9, 1e6
 
 
 def speed_facts(
-    job: Job, estimate: Estimate | None, step_s: float | None, *, device: Device
+    job: Job, estimate: Estimate | None, step_s: float | None, *, device: Device, num_devices: int
 ) -> tuple[Fact, ...]:
     """Say how fast a step is, with the range of a prediction.
 
@@ -26,6 +27,7 @@ def speed_facts(
         estimate: What was predicted; None: only the time of a step is known.
         step_s: Seconds per optimizer step; None: unknown.
         device: On which it runs; by its rates a step is predicted, whoever counted its work.
+        num_devices: How many; of several it is said what passes on each, where there is room.
     """
     if step_s is None:
         return (Fact("speed", "unknown: no rates are known of this GPU in this precision"),)
@@ -33,7 +35,10 @@ def speed_facts(
     spread = f", {format_range(step_s * (1 - half), step_s * (1 + half))}"
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
-    words, waits = f"{rate_words(job, step_s)} ({format_seconds(step_s)} a step{spread}){used}", ""
+    rate, took = rate_words(job, step_s), f" ({format_seconds(step_s)} a step{spread}){used}"
+    each = f", {rate_words(job, step_s * num_devices).partition(' ')[0]} a GPU"
+    has_room = len(f"{rate}{each}{took}") <= WIDTH - LABEL_WIDTH
+    words, waits = f"{rate}{each if num_devices > 1 and has_room else ''}{took}", ""
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)

@@ -69,10 +69,10 @@ def shop_summary(
     yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
     kinds = _by_kind(found, limits)  # which somebody named: above what may be left out
     facts = (
-        *((*yours, settings, *rented, *kinds) if leads else (*rented, *kinds, *yours, settings)),
+        *((*yours, settings, *rented, *kinds) if leads else (*rented, *yours, *kinds, settings)),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
-        *_others("at best", [each for each in found.likely if each.gpus not in told]),
+        *_others("at best", [each for each in found.likely if each.gpus not in told][-1:]),
         *_tie(best, [*found.frontier, *found.likely]),
     )
     return Summary(None if choice.meets or leads else "NO", subject, None, facts)
@@ -111,11 +111,14 @@ def _by_kind(found: Market, limits: Limits) -> tuple[Fact, ...]:
     if len(found.by_kind) < 2:  # noqa: PLR2004 - one is what is taken
         return ()
     fewest = {each.kind: each for each in found.fewest} if limits.are_none else {}
+    near = {each.kind: each for each in found.fewer}
     words = []
     for best in sorted(found.by_kind, key=lambda each: rank(point_of(each), limits)):
         misses = "" if _meets(best, limits) else ", which misses what was asked"
         least = fewest.get(best.kind, best)
         fewer = f" (fewest {least.num_gpus}: {_both(least)})" if least.gpus != best.gpus else ""
+        if best.kind in near and near[best.kind].gpus != least.gpus:
+            fewer = f" (or {near[best.kind].gpus}: {_both(near[best.kind])}){fewer}"
         words.append(f"{best.gpus}: {_both(best)}{misses}{fewer}")
     if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
         return (Fact("by kind", "; ".join(words)),)
@@ -190,6 +193,11 @@ def _machines(option: Option) -> tuple[Fact, ...]:
 
 def _told(option: Option) -> str:
     return f"{option.gpus}: {_both(option)}, {format_count(option.tokens_per_s)} tokens/s"
+
+
+def found_words(option: Option) -> str:
+    """Say a choice in a line, as soon as it is certain."""
+    return f"{option.gpus}: {_both(option)}"
 
 
 def _both(option: Option) -> str:

@@ -211,6 +211,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             where the model of that shape was published.
         is_length_given: Whether somebody said how long it is; else ``num_steps`` is a default that
             exports do not pass on.
+        asked_tokens: Of the run, where its length was said in tokens, which ``num_steps`` takes for
+            those of full rows; 0: it was not.
     """
 
     schema: Line
@@ -220,6 +222,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     estimate: Estimate | None
     typed_model: Line = ""
     is_length_given: bool = True
+    asked_tokens: int = 0
 
 
 Value = TypeVar("Value")

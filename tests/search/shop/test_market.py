@@ -4,12 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from brimful.cli import defaults
 from brimful.cost.money import DRAW_SHARE, PUE, Price, Prices
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
-from brimful.search.grid import Search, seconds_of
+from brimful.search.grid import Search, least_peaks, peaks_of, seconds_of
 from brimful.search.holding import hold
 from brimful.search.pins import Pins
 from brimful.search.shop import shelf
@@ -209,6 +210,56 @@ def test_no_strategy_is_faster_than_its_bound(counted, kind):
         assert ratio >= 1 - 1e-9
         nearest = min(nearest, ratio)
     assert nearest < 1.5  # a bound, and not an empty one
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("tinyllama-1.1b", {}),
+        ("gemma-3-1b", {}),
+        ("qwen3-0.6b", {"precision": "bf16-mixed"}),
+        ("tinyllama-1.1b", {"task": "dpo"}),
+    ],
+)
+def test_what_numbers_of_devices_share_changes_no_peak(name, changes):
+    """Levels of single batches, made once for all numbers, are those of each number's own grids."""
+    job = msgspec.structs.replace(job_of(name, batch=16), **changes)
+    if job.task == "dpo":
+        job = msgspec.structs.replace(job, preference=defaults.PREFERENCE, packing="none")
+    shared = Shelf(request(job=job))
+    for counted in ("4xa100-40gb", "8xh100-80gb", "2xrtx-4090", "h100-80gb"):
+        cluster = load_cluster(counted, memory_limit_bytes=None)
+        search = shared.search(cluster)
+        own = Search(job, cluster, "sdpa", held={}, levels={}, works={}, waits={})
+        for grid in shared.space(cluster):
+            np.testing.assert_allclose(peaks_of(search, grid), peaks_of(own, grid), rtol=1e-12)
+            np.testing.assert_allclose(least_peaks(search, grid), least_peaks(own, grid))
+            assert (shared.least_kept(cluster) <= peaks_of(own, grid)).all()
+
+
+def test_the_fewest_of_each_kind_for_as_good_as_the_same_money_are_told(planned):
+    asked = request(limits=Limits(deadline_s=1e9), each=True, max_gpus=2)
+    found = market(asked)
+    best = {each.kind: each for each in found.by_kind}
+    for fewer in found.fewer:
+        assert fewer.num_gpus < best[fewer.kind].num_gpus
+        assert fewer.predicted_usd <= 1.05 * best[fewer.kind].predicted_usd
+    for kind, one in best.items():
+        alone = planned.get(kind)
+        rent = RENTS.gpus[kind].usd_per_gpu_hour
+        if one.num_gpus == 2 and alone is not None and alone.fits:
+            usd = alone.step_s * job_of().num_steps / 3600 * rent
+            is_near = usd <= 1.05 * one.predicted_usd
+            assert (kind in {each.kind for each in found.fewer}) == is_near
+
+
+def test_what_is_owned_is_told_first_and_what_is_certain_as_soon_as_it_is():
+    told = []
+    owned = (load_cluster("rtx-4090", memory_limit_bytes=None),)
+    found = market(request(owned=owned, limits=Limits()), None, told.append)
+    assert told[0].gpus == "rtx-4090"
+    assert {each.gpus for each in told[1:]} == {each.gpus for each in found.options}
 
 
 def test_machines_are_as_many_as_are_usual():

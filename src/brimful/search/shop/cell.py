@@ -63,10 +63,11 @@ def fastest(search: Search, space: Sequence[Grid], least: Least, *, bar_s: float
 
 
 def within(search: Search, space: Sequence[Grid], least: Least, *, bar_s: float) -> Table:
-    """Predict every strategy that fits of the grids that may be faster than ``bar_s``."""
+    """Predict every strategy that fits and is faster than ``bar_s``, or as good as that."""
     near = (grid for grid in space if _bound(search, grid, least) < bar_s)
     may_fit = (grid for grid in near if _may_fit(search, grid).any())
-    return joined([_fitting(evaluate(search, grid)) for grid in may_fit])
+    found = joined([_fitting(evaluate(search, grid)) for grid in may_fit])
+    return _of_rows(found, found.step_s < _tied(bar_s))
 
 
 def _bound(search: Search, grid: Grid, least: Least) -> float:
@@ -100,7 +101,10 @@ def _may_fit(search: Search, grid: Grid) -> "NDArray[np.bool_]":
 
 
 def _fitting(table: Table) -> Table:
-    keep = table.fits & ~np.isnan(table.step_s)
+    return _of_rows(table, table.fits & ~np.isnan(table.step_s))
+
+
+def _of_rows(table: Table, keep: "NDArray[np.bool_]") -> Table:
     columns: Iterable[NDArray[Any]] = (column[keep] for column in table)
     return Table(*columns)
 

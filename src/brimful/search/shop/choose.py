@@ -77,6 +77,11 @@ def taken(points: Sequence[Point], limits: Limits) -> int:
     return min(good, key=lambda i: rank(points[i], limits))
 
 
+def does(point: Point, limits: Limits) -> bool:
+    """Whether a point is within what was asked."""
+    return _worst(point, limits) <= 1
+
+
 def last_within(points: Sequence[Point], limits: Limits) -> int:
     """Return the fastest of some points, slowest first, within what was asked; else of all."""
     within = [i for i, point in enumerate(points) if _worst(point, limits) <= 1]
@@ -93,12 +98,6 @@ def rank(point: Point, limits: Limits) -> tuple[float, float]:
 def is_soon(option: Option, limits: Limits) -> bool:
     """Whether what is taken is the cheapest of what is done soon, and not the fastest."""
     return limits.deadline_s is None and option.predicted_days <= SOON_DAYS
-
-
-def between(points: Sequence[Point], first: int, last: int) -> int:
-    """Return the point whose time, as a factor, is nearest to halfway between those of two."""
-    halfway = math.sqrt(points[first].days * points[last].days)
-    return min(range(len(points)), key=lambda i: abs(math.log(points[i].days / halfway)))
 
 
 def middle(points: Sequence[Point]) -> int:

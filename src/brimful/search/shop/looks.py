@@ -80,8 +80,14 @@ class Cell(NamedTuple):
         )
 
 
-def look(
-    shelf: Shelf, cells: Sequence[Cell], *, wanted: Wanted, every: bool, on_look: OnLook | None
+def look(  # noqa: PLR0913 - what is looked for, and who is told
+    shelf: Shelf,
+    cells: Sequence[Cell],
+    *,
+    wanted: Wanted,
+    every: bool,
+    on_look: OnLook | None,
+    on_certain: "Callable[[Cell], None] | None" = None,
 ) -> list[Cell]:
     """Look until what is wanted of all that nothing beats is known.
 
@@ -91,6 +97,7 @@ def look(
         wanted: Which of those that nothing beats, as far as is known, have to be known how well.
         every: Whether all have to be certain, those that something beats too.
         on_look: Is told of each look and of the share that needs none any more.
+        on_certain: Is told of each as soon as it is certain.
 
     Returns:
         The same, in order.
@@ -102,6 +109,8 @@ def look(
         if on_look is not None:
             on_look(spelled(one.cluster), _share_done(seen))
         seen[place] = closer(shelf, one, bar_s=bar_s)
+        if on_certain is not None and certain_of(seen[place : place + 1]):
+            on_certain(seen[place])
     return seen
 
 
@@ -188,6 +197,8 @@ def closer(shelf: Shelf, one: Cell, *, bar_s: float) -> Cell:
     try:
         if one.found is None:
             cluster, least = one.cluster, one.kind.least
+            if shelf.least_kept(cluster) > tensor_limit_bytes(cluster):
+                return one._replace(why_not="does not fit")
             if not shelf.leanest(cluster).below(tensor_limit_bytes(cluster)):
                 return one._replace(why_not="does not fit")
             found = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)

@@ -6,7 +6,7 @@ cells (decision 39); a test plans every one and compares.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -23,7 +23,7 @@ from brimful.hardware.links import assumed_network
 from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.shop.bound import least_of_all
 from brimful.search.shop.cell import Found
-from brimful.search.shop.choose import Point, between, last_within, point_of, taken
+from brimful.search.shop.choose import Point, does, last_within, point_of, rank, taken
 from brimful.search.shop.looks import (
     CERTAIN,
     SEARCHED,
@@ -38,9 +38,14 @@ from brimful.search.shop.looks import (
     unbeaten,
 )
 from brimful.search.shop.shelf import Shelf
-from brimful.search.shop.smallest import one_node, smallest
+from brimful.search.shop.smallest import fewer, one_node, smallest
 from brimful.search.shop.values import DAY_S, Alone, Dropped, Limits, Market, Option, Request
 from brimful.values.job import Job
+
+NEAR = 1.05
+"""What costs so little more is told beside the cheapest, where it takes fewer GPUs."""
+ALIKE = 1.01
+"""What costs so little more is as good, where one is taken: it is a tenth of what prices move."""
 
 
 def counts(max_gpus: int) -> tuple[int, ...]:
@@ -57,37 +62,57 @@ def counts_of(request: Request, kind: str) -> tuple[int, ...]:
     return tuple(number for number in every if number <= most)
 
 
-def market(request: Request, on_look: OnLook | None = None) -> Market:
+OnFound = Callable[[Option], None]
+
+
+def market(
+    request: Request, on_look: OnLook | None = None, on_found: OnFound | None = None
+) -> Market:
     """Find what can be had.
 
     Args:
         request: What for.
         on_look: Is told of each choice that is looked at and of the share that is behind.
+        on_found: Is told of what is owned, and of each choice as soon as it is certain.
 
     Raises:
         UnsupportedError: No formula covers the job on any of the kinds.
     """
     shelf = Shelf(request)
+    mine = []
+    for cluster in request.owned:  # what is there already is told first
+        mine.append(_own(shelf, cluster, on_look))
+        if on_found is not None and isinstance(mine[-1], Option):
+            on_found(mine[-1])
     alone = [_alone(shelf, kind) for kind in request.kinds]
     kinds = [kind for kind, told in alone if kind is not None and not told.why_not]
     if not kinds and not request.owned:
         raise UnknownMemoryError(f"no GPU can be compared: {told_short(alone[0][1].why_not)}")
     cells = list(_cells(request, kinds))
     seen = look(
-        shelf, cells, wanted=partial(_wanted, request), every=request.every, on_look=on_look
+        shelf,
+        cells,
+        wanted=partial(_wanted, request),
+        every=request.every,
+        on_look=on_look,
+        on_certain=None if on_found is None else lambda one: on_found(_option(request, one)),
     )
     options = [_option(request, one) for one in certain_of(seen)]
     front = [seen[i] for i in unbeaten(seen)]
-    mine = [_own(shelf, cluster) for cluster in request.owned]
-    told = tuple(_with_fewest(shelf, [told for _, told in alone]))
+    least = _smallest(shelf, seen)
+    told = tuple(each for _, each in alone)
+    if request.limits is None or request.fewest or least is None:  # else the fewest of any are told
+        told = tuple(_with_fewest(shelf, told))
+    by_kind = tuple(_by_kind(shelf, seen, frontier(options))) if request.each else ()
     return Market(
         options=tuple(sorted(options, key=_by_cost)),
         frontier=frontier(options),
         likely=tuple(_option(request, one) for one in front if one.level == SEARCHED),
         alone=told,
         fewest=tuple(_fewest(shelf, told, seen)) if request.fewest else (),
-        by_kind=tuple(_by_kind(shelf, seen, frontier(options))) if request.each else (),
-        smallest=_smallest(shelf, seen),
+        by_kind=by_kind,
+        fewer=tuple(_fewer(shelf, seen, by_kind)),
+        smallest=least,
         one_node=_one_node(shelf, seen, options),
         dropped=tuple(_dropped(seen)),
         owned=tuple(each for each in mine if isinstance(each, Option)),
@@ -100,15 +125,31 @@ def market(request: Request, on_look: OnLook | None = None) -> Market:
 def _wanted(request: Request, cells: Sequence[Cell]) -> dict[int, int]:
     """Return which cells that nothing beats have to be certain: all, or what is taken alone.
 
-    Then the fastest and what lies between have to be searched, so that they can be told.
+    Then the fastest has to be searched, so that it can be told. What is taken comes first: what is
+    certain of it says of others that they are beaten.
     """
-    if request.limits is None or not cells:
+    limits = request.limits
+    if limits is None or not cells:
         return dict.fromkeys(range(len(cells)), CERTAIN)
     num = request.job.num_steps
     points = [Point(one.step_s * num / DAY_S, one.usd * num) for one in cells]
-    best, fastest = taken(points, request.limits), last_within(points, request.limits)
-    others = dict.fromkeys((between(points, best, fastest), fastest), SEARCHED)
-    return {**others, best: CERTAIN}
+    fastest = last_within(points, limits)
+    best = _as_good(cells, points, taken(points, limits), limits)
+    asked = {best: CERTAIN}
+    return asked if fastest == best else {**asked, fastest: SEARCHED}
+
+
+def _as_good(cells: Sequence[Cell], points: Sequence[Point], best: int, limits: Limits) -> int:
+    """Return a cell that is certain and as good as one that may be better; else that one."""
+    most = [ALIKE * value for value in rank(points[best], limits)]
+    near = [
+        place
+        for place, one in enumerate(cells)
+        if one.is_certain and does(points[place], limits) == does(points[best], limits)
+        if rank(points[place], limits)[0] <= most[0]
+        and (limits.budget_usd is None or rank(points[place], limits)[1] <= most[1])
+    ]
+    return min(near, key=lambda place: rank(points[place], limits), default=best)
 
 
 def frontier(options: Sequence[Option]) -> tuple[Option, ...]:
@@ -150,12 +191,15 @@ def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
     try:
         attends = pinned_strategy(Pins(), shelf.attention(cluster.device))
         check_formula(request.job, attends, cluster.device)
-        lean = shelf.leanest(cluster)
-        lean.below(0)  # the leanest of all
+        least_peak = shelf.least_kept(cluster)
+        if request.limits is None:  # else nothing is told of it
+            lean = shelf.leanest(cluster)
+            lean.below(0)  # the leanest of all
+            least_peak = lean.peak_bytes
         least = shelf.least(cluster)
     except (InputError, UnsupportedError) as error:
         return None, msgspec.structs.replace(told, why_not=str(error))
-    told = msgspec.structs.replace(told, predicted_peak_bytes=int(lean.peak_bytes))
+    told = msgspec.structs.replace(told, predicted_peak_bytes=int(least_peak))
     least_s = least_of_all(least)
     if math.isnan(least_s):
         return None, msgspec.structs.replace(told, why_not=_unknown_speed(request.job, name))
@@ -254,6 +298,23 @@ def _by_kind(shelf: Shelf, seen: Sequence[Cell], known: Sequence[Option]) -> Ite
             yield front[taken([point_of(each) for each in front], limits)]
 
 
+def _fewer(shelf: Shelf, seen: Sequence[Cell], by_kind: Sequence[Option]) -> Iterator[Option]:
+    """Find the fewest of each kind that cost as good as the same as its best."""
+    for best in by_kind:
+        usd = best.predicted_usd
+        cells = [
+            one
+            for one in seen
+            if one.kind.name == best.kind and one.cluster.num_devices < best.num_gpus
+        ]
+        if usd is None or not cells:
+            continue
+        limits = shelf.request.limits or Limits()
+        found = fewer(shelf, cells, limits, most_usd=usd * NEAR)
+        if found is not None:
+            yield _option(shelf.request, found)
+
+
 def _smallest(shelf: Shelf, seen: Sequence[Cell]) -> Option | None:
     request = shelf.request
     found = smallest(shelf, seen, request.limits or Limits())
@@ -272,9 +333,11 @@ def _one_node(shelf: Shelf, seen: Sequence[Cell], options: Sequence[Option]) -> 
     return None if found is None else _option(request, found)
 
 
-def _own(shelf: Shelf, cluster: Cluster) -> Option | Dropped:
+def _own(shelf: Shelf, cluster: Cluster, on_look: OnLook | None) -> Option | Dropped:
     """Search what the user owns, whatever beats it, or say why it has no plan."""
     request, name = shelf.request, spelled(cluster)
+    if on_look is not None:
+        on_look(name, 0.0)
     try:
         attends = pinned_strategy(Pins(), shelf.attention(cluster.device))
         check_formula(request.job, attends, cluster.device)

@@ -8,6 +8,7 @@ from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import missing_formula
 from brimful.cost.programs import kernels_of
+from brimful.cost.states import held_bytes
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
@@ -20,6 +21,7 @@ from brimful.search.shop.bound import Least, Work, least_seconds, least_work
 from brimful.search.shop.cell import Leanest
 from brimful.search.shop.values import Request
 from brimful.search.space import grids
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.strategy import Attention, default_reference
 
 _Alike = tuple[str, int]
@@ -44,8 +46,8 @@ class _Shared(NamedTuple):
     levels: dict[Hashable, Any]
     kept: dict[Hashable, Any]
     works: dict[Hashable, Any]
-    peaks: dict[int, Any]
     least: dict[int, Any]
+    insides: dict[int, Any]
     space: list[Grid]
 
 
@@ -59,7 +61,10 @@ class Shelf:
     def __init__(self, request: Request) -> None:
         """Begin with nothing."""
         self.request = request
-        self._shared: dict[_Key, _Shared] = {}
+        self._shared: dict[Hashable, _Shared] = {}
+        self._peaks: dict[_Key, dict[int, Any]] = {}
+        self._wide: dict[Hashable, dict[Hashable, Any]] = {}
+        self._between: dict[Hashable, dict[Hashable, Any]] = {}
         self._works: dict[_Alike, Work] = {}
         self._leanest: dict[_Key, Leanest] = {}
         self._attentions: dict[_Alike, Attention] = {}
@@ -84,10 +89,13 @@ class Shelf:
 
     def search(self, cluster: Cluster) -> Search:
         """Return a search that shares levels with those of as many devices of other kinds."""
-        shared, request = self._of(cluster), self.request
+        shared, request, device = self._of(cluster), self.request, cluster.device
+        wide = (kernels_of(device), self.attention(device))
         return Search(
             request.job, cluster, self.attention(cluster.device), held={}, levels=shared.levels,
-            works=shared.works, waits={}, kept=shared.kept, peaks=shared.peaks, least=shared.least,
+            works=shared.works, waits={}, kept=shared.kept, least=shared.least,
+            peaks=self._peaks.setdefault(_key(cluster), {}), insides=shared.insides,
+            wide=self._wide.setdefault(wide, {}), between=self._between.setdefault(wide, {}),
         )  # fmt: skip
 
     def space(self, cluster: Cluster) -> Sequence[Grid]:
@@ -134,6 +142,11 @@ class Shelf:
             return False
         return as_it_fits(self.request.job, cluster, lean.strategy) is not None
 
+    def least_kept(self, cluster: Cluster) -> float:
+        """Return what each of a cluster's devices has at least at the update, shared by all."""
+        job, kernels = self.request.job, cluster.device.kernels
+        return held_bytes(job, kernels) / cluster.num_devices
+
     def may_hold(self, cluster: Cluster) -> bool:
         """Tell whether the live bytes of the leanest strategy have room; False: it cannot run."""
         try:
@@ -142,4 +155,10 @@ class Shelf:
             return False
 
     def _of(self, cluster: Cluster) -> _Shared:
-        return self._shared.setdefault(_key(cluster), _Shared({}, {}, {}, {}, {}, []))
+        device = cluster.device
+        by_chip = OPTIMIZERS[self.request.job.optimizer].hangs_on_chip
+        key = (
+            cluster.num_devices, cluster.devices_per_node, kernels_of(device),
+            self.attention(device), device.capability if by_chip else None,
+        )  # fmt: skip
+        return self._shared.setdefault(key, _Shared({}, {}, {}, {}, {}, []))

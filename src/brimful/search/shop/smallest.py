@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from brimful.cost.money import HOUR_S
 from brimful.search.shop.choose import Point, rank
-from brimful.search.shop.looks import Cell, settled, unbarred
+from brimful.search.shop.looks import Cell, closer, settled, unbarred
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import DAY_S, Limits
 
@@ -63,6 +64,30 @@ def one_node(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
         if best is None or place(held) < place(best):
             best = held
     return best
+
+
+def fewer(shelf: Shelf, cells: Sequence[Cell], limits: Limits, *, most_usd: float) -> Cell | None:
+    """Return the fewest GPUs of a kind that do what was asked for no more than some money.
+
+    Args:
+        shelf: What cells share.
+        cells: Of that kind, fewer of them than are best.
+        limits: What was asked.
+        most_usd: Dollars of the run.
+    """
+    num_steps = shelf.request.job.num_steps
+    most = Limits(limits.deadline_s, min(most_usd, limits.budget_usd or math.inf))
+    for one in map(unbarred, sorted(cells, key=lambda each: each.cluster.num_devices)):
+        if one.why_not or not _meets(one, most, num_steps):
+            continue
+        rent = (one.kind.usd_per_gpu_hour or 0.0) * one.cluster.num_devices / HOUR_S
+        bars_s = (most_usd / max(rent, 1e-12), most.deadline_s or math.inf)
+        bar_s = math.nextafter(min(bars_s) / num_steps, math.inf)
+        while not one.is_certain and not one.why_not:
+            one = closer(shelf, one, bar_s=bar_s)  # noqa: PLW2901 - the same, better known
+        if not one.why_not and _meets(one, most, num_steps):
+            return one
+    return None
 
 
 def _meets(one: Cell, limits: Limits, num_steps: int) -> bool:

@@ -155,6 +155,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         alone: Every kind, one GPU of it.
         fewest: The fewest GPUs of each kind that hold the job, where that was asked for.
         by_kind: What each kind does best of what was asked, where that was asked for.
+        fewer: Of these kinds the fewest that do what was asked for as good as the same money.
         smallest: The fewest of any that hold it within what was asked, as far as was looked.
         one_node: The best of one machine that does, where what is taken has several.
         dropped: Numbers of GPUs that are not among the options.
@@ -169,6 +170,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     alone: tuple[Alone, ...]
     fewest: tuple[Option, ...] = ()
     by_kind: tuple[Option, ...] = ()
+    fewer: tuple[Option, ...] = ()
     smallest: Option | None = None
     one_node: Option | None = None
     likely: tuple[Option, ...] = ()

@@ -1,0 +1,116 @@
+"""Switches of other trainers that keep full logits out of memory, and what stands in for them.
+
+Liger's kernels are Liger's here too (``fused_kernels``). A fused linear cross-entropy of another
+maker (Apple's cut cross-entropy, Unsloth's) has no more than a tile of logits at once, to which the
+loss in many chunks comes nearest.
+
+Source: ``src/axolotl/integrations/liger`` and ``.../cut_cross_entropy`` (``args.py``) of Axolotl
+0.19.0; ``model/model_utils/liger_kernel.py`` of LLaMA-Factory 0.9.6.dev0; ``integrations/liger.py``
+of Transformers 5.23, whose defaults leave the fused loss on; ``sft_trainer.py`` and
+``dpo_trainer.py`` of TRL 1.16.0; ``unsloth_zoo/fused_losses/cross_entropy_loss.py``.
+"""
+
+from brimful.export.leaves import Leaves
+
+FLAG, CHUNKS_FLAG = "fused_kernels", "loss_chunks"
+MOST_CHUNKS = 32
+"""The most chunks that a search looks at: of a tile of logits nothing is nearer."""
+_PLUGINS = "plugins"
+_CUT, _LIGER = "CutCrossEntropyPlugin", "LigerPlugin"
+_CUT_SWITCH, _LIGER_KEYS = "cut_cross_entropy", "liger_"
+_LIGER_LOSS = "liger_fused_linear_cross_entropy"
+_TRAINER, _TRAINER_LOSS = "use_liger_kernel", "liger_kernel_config.fused_linear_cross_entropy"
+
+
+def take_liger(leaves: Leaves, key: str) -> None:
+    """Take Liger's kernels, its loss among them."""
+    leaves.say(FLAG, "liger", key)
+
+
+def take_chunks(leaves: Leaves, key: str) -> None:
+    """Take a loss of another maker that has no full logits as the loss in chunks.
+
+    Args:
+        leaves: Of the file.
+        key: That says so.
+    """
+    leaves.say(CHUNKS_FLAG, MOST_CHUNKS, key)
+    leaves.stand_ins.append(chunks_words(key, MOST_CHUNKS))
+
+
+def chunks_words(what: str, chunks: int) -> str:
+    """Say that the loss in chunks stands in for another that has no full logits either."""
+    return f"{what} is planned as loss in {chunks} chunks"
+
+
+def take_plain(leaves: Leaves, keys: str, why: str) -> None:
+    """Say that kernels are planned as PyTorch's own, which take more."""
+    leaves.stand_ins.append(f"planned without {keys}, which takes more: {why}")
+
+
+def take_of_axolotl(leaves: Leaves) -> None:
+    """Take Axolotl's plugins and switches of losses and Liger's kernels."""
+    plugins = leaves.rest.get(_PLUGINS)
+    every = [str(each) for each in plugins] if isinstance(plugins, list) else []
+    own = {each: each.rpartition(".")[2] for each in every}
+    is_cut = leaves.take(_CUT_SWITCH, bool, _CUT in own.values())
+    on = [
+        key for key, value in leaves.rest.items() if key.startswith(_LIGER_KEYS) and value is True
+    ]
+    leaves.rest = {key: v for key, v in leaves.rest.items() if not key.startswith(_LIGER_KEYS)}
+    if every:
+        left = [each for each, name in own.items() if name not in {_CUT, _LIGER}]
+        leaves.rest |= {_PLUGINS: left}
+        if not left:
+            del leaves.rest[_PLUGINS]
+    if on and _LIGER not in own.values():
+        leaves.notes.append(
+            f"{on[0]} needs {_LIGER} among the plugins; planned as if it were there"
+        )
+    if _LIGER_LOSS in on:
+        take_liger(leaves, "liger_*")
+    elif is_cut and on:
+        take_liger(leaves, "liger_*")
+        leaves.stand_ins.append(f"{_CUT} is planned as Liger's loss")
+    elif is_cut:
+        take_chunks(leaves, _CUT)
+    elif on:
+        take_plain(leaves, ", ".join(on), f"{_LIGER_LOSS} is off")
+
+
+def take_of_trainer(leaves: Leaves, task: str) -> None:
+    """Take the switch of the Trainer and of TRL.
+
+    Args:
+        leaves: Of the file.
+        task: What is learnt: of preferences Liger's loss is another, in chunks as well.
+    """
+    has_loss = leaves.take(_TRAINER_LOSS, bool, True)
+    if not leaves.take(_TRAINER, bool, False):
+        return
+    if task == "dpo":
+        take_chunks(leaves, f"{_TRAINER} (of preferences)")
+    elif has_loss:
+        take_liger(leaves, _TRAINER)
+    else:
+        take_plain(leaves, _TRAINER, "its fused loss is off")
+
+
+def take_of_llama_factory(leaves: Leaves, task: str) -> None:
+    """Take the switches of LLaMA-Factory, whose Liger leaves logits whole where it compares pairs.
+
+    Args:
+        leaves: Of the file.
+        task: What is learnt.
+    """
+    is_unsloth = leaves.take("use_unsloth", bool, False)
+    if leaves.take("enable_liger_kernel", bool, False):
+        if task == "dpo":
+            why = "its fused loss is off for preferences"
+            take_plain(leaves, "enable_liger_kernel", why)
+        else:
+            take_liger(leaves, "enable_liger_kernel")
+    elif is_unsloth and task != "dpo":
+        take_chunks(leaves, "use_unsloth")
+    if is_unsloth:
+        leaves.notes.append("Unsloth's kernels are not planned, and take less than these")

@@ -1,0 +1,61 @@
+"""Files with float8, a compiler and tensor parallelism: planned without, and bounded."""
+
+import argparse
+
+import pytest
+
+from brimful.cli.main import main
+from brimful.cli.uncompiled import facts, most_times
+from brimful.hardware.gpus import load_cluster
+from brimful.values.plan import StepTime
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+converters = ["float8"]
+[optimizer]
+lr = 3e-4
+[training]
+local_batch_size = 1
+seq_len = 8192
+steps = 1000
+[parallelism]
+tensor_parallel_degree = 2
+[activation_checkpoint]
+mode = "full"
+[compile]
+enable = true
+"""
+H100 = load_cluster("h100-80gb", memory_limit_bytes=None).device
+
+
+class Made:
+    predicted_step_time = StepTime(matrix_s=6.0, memory_s=2.0, launch_s=1.0, exposed_s=1.0)
+
+
+def test_a_file_with_float8_and_tensor_parallelism_is_answered_without(tmp_path, capsys):
+    path = tmp_path / "titan.toml"
+    path.write_text(TITAN, "utf-8")
+    assert main(["plan", "--from", str(path), "--gpus", "8xh100", "--no-proof"]) == 0
+    found = capsys.readouterr()
+    out = " ".join(found.out.split())
+    assert out.startswith("FITS")
+    assert "stands in bf16-mixed, eager, for compile and float8" in out
+    assert "x as fast" in out
+    assert "is not run" not in found.err
+    assert "a GPU (" in out  # what passes on each
+
+
+@pytest.mark.parametrize(
+    ("fp8", "compiled", "times"),
+    [(True, True, 10 / (3 + 0.5)), (True, False, 10 / (3 + 3 + 0.5)), (False, True, 10 / 7)],
+)
+def test_a_bound_leaves_products_and_what_is_sent(fp8, compiled, times):
+    found = most_times(Made, H100, fp8=fp8, compiled=compiled)
+    assert found == pytest.approx(times, rel=0.01)  # fp8 is twice as fast there
+    assert most_times(None, H100, fp8=fp8, compiled=compiled) is None
+
+
+def test_where_nothing_is_left_out_nothing_is_said():
+    assert facts(argparse.Namespace(), None, H100) == ()
