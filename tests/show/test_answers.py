@@ -201,7 +201,9 @@ def test_a_question_about_a_stage_of_zero_gets_its_neighbours(capsys):
 def test_each_gpu_of_a_pipeline_is_told(capsys):
     ask = "estimate llama-3.2-3b --gpus 4xh100 --pp 4 --global-batch 8 --seq-len 2048"
     told = paragraph(answered(capsys, ask)[1])
-    assert re.search(r"each GPU of the pipeline's 4, in order: 1: [\d.]+ GiB, 2: .* 4: ", told)
+    assert re.search(
+        r"each GPU of the pipeline's 4, tensors in order: 1: [\d.]+ GiB, 2: .* 4: ", told
+    )
 
 
 def test_where_no_known_gpu_holds_it_the_number_that_has_room_for_its_states_is_told(capsys):

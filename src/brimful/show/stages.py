@@ -26,4 +26,4 @@ def stage_facts(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[Fact, .
         low, high = (pick(places, key=lambda place: peaks[place]) for pick in (min, max))
         places = sorted({0, low, high, len(peaks) - 1})
     words = ", ".join(f"{place + 1}: {format_bytes(peaks[place])}" for place in places)
-    return (Fact("each GPU", f"of the pipeline's {len(peaks)}, in order: {words}"),)
+    return (Fact("each GPU", f"of the pipeline's {len(peaks)}, tensors in order: {words}"),)
