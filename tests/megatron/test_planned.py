@@ -9,6 +9,7 @@ from brimful.cli.main import main
 from brimful.errors import UnsupportedError
 from brimful.megatron.arguments import model_arguments
 from brimful.megatron.command_line import read_layout
+from brimful.megatron.pipeline import LAYOUT, chunks_of, written
 from brimful.megatron.states import parameters
 from brimful.models.config import exact_count, load_model, read_config
 from brimful.programs.base import flags_of
@@ -147,3 +148,26 @@ def test_a_long_sequence_is_parted(capsys):
     words = json.loads(capsys.readouterr().out)["layout"]
     assert words[words.index("--context-parallel-size") + 1] == "4"
     assert main([*long, "--cp", "3"]) == 2  # four GPUs
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(61, 16), (61, 2), (47, 3), (7, 6), (5, 2)])
+def test_layers_that_do_not_divide_are_written_down(layers, stages):
+    text = written(layers, stages)
+    flags = flags_of(
+        ("--num-layers", str(layers), "--pipeline-model-parallel-size", str(stages), LAYOUT, text),
+        "pretrain_gpt.py",
+    )
+    held = [sum(each) for each in chunks_of(flags)]
+    assert len(held) == stages
+    assert sum(held) == layers
+    assert held[0] == min(held) == max(held) - 1
+
+
+def test_a_model_whose_layers_no_stages_divide_is_planned(capsys):
+    asked = ["--gpus", "32x8xh100", "--precision", "fp8", "--pp", "16", "--ep", "16"]
+    asked += ["--seq-len", "4096", "--global-batch", "512", "--tp", "1"]
+    assert main(["plan", "deepseek-v3", "--for", "megatron", *asked]) in {0, 1}
+    said = capsys.readouterr().out
+    assert "Et*3|(t*4|)*13t*3|t*3L" in " ".join(said.split())
+    assert "speed " in said
+    assert len(said.splitlines()) <= 12

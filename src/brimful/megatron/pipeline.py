@@ -11,7 +11,7 @@ from brimful.programs.base import Flags
 
 Chunks = tuple[tuple[int, ...], ...]
 """Layers of each chunk of every stage."""
-_LAYOUT = "--pipeline-model-parallel-layout"
+LAYOUT = "--pipeline-model-parallel-layout"
 _REPEATED = (re.compile(r"\(([^)]+)\)\*(\d{1,3})(?!\d)"), re.compile(r"(.)\*(\d{1,3})(?!\d)"))
 """What a layout writes once: in parentheses, which are looked at first, or one letter."""
 _EMBEDDING, _LAYER, _MORE, _LOSS = "E", "t", "m", "L"
@@ -28,7 +28,7 @@ def chunks_of(flags: Flags) -> Chunks:
         InputError: Chunks hold more or fewer layers than the model has, or a layout is none.
     """
     num_layers = flags.first("--num-layers", default=1)
-    found = _written(flags) if flags.has(_LAYOUT) else _even(flags)
+    found = _written(flags) if flags.has(LAYOUT) else _even(flags)
     held, pp, vp = sum(map(sum, found)), len(found), len(found[0])
     if held != num_layers:
         raise InputError(
@@ -45,10 +45,26 @@ def kinds_of_stages(flags: Flags) -> tuple[int, ...]:
     """
     last = flags.first("--pipeline-model-parallel-size", default=1) - 1
     between = dict.fromkeys((min(1, last),))
-    if flags.has(_LAYOUT):
+    if flags.has(LAYOUT):
         chunks = _written(flags)
         between = dict.fromkeys(chunks.index(each, 1) for each in chunks[1:last])
     return tuple(dict.fromkeys((0, *between, last)))
+
+
+def written(num_layers: int, pp: int) -> str:
+    """Write down stages of unlike numbers of layers: the first, with the embedding, has fewest.
+
+    Args:
+        num_layers: Of a model, which do not divide over them.
+        pp: Stages, 2 or more.
+    """
+    each, more = divmod(num_layers, pp)
+    between = _times(f"t*{each + 1}|", min(more, pp - 2)) + _times(f"t*{each}|", pp - 2 - more)
+    return f"Et*{each}|{between}t*{each + (more == pp - 1)}L"
+
+
+def _times(chunk: str, number: int) -> str:
+    return f"({chunk})*{number}" if number > 1 else chunk * max(0, number)
 
 
 def _even(flags: Flags) -> Chunks:
@@ -83,7 +99,7 @@ def _written(flags: Flags) -> Chunks:
     Raises:
         InputError: It has other letters, or its chunks do not divide over stages.
     """
-    text = flags.text(_LAYOUT)
+    text = flags.text(LAYOUT)
     plain = text.replace(",", "")
     for pattern in _REPEATED:
         plain = pattern.sub(lambda found: found[1] * int(found[2]), plain)
@@ -92,18 +108,18 @@ def _written(flags: Flags) -> Chunks:
     more = flags.first("--mtp-num-layers", default=0)
     if set(plain) - set(f"{_EMBEDDING}{_LAYER}{_MORE}{_LOSS}|"):
         raise InputError(
-            f"{_LAYOUT} {text} is no layout of an embedding (E), layers (t, m) and a loss (L)"
+            f"{LAYOUT} {text} is no layout of an embedding (E), layers (t, m) and a loss (L)"
         )
     if plain.count(_MORE) != more:
-        raise InputError(f"{_LAYOUT} {text} should have one m for each of --mtp-num-layers {more}")
+        raise InputError(f"{LAYOUT} {text} should have one m for each of --mtp-num-layers {more}")
     if _MORE in plain and not plain.endswith(_MORE * more + _LOSS):
-        raise UnsupportedError(f"{_LAYOUT} {text} has a formula with m beside L alone")
+        raise UnsupportedError(f"{LAYOUT} {text} has a formula with m beside L alone")
     if (chunks[0][:1], chunks[-1][-1:], plain.count(_EMBEDDING), plain.count(_LOSS)) != (
         _EMBEDDING, _LOSS, 1, 1,
     ):  # fmt: skip
-        raise InputError(f"{_LAYOUT} {text} should begin with E and end with L, once each")
+        raise InputError(f"{LAYOUT} {text} should begin with E and end with L, once each")
     if len(chunks) % pp:
         raise InputError(
-            f"{_LAYOUT} {text} has {len(chunks)} chunks, no multiple of pp {pp}; change one"
+            f"{LAYOUT} {text} has {len(chunks)} chunks, no multiple of pp {pp}; change one"
         )
     return tuple(tuple(chunk.count(_LAYER) for chunk in chunks[stage::pp]) for stage in range(pp))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from brimful.hardware.cluster import Cluster
 from brimful.megatron.layout import Layout
+from brimful.megatron.pipeline import LAYOUT, written
 from brimful.megatron.speed import Overlaps, slowest_step_s
 from brimful.megatron.stage import Peak, least_bytes, peak
 
@@ -23,6 +24,8 @@ _MOST_ROWS = 8
 """Of a micro-batch."""
 _LEAST_TOKENS = 8192
 """Of a sequence on a process, for sequences to be parted: products of fewer are slow."""
+_USUAL_STAGES = (2, 4, 8)
+"""Numbers of stages of which one divides the layers of most models; of DeepSeek-V3's 61 none."""
 
 
 class Degrees(NamedTuple):
@@ -157,11 +160,18 @@ def _degrees(asked: Asked) -> Iterator[Degrees]:
     tps = allowed("tp", cluster.devices_per_node, *cut)
     for tp in tps:
         rest = cluster.num_devices // tp
-        for pp in allowed("pp", rest, at.num_layers, rest):
+        for pp in allowed("pp", rest, rest):
+            if pp > at.num_layers or (at.num_layers % pp and not _may_be_uneven(asked)):
+                continue
             stage = cluster.num_devices // pp  # experts are whole on a process, whatever tp is
             eps = allowed("ep", stage, at.experts.num, stage) if at.experts.num else [1]
             for cp, ep in itertools.product(_sequences(asked, tp, rest // pp), eps):
                 yield Degrees(tp, pp, cp, ep)
+
+
+def _may_be_uneven(asked: Asked) -> bool:
+    """Whether stages may have unlike numbers of layers: where asked for, or where none divides."""
+    return "pp" in asked.pins or all(asked.plain.num_layers % pp for pp in _USUAL_STAGES)
 
 
 def _sequences(asked: Asked, tp: int, rest: int) -> list[int]:
@@ -193,7 +203,8 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
     for micro, again in itertools.product(micros, _RECOMPUTED):
         if rows % micro:
             continue
-        chunks = _divisors(each) if pp > 1 and rows // micro % pp == 0 else [1]
+        rest = asked.plain.num_layers % pp
+        chunks = _divisors(each) if pp > 1 and not rest and rows // micro % pp == 0 else [1]
         for chunk in chunks:
             flags = (
                 *_say("--tensor-model-parallel-size", tp, "--sequence-parallel"),
@@ -202,11 +213,13 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
                 *_say("--expert-model-parallel-size", ep),
                 *_say("--expert-tensor-parallel-size", 1 if ep > 1 else 0),
                 *_say("--num-layers-per-virtual-pipeline-stage", each // chunk if chunk > 1 else 0),
+                *((LAYOUT, written(asked.plain.num_layers, pp)) if rest else ()),
                 "--micro-batch-size", str(micro), *again,
             )  # fmt: skip
             kinds = dict.fromkeys((0, min(1, pp - 1), pp - 1))
             stages = tuple(asked.told(flags, stage) for stage in kinds)
-            took = slowest_step_s((stages[0], stages[-1]), asked.cluster, Overlaps(replicas=True))
+            slowest = stages if rest else (stages[0], stages[-1])
+            took = slowest_step_s(slowest, asked.cluster, Overlaps(replicas=True))
             yield Candidate(flags, stages, took)
 
 
