@@ -81,8 +81,8 @@ def test_room_is_left_for_a_critic_and_a_reward_model(brimful, task, has_reward,
 
 
 def test_room_is_left_for_images(brimful):
-    said = brimful("estimate", "Qwen/Qwen2.5-VL-3B-Instruct", "--gpus", "l4", "--method", "lora")
-    assert "model qwen2.5-3b --memory-limit" in said.out
+    said = brimful("estimate", "Qwen/Qwen2-VL-7B-Instruct", "--gpus", "l4", "--method", "lora")
+    assert "model qwen2-7b --memory-limit" in said.out
     assert "left for the encoder and its images" in " ".join(said.out.split())
 
 

@@ -8,10 +8,8 @@ from brimful.cost.inference import (
     check_inference,
     compute_of,
     estimate_inference,
-    limits,
-    other_formats,
-    shorter_prompt,
 )
+from brimful.cost.inference_limits import limits, other_formats, shorter_prompt
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model

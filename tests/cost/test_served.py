@@ -7,13 +7,8 @@ from brimful.cost.decoding import decoding_of
 from brimful.cost.exported import exported_format
 from brimful.cost.formats import CHUNK
 from brimful.cost.held import held_bytes
-from brimful.cost.inference import (
-    InferenceJob,
-    check_inference,
-    estimate_inference,
-    limits,
-    other_formats,
-)
+from brimful.cost.inference import InferenceJob, check_inference, estimate_inference
+from brimful.cost.inference_limits import limits, other_formats
 from brimful.errors import UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, read_config

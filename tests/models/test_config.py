@@ -54,7 +54,7 @@ MORE = {
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", [*CONFIGS, *MORE])
+@pytest.mark.parametrize("name", [name for name in (*CONFIGS, *MORE) if name != "bart"])
 def test_closed_counts_are_those_of_the_module(name):
     import torch
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification

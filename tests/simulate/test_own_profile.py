@@ -279,7 +279,8 @@ def test_a_search_over_a_sequence_is_its_estimates_and_none_is_below_its_bound(g
     """Levels are merged and walked through together; peaks are bounded before that."""
     import numpy as np
 
-    from brimful.search.grid import Search, evaluate, least_peaks, peaks_of
+    from brimful.search.grid import evaluate, least_peaks, peaks_of
+    from brimful.search.grid_values import Search
     from brimful.search.pins import Pins
     from brimful.search.space import grids, needs
     from brimful.search.table import strategy_at

@@ -165,11 +165,12 @@ class _Stored:
     """A stored tensor, of which rows are read alone.
 
     A slice by safetensors 0.8 reads all of the tensor each time where the file is not mapped: of an
-    embedding of 1 GB so many times as it has pieces.
+    embedding of 1 GB so many times as it has pieces. A piece is there until the next one is read.
     """
 
     def __init__(self, stored: Any, raw: BinaryIO, offset: int) -> None:
         self._stored, self._raw, self._offset = stored, raw, offset
+        self._piece = torch.empty(0)
 
     def get_shape(self) -> list[int]:
         return self._stored.get_shape()  # type: ignore[no-any-return]
@@ -183,7 +184,10 @@ class _Stored:
             whole: torch.Tensor = self._stored[index]
             return whole
         rows, *columns = index
-        found = torch.empty((rows.stop - rows.start, *inner), dtype=dtype)
+        shape = (rows.stop - rows.start, *inner)
+        if self._piece.dtype != dtype or self._piece.numel() < prod(shape):
+            self._piece = torch.empty(prod(shape), dtype=dtype)
+        found = self._piece[: prod(shape)].view(shape)
         self._raw.seek(self._offset + rows.start * prod(inner) * found.element_size())
         num_bytes = self._raw.readinto(found.view(torch.uint8).numpy())  # type: ignore[attr-defined]
         if num_bytes != found.nbytes:
@@ -213,7 +217,8 @@ def pieces(
         region: The part of it that is wanted, a slice per dimension; None: all of it.
 
     Yields:
-        Which rows of that part, and their values on the host in the type of the file.
+        Which rows of that part, and their values on the host in the type of the file, which are
+        there until the next are asked for.
     """
     if not stored.get_shape():
         yield slice(None), read_whole(stored)

@@ -92,13 +92,8 @@ def is_asked(args: argparse.Namespace) -> bool:
 def run_estimate(args: argparse.Namespace) -> int:
     """Predict and print."""
     from brimful.cost.decoding import decoding_of
-    from brimful.cost.inference import (
-        estimate_inference,
-        in_chunks,
-        limits,
-        other_formats,
-        why_not_simulated,
-    )
+    from brimful.cost.inference import estimate_inference, why_not_simulated
+    from brimful.cost.inference_limits import in_chunks, limits, other_formats
     from brimful.show.inference import Beside, fits_beside, inference_summary
 
     job, cluster = asked(args)

@@ -10,7 +10,8 @@ import msgspec
 
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.held import held_bytes, packed_bytes
-from brimful.cost.inference import InferenceJob, cache_bytes, estimate_inference, in_every_format
+from brimful.cost.inference import InferenceJob, cache_bytes, estimate_inference
+from brimful.cost.inference_limits import in_every_format
 from brimful.cost.kv_cache import cache_layers, num_shared_heads
 from brimful.hardware.cluster import Cluster
 

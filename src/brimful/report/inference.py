@@ -2,13 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from brimful.cost.inference import (
-    INFERENCE_ITEMS,
-    FormatFit,
-    InferenceEstimate,
-    InferenceJob,
-    Limits,
-)
+from brimful.cost.inference import INFERENCE_ITEMS, InferenceEstimate, InferenceJob
+from brimful.cost.inference_limits import FormatFit, Limits
 from brimful.hardware.cluster import Cluster
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import ABSENT, UNKNOWN, error_words, format_band, share_words

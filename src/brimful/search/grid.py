@@ -12,130 +12,44 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.copied import copied_seconds
-from brimful.cost.efficiency import size_of
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.exchange import Sent, exchange_seconds, sent_of
-from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import (
     Family,
     family_chunks,
-    family_dimensions,
     family_micro_batches,
     family_variant,
     runs_one,
 )
-from brimful.cost.levels import NOWHERE, Counts, Forms, forms, in_between
-from brimful.cost.memory import adds_rows, blas_bytes, family_steps, profiles_for, rows_beside
-from brimful.cost.on_host import copied_of, on_host
-from brimful.cost.preference import asked_bytes, asks_by_itself, copied_as_moved
+from brimful.cost.levels import NOWHERE, Counts, forms, in_between
+from brimful.cost.memory import adds_rows, blas_bytes, family_steps, rows_beside
+from brimful.cost.on_host import on_host
+from brimful.cost.preference import asked_bytes, asks_by_itself
 from brimful.cost.profiles import NUM_CHUNKS, Dimensions, Profile
-from brimful.cost.sequence_levels import SequenceLevels, sequence_levels
-from brimful.cost.shards import ROWS, piece_bytes, row_bytes
+from brimful.cost.sequence_levels import sequence_levels
+from brimful.cost.shards import ROWS, row_bytes
 from brimful.cost.spread import holds_whole, num_pieces
-from brimful.cost.states import States, drawn_bytes, states_of, updates_of
-from brimful.cost.step import StepWork, step_seconds, update_bytes
-from brimful.cost.traffic import Traffic, later_s, traffic_of
+from brimful.cost.states import States
 from brimful.cost.trajectory import kinds_bytes
-from brimful.cost.update import Update, update_flops
-from brimful.cost.work import grid_work
 from brimful.files.remembered import keep
-from brimful.hardware.cluster import Cluster
+from brimful.search.grid_seconds import seconds_of
+from brimful.search.grid_values import (
+    Array,
+    Column,
+    Grid,
+    Levels,
+    Search,
+    grid_dimensions,
+    held_of,
+    profiles_of,
+)
 from brimful.search.pins import MAX_MICRO_BATCH
 from brimful.search.table import OFFLOADS, ORDERS, Table
-from brimful.techniques.offload import NOTHING, spell_offload
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.offload import spell_offload
 from brimful.values.job import Job
-from brimful.values.strategy import Attention
 
-Array = NDArray[np.float64]
 MOST_LEVELS = 64
 """Kept by a search: grids that share them come one after the other."""
-
-Levels = Forms | SequenceLevels
-
-
-class Grid(NamedTuple):
-    """Strategies that run the same events.
-
-    Attributes:
-        batches: Families that differ in micro-batch and chunks, which run alike.
-        num_blocks: [counts of blocks], how many are checkpointed.
-        num_shards: [shards], over how many devices states are sharded.
-        kin: The batches among all that run the same events, on whatever number of devices that
-            share every matrix; levels are walked through once for all of them.
-        start: Where among those the batches begin.
-    """
-
-    batches: tuple[Family, ...]
-    num_blocks: NDArray[np.int64]
-    num_shards: NDArray[np.int64]
-    kin: tuple[Family, ...]
-    start: int
-
-    @property
-    def num_batches(self) -> int:
-        """How many micro-batches with numbers of chunks there are."""
-        return len(self.batches)
-
-    @property
-    def size(self) -> int:
-        """How many strategies there are."""
-        return len(self.batches) * len(self.num_blocks) * len(self.num_shards)
-
-
-class Held(NamedTuple):
-    """What hangs on the numbers of shards only: [shards] each, pieces [pieces, shards].
-
-    Attributes:
-        states: Bytes that live across phases.
-        updates: Those of the optimizer's updates.
-        pieces: Bytes of pieces, but for those of ``ROWS``, which hang on the batch.
-        drawn: Bytes of a parameter that is drawn whole.
-        traffic: Seconds of collectives that run beside what is computed.
-    """
-
-    states: States
-    updates: Update
-    pieces: Array
-    drawn: Array
-    traffic: Traffic
-
-
-class Search(NamedTuple):
-    """What a search is for, and what grids share.
-
-    Attributes:
-        job: What is trained.
-        cluster: On what.
-        attention: How the model attends.
-        held: By degree, stage of ZeRO and numbers of shards.
-        levels: By what decides the events of a step: levels that may be its peak.
-        works: The work of grids, by what decides it.
-        waits: Seconds that a micro-batch waits for devices that share matrices or experts.
-        kept: What searches on as many devices of other kinds share: what states take, by the keys
-            of ``held``; None: nothing is shared.
-        peaks: What they share beside it: peaks, by the identity of a grid.
-        least: And what those are at least.
-        insides: And peaks without what cuBLAS keeps, which other chips keep more of.
-        wide: What searches on any number of devices share: levels of single batches.
-        between: And what is there between the blocks' forward and backward, of single batches.
-    """
-
-    job: Job
-    cluster: Cluster
-    attention: Attention
-    held: dict[Hashable, Held]
-    levels: dict[Hashable, Levels]
-    works: dict[Hashable, Array]
-    waits: dict[Hashable, Array]
-    kept: "dict[Hashable, Held] | None" = None
-    peaks: dict[int, Array] | None = None
-    least: dict[int, Array] | None = None
-    insides: dict[int, Array] | None = None
-    wide: "dict[Hashable, dict[Hashable, _Column]] | None" = None
-    between: dict[Hashable, Array] | None = None
 
 
 def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
@@ -211,7 +125,7 @@ class Least(NamedTuple):
 
 def least_of(search: Search, grid: Grid) -> Least:
     """Return what every strategy of a grid takes, before any is evaluated: [shards] each."""
-    held = _held(search, grid)
+    held = held_of(search, grid)
     times = min(family_micro_batches(search.job, family) for family in grid.batches)
     sent = times * held.traffic.per_micro_batch + held.traffic.per_step
     return Least(held.states.loaded + held.states.optimizer_state, sent)
@@ -227,9 +141,9 @@ def least_peaks(search: Search, grid: Grid) -> Array:
 
 
 def _make_least(search: Search, grid: Grid) -> Array:
-    held, updates = _held(search, grid)[:2]
+    held, updates = held_of(search, grid)[:2]
     at_update: Array = (sum(held) + updates.transient)[None, None]
-    job, profiles = search.job, _profiles(search, grid)
+    job, profiles = search.job, profiles_of(search, grid)
     if len(profiles) < len(grid.num_blocks):
         return at_update
     again = np.array([family_micro_batches(job, family) > 1 for family in grid.batches])
@@ -275,46 +189,6 @@ def _batch_of(family: Family) -> Hashable:
     return family.tp, family.ep, family.micro_batch, family.loss_chunks
 
 
-def _of_shards(grid: Grid) -> Family:
-    """Return a family of one strategy per number of shards."""
-    none = np.zeros(len(grid.num_shards))
-    return grid.batches[0]._replace(num_blocks=none, num_shards=grid.num_shards)
-
-
-def _held(search: Search, grid: Grid) -> Held:
-    """Return what hangs on the numbers of shards only."""
-    family, shards = _of_shards(grid), tuple(grid.num_shards)
-    whole = holds_whole(search.job, family)
-    key = (family.tp, family.ep, family.zero, family.accumulate, shards, whole, family.away)
-    if key not in search.held:
-        search.held[key] = _shared_held(search, family, key)
-    return search.held[key]
-
-
-def _shared_held(search: Search, family: Family, key: Hashable) -> Held:
-    """Return what another kind of device holds too; what is sent hangs on its links."""
-    if search.kept is None:
-        return _make_held(search, family)
-    if OPTIMIZERS[search.job.optimizer].hangs_on_chip:
-        key = (key, search.cluster.device.capability)
-    if key not in search.kept:
-        search.kept[key] = _make_held(search, family)
-    return search.kept[key]._replace(traffic=traffic_of(search.job, family, search.cluster))
-
-
-def _make_held(search: Search, family: Family) -> Held:
-    job, device = search.job, search.cluster.device
-    updates, pieces = updates_of(job, family, device), piece_bytes(job, family)
-    pieces[ROWS] = 0.0  # they are among the sizes of a batch
-    return Held(
-        states=states_of(job, family, updates, device.kernels),
-        updates=updates,
-        pieces=pieces,
-        drawn=drawn_bytes(job, family),
-        traffic=traffic_of(job, family, search.cluster),
-    )
-
-
 def peaks_of(search: Search, grid: Grid) -> Array:
     """Return the peak of allocated bytes: [batches, counts of blocks, shards]."""
     return _shared(search.peaks, search, grid, _make_peaks)
@@ -335,7 +209,7 @@ def _shared(
 
 
 def _make_peaks(search: Search, grid: Grid) -> Array:
-    job, device, held = search.job, search.cluster.device, _held(search, grid)
+    job, device, held = search.job, search.cluster.device, held_of(search, grid)
     blas = np.concatenate([
         blas_bytes(job, family, device, profile) for family, profile in _each(search, grid)
     ])  # fmt: skip
@@ -347,7 +221,7 @@ def _make_peaks(search: Search, grid: Grid) -> Array:
 def _make_insides(search: Search, grid: Grid) -> Array:
     """Return peaks without what cuBLAS keeps: [batches, counts of blocks, shards]."""
     one = grid.batches[0]
-    held, updates, pieces, _, _ = _held(search, grid)
+    held, updates, pieces, _, _ = held_of(search, grid)
     above = _above(search, grid, pieces)
     if asks_by_itself(one.reference):
         above = np.maximum(above, _asked(search, grid, held)[:, None])
@@ -365,29 +239,13 @@ def _asked(search: Search, grid: Grid, held: States) -> Array:
     return beside
 
 
-def _profiles(search: Search, grid: Grid) -> tuple[Profile, ...]:
-    """Return the profile of a grid, or one of each count of checkpointed blocks."""
-    return profiles_for(search.job, search.attention, search.cluster.device, grid.batches[0])
-
-
 def _each(search: Search, grid: Grid) -> list[tuple[Family, Profile]]:
     """Return the first batch of a grid with its profile, or of each count of blocks with its."""
-    profiles, one = _profiles(search, grid), grid.batches[0]
+    profiles, one = profiles_of(search, grid), grid.batches[0]
     if len(profiles) == 1:
         return [(one, profiles[0])]
     every = zip(np.split(grid.num_blocks, len(profiles)), profiles, strict=True)
     return [(one._replace(num_blocks=count), profile) for count, profile in every]
-
-
-def grid_dimensions(job: Job, batches: tuple[Family, ...]) -> Dimensions:
-    """Return the sizes of formulas; those that differ between batches are arrays of [batches]."""
-    first, *others = (family_dimensions(job, family) for family in batches)
-    changes: dict[str, Any] = {}
-    for name, value in first._asdict().items():
-        values = [value, *(getattr(each, name) for each in others)]
-        if any(each != value for each in values):
-            changes[name] = np.array(values, dtype=np.float64)
-    return first._replace(**changes)
 
 
 def _above(search: Search, grid: Grid, pieces: Array) -> Array:
@@ -406,18 +264,11 @@ def _above(search: Search, grid: Grid, pieces: Array) -> Array:
     return above
 
 
-class _Column(NamedTuple):
-    """Levels of one micro-batch among those of several."""
-
-    levels: Levels
-    number: int
-
-
-def _columns(search: Search, grid: Grid) -> list[_Column]:
+def _columns(search: Search, grid: Grid) -> list[Column]:
     """Return the levels of each batch; of what other numbers of devices will ask for too."""
     assert search.wide is not None
     job, one = search.job, grid.batches[0]
-    profiles = _profiles(search, grid)
+    profiles = profiles_of(search, grid)
     key = (
         *_levels_key(search, grid), one.is_spread, _num_alike(job, one),
         profiles[0].key, profiles[-1].key,
@@ -429,7 +280,7 @@ def _columns(search: Search, grid: Grid) -> list[_Column]:
         families = tuple(each for name, each in missing.items() if name not in known)
         made = _make_levels(search, grid._replace(batches=families))
         for number, family in enumerate(families):
-            known[_batch_of(family)] = _Column(made, number)
+            known[_batch_of(family)] = Column(made, number)
     return [known[_batch_of(family)] for family in grid.batches]
 
 
@@ -530,85 +381,3 @@ def _with_rows(job: Job, sizes: Array, grid: Grid, profile: Profile) -> Array:
     for sign, start in ((1, 2 * num), (-1, num)):
         sizes[[len(sizes) - start + row for row in ROWS]] = sign * each
     return sizes
-
-
-def seconds_of(search: Search, grid: Grid) -> Array:
-    """Return seconds of a step, NaN where unknown: [batches, counts of blocks, shards]."""
-    job, cluster = search.job, search.cluster
-    held = _held(search, grid)
-    moved: Array = update_bytes(held.states, grid.batches[0])
-    dims = grid_dimensions(job, grid.batches)
-    amounts = _work(search, grid, dims)
-    matrix, attended, bytes_moved, ops = amounts[..., None]
-    copied = np.array([copied_as_moved(job, family, cluster.device) for family in grid.batches])
-    work = StepWork(
-        matrix + update_flops(job), attended, bytes_moved + moved + copied[:, None, None], ops
-    )
-    micro_batch = np.array([family.micro_batch for family in grid.batches])[:, None, None]
-    size = size_of(job, micro_batch, tp=grid.batches[0].tp)
-    seconds = step_seconds(work, job, cluster.device, size)
-    if seconds is None:
-        return np.full(work.moved_bytes.shape, np.nan)
-    traffic = held.traffic
-    times = np.array([family_micro_batches(job, family) for family in grid.batches])
-    device_s = seconds.matrix_s + seconds.memory_s + seconds.launch_s
-    waited = times[:, None, None] * _waited(search, grid) + _offloaded(search, grid, device_s)
-    own_s = device_s + waited
-    total: Array = own_s + later_s(own_s, traffic, times[:, None, None])
-    return total
-
-
-def _offloaded(search: Search, grid: Grid, device_s: Array) -> Array:
-    """Return what a step takes longer as something is on the host: [batches, counts, shards]."""
-    if grid.batches[0].away == NOTHING:
-        return np.zeros((1, 1, 1))
-    more = np.zeros((*device_s.shape[:-1], len(grid.num_shards)))
-    for place, num_shards in enumerate(grid.num_shards):
-        of_num = [family._replace(num_shards=int(num_shards)) for family in grid.batches]
-        for row, family in enumerate(of_num):
-            beside_s = device_s[row, :, min(place, device_s.shape[-1] - 1)]
-            seconds = copied_seconds(
-                copied_of(search.job, family),
-                search.cluster.device,
-                num_beside=search.cluster.devices_per_node,
-                beside_s=beside_s,
-            )
-            more[row, :, place] = np.nan if seconds is None else seconds
-    return more
-
-
-def _work(search: Search, grid: Grid, dims: Dimensions) -> Array:
-    """Return the work of a step: [amounts, batches, counts of blocks]."""
-    profiles, one = _profiles(search, grid), grid.batches[0]
-    key = (profiles[0].key, one.num_data_parallel, one.sends_each, *_sizes_of(grid))
-    if key not in search.works:
-        made = grid_work(search.job, profiles, grid.batches, dims, grid.num_blocks)
-        search.works[key] = made
-    return search.works[key]
-
-
-def _waited(search: Search, grid: Grid) -> Array:
-    """Return what a micro-batch waits for those that share matrices or experts: as ``_sent``."""
-    one = grid.batches[0]
-    key = (one.gathers, *_sizes_of(grid))
-    if key not in search.waits:
-        asked = search.job, one, search.cluster, _sent(search.job, grid)
-        search.waits[key] = exchange_seconds(*asked) + experts_seconds(*asked)
-    return search.waits[key]
-
-
-def _sizes_of(grid: Grid) -> tuple[Hashable, ...]:
-    """Return what decides how large the micro-batches of a grid are, and what is computed again."""
-    batches = tuple((family.micro_batch, family.loss_chunks) for family in grid.batches)
-    one = grid.batches[0]
-    return one.tp, one.ep, batches, tuple(grid.num_blocks.tolist())
-
-
-def _sent(job: Job, grid: Grid) -> Sent:
-    """Return how large micro-batches are: [batches, counts of blocks, 1], or what broadcasts."""
-    every = [sent_of(job, family._replace(num_blocks=0)) for family in grid.batches]
-    tokens, chunks = (
-        np.array([getattr(sent, name) for sent in every])[:, None, None]
-        for name in ("tokens", "chunks")
-    )
-    return Sent(tokens, chunks, grid.num_blocks[None, :, None].astype(np.float64))

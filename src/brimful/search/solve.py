@@ -19,7 +19,8 @@ from brimful.cost.formula import check_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.explain import frontier, record
-from brimful.search.grid import Grid, Search, evaluate
+from brimful.search.grid import evaluate
+from brimful.search.grid_values import Grid, Search
 from brimful.search.pins import (
     Pins,
     asks_for_row,

@@ -20,7 +20,7 @@ from brimful.cost.programs import Kernels, kernels_of
 from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
-from brimful.search.grid import Grid
+from brimful.search.grid_values import Grid
 from brimful.search.pins import (
     Pins,
     asks_for_row,

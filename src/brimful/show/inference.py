@@ -8,18 +8,16 @@ import msgspec
 from brimful.cost.decoding import Decoding
 from brimful.cost.formats import COMPUTE_BYTES, SERVED
 from brimful.cost.held import pack_experts, packed_bytes
-from brimful.cost.inference import (
+from brimful.cost.inference import InferenceEstimate, InferenceJob, estimate_inference
+from brimful.cost.inference_gpus import smallest_gpu
+from brimful.cost.inference_limits import (
     FormatFit,
     InChunks,
-    InferenceEstimate,
-    InferenceJob,
     Limits,
-    estimate_inference,
     limits,
     most_tokens,
     shorter_prompt,
 )
-from brimful.cost.inference_gpus import smallest_gpu
 from brimful.cost.inference_shared import SharedInference, share_inference
 from brimful.cost.served import SHARE
 from brimful.hardware.cluster import Cluster

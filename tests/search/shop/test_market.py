@@ -10,7 +10,9 @@ from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
-from brimful.search.grid import Search, least_peaks, peaks_of, seconds_of
+from brimful.search.grid import least_peaks, peaks_of
+from brimful.search.grid_seconds import seconds_of
+from brimful.search.grid_values import Search
 from brimful.search.holding import hold
 from brimful.search.pins import Pins
 from brimful.search.shop import shelf

@@ -26,7 +26,7 @@ from brimful.cost.trajectory import Array
 from brimful.cost.work import grid_work
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.search.grid import Grid, grid_dimensions
+from brimful.search.grid_values import Grid, grid_dimensions
 from brimful.search.pins import MAX_MICRO_BATCH
 from brimful.search.space import CHUNKS
 from brimful.techniques.parallel.tensor import check_tensor

@@ -13,7 +13,9 @@ import numpy as np
 
 from brimful.cost.comm import overlapped_seconds
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.search.grid import Grid, Search, evaluate, least_of, least_peaks, peaks_of, seconds_of
+from brimful.search.grid import evaluate, least_of, least_peaks, peaks_of
+from brimful.search.grid_seconds import seconds_of
+from brimful.search.grid_values import Grid, Search
 from brimful.search.shop.bound import Least, least_of_grid
 from brimful.search.table import TIE, Table, joined, rank, strategy_at
 from brimful.values.job import Job

@@ -14,7 +14,7 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
 from brimful.search.attending import beside_usual
-from brimful.search.grid import Grid, Search
+from brimful.search.grid_values import Grid, Search
 from brimful.search.holding import as_it_fits
 from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.shop.bound import Least, Work, least_seconds, least_work
