@@ -1,11 +1,16 @@
-"""GPT-2 124M from scratch, trained on one GPU: bf16, layers by hand."""
+"""GPT-2 124M from scratch, trained on one GPU: in fp32 or bf16, layers by hand or PyTorch's."""
+
+import argparse
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 VOCAB, CONTEXT, DIM, HEADS, LAYERS, DROP, BATCH = 50257, 1024, 768, 12, 12, 0.1, 8
-BUFFER_MASK, TORCH_LAYERS, BF16, FUSED, TENSOR_CORES = False, False, True, True, True
+parser = argparse.ArgumentParser()
+parser.add_argument("--bf16", action="store_true")
+parser.add_argument("--torch-layers", action="store_true")
+args = parser.parse_args()
 
 
 class Attention(nn.Module):
@@ -16,7 +21,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(DIM, DIM, bias=False)
         self.out = nn.Linear(DIM, DIM)
         self.dropout = nn.Dropout(DROP)
-        if BUFFER_MASK:
+        if not args.bf16:
             self.register_buffer("mask", torch.triu(torch.ones(CONTEXT, CONTEXT), diagonal=1))
 
     def forward(self, x):
@@ -26,7 +31,7 @@ class Attention(nn.Module):
         values = values.view(batch, tokens, HEADS, DIM // HEADS).transpose(1, 2)
         queries = queries.view(batch, tokens, HEADS, DIM // HEADS).transpose(1, 2)
         scores = queries @ keys.transpose(2, 3)
-        if BUFFER_MASK:
+        if not args.bf16:
             mask = self.mask.bool()[:tokens, :tokens]
         else:
             mask = torch.triu(
@@ -66,14 +71,14 @@ class OwnGELU(nn.Module):
 
 
 def norm():
-    return nn.LayerNorm(DIM) if TORCH_LAYERS else OwnLayerNorm(DIM)
+    return nn.LayerNorm(DIM) if args.torch_layers else OwnLayerNorm(DIM)
 
 
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.attention = Attention()
-        gelu = nn.GELU(approximate="tanh") if TORCH_LAYERS else OwnGELU()
+        gelu = nn.GELU(approximate="tanh") if args.torch_layers else OwnGELU()
         self.feed = nn.Sequential(nn.Linear(DIM, 4 * DIM), gelu, nn.Linear(4 * DIM, DIM))
         self.norm1, self.norm2 = norm(), norm()
         self.drop = nn.Dropout(DROP)
@@ -122,13 +127,13 @@ def batches(count):
 def main():
     torch.manual_seed(123)
     device = torch.device("cuda")
-    if TENSOR_CORES:
+    if args.bf16:
         torch.set_float32_matmul_precision("high")
     model = GPT()
     model.to(device)
-    if BF16:
+    if args.bf16:
         model.to(torch.bfloat16)
-    kind = dict(fused=True) if FUSED else dict()
+    kind = dict(fused=True) if args.bf16 else dict()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.1, **kind)
     for step, (inputs, targets) in enumerate(batches(4)):
         optimizer.zero_grad()
