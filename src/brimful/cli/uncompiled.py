@@ -37,20 +37,14 @@ def plan_without(args: argparse.Namespace, said: "Iterable[str]") -> tuple[str, 
         open_.discard("compile")
     left: list[str] = []
     while open_ and (error := _refusal(args)) is not None:
-        changed = open_.intersection(error.nearest) or _by_words(open_, str(error))
+        changed = open_.intersection(error.nearest)
         if not changed:
             break
         for flag in changed:
-            usual = "none" if flag == "compile" else "bf16-mixed"
-            setattr(args, flag, error.nearest.get(flag, usual))
+            setattr(args, flag, error.nearest[flag])
             left.append(flag)
         open_ -= changed
     return tuple(left)
-
-
-def _by_words(flags: set[str], words: str) -> set[str]:
-    """Return which flags a refusal is about: those that it names."""
-    return {flag for flag in flags if f"{flag}=" in words}
 
 
 def _refusal(args: argparse.Namespace) -> UnsupportedError | None:
@@ -95,7 +89,7 @@ def facts(
     ours = f"{args.precision if is_fp8 else 'eager'}{', eager,' * (is_fp8 and len(without) > 1)}"
     times = most_times(estimate, device, fp8=is_fp8, compiled="compile" in without)
     faster = "" if times is None else f", at most {times:.1f} x as fast"
-    return (Fact("stands in", f"{ours} for {theirs}, with which memory is about the same{faster}"),)
+    return (Fact("stands in", f"{ours} for {theirs}, whose memory is not told{faster}"),)
 
 
 def most_times(

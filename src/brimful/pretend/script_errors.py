@@ -5,6 +5,7 @@ machine lacks (a package, a file, the hub), and from what only the pretend GPU l
 of how it is shown.
 """
 
+import builtins
 import re
 import sysconfig
 import traceback
@@ -194,7 +195,15 @@ def _short(text: str) -> str:
 def _judged(
     error: BaseException, kind: str, text: str, stack: list[traceback.FrameSummary]
 ) -> tuple[str, str]:
-    """Say whether a real card would say the same, and what to do."""
+    """Say whether a real card would say the same, and what to do.
+
+    Args:
+        error: That ended the script.
+        kind: Of which type it is; PyTorch's compiler tells that of an operation's by name.
+        text: What it says.
+        stack: Where.
+    """
+    of_type = vars(builtins).get(kind, type(error))
     remedy = next(
         (words for pattern, words in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), ""
     )
@@ -204,10 +213,10 @@ def _judged(
     if not _reaches_script(error):
         return "it is Brimful's own fault and not the script's", "tell us of it, with -v before --"
     is_checked = bool(_CHECKED.search(text))
-    if _OF_PRETENDING.search(text) or (not is_checked and _is_of_pretending(error, kind, stack)):
+    if _OF_PRETENDING.search(text) or (not is_checked and _is_of_pretending(of_type, stack)):
         words = "leave that call out of the script, as far as memory does not depend on it"
         return "only the pretend GPU lacks it, a real card would not say so", words
-    if isinstance(error, _BY_VALUES) or kind in {each.__name__ for each in _BY_VALUES}:
+    if issubclass(of_type, _BY_VALUES):
         return (
             "a real card would say so too, unless a number decides it that the GPU computes, as "
             "none is computed here"
@@ -225,9 +234,9 @@ def _reaches_script(error: BaseException) -> bool:
     )
 
 
-def _is_of_pretending(error: BaseException, kind: str, stack: list[traceback.FrameSummary]) -> bool:
+def _is_of_pretending(of_type: type[BaseException], stack: list[traceback.FrameSummary]) -> bool:
     """Whether an error that no check of PyTorch's explains came of code of ours."""
-    if isinstance(error, NotImplementedError) or kind == "NotImplementedError":
+    if issubclass(of_type, NotImplementedError):
         return bool(stack) and _is_library(stack[-1].filename)
     return bool(stack) and stack[-1].filename.startswith(_OURS)
 
