@@ -1,6 +1,7 @@
 """Megatron-LM's processes by formula: against its code on the pretend GPU, and published runs."""
 
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 from brimful.cli.main import main
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
-from brimful.megatron import stage
+from brimful.megatron import by_layer, speed, stage
 from brimful.megatron.command_line import read_layout
-from brimful.megatron.speed import Overlaps, slowest_step_s
+from brimful.megatron.speed import Overlaps, device_flops, sequence_flops, slowest_step_s
 from brimful.programs.base import flags_of
 from brimful.programs.formulas import Machines, predict_program
 from brimful.published.compare import compare
@@ -334,3 +335,76 @@ def test_gradients_of_the_output_layer_can_wait():
     ]
     assert last[1] - last[0] == pytest.approx(of_one, rel=0.1)
     assert last[2] - last[1] == pytest.approx(2 * of_one, rel=0.01)
+
+
+ONE = (
+    "pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
+    "--max-position-embeddings 512 --micro-batch-size 1 --bf16 --vocab-size 32000"
+)
+STAGED = "--pipeline-model-parallel-size 2"
+REFUSED = {
+    f"{STAGED} --decoder-first-pipeline-num-layers 100": "the ends of the pipeline hold more than",
+    f"{STAGED} --num-virtual-stages-per-pipeline-rank 1000000000": "are over 4 layers",
+    f"{STAGED} --pipeline-model-parallel-layout E(t*999|)*999L": "is of more chunks and layers",
+    f"{STAGED} --pipeline-model-parallel-layout Ett|ttL --decoder-first-pipeline-num-layers 2": (
+        "both say what stages hold"
+    ),
+    "--num-layers 1000000000": "is over 2,000",
+    f"--num-layers {'9' * 5000}": "as nothing is; give less",
+    "--window-size 5-,0": "no pair of numbers",
+    "--window-size 127,abc": "no pair of numbers",
+    "--num-experts 8 --moe-layer-freq [0]*99999999999": "no number and no list",
+    "--fp4-format e2m1 --fp8-format e4m3": "do not go together",
+    "--fp4-format e2m1 --fp8-param-gather --use-distributed-optimizer": "in fp4 has no formula",
+    "--tp-comm-overlap": "needs --sequence-parallel",
+    "--mtp-num-layers 1": "needs --position-embedding-type rope or none",
+    "--deepspeed --zero-stage abc": "no stage of ZeRO",
+    "--deepspeed --zero-stage 03": "no stage of ZeRO",
+    "--deepspeed --pad-vocab-size-to 0": "--pad-vocab-size-to 0 is no whole number",
+}
+
+
+@pytest.mark.parametrize("more", REFUSED, ids=lambda more: more[:60])
+def test_what_megatron_refuses_is_refused_in_a_sentence(more):
+    with pytest.raises((InputError, UnsupportedError), match=re.escape(REFUSED[more])) as raised:
+        predict_program(f"{ONE} {more}", 8, Machines("b200"))
+    assert len(str(raised.value)) < 300
+
+
+def test_a_t5_of_latent_attention_is_refused():
+    line = ONE.replace("pretrain_gpt", "pretrain_t5") + " --multi-latent-attention"
+    line += " --encoder-seq-length 512 --decoder-seq-length 128"
+    with pytest.raises(UnsupportedError, match="latent attention of T5"):
+        predict(line)
+
+
+def test_layers_are_listed_as_a_yaml_lists_them():
+    one = by_layer.mixtures(flags_of(["--moe-layer-freq", "1", "0", "1", "1"], "x"), 4, is_any=True)
+    same = by_layer.mixtures(flags_of(["--moe-layer-freq", "[1,0,1,1]"], "x"), 4, is_any=True)
+    assert one == same == (True, False, True, True)
+
+
+def test_megatron_deepspeed_attends_by_flash_attention_where_it_is_asked_to():
+    plain = peak(f"{ONE} --use-flash-attn --use-distributed-optimizer")
+    assert peak(f"{ONE} --use-flash-attn-v2 --deepspeed --zero-stage 1") == plain
+    assert peak(f"{ONE} --deepspeed --zero-stage 1") > plain
+
+
+def test_operations_of_a_gpu_are_those_of_its_sequences():
+    at = read_layout(
+        flags_of(ONE.split()[1:], "x"), vocab=32000, world_size=1, stage=0, capability=(9, 0),
+        kind="gpt",
+    )  # fmt: skip
+    assert device_flops([at]) == pytest.approx(at.num_micro * sequence_flops(at), rel=1e-12)
+
+
+@pytest.mark.parametrize("window", [0, 1, 128, 300, 512, 4096])
+def test_a_window_is_told_by_the_keys_in_it(window):
+    """By hand: a token sees itself and those before it, at most a window of them."""
+    line = f"{ONE} --window-size {window - 1},0" if window else ONE
+    at = read_layout(
+        flags_of(line.split()[1:], "x"), vocab=32000, world_size=1, stage=0, capability=(9, 0),
+        kind="gpt",
+    )  # fmt: skip
+    seen = sum(min(place + 1, window or 512) for place in range(512))
+    assert speed._pairs(at) == pytest.approx(4 * seen, rel=4e-3)

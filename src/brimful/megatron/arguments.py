@@ -39,7 +39,6 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "gpt2": ("--position-embedding-type", "learned_absolute"),
 }  # fmt: skip
 """What is not a size, by architecture."""
-_WINDOW = 128
 """Tokens that gpt-oss looks at in every other layer, where a configuration says nothing."""
 
 
@@ -79,8 +78,9 @@ def model_arguments(model: ModelSpec) -> tuple[str, ...]:
         words += _beside_experts(experts, model.num_layers)
     if "--multi-latent-attention" in words:
         words += _latent(model)
-    if "--window-attn-skip-freq" in words:  # a token looks at itself, too
-        words += ["--window-size", f"{model.hf_config.get('sliding_window', _WINDOW) - 1},0"]
+    window = model.hf_config.get("sliding_window", record_of(model.model_type).window.default)
+    if "--window-attn-skip-freq" in words and window:  # a token looks at itself, too
+        words += ["--window-size", f"{window - 1},0"]
     return tuple(map(str, words))
 
 

@@ -9,7 +9,10 @@ import re
 from brimful.errors import InputError
 from brimful.programs.base import Flags
 
-_LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
+_LIST = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
+_LISTED = re.compile(r"[01](?: [01])+")
+_PAIR = re.compile(r"\(?(-?\d{1,9}),(-?\d{1,9})\)?")
+_DIGITS = 9
 
 
 def mixtures(flags: Flags, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
@@ -39,10 +42,10 @@ def windows(flags: Flags, num_layers: int) -> tuple[int, ...]:
     text = flags.text("--window-size")
     if not text:
         return (0,) * num_layers
-    numbers = text.strip("()").split(",")
-    if not numbers[0].strip("-").isdecimal():
+    pair = _PAIR.fullmatch(text.replace(" ", ""))
+    if pair is None:
         raise InputError(f"--window-size {text} is no pair of numbers, such as 127,0")
-    window = max(0, int(numbers[0]) + 1)
+    window = max(0, int(pair[1]) + 1)
     every, listed = _by_layer(flags, "--window-attn-skip-freq", num_layers)
     if not flags.has("--window-attn-skip-freq"):
         return (window,) * num_layers
@@ -57,11 +60,13 @@ def _by_layer(flags: Flags, flag: str, num_layers: int) -> tuple[int, tuple[bool
         InputError: It is neither.
     """
     text = flags.text(flag) or "1"
-    plain = text.replace(" ", "").strip("()")
-    if plain.isdecimal() and int(plain):
+    plain = text.strip("()")
+    if plain.isdecimal() and len(plain) <= _DIGITS and int(plain):
         return int(plain), ()
+    if _LISTED.fullmatch(plain):  # as a YAML writes it
+        plain = f"[{','.join(plain.split())}]"
     found: list[bool] = []
-    for part in plain.split("+"):
+    for part in plain.replace(" ", "").split("+"):
         matched = _LIST.fullmatch(part)
         if matched is None:
             raise InputError(f"{flag} {text} is no number and no list of 0 and 1; give one")

@@ -13,7 +13,7 @@ from brimful.hardware.cuda_chips import Version
 from brimful.hardware.cuda_libraries import NEWEST
 from brimful.megatron.by_layer import mixtures, windows
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
-from brimful.megatron.pipeline import chunks_of
+from brimful.megatron.pipeline import LAYOUT, chunks_of
 from brimful.megatron.recipe import (
     BLACKWELL,
     RECIPES_OF_FP8,
@@ -49,6 +49,12 @@ _KNOWN = {
     "--fp4-recipe": ("nvfp4",),
 }
 """Values that have a formula, of flags that have others too."""
+_STAGES = (
+    "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
+    "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers",
+    "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
+)  # fmt: skip
+"""What says how many layers stages hold, where no layout is written."""
 _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
 """Modules that have a formula under selective recompute."""
 _ROTARY = ("rope", "yarn")
@@ -128,6 +134,9 @@ def _check_kernels(at: Layout, flags: Flags) -> None:
             f"drop --attention-backend, or simulate it"
         )
     is_grouped = all(at.experts.layers) and at.experts.is_grouped
+    is_gpt = not at.is_bert and at.decoder is None
+    if at.predicts_more and not is_gpt:
+        raise UnsupportedError("prediction of a token more has a formula in pretrain_gpt.py alone")
     if flags.first("--mtp-num-layers", default=0) > 1:
         raise UnsupportedError("prediction of several tokens more has no formula; simulate it")
     if at.predicts_more and ((at.recipe and at.recipe.is_fp4) or at.attention == "local"):
@@ -145,9 +154,14 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
     """Return how linear layers are quantised.
 
     Raises:
+        InputError: Two formats are given.
         UnsupportedError: The card has no such products, or what is quantised has no formula.
     """
     is_fp4 = flags.has("--fp4-format")
+    if is_fp4 and flags.has("--fp8-format"):
+        raise InputError("--fp4-format and --fp8-format do not go together; give one")
+    if is_fp4 and flags.has("--fp8-param-gather"):
+        raise UnsupportedError("--fp8-param-gather in fp4 has no formula; leave it out")
     if not is_fp4 and not flags.has("--fp8-format"):
         return None
     flag = "--fp4-recipe" if is_fp4 else "--fp8-recipe"
@@ -266,6 +280,14 @@ def _check_cuts(at: Layout, flags: Flags) -> None:
     for what, number, parts, why in wanted:
         if number % parts:
             raise InputError(f"{what} is {number}, no multiple of {parts} ({why}); change one")
+    positions = flags.text("--position-embedding-type")
+    if at.predicts_more and (at.has_positions or positions == "yarn"):
+        raise InputError("--mtp-num-layers needs --position-embedding-type rope or none; give one")
+    if flags.has("--tp-comm-overlap") and not (at.sequence_parallel and tp > 1):
+        raise InputError("--tp-comm-overlap needs --sequence-parallel and tp over 1; add them")
+    for flag in _STAGES if flags.has(LAYOUT) else ():
+        if flags.has(flag):
+            raise InputError(f"{LAYOUT} and {flag} both say what stages hold; give one")
     if experts.num and experts.topk > experts.num:
         raise InputError(f"--moe-router-topk {experts.topk} is over --num-experts {experts.num}")
 
@@ -274,11 +296,13 @@ def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
     """Return an encoder, with its decoder, whose lengths and layers are flags of their own.
 
     Raises:
-        UnsupportedError: It has stages.
+        UnsupportedError: It has stages, or latent attention.
     """
     number = flags.first
     if number("--pipeline-model-parallel-size", default=1) > 1:
         raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")
+    if told["latent"].is_used:
+        raise UnsupportedError("latent attention of T5 has no formula; leave it out")
     layers = number("--num-layers", default=1)
     encoder, decoder = (
         told

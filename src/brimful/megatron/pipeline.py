@@ -7,6 +7,7 @@ Source: ``megatron/core/transformer/{transformer_block,pipeline_parallel_layer_l
 import re
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.models.fields import MAX_DEPTH
 from brimful.programs.base import Flags
 
 Chunks = tuple[tuple[int, ...], ...]
@@ -14,6 +15,8 @@ Chunks = tuple[tuple[int, ...], ...]
 LAYOUT = "--pipeline-model-parallel-layout"
 _REPEATED = (re.compile(r"\(([^)]+)\)\*(\d{1,3})(?!\d)"), re.compile(r"(.)\*(\d{1,3})(?!\d)"))
 """What a layout writes once: in parentheses, which are looked at first, or one letter."""
+MOST_LETTERS = 4 * MAX_DEPTH
+"""Of a layout that is written out: layers, and what parts chunks."""
 _EMBEDDING, _LAYER, _MORE, _LOSS = "E", "t", "m", "L"
 """The embedding, a layer, one that predicts a token more, the loss."""
 
@@ -28,8 +31,12 @@ def chunks_of(flags: Flags) -> Chunks:
         InputError: Chunks hold more or fewer layers than the model has, or a layout is none.
     """
     num_layers = flags.first("--num-layers", default=1)
+    if num_layers > MAX_DEPTH:
+        raise InputError(f"--num-layers {num_layers:,} is over {MAX_DEPTH:,}; give less")
     found = _written(flags) if flags.has(LAYOUT) else _even(flags)
     held, pp, vp = sum(map(sum, found)), len(found), len(found[0])
+    if min(map(min, found)) < 0:
+        raise InputError(f"the ends of the pipeline hold more than {num_layers} layers; give less")
     if held != num_layers:
         raise InputError(
             f"{num_layers} layers do not divide over {pp * vp} chunks (pp {pp} x {vp} virtual "
@@ -83,6 +90,8 @@ def _even(flags: Flags) -> Chunks:
     by_chunk = number("--num-layers-per-virtual-pipeline-stage", default=0)
     vp = max(1, -(-each // by_chunk)) if by_chunk else 0
     vp = vp or number("--num-virtual-stages-per-pipeline-rank", default=1)
+    if vp > num_layers:
+        raise InputError(f"{vp:,} virtual stages are over {num_layers} layers; give fewer")
     stages = [[each // vp] * vp for _ in range(pp)]
     if first:
         stages[0] = [first // vp] * vp
@@ -102,6 +111,8 @@ def _written(flags: Flags) -> Chunks:
     text = flags.text(LAYOUT)
     plain = text.replace(",", "")
     for pattern in _REPEATED:
+        if sum(len(found[1]) * int(found[2]) for found in pattern.finditer(plain)) > MOST_LETTERS:
+            raise InputError(f"{LAYOUT} {text[:40]}... is of more chunks and layers than there are")
         plain = pattern.sub(lambda found: found[1] * int(found[2]), plain)
     pp = flags.first("--pipeline-model-parallel-size", default=1)
     chunks = plain.split("|")

@@ -79,8 +79,7 @@ def sequence_flops(whole: Layout) -> float:
     Args:
         whole: A process that has all of a model, with one sequence at once.
     """
-    flops = _flops(whole)
-    return (1 + _BACKWARD) * (flops.products + flops.narrow + flops.of_head + flops.attended)
+    return (1 + _BACKWARD) * _flops(whole).total
 
 
 def device_flops(stages: Sequence[Layout]) -> float:
@@ -89,7 +88,7 @@ def device_flops(stages: Sequence[Layout]) -> float:
     Args:
         stages: Every stage of the pipeline.
     """
-    each = [(1 + _BACKWARD) * sum(_flops(at)) * at.num_micro for at in stages]
+    each = [(1 + _BACKWARD) * _flops(at).total * at.num_micro for at in stages]
     return sum(each) / len(each)
 
 
@@ -166,6 +165,11 @@ class _Operations(NamedTuple):
     attended: float
     dense_share: float
 
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.products + self.narrow + self.of_head + self.attended
+
 
 def _flops(at: Layout) -> _Operations:
     plain, of_experts = parameters(at)
@@ -186,9 +190,12 @@ def _flops(at: Layout) -> _Operations:
 
 
 def _pairs(at: Layout) -> float:
-    """Return how many keys all queries look at, in all layers: on average half of those before."""
-    causal = at.key_len / 2
-    return at.tokens * sum(min(at.windows[number] or causal, causal) for number in at.numbers_here)
+    """Return how many keys all queries look at, in all layers.
+
+    Of s tokens with a window of w that is w - w^2 / 2s on average: half of all without a window.
+    """
+    windows = (min(at.windows[number] or at.key_len, at.key_len) for number in at.numbers_here)
+    return at.tokens * sum(window - window**2 / (2 * at.key_len) for window in windows)
 
 
 def _multiplied(at: Layout, dense: int, of_experts: int) -> float:

@@ -12,7 +12,9 @@ from brimful.text.escaping import shell_words, split_words
 
 STEPS = Path(__file__).parent / "steps"
 """Where what runs a step of a program lies, for those that need something around them."""
-_MOST = 10**9
+_MOST, _DIGITS = 10**9, 10
+_SHOWN = 40
+"""Characters of a value that an error repeats."""
 """No size, length or degree of a program is larger."""
 FOLDER = "<folder>"
 """Stands in arguments and files for the folder that a program's files are written to."""
@@ -135,12 +137,14 @@ class Flags(NamedTuple):
         if not found:
             return default
         flag, given = found[-1]
-        told = " ".join((flag, *given))
-        if len(given) != 1 or not given[0].isdecimal() or int(given[0]) < 1:
-            raise InputError(f"{told} is no whole number of 1 or more; give one")
-        if int(given[0]) > _MOST:
-            raise InputError(f"{told} is over {_MOST:,}, as nothing is; give less")
-        return int(given[0])
+        digits = given[0].lstrip("0") if len(given) == 1 and given[0].isdecimal() else ""
+        if not digits:
+            shown = " ".join(given)[:_SHOWN]
+            raise InputError(f"{flag} {shown} is no whole number of 1 or more; give one")
+        if len(digits) > _DIGITS or int(digits) > _MOST:
+            shown = given[0][:_SHOWN]
+            raise InputError(f"{flag} {shown} is over {_MOST:,}, as nothing is; give less")
+        return int(digits)
 
     def text(self, name: str) -> str:
         """Return a flag's value; empty: it is not there."""

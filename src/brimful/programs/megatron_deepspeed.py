@@ -10,15 +10,20 @@ microsoft/Megatron-DeepSpeed (``--checkpoint-activations``, ``--zero-stage``, wh
 
 from collections.abc import Iterator
 
-from brimful.errors import UnsupportedError
+from brimful.errors import InputError, UnsupportedError
 from brimful.programs.base import Flags
 
 Given = tuple[str, tuple[str, ...]]
 _SWITCH = "--deepspeed"
-_PARTED = "3"
+_STAGES, _PARTED = ("0", "1", "2", "3"), "3"
 """The stage that parts parameters."""
 _BOTH_ENDS = "type:transformer|embedding"
 _ALIBI = ("--position-embedding-type", ("alibi",))
+_FLASH = "--use-flash-attn"
+"""Also with a version behind it."""
+FLASH_NOTE = (
+    "layers with flash attention are read as Transformer Engine's, the nearest with a formula"
+)
 NOTE = (
     "DeepSpeed's ZeRO is read as Megatron's distributed optimizer: its own copies and buckets are "
     "not counted"
@@ -32,13 +37,15 @@ def in_words_of_megatron(flags: Flags) -> tuple[Flags, tuple[str, ...]]:
         flags: As they were given.
 
     Raises:
+        InputError: A number is none.
         UnsupportedError: DeepSpeed is to part parameters.
     """
-    is_parted = flags.has(_SWITCH)
     values = [each for given in flags.values for each in _said(given, flags)]
-    if not is_parted:
+    if not flags.has(_SWITCH):
         return Flags(tuple(values)), ()
-    stage = flags.text("--zero-stage").partition(".")[0] or "1"
+    stage = flags.text("--zero-stage").removesuffix(".0") or "1"
+    if stage not in _STAGES:
+        raise InputError(f"--zero-stage {stage[:40]} is no stage of ZeRO; use 0, 1 or 2")
     if stage == _PARTED:
         raise UnsupportedError(
             "--zero-stage 3 of Megatron-DeepSpeed has no formula; take 0, 1 or 2, or describe the "
@@ -46,21 +53,26 @@ def in_words_of_megatron(flags: Flags) -> tuple[Flags, tuple[str, ...]]:
         )
     if stage != "0":
         values.append(("--use-distributed-optimizer", ()))
-    if not flags.has("--transformer-impl"):
+    notes: tuple[str, ...] = (NOTE,) if stage != "0" else ()
+    if any(name.startswith(_FLASH) for name, _ in flags.values):
+        notes += (FLASH_NOTE,)
+    elif not flags.has("--transformer-impl"):
         values.append(("--transformer-impl", ("local",)))
-    return Flags(tuple(values)), (NOTE,) if stage != "0" else ()
+    return Flags(tuple(values)), notes
 
 
 def _said(given: Given, flags: Flags) -> Iterator[Given]:
     """Yield what a flag is in Megatron-LM's words: mostly itself."""
     name, values = given
-    if name == "--checkpoint-activations":
-        num = flags.text("--checkpoint-num-layers") or "1"
+    if name.startswith(_FLASH):
+        yield _FLASH, ()
+    elif name == "--checkpoint-activations":
+        num = str(flags.first("--checkpoint-num-layers", default=1))
         yield "--recompute-granularity", ("full",)
         yield "--recompute-method", ("uniform",)
         yield "--recompute-num-layers", (num,)
     elif name == "--pad-vocab-size-to":
-        yield "--padded-vocab-size", values
+        yield "--padded-vocab-size", (str(flags.first(name, default=1)),)
     elif (name, " ".join(values)) == ("--pp-partition-method", _BOTH_ENDS):
         yield "--account-for-embedding-in-pipeline-split", ()
         yield "--account-for-loss-in-pipeline-split", ()
