@@ -237,18 +237,16 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
             f"{words}",
             nearest={"source": shortened(text, missing)},
         )
-    every = [
-        read_layout(
-            told.flags,
-            vocab=told.vocab,
-            world_size=told.world_size,
-            stage=stage,
-            capability=version_of(cluster.device.capability),
-            kind=megatron.WITH_FORMULA[name],
-            torch_version=machines.torch_version,
-        )
-        for stage in range(megatron.num_stages(told.flags))
-    ]
+    first = read_layout(
+        told.flags,
+        vocab=told.vocab,
+        world_size=told.world_size,
+        stage=0,
+        capability=version_of(cluster.device.capability),
+        kind=megatron.WITH_FORMULA[name],
+        torch_version=machines.torch_version,
+    )
+    every = [msgspec.structs.replace(first, stage=stage) for stage in range(first.pp)]
     return _Program(command, told, [every[stage] for stage in told.stages], every, cluster)
 
 

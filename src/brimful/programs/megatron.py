@@ -222,11 +222,6 @@ def _world(
     return size, ()
 
 
-def num_stages(flags: Flags) -> int:
-    """Return how many stages the pipeline has."""
-    return _degrees(flags)["pp"]
-
-
 def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
     """Return one process of each kind of stage."""
     by = _degrees(flags)
