@@ -48,6 +48,23 @@ def held_of(requests: Requests, *, settings: AllocatorSettings, capacity_bytes: 
     return Held(holding.peak_reserved_bytes, holding.num_retries, short)
 
 
+def held_within(
+    requests: Requests, *, settings: AllocatorSettings, capacity_bytes: int
+) -> tuple[Held, Held]:
+    """Replay a program on a card without end, and on one of this size.
+
+    Args:
+        requests: What it asks for.
+        settings: How the allocator behaves.
+        capacity_bytes: What the device can give it.
+    """
+    free = held_of(requests, settings=settings, capacity_bytes=None)
+    # What is never refused anything does the same with a limit as without.
+    if free.peak_reserved_bytes <= capacity_bytes and not settings.garbage_collection_threshold:
+        return free, free
+    return free, held_of(requests, settings=settings, capacity_bytes=capacity_bytes)
+
+
 class _Holding(CachingAllocator):
     """An allocator that walks along a tape by itself."""
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from brimful.allocator.bounds import most_beside
 from brimful.allocator.config import EXPANDABLE, AllocatorSettings, parse_settings, spell_settings
+from brimful.allocator.held import held_within
 from brimful.allocator.replay import Replay, replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
@@ -216,10 +217,7 @@ def _logits(
     if not len(rows):
         return None
     less = replace(recording, num_bytes=in_chunks(recording, item)).requests()
-    unlimited = replay(less, settings=settings, capacity_bytes=None)
-    done, capacity_bytes = unlimited, at_capacity.capacity_bytes
-    if unlimited.peak_reserved_bytes > capacity_bytes:
-        done = replay(less, settings=settings, capacity_bytes=capacity_bytes)
+    free, done = held_within(less, settings=settings, capacity_bytes=at_capacity.capacity_bytes)
     largest = rows[recording.num_bytes[rows].argmax()]
     shape, dtype = recording.shapes[recording.shape_dtype[largest]]
     return Logits(
@@ -228,8 +226,8 @@ def _logits(
         shape=shape,
         dtype=dtype,
         num_chunks=NUM_CHUNKS,
-        in_chunks_reserved_bytes=unlimited.peak_reserved_bytes,
-        in_chunks_outcome=outcome_of(done),
+        in_chunks_reserved_bytes=free.peak_reserved_bytes,
+        in_chunks_fits=not done.short_bytes,
     )
 
 

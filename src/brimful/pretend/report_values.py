@@ -282,7 +282,7 @@ class Logits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         dtype: Of the largest.
         num_chunks: Parts in which the loss is taken where ``in_chunks`` says what that would do.
         in_chunks_reserved_bytes: What the allocator would hold then if it is never refused.
-        in_chunks_outcome: How its replay at capacity ends then.
+        in_chunks_fits: Whether its replay at capacity completes then.
     """
 
     num_tensors: int
@@ -291,7 +291,7 @@ class Logits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dtype: str
     num_chunks: int
     in_chunks_reserved_bytes: int
-    in_chunks_outcome: Outcome
+    in_chunks_fits: bool
 
 
 class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

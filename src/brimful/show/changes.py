@@ -72,7 +72,7 @@ def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
     how = f"with the loss in {logits.num_chunks} chunks, or fused by Liger"
     if reserved <= sure_bytes:
         return (Fact("would fit", f"{how}: {format_bytes(reserved)}, by replay"),)
-    if at.failure is None or logits.in_chunks_outcome == "out of memory":
+    if at.failure is None or not logits.in_chunks_fits:
         return ()
     return (Fact("may fit", f"{how}: TIGHT, by replay"),)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from brimful.allocator.config import EXPANDABLE, parse_settings
-from brimful.allocator.replay import replay
+from brimful.allocator.held import held_within
 from brimful.pretend.kept_lines import kept_lines
 from brimful.pretend.largest import Aim, Largest, Tried, declared
 from brimful.pretend.recording import SELECTS_ALL, Recording
@@ -133,14 +133,10 @@ def aim_of(report: PretendReport) -> Aim:
     settings = parse_settings(report.allocator)
 
     def replayed(recording: Recording) -> Tried:
-        done = replay(recording.requests(), settings=settings, capacity_bytes=None)
-        word: Word = "fits"
-        if done.peak_reserved_bytes > sure:
-            word = "tight"
-        if done.peak_reserved_bytes > capacity:
-            limited = replay(recording.requests(), settings=settings, capacity_bytes=capacity)
-            word = "tight" if limited.out_of_memory is None else "no"
-        return Tried(word, done.peak_reserved_bytes)
+        free, done = held_within(recording.requests(), settings=settings, capacity_bytes=capacity)
+        is_sure = free.peak_reserved_bytes <= sure
+        word: Word = "no" if done.short_bytes else "fits" if is_sure else "tight"
+        return Tried(word, free.peak_reserved_bytes)
 
     states = sum(each.num_bytes for each in report.states)
     return Aim(sure, capacity, states, replayed)
