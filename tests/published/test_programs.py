@@ -172,7 +172,7 @@ def test_a_fused_loss_writes_its_gradient_over_wide_logits():
     assert backward == [2, -4, -2]
     fused, ours = (predict(CHANGES(COPIED, loss=loss)) for loss in ("wide-fused", "none"))
     rows = 8 * 4096 * 32000
-    assert fused.allocated_bytes <= ours.allocated_bytes
+    assert 2 * rows < ours.allocated_bytes - fused.allocated_bytes
     assert ours.allocated_bytes - fused.allocated_bytes <= 6 * rows * 1.01
 
 

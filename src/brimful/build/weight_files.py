@@ -7,7 +7,6 @@ count as resident beside the model until it is closed.
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -136,8 +135,7 @@ def opened(file: Path) -> "Iterator[_Tensors]":
             safe_open(file, framework="pt", device="cpu", backend="pread") as tensors,
             file.open("rb") as raw,
         ):
-            status = file.stat()
-            yield _Tensors(tensors, raw, _offsets(file, status.st_size, status.st_mtime_ns))
+            yield _Tensors(tensors, raw, _offsets(raw))
     except (SafetensorError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise FileFormatError(
@@ -195,15 +193,14 @@ class _Stored:
         return found[(slice(None), *columns)].contiguous()
 
 
-@lru_cache(maxsize=8)
-def _offsets(file: Path, _num_bytes: int, _modified: int) -> dict[str, int]:
+def _offsets(raw: BinaryIO) -> dict[str, int]:
     """Return where each tensor of a file begins, whose header safetensors has found sound."""
-    with file.open("rb") as raw:
-        length = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
-        header = json.loads(raw.read(length))
+    length = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
     start = _LENGTH_BYTES + length
     return {
-        name: start + told["data_offsets"][0] for name, told in header.items() if name != _NO_TENSOR
+        name: start + told["data_offsets"][0]
+        for name, told in json.loads(raw.read(length)).items()
+        if name != _NO_TENSOR
     }
 
 

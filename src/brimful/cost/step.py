@@ -28,11 +28,12 @@ from brimful.cost.programs import HALF
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.models.config import is_encoder
+from brimful.models.config import is_encoder, is_encoder_decoder
 from brimful.values.job import FP8, Job, Precision
 
 CAUSAL_SHARE = 0.5
-"""Half of a causal attention's scores are masked, and fused kernels skip them; an encoder's not.
+"""Half of a causal attention's scores are masked, and fused kernels skip them; of what is
+given a mask of its own, as encoders and encoder-decoders are, nothing is.
 
 A calibrated rate already is that of attention counted whole.
 """
@@ -143,7 +144,8 @@ def step_seconds(work: StepWork, job: Job, device: Device, size: ProductSize) ->
     bandwidth = device.memory_bytes_per_s * reached.memory_share
     if not np.all(matrix) or not bandwidth:
         return None
-    is_whole = device.calibrated or is_encoder(job.model.model_type)
+    kind = job.model.model_type
+    is_whole = device.calibrated or is_encoder(kind) or is_encoder_decoder(kind)
     share = 1.0 if is_whole else CAUSAL_SHARE
     attended = matrix_rate(device, _attended_in(job)) * reached.attention_share
     if not attended:

@@ -269,16 +269,8 @@ def default_task(spec: ModelSpec) -> Task:
 
 
 def _is_scored(model_type: str, config: dict[str, Any]) -> bool:
-    """Whether a model that writes by itself is one of those that classify."""
-    return has_score(config) and _own_task(model_type) in _scorable(model_type)
-
-
-def _scorable(model_type: str) -> frozenset[Task]:
-    """Name the tasks in whose models a score may stand in the place of the output layer.
-
-    Of the encoder-decoders that a file here describes it is not described.
-    """
-    return frozenset({"causal-lm"} if model_type in SEQ2SEQ_TYPES else {"causal-lm", "seq2seq"})
+    """Whether a decoder is one of those that classify."""
+    return has_score(config) and _own_task(model_type) == "causal-lm"
 
 
 def _own_task(model_type: str) -> Literal["causal-lm", "sequence-classification", "seq2seq"]:
@@ -290,14 +282,22 @@ def _own_task(model_type: str) -> Literal["causal-lm", "sequence-classification"
 
 
 def for_task(spec: ModelSpec, task: Task) -> ModelSpec:
-    """Return a model as it is built for a task: a decoder that classifies has another head."""
-    model_type = spec.model_type
-    if model_type == MODULE or _own_task(model_type) not in _scorable(model_type):
+    """Return a model as it is built for a task: a decoder that classifies has another head.
+
+    Raises:
+        UnsupportedError: The task would leave out the stack that reads.
+    """
+    if is_encoder_decoder(spec.model_type) and task not in {"seq2seq", "sequence-classification"}:
+        raise UnsupportedError(
+            f"task={task} would leave out the encoder of {spec.name}; use task=seq2seq",
+            nearest={"task": "seq2seq"},
+        )
+    if spec.model_type == MODULE or _own_task(spec.model_type) != "causal-lm":
         return spec
     config = with_score(spec.hf_config, scored=task == "sequence-classification")
     if config is spec.hf_config:
         return spec
-    return read_config(spec.name, {**config, "model_type": model_type})
+    return read_config(spec.name, {**config, "model_type": spec.model_type})
 
 
 def is_encoder(model_type: str) -> bool:

@@ -56,8 +56,9 @@ _REASON_LENGTH = 160
 
 _RELATIVE = "relative_attention_num_buckets"
 """What a configuration has whose positions are distances, of which there is no end."""
+_READERS = ("encoder_layers", "num_encoder_layers", "num_layers")
 _WRITERS = ("decoder_layers", "num_decoder_layers")
-"""How many blocks write, in a model that has others that read."""
+"""How many blocks read, and how many write, in a model that has both."""
 _WRITES = "decoder_input_ids"
 """What a model is given that writes one text after it has read another."""
 
@@ -179,7 +180,7 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     if model_type in _POSITIONS_AFTER_PADDING:
         sizes["max_seq_len"] -= made.pad_token_id + 1
     if is_encoder_decoder(model_type):
-        sizes["num_layers"] += _first(made, _WRITERS) or sizes["num_layers"]
+        sizes["num_layers"] = sum(_blocks(name, made, stack) for stack in (_READERS, _WRITERS))
     num_heads = sizes["num_heads"]
     return ModelSpec(
         name=name,
@@ -223,6 +224,20 @@ def _first(made: Any, fields: tuple[str, ...]) -> int:
     """Return the first size that a configuration has under any of these names; 0: none."""
     values = (_value(made, field) for field in fields)
     return next((value for value in values if type(value) is int and value > 0), 0)
+
+
+def _blocks(name: str, made: Any, fields: tuple[str, ...]) -> int:
+    """Count the blocks of one of two stacks.
+
+    Raises:
+        ModelConfigError: Its configuration says so in another way.
+    """
+    if found := _first(made, fields):
+        return found
+    raise ModelConfigError(
+        f"{name} is of type {made.model_type} and has no {fields[0]}, so that nobody knows here "
+        f"how many of its blocks read and how many write; give another model"
+    )
 
 
 def _size(name: str, made: Any, field: str) -> int:

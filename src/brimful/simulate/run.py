@@ -58,7 +58,13 @@ from brimful.simulate.phases import Continuation
 from brimful.simulate.series import blocks_of, may_stand_in, series_of
 from brimful.simulate.unrolled import record_whole
 from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
-from brimful.techniques.kernel_support import Place, check_attention, check_fused, check_precision
+from brimful.techniques.kernel_support import (
+    Place,
+    check_attention,
+    check_fused,
+    check_precision,
+    check_values,
+)
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.routing import BALANCED, Replay, Routing
 from brimful.techniques.runnable import check_simulated
@@ -313,6 +319,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
 
 def _check(job: Job, strategy: Strategy, place: Place) -> None:
     """Refuse what the kernels that are imitated cannot run."""
+    check_values(job)
     check_precision(job, place)
     check_attention(job, strategy.attention, place)
     check_fused(strategy, place)

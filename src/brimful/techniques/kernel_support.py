@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from brimful.errors import UnsupportedError
+from brimful.models.config import is_encoder_decoder
 from brimful.techniques.fused_kernels import INTERPRETER
 from brimful.techniques.runnable import check_simulated
 from brimful.values.job import FP8, Job, Precision
@@ -94,6 +95,22 @@ def check_attention(job: Job, attention: Attention, place: Place) -> Attention:
     return attention
 
 
+def check_values(job: Job) -> None:
+    """Refuse to simulate a class whose sizes hang on the numbers in its tensors.
+
+    Args:
+        job: What is trained.
+
+    Raises:
+        UnsupportedError: It scores each text at the token of its end, which it looks for.
+    """
+    if job.task == "sequence-classification" and is_encoder_decoder(job.model.model_type):
+        raise UnsupportedError(
+            f"task={job.task} of {job.model.name} looks for the token that ends each text, and on "
+            f"the pretend GPU tokens have no values; use task=seq2seq, or an encoder such as bert"
+        )
+
+
 def check_precision(job: Job, place: Place) -> Job:
     """Return the job as it is, or say why its recipe cannot run in a place.
 
@@ -170,6 +187,7 @@ def why_not_simulated(job: Job, strategy: Strategy, place: Place) -> str:
     """
     try:
         check_simulated(strategy)
+        check_values(job)
         check_precision(job, place)
         check_attention(job, strategy.attention, place)
         check_fused(strategy, place)

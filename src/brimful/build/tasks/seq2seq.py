@@ -30,6 +30,8 @@ from brimful.values.strategy import Strategy
 
 _MAKES_MASKS = "create_bidirectional_mask("
 """What a class calls that takes a mask of numbers, [B, 1, 1 or S, S], as it is."""
+_SEVERAL_MASKS = "sliding_window"
+"""What is in the source of a class whose blocks want masks of more than one kind."""
 _SCALES = "model_dim**-0.5"
 """What T5 and its kin multiply states by before the head, where it is tied."""
 _ADDED = "final_logits_bias"
@@ -131,9 +133,9 @@ def _forward_source(module: str, name: str) -> str:
 
 
 def _takes_masks(model: nn.Module) -> bool:
-    """Whether a class attends by a kernel's rules and hands on a mask that it is given."""
+    """Whether a class attends by a kernel's rules and hands on the one mask that it is given."""
     source = inspect.getsource(_module_of(model))
-    return _MAKES_MASKS in source and lets_attend(source)
+    return _MAKES_MASKS in source and _SEVERAL_MASKS not in source and lets_attend(source)
 
 
 def _module_of(model: nn.Module) -> Any:

@@ -191,15 +191,13 @@ def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
     try:
         attends = pinned_strategy(Pins(), shelf.attention(cluster.device))
         check_formula(request.job, attends, cluster.device)
-        least_peak = shelf.least_kept(cluster)
-        if request.limits is None:  # else nothing is told of it
+        if request.limits is None:  # else it is not looked for
             lean = shelf.leanest(cluster)
             lean.below(0)  # the leanest of all
-            least_peak = lean.peak_bytes
+            told = msgspec.structs.replace(told, predicted_peak_bytes=int(lean.peak_bytes))
         least = shelf.least(cluster)
     except (InputError, UnsupportedError) as error:
         return None, msgspec.structs.replace(told, why_not=str(error))
-    told = msgspec.structs.replace(told, predicted_peak_bytes=int(least_peak))
     least_s = least_of_all(least)
     if math.isnan(least_s):
         return None, msgspec.structs.replace(told, why_not=_unknown_speed(request.job, name))

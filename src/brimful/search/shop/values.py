@@ -113,7 +113,8 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         kind: The GPU.
         usd_per_gpu_hour: Its rent; None: unknown.
         fits: Whether the strategy with the smallest peak holds on one, by its replay.
-        predicted_peak_bytes: That peak, of live tensors; None where no formula says.
+        predicted_peak_bytes: That peak, of live tensors; None where no formula says, or
+            it was not looked for.
         usable_bytes: What tensors may take.
         fewest: How many hold the job, at least, of the numbers that are compared; None: none does,
             or fewer of another kind do and it was not looked for.
