@@ -19,11 +19,12 @@ from brimful.build.step import evaluate, train_step
 from brimful.build.tasks import task_of
 from brimful.build.tasks.padding import padding_mask
 from brimful.build.user_module import make, take_sample, user_data
-from brimful.errors import InputError, UnsupportedError
-from brimful.models.config import default_task, parameter_count, read_config
+from brimful.errors import InputError, ModelConfigError, UnsupportedError
+from brimful.models.config import default_task, for_task, parameter_count, read_config
+from brimful.simulate.run import simulate
 from hybrids import HYBRID, SPARSE
 from other_models import CNN, cut, make_other_job, make_other_model, ragged
-from samples import make_job, make_strategy
+from samples import make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -437,6 +438,33 @@ def test_other_encoder_decoders_compute_what_their_own_forward_does(model_type, 
     with torch.no_grad():
         loss = plain(input_ids=batch.inputs, attention_mask=seen, labels=batch.labels).loss
     assert evaluate(program, [batch]) == pytest.approx(float(loss), rel=1e-5)
+
+
+GEMMA = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 97, "sliding_window": 4,
+}  # fmt: skip
+
+
+def test_a_stack_that_nobody_can_count_is_refused():
+    with pytest.raises(ModelConfigError, match="how many of its blocks read"):
+        read_config("tiny", {"model_type": "t5gemma", "encoder": GEMMA, "decoder": GEMMA})
+
+
+@pytest.mark.parametrize("task", ["causal-lm", "chat", "dpo"])
+def test_no_task_leaves_an_encoder_out(task):
+    model = make_other_model("bart")
+    with pytest.raises(UnsupportedError, match="would leave out the encoder") as raised:
+        for_task(model, task)
+    assert raised.value.nearest == {"task": "seq2seq"}
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_texts_whose_end_is_looked_for_are_not_simulated(name):
+    model = make_other_model(name)
+    job = make_job(model=model, task="sequence-classification", packing="none")
+    with pytest.raises(UnsupportedError, match="looks for the token that ends each text"):
+        simulate(job, make_cluster("cuda"), make_strategy(attention="eager"))
 
 
 def test_an_encoder_decoder_that_masks_by_itself_is_refused():

@@ -14,6 +14,8 @@ SAID = {
     "AWS P4de.24xlarge": (1, 8, "a100-80gb"),
     "Standard_ND96isr_H100_v5": (1, 8, "h100-80gb"),
     "nd96isr h200 v5": (1, 8, "h200"),
+    "p5.48xlarge:2": (2, 8, "h100-80gb"),
+    "p5.48xlarge x2": (2, 8, "h100-80gb"),
     "4 x a3-megagpu-8g": (4, 8, "h100-80gb"),
     "gcp:g2-standard-48": (1, 4, "l4"),
     "BM.GPU.MI300X.8": (1, 8, "mi300x"),

@@ -3,7 +3,7 @@
 import json
 from functools import lru_cache
 
-from brimful.models.config import is_encoder, is_encoder_decoder
+from brimful.models.own_task import is_encoder, is_encoder_decoder
 
 DECODER = {
     "hidden_size": 32,

@@ -15,7 +15,6 @@ Source: ``torch/distributed/fsdp`` of torch 2.13: ``_runtime_utils.py`` (``_post
 """
 
 from functools import cache
-from typing import NamedTuple
 
 from brimful.cost.additions import (
     COME,
@@ -26,53 +25,32 @@ from brimful.cost.additions import (
     Signed,
     Way,
     additions_of,
-    gather,
     of_part,
 )
+from brimful.cost.fsdp_units import Group
 from brimful.cost.profiles import Run
 
 _Events = tuple[Signed, ...]
 
-
-class _Unit(NamedTuple):
-    """The pieces of a unit.
-
-    Attributes:
-        cast: This device's shard, in the type that computes.
-        whole: The flat parameter that all shards come into.
-        gradients: Of its parameters.
-        flat: These, put together.
-        wide: The same, in the type that they are reduced in.
-        shard: What they are reduced to.
-    """
-
-    cast: Piece
-    whole: Piece
-    gradients: Piece
-    flat: Piece
-    wide: Piece
-    shard: Piece
-
-    @property
-    def gathers(self) -> _Events:
-        """Events by which it comes."""
-        return gather(self.cast, self.whole)
-
-
-_BLOCK = _Unit(
+_BLOCK = Group(
     cast=Piece.BLOCK_CAST,
+    gathered=Piece.BLOCK,
+    copies=(),
     whole=Piece.BLOCK,
     gradients=Piece.BLOCK_GRADIENTS,
-    flat=Piece.BLOCK_FLAT,
-    wide=Piece.BLOCK_BUFFER,
+    held=Piece.BLOCK_FLAT,
+    buffer=Piece.BLOCK_BUFFER,
     shard=Piece.BLOCK_SHARD,
 )
-_REST = _Unit(
+"""A unit: all shards come into its flat parameter, gradients are put together in another."""
+_REST = Group(
     cast=Piece.REST_CAST,
+    gathered=Piece.REST,
+    copies=(),
     whole=Piece.REST,
     gradients=Piece.REST_GRADIENTS,
-    flat=Piece.REST_FLAT,
-    wide=Piece.REST_BUFFER,
+    held=Piece.REST_FLAT,
+    buffer=Piece.REST_BUFFER,
     shard=Piece.REST_SHARD,
 )
 
@@ -126,22 +104,22 @@ def _backward(at: Neighbours, way: Way) -> Additions:
     return Additions(before, behind)
 
 
-def _reduced(way: Way, unit: _Unit) -> _Events:
+def _reduced(way: Way, unit: Group) -> _Events:
     """Put a unit's gradients together, let go of its parameters, and reduce them or hold them.
 
     What is added to a flat gradient that is held goes last: autograd has it while a hook runs.
     """
     holds = way.accumulate == "hold"
-    last: _Events = ((GO, unit.flat),) if holds and not way.is_first else ()
+    last: _Events = ((GO, unit.held),) if holds and not way.is_first else ()
     gone: _Events = () if _stays(way) else ((GO, unit.whole),)
-    together: _Events = ((COME, unit.flat), (GO, unit.gradients), *gone)
+    together: _Events = ((COME, unit.held), (GO, unit.gradients), *gone)
     if not way.reduces:
         return (*together, *last)
-    widened: _Events = ((COME, unit.wide),) if way.widens else ()
-    narrow: _Events = ((GO, unit.wide),) if way.widens else ()
+    widened: _Events = ((COME, unit.buffer),) if way.widens else ()
+    narrow: _Events = ((GO, unit.buffer),) if way.widens else ()
     added: _Events = () if way.is_first or holds else ((GO, unit.shard),)
     come: _Events = (*together, *widened, (COME, unit.shard))
-    return (*come, *added, *narrow, (GO, unit.flat), *last)
+    return (*come, *added, *narrow, (GO, unit.held), *last)
 
 
 def _end(way: Way) -> _Events:

@@ -28,7 +28,7 @@ from brimful.cost.programs import HALF
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.models.config import is_encoder, is_encoder_decoder
+from brimful.models.own_task import is_encoder, is_encoder_decoder
 from brimful.values.job import FP8, Job, Precision
 
 CAUSAL_SHARE = 0.5

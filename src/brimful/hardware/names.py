@@ -103,13 +103,15 @@ def split_counts(name: str) -> Counted:
 
 def _of_a_cloud(text: str) -> Counted | None:
     """Return the GPUs of one or several machines that a cloud rents out; None: it names none."""
-    several = _COUNTED_ONCE.fullmatch(text)
-    counts, name = (several["counts"], several["gpu"]) if several else ("1x", text)
-    inside = find_instance(name)
-    if not inside or len(counts) > _MAX_DIGITS:
-        return None
-    per_node, _, gpu = inside.partition("x")
-    return Counted(int(counts.rstrip(" x\u00d7*")), int(per_node), gpu)
+    before, behind = _COUNTED_ONCE.fullmatch(text), _COUNTED_BEHIND.fullmatch(text)
+    named = [("1", text)]
+    named += [(before["counts"].rstrip(" x\u00d7*"), before["gpu"])] if before else []
+    named += [(behind["count"], behind["gpu"])] if behind else []
+    for count, name in named:
+        if len(count) <= _MAX_DIGITS and (inside := find_instance(name)):
+            per_node, _, gpu = inside.partition("x")
+            return Counted(int(count), int(per_node), gpu)
+    return None
 
 
 def _of_one_node(text: str) -> re.Match[str] | None:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from brimful.models.hub import fetch_file, is_hub_id
 from brimful.models.layout import Layout, count_parameters
 from brimful.models.mixtures import built_experts, known_experts
 from brimful.models.module import is_factory, read_factory
+from brimful.models.own_task import is_encoder, is_encoder_decoder, own_task
 from brimful.models.registry import registry
 from brimful.models.score import has_score, scored_layout, with_score
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
@@ -265,20 +266,12 @@ def default_task(spec: ModelSpec) -> Task:
         return "module"
     if _is_scored(spec.model_type, spec.hf_config):
         return "sequence-classification"
-    return _own_task(spec.model_type)
+    return own_task(spec.model_type)
 
 
 def _is_scored(model_type: str, config: dict[str, Any]) -> bool:
     """Whether a decoder is one of those that classify."""
-    return has_score(config) and _own_task(model_type) == "causal-lm"
-
-
-def _own_task(model_type: str) -> Literal["causal-lm", "sequence-classification", "seq2seq"]:
-    if model_type in ARCHITECTURES:
-        return ARCHITECTURES[model_type].task
-    if generic.is_encoder_decoder(model_type):
-        return "seq2seq"
-    return "sequence-classification" if generic.is_encoder(model_type) else "causal-lm"
+    return has_score(config) and own_task(model_type) == "causal-lm"
 
 
 def for_task(spec: ModelSpec, task: Task) -> ModelSpec:
@@ -292,22 +285,12 @@ def for_task(spec: ModelSpec, task: Task) -> ModelSpec:
             f"task={task} would leave out the encoder of {spec.name}; use task=seq2seq",
             nearest={"task": "seq2seq"},
         )
-    if spec.model_type == MODULE or _own_task(spec.model_type) != "causal-lm":
+    if spec.model_type == MODULE or own_task(spec.model_type) != "causal-lm":
         return spec
     config = with_score(spec.hf_config, scored=task == "sequence-classification")
     if config is spec.hf_config:
         return spec
     return read_config(spec.name, {**config, "model_type": spec.model_type})
-
-
-def is_encoder(model_type: str) -> bool:
-    """Whether an architecture reads a text as a whole, so that it classifies and does not write."""
-    return model_type != MODULE and _own_task(model_type) == "sequence-classification"
-
-
-def is_encoder_decoder(model_type: str) -> bool:
-    """Whether an architecture writes one text after it has read another."""
-    return model_type != MODULE and _own_task(model_type) == "seq2seq"
 
 
 def has_parameter_count(spec: ModelSpec) -> bool:

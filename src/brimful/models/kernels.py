@@ -6,7 +6,8 @@ What a device has kernels for is another question (``brimful.techniques.kernel_s
 from brimful.errors import UnsupportedError
 from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.attention_source import left_out_of
-from brimful.models.config import SEQ2SEQ_TYPES, is_encoder, is_encoder_decoder
+from brimful.models.config import SEQ2SEQ_TYPES
+from brimful.models.own_task import is_encoder, is_encoder_decoder
 from brimful.models.spec import MODULE, ModelSpec
 from brimful.values.job import Job
 from brimful.values.strategy import Attention

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from brimful.errors import UnsupportedError
-from brimful.models.config import is_encoder_decoder
+from brimful.models.own_task import is_encoder_decoder
 from brimful.techniques.fused_kernels import INTERPRETER
 from brimful.techniques.runnable import check_simulated
 from brimful.values.job import FP8, Job, Precision

@@ -23,8 +23,9 @@ from brimful.build.tasks.padding import padded_sample, padding_mask
 from brimful.errors import UnsupportedError
 from brimful.models.architectures import MIXTURES
 from brimful.models.attention_source import lets_attend
-from brimful.models.config import SEQ2SEQ_TYPES, is_encoder_decoder
+from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import check_taken
+from brimful.models.own_task import is_encoder_decoder
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy
 
