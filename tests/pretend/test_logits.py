@@ -1,5 +1,7 @@
 """Logits are named at a peak where shapes tell them, and what a loss in chunks would do."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -69,6 +71,22 @@ def test_what_repeats_is_no_vocabulary():
     with pretend.gpu("t4") as run:
         blocks = nn.Sequential(*(Block() for _ in range(3))).cuda()
         blocks(torch.ones(TOKENS, WIDTH, device="cuda")).sum().backward()
+    assert run.report().logits is None
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        {"up": nn.Linear(WIDTH, WORDS), "down": nn.Linear(WORDS, 10)},
+        {"alone": nn.Linear(TOKENS, TOKENS)},
+    ],
+    ids=["up and down", "as wide as before"],
+)
+def test_a_hidden_layer_is_no_vocabulary(layers):
+    with pretend.gpu("t4") as run:
+        model = nn.Sequential(OrderedDict(layers)).cuda()
+        x = torch.ones(TOKENS, next(iter(layers.values())).in_features, device="cuda")
+        model(x).square().mean().backward()
     assert run.report().logits is None
 
 

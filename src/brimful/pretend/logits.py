@@ -1,8 +1,9 @@
 """Logits in a recording: what a head makes over a vocabulary, and its copies, by their shapes.
 
-A vocabulary is told by a matrix outside the blocks that repeat: as many rows as the head's product
-has columns. What is as wide outside these blocks is logits, a copy in another type, probabilities
-or their gradients, wherever a program makes them.
+A vocabulary is told by a matrix outside the blocks that repeat: more rows than columns, as many as
+the head's product has columns, and no layer that reads so many. What is as wide outside these
+blocks is logits, a copy in another type, probabilities or their gradients, wherever a program makes
+them.
 """
 
 import numpy as np
@@ -48,11 +49,9 @@ def _is_as_wide(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.boo
     outside = is_outside[recording.owner]
     held = np.isin(item, [ITEM_NAMES.index(name) for name in (PARAMETERS, GRADIENTS)])
     matrices = {sizes[i] for i in np.unique(recording.shape_dtype[held & outside]).tolist()}
-    words = {
-        rows
-        for rows, columns in (each for each in matrices if len(each) == 2)  # noqa: PLR2004
-        if rows >= max(_LEAST_WORDS, columns)
-    }
+    layers = [each for each in matrices if len(each) == 2]  # noqa: PLR2004
+    wide = {rows for rows, columns in layers if rows >= _LEAST_WORDS and rows > columns}
+    words = wide - {columns for _, columns in layers}
     is_product = np.array([op.startswith(_PRODUCTS) for op in recording.ops])
     is_forward = np.array([name.endswith(("forward", "eval")) for name in recording.phases])
     made = is_product[recording.op] & is_forward[recording.phase] & outside & ~held
