@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -32,7 +33,7 @@ FAILING = {
         "import torch\ntorch.ones(1, device='cuda')\n{}['lost']\n",
         "raises.py:3 raised KeyError",
     ),
-    "ends": ("import sys\nsys.exit('no data')\n", "ended with exit code no data"),
+    "ends": ("import sys\nsys.exit('no data')\n", "ended with: no data"),
     "host": ("import torch\ntorch.ones(4)\n", "put the model on cuda"),
     "values": (
         "import torch\nx = torch.randn(9, device='cuda')\nprint((x > 0).nonzero())\n",
@@ -437,6 +438,29 @@ def test_the_best_so_far_is_said_where_a_search_is_interrupted(tmp_path, brimful
     assert "FITS" in said.out
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_script_that_takes_an_interrupt_for_its_own_is_interrupted(tmp_path, brimful, number):
+    (script := tmp_path / "catching.py").write_text(CATCHING.replace("NUMBER", str(int(number))))
+    asked = ("pretend", "--gpu", "t4", "--memory-budget", "100MiB", "--largest", "width")
+    said = brimful(*asked, "--", script, "--width", 1024)
+    assert said.code == 130
+    assert "--width 1024 fits; found in 0 more runs, interrupted" in " ".join(said.out.split())
+
+
+CATCHING = """
+import os
+import sys
+import torch
+
+try:
+    if sys.argv[2] != "1024":
+        os.kill(os.getpid(), NUMBER)
+    torch.nn.Linear(int(sys.argv[2]), 64).cuda()
+except KeyboardInterrupt:
+    print("saved")
+"""
+
+
 BATCHED = """
 import sys
 import torch
@@ -448,12 +472,13 @@ optimizer.step()
 """
 
 
-def test_no_batch_is_tried_where_states_alone_have_no_room(tmp_path, brimful):
+def test_only_the_least_is_tried_where_states_alone_have_no_room(tmp_path, brimful):
     (script := tmp_path / "batched.py").write_text(BATCHED)
     said = brimful("pretend", "--gpu", "t4", "--largest", "batch", "--", script, "--batch", "64")
     told = " ".join(said.out.split())
     assert said.code == 1
-    assert "no --batch fits: what does not grow with it has no room; nothing else was run" in told
+    assert "no --batch fits: even 2 needs 20." in told
+    assert "found in 1 more run " in told
     assert "alone are 16.00 GiB" in told
 
 

@@ -1,5 +1,8 @@
 """The largest value of a script's own argument that fits: which values are tried, and how often."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from tests.pretend.recordings import place, small_run, take
@@ -67,7 +70,7 @@ def test_sizes_are_tried_in_multiples_of_a_power_of_two_that_they_are():
 def test_a_value_may_be_joined_to_its_flag():
     program = ["train.py", "--bf16", "--layers=16", "--width", "64"]
     argument = argument_of(program, "layers")
-    assert (argument.value, argument.flag) == (16, "--layers")
+    assert (argument.value, argument.prefix) == (16, "--layers=")
     assert with_value(program, argument, 8) == [*program[:2], "--layers=8", *program[3:]]
 
 
@@ -88,6 +91,7 @@ def test_a_program_without_end_in_what_fits_is_left():
     [
         ('parser.add_argument("--batch-size", type=int, default=8)', ["--batch-size", "8"]),
         ('parser.add_argument("-b", "--batch_size", default=4)', ["--batch_size", "4"]),
+        (f'parser.add_argument("--batch-size", default={"9" * 5000})', []),
         ('parser.add_argument("--batch-size", type=int, required=True)', []),
         ('parser.add_argument("--batch-size", default="many")', []),
         ('parser.add_argument("--seconds", default=8)', []),
@@ -103,6 +107,27 @@ def test_a_script_that_is_not_given_it_begins_from_its_own_default(tmp_path, dec
     if not begins:
         with pytest.raises(InputError, match="put --batch-size N behind"):
             argument_of(with_default(program, "batch-size"), "batch-size")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--batch-size", "2", "--batch-size", "4"], ["-b", "4"], ["-b4"], ["--batch", "4"],
+     ["--batch-size=4", "--lr", "1"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_the_value_that_counts_is_changed_however_it_is_typed(tmp_path, given):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--batch-size', '-b', type=int, default=8)\n"
+        "p.add_argument('--lr', type=float)\nimport sys\n"
+        "print(p.parse_args(sys.argv[1:]).batch_size)\n"
+    )
+    program = [str(script), *given]
+    assert with_default(program, "batch-size") == program
+    changed = with_value(program, argument_of(program, "batch-size"), 16)
+    done = subprocess.run([sys.executable, *changed], capture_output=True, check=True)
+    assert int(done.stdout) == 16
 
 
 FIXED, EACH, SQUARED = 64, 8, 1
@@ -145,7 +170,7 @@ def searched_by_law(program, name, *, state_bytes=FIXED * MIB, most=10**9):
 
     def run(changed):
         tried.append(value_in(changed, argument))
-        return recorded(tried[-1]) if tried[-1] <= most else None
+        return recorded(tried[-1]) if tried[-1] <= most else Tried("no", refused="raises")
 
     aim = Aim(SURE, MOST, state_bytes, live)
     return find_largest(program, argument, run, first=recorded(argument.value), aim=aim), tried
@@ -171,18 +196,71 @@ def test_a_value_that_is_told_is_one_that_was_run():
     assert found.sure in tried
 
 
-def test_states_without_room_need_no_other_run():
-    program = ["train.py", "--batch-size", "64"]
-    found, tried = searched_by_law([*program[:2], "200"], "batch-size", state_bytes=2000 * MIB)
-    assert (found.value, found.is_of_states, tried) == (None, True, [])
-    found, tried = searched_by_law(["train.py", "--width", "200"], "width", state_bytes=2000 * MIB)
-    assert tried, "which may grow with it"
+def test_where_states_have_no_room_the_least_is_run_and_nothing_else():
+    argument, tried = argument_of(["train.py", "--batch-size", "200"], "batch-size"), []
+
+    def run(changed):
+        tried.append(value_in(changed, argument))
+        return Tried("no", 2 * MOST)
+
+    aim = Aim(SURE, MOST, 2 * MOST, live)
+    first = Tried("no", 3 * MOST)
+    program = ["train.py", "--batch-size", "200"]
+    found = find_largest(program, argument, run, first=first, aim=aim)
+    assert (found.value, found.beyond, tried) == (None, step_of(200), [step_of(200)])
+    assert found.beyond_bytes == 2 * MOST
 
 
 def test_where_a_program_refuses_values_runs_alone_say():
     found, tried = searched_by_law(["train.py", "--batch", "8"], "batch", most=40)
-    assert (found.value, found.beyond) == (40, 41)
+    assert (found.value, found.beyond, found.refused) == (40, 41, "raises")
     assert found.num_runs == len(set(tried))
+
+
+def test_an_argument_that_memory_does_not_hang_on_is_told_so():
+    argument, tried = argument_of(["train.py", "--epochs", "3"], "epochs"), []
+
+    def run(changed):
+        tried.append(value_in(changed, argument))
+        return live(ran(3))._replace(recording=ran(3))
+
+    aim = Aim(SURE, MOST, FIXED * MIB, live)
+    first = live(ran(3))._replace(recording=ran(3))
+    found = find_largest(["train.py", "--epochs", "3"], argument, run, first=first, aim=aim)
+    assert found.is_idle
+    assert len(tried) == 2
+    assert max(tried) > 500
+
+
+@pytest.mark.parametrize("least", [20, 50, 100])
+def test_kernels_that_only_large_values_take_cost_a_run_or_two(least):
+    """Nothing is alike on both sides of a value, as where a product has another kernel."""
+    argument, tried = argument_of(["train.py", "--batch", "4"], "batch"), []
+
+    def recorded(value):
+        made = ran(value) if value < least else without_layers(value)
+        return live(made)._replace(recording=made)
+
+    def run(changed):
+        tried.append(value_in(changed, argument))
+        return recorded(tried[-1])
+
+    aim = Aim(SURE, MOST, FIXED * MIB, live)
+    program = ["train.py", "--batch", "4"]
+    found = find_largest(program, argument, run, first=recorded(4), aim=aim)
+    true = max(n for n in range(1, 999) if recorded(n).num_bytes <= SURE)
+    assert found.sure == true
+    assert len(tried) <= 5
+
+
+def without_layers(value):
+    """Record what takes as much in few requests."""
+    builder = RecordingBuilder()
+    take(builder, FIXED * MIB, place("aten.empty", "weights", line=1), item=PARAMETERS)
+    builder.begin_phase("step 1 forward")
+    taken = EACH * value * MIB + SQUARED * value**2 * MIB // 16
+    builder.free(take(builder, taken, place("aten.mm", "layer", line=2)))
+    return builder.build()
 
 
 def test_what_was_found_until_an_interrupt_is_told():

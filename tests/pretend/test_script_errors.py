@@ -9,13 +9,13 @@ from brimful.pretend.script_errors import own_traceback, read_error, sentence_of
 _REAL, _HERE = "any real card would say the same", "only the pretend GPU lacks it"
 
 
-def raised(tmp_path, text, **names):
+def raised(tmp_path, text, *, stood_in=False, **names):
     """Run a text as a file of its own, and return what is read of what it raises."""
     (path := tmp_path / "script.py").write_text(text)
     try:
         exec(compile(text, str(path), "exec"), names)  # noqa: S102 - what is tested
     except Exception as error:  # noqa: BLE001 - any
-        return read_error(error)
+        return read_error(error, stood_in=stood_in)
     raise AssertionError("nothing was raised")
 
 
@@ -27,8 +27,12 @@ def raised(tmp_path, text, **names):
         ("raise RuntimeError('mat1 and mat2 shapes cannot be multiplied (4x3 and 4x3)')", _REAL),
         ("raise RuntimeError('Found no NVIDIA driver on your system.')", _HERE),
         ("raise AssertionError('Torch not compiled with CUDA enabled')", _HERE),
-        ("raise AssertionError('the loss grew')", "unless a number decides it"),
-        ("1 / 0", "unless a number decides it"),
+        ("raise AssertionError('the loss grew')", _REAL),
+        ("1 / 0", _REAL),
+        ("raise NameError('my_cuda_helper')", _REAL),
+        ("raise KeyError('meta tensor')", _REAL),
+        ("raise NotImplementedError('no forward')", _REAL),
+        ("class print(Exception): pass\nraise print('hello')", _REAL),
         ("import nothing_like_that", "this machine that lacks it"),
         ("open('nothing-like-that')", "this machine that lacks it"),
     ],
@@ -36,7 +40,40 @@ def raised(tmp_path, text, **names):
 def test_whose_error_it_is_is_told_by_what_it_says(tmp_path, text, why):
     read = raised(tmp_path, text)
     assert why in read.why
-    assert read.where.endswith("script.py:1")
+    assert "script.py:" in read.where
+
+
+@pytest.mark.parametrize(
+    ("text", "may_be"),
+    [
+        ("assert False, 'the loss grew'", True),
+        ("1 / 0", True),
+        ("{0: 1}[1]", True),
+        ("import math\nmath.log(0)", True),
+        ("raise RuntimeError('loss is zero')", True),
+        ("a = undefined", False),
+        ("len(3)", False),
+        ("[].gone", False),
+    ],
+)
+def test_what_a_stand_in_may_have_decided_is_not_sworn_to(tmp_path, text, may_be):
+    read = raised(tmp_path, text, stood_in=True)
+    assert ("unless a number decides it" in read.why) is may_be
+    assert "unless" not in raised(tmp_path, text).why
+
+
+def test_a_missing_package_that_a_library_tells_in_its_own_words_is_one(tmp_path):
+    text = (
+        "try:\n    import nothing_like_that\nexcept ImportError as e:\n"
+        "    raise RuntimeError('install it') from e\n"
+    )
+    assert "this machine that lacks it" in raised(tmp_path, text).why
+
+
+def test_tensors_and_devices_are_called_as_on_a_real_card(tmp_path):
+    text = "raise TypeError(\"'FakeTensor' on gpu:0:\\nUnexpected keys a.b\")"
+    read = raised(tmp_path, text)
+    assert "'Tensor' on cuda:0: Unexpected keys a.b" in read.said
 
 
 def test_frames_of_libraries_are_left_out_and_the_innermost_own_line_is_named(tmp_path):
@@ -55,7 +92,7 @@ def test_notes_of_an_error_are_kept_and_long_messages_are_cut(tmp_path):
     read = raised(tmp_path, text)
     assert len(read.said) < 200
     assert read.last[-1] == "what to do"
-    assert len(read.last) == 2
+    assert len(read.last) == 3
 
 
 def test_an_error_that_the_imitation_itself_raises_is_no_real_card_s(tmp_path):

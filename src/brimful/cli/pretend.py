@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
@@ -33,6 +33,7 @@ from brimful.text.terminal import note, say
 if TYPE_CHECKING:
     from brimful.pretend import Run
     from brimful.pretend.report_values import PretendReport
+    from brimful.pretend.script_errors import ScriptError
     from brimful.show.answer import Answer
 
 HELP = "run any script on a pretend GPU and read its memory"
@@ -205,6 +206,7 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
         may, or of the first where none does.
     """
     from brimful.cli.progress import Progress
+    from brimful.pretend.script_errors import refusal_of
     from brimful.show.pretend import aim_of, tried_words
 
     aim = aim_of(first.report)
@@ -213,13 +215,18 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
     def told(value: int, tried: Tried) -> None:
         progress.note(f"{argument.flag} {value}: {tried_words(tried, aim)}")
 
-    def run(changed: Sequence[str]) -> Tried | None:
+    def run(changed: Sequence[str]) -> Tried:
         value = value_in(changed, argument)
         progress.update(f"{argument.flag} {value}", 0.0)
         pretended, unheard = _pretended(args), io.StringIO()
         with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
-            if not _ran(pretended, changed, quietly=False):
-                return None
+            error = _ended_by(pretended, changed)
+        if interrupted.is_asked:  # the script may have taken it for its own
+            raise KeyboardInterrupt
+        if error is not None:
+            tried = Tried("no", refused=refusal_of(error, name=changed[0]))
+            progress.note(f"{argument.flag} {value}: {tried.refused}")
+            return tried
         done[value] = changed, pretended
         recording = pretended.recording()
         tried = aim.replayed(recording)._replace(recording=recording)
@@ -229,7 +236,7 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
     recording = first.run.recording()
     given = aim.replayed(recording)._replace(recording=recording)
     what = f"running it with other values of {argument.flag}"
-    with Progress(what, quiet=args.json) as progress, _ended_as_interrupted():
+    with Progress(what, quiet=args.json) as progress, _Interrupted() as interrupted:
         told(argument.value, given)
         found = find_largest(first.program, argument, run, first=given, aim=aim)
     shown = next((value for value in (found.sure, found.value) if value in done), argument.value)
@@ -240,22 +247,29 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
     return found, _Done(program, pretended, report)
 
 
-@contextlib.contextmanager
-def _ended_as_interrupted() -> Iterator[None]:
-    """Let whoever ends this process find what was found by then, as after a Ctrl-C."""
+class _Interrupted:
+    """Lets whoever interrupts or ends this process have what was found by then.
 
-    def interrupt(*_: object) -> None:
+    A script may catch what is raised in it, and go on.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(ValueError):  # in a thread that is not the main one
+            for each in (signal.SIGINT, signal.SIGTERM):
+                self._before[each] = signal.signal(each, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _ask(self, *_: object) -> None:
+        self.is_asked = True
         raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # a thread that is not the main one
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "Answer":
@@ -296,42 +310,67 @@ def _ran(
     Where it lacks a package its job may be planned ``instead``. ``is_whole`` shows all of a
     traceback.
     """
-    from brimful.cli.main import is_of_interrupt
     from brimful.pretend.script_errors import read_error, sentence_of
-    from brimful.pretend.scripts import foreign_framework, run_program
+    from brimful.pretend.scripts import foreign_framework
 
     # One JSON object is all that may stand on standard output.
     spoken = contextlib.redirect_stdout(sys.stderr) if quietly else contextlib.nullcontext()
-    name = " ".join(program[:2]) if program[0] == "-m" else program[0]
+    with spoken:
+        error = _ended_by(pretended, program)
+    if error is None:
+        return True
+    if isinstance(error, BrimfulError):
+        raise error
+    name = _name_of(program)
+    if foreign := foreign_framework(error):
+        raise InputError(
+            f"{name} imports {foreign}, and brimful pretend covers PyTorch alone: to install "
+            f"it would not help, as what it allocates is not seen; the same model in PyTorch "
+            f"takes about as much"
+        ) from error
+    read = read_error(error, stood_in=pretended.tape.num_stand_ins > 0)
+    if nearest := _nearest(error, pretended):
+        why = sentence_of(read, name=name)
+        raise InputError(why, nearest=nearest) from error
+    _tell_error(error, read, name, is_whole=is_whole)
+    if _lacks_package(error) and instead is not None:
+        _plan_instead(program[0], instead)
+    return False
+
+
+def _name_of(program: Sequence[str]) -> str:
+    return " ".join(program[:2]) if program[0] == "-m" else program[0]
+
+
+def _ended_by(pretended: "Run", program: Sequence[str]) -> BaseException | None:
+    """Run the program, and return what ended it before its end; None: nothing did.
+
+    Raises:
+        KeyboardInterrupt: Somebody did.
+    """
+    from brimful.cli.main import is_of_interrupt
+    from brimful.pretend.scripts import run_program
+
+    name = _name_of(program)
     try:
-        with spoken, pretended:
+        with pretended:
             try:
                 run_program(program)
             except SystemExit as ended:
-                if ended.code not in {None, 0}:
-                    raise InputError(f"{name} ended with exit code {ended.code}") from ended
-    except BrimfulError:
+                if isinstance(ended.code, str):
+                    raise InputError(f"{name} ended with: {ended.code}") from ended
+                if ended.code:
+                    raise InputError(f"{name} ended with exit code {int(ended.code)}") from ended
+    except KeyboardInterrupt:
         raise
-    except Exception as error:
+    except BaseException as error:
         if is_of_interrupt(error):
             raise KeyboardInterrupt from error
-        if foreign := foreign_framework(error):
-            raise InputError(
-                f"{name} imports {foreign}, and brimful pretend covers PyTorch alone: to install "
-                f"it would not help, as what it allocates is not seen; the same model in PyTorch "
-                f"takes about as much"
-            ) from error
-        if nearest := _nearest(error, pretended):
-            why = sentence_of(read_error(error), name=name)
-            raise InputError(why, nearest=nearest) from error
-        _tell_error(error, name, is_whole=is_whole)
-        if _lacks_package(error) and instead is not None:
-            _plan_instead(program[0], instead)
-        return False
-    return True
+        return error
+    return None
 
 
-def _nearest(error: Exception, pretended: "Run") -> dict[str, object]:
+def _nearest(error: BaseException, pretended: "Run") -> dict[str, object]:
     """Return the flags with which a script may run on; empty where none is known.
 
     Weights that are saved in 16 bits are loaded so since transformers 5, and no loss scaler takes
@@ -344,22 +383,21 @@ def _nearest(error: Exception, pretended: "Run") -> dict[str, object]:
     return {"weights_dtype": "float32"} if UNSCALED in str(error) and are_absent and is_new else {}
 
 
-def _tell_error(error: Exception, name: str, *, is_whole: bool) -> None:
+def _tell_error(error: BaseException, read: "ScriptError", name: str, *, is_whole: bool) -> None:
     """Say in a sentence what ended a script, and below it by which of its own lines it came there.
 
     Args:
         error: That ended it.
+        read: What was read of it.
         name: Of the script.
         is_whole: Whether lines of libraries, and of errors before it, are shown too.
     """
     from brimful.pretend.script_errors import (
         below_runners,
         own_traceback,
-        read_error,
         sentence_of,
     )
 
-    read = read_error(error)
     why = sentence_of(read, name=name, remedy=_remedy(error))
     say(f"brimful: {one_line(why)}", file=sys.stderr)
     if is_whole:
@@ -372,10 +410,13 @@ def _tell_error(error: Exception, name: str, *, is_whole: bool) -> None:
     say("(-v before -- prints all of the traceback)", file=sys.stderr, flush=True)
 
 
-def _lacks_package(error: Exception) -> bool:
+def _lacks_package(error: BaseException) -> bool:
     """Whether what ended a program is that a package is not installed."""
-    is_told = isinstance(error, ImportError) and "install" in str(error)
-    return isinstance(error, ModuleNotFoundError) or is_told
+    from brimful.pretend.script_errors import missing_import
+
+    missing = missing_import(error)
+    is_told = missing is not None and "install" in str(missing)
+    return isinstance(missing, ModuleNotFoundError) or is_told
 
 
 def _plan_instead(script: str, instead: _Instead) -> None:
@@ -397,11 +438,13 @@ def _plan_instead(script: str, instead: _Instead) -> None:
 _DEEPSPEED = "deepspeed"
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: BaseException) -> str:
     """Say what to do where the program lacks a package that can be stood in for."""
+    from brimful.pretend.script_errors import missing_import
     from brimful.pretend.stand_in_packages import assumable
 
-    missing = str(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    found = missing_import(error)
+    missing = str(found.name or "") if isinstance(found, ModuleNotFoundError) else ""
     if _DEEPSPEED in missing:  # the name of a distribution may be a sentence
         return "DeepSpeed runs here as it is: DS_BUILD_OPS=0 pip install deepspeed"
     package = assumable(missing)

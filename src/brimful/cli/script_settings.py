@@ -15,6 +15,7 @@ from typing import Any
 from brimful.cli.other_flags import is_of_jobs, is_of_models
 from brimful.errors import BrimfulError
 from brimful.files.writing import is_there
+from brimful.pretend.script_arguments import declared_in, find_given
 
 _LOADS, _ADAPTS = "from_pretrained", ("get_peft_model", "LoraConfig")
 _TELLING = (
@@ -25,8 +26,6 @@ _TELLING = (
 TRL's, and those of programs around them (``UnslothTrainingArguments``)."""
 _ADAPTED = "--use-peft"
 _CHECKPOINTS, _CHECKPOINTED = "gradient_checkpointing_enable", "--gradient-checkpointing"
-_SWITCHES = {"store_true": False, "store_false": True}
-"""Kinds of arguments that are not given a value, and what they are where nobody gives them."""
 _SIZES = frozenset({"--seq-len", "--micro-batch", "--global-batch"})
 """Flags that scripts call as we do."""
 _TRIED = frozenset({"--max-steps", "--num-steps"})
@@ -51,7 +50,7 @@ def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
     """
     try:
         tree = ast.parse(Path(script).read_text("utf-8"))
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     values = _values(tree, given)
     live = list(_live(tree, values))
@@ -107,29 +106,18 @@ def _values(tree: ast.Module, given: Sequence[str]) -> dict[str, Any]:
 
 def _arguments(tree: ast.AST, given: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield the arguments that a text declares, each with what it is given or its default."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _name(node) not in {"add_argument", "option"}:
-            continue
-        names = [x.value for x in node.args if isinstance(x, ast.Constant)]
-        spelled = [x for x in names if isinstance(x, str) and x.startswith("--")]
-        told = {each.arg: _constant(each.value, {}) for each in node.keywords}
-        switch = _SWITCHES.get(str(told.get("action")))
-        for name in spelled:
-            default = told.get("default", switch)
-            yield name, _given(name, given, default, is_switch=switch is not None)
-
-
-def _given(name: str, given: Sequence[str], default: Any, *, is_switch: bool) -> Any:
-    """Return what an argument is given; its default where it is not."""
-    for place, word in enumerate(given):
-        key, is_joined, value = word.partition("=")
-        if _spelt(key.lstrip("-")) != _spelt(name.lstrip("-")) or not key.startswith("--"):
-            continue
-        if is_switch:
-            return not default
-        text = value if is_joined else next(iter(given[place + 1 :]), "")
-        return int(text) if text.isdecimal() else text
-    return default
+    declared = list(declared_in(tree))
+    every = [name for each in declared for name in each.names]
+    for each in declared:
+        found = find_given(given, each.names, others=every)
+        value: Any = each.default
+        if found is not None:
+            value = found.value
+            if each.is_switch:
+                value = not each.default
+            elif value.isdecimal():
+                value = int(value)
+        yield from ((name, value) for name in each.names if name.startswith("--"))
 
 
 def _declared(tree: ast.AST, given: Sequence[str]) -> Iterator[str]:
@@ -147,13 +135,15 @@ def _declared(tree: ast.AST, given: Sequence[str]) -> Iterator[str]:
 
 def _live(node: ast.AST, values: Mapping[str, Any]) -> Iterator[ast.Call]:
     """Yield the calls of a text, but for those behind a condition that is known not to hold."""
-    children = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.If) and (known := _known(node.test, values)) is not None:
-        children = [*(node.body if known else node.orelse)]
-    if isinstance(node, ast.Call):
-        yield node
-    for child in children:
-        yield from _live(child, values)
+    left = [node]
+    while left:
+        each = left.pop()
+        if isinstance(each, ast.Call):
+            yield each
+        children = list(ast.iter_child_nodes(each))
+        if isinstance(each, ast.If) and (known := _known(each.test, values)) is not None:
+            children = [*(each.body if known else each.orelse)]
+        left += reversed(children)
 
 
 def _known(test: ast.expr, values: Mapping[str, Any]) -> bool | None:

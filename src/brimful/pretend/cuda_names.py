@@ -6,7 +6,7 @@ says that there is no CUDA.
 
 import warnings
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -46,6 +46,8 @@ def names() -> dict[str, Any]:
         "get_arch_list": lambda: ["sm_{}{}".format(*device.card().capability)],
         "is_tf32_supported": lambda: device.card().capability >= (8, 0),
         "can_device_access_peer": lambda *_: True,
+        "cudart": lambda: _Runtime,
+        "_cudart": _Runtime,
     }
 
 
@@ -101,6 +103,17 @@ class _Ranges:
     """Stands for the NVTX library: ranges that nobody records."""
 
     rangePushA = rangePop = rangeStartA = rangeEnd = markA = staticmethod(lambda *_: 0)  # noqa: N815
+
+
+class _Runtime:
+    """Stands for the runtime's bindings (``torch/csrc/cuda/shared/cudart.cpp``): all succeeds."""
+
+    cudaError = SimpleNamespace(success=0)  # noqa: N815
+    cudaGetErrorString = staticmethod(lambda _code: "no error")  # noqa: N815
+    cudaProfilerStart = cudaProfilerStop = staticmethod(lambda: 0)  # noqa: N815
+    cudaHostRegister = cudaHostUnregister = staticmethod(lambda *_: 0)  # noqa: N815
+    cudaStreamCreate = cudaStreamDestroy = staticmethod(lambda *_: 0)  # noqa: N815
+    cudaMemGetInfo = staticmethod(lambda where=None: torch.gpu.mem_get_info(where))  # noqa: N815
 
 
 def replacements() -> Iterator[tuple[ModuleType, str, Any]]:

@@ -5,13 +5,11 @@ from these (``size_law.py``) and replayed, and the value that is told is run. Wh
 of one kind, it is run as often as it takes. What it prints then is dropped.
 """
 
-import ast
-import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.errors import InputError
+from brimful.pretend.script_arguments import Declared, Given, declared_by, find_given
 from brimful.values.plan import Word
 
 if TYPE_CHECKING:
@@ -20,18 +18,14 @@ if TYPE_CHECKING:
 
 MOST_RUNS, MOST_MORE_RUNS = 16, 8
 """For the largest that may fit, and for the largest that surely does."""
-_DECLARING = frozenset({"add_argument", "option"})
-"""Methods of argparse and of click that declare an argument."""
 FINEST = 32
 """Parts of the value that was given, to one of which the largest is found."""
 _MOST_LAWS = 6
 """Runs after which a script that each run says something else of is run by halves."""
 _FARTHEST = 16
 """How often the largest value yet may be taken for a second run."""
-_OF_BATCHES = re.compile(
-    r"batch|micro|accum|rows|seq|len|token|context|clip|frame|image|crop|sample|group|prompt|\bbs\b"
-)
-"""Names of arguments with which states do not grow."""
+_MOST_DEFAULT = 2**40
+"""The largest default that is taken for a size."""
 
 
 class Tried(NamedTuple):
@@ -41,11 +35,13 @@ class Tried(NamedTuple):
         word: Whether it fits.
         num_bytes: What the allocator would hold that is never refused.
         recording: What was recorded, where it was run.
+        refused: What the program said that does not take it; empty: it does.
     """
 
     word: Word
     num_bytes: int = 0
     recording: "Recording | None" = None
+    refused: str = ""
 
 
 class Aim(NamedTuple):
@@ -64,8 +60,8 @@ class Aim(NamedTuple):
     replayed: "Callable[[Recording], Tried]"
 
 
-Run = Callable[[Sequence[str]], Tried | None]
-"""Runs a program with its arguments; None where the program itself refuses them."""
+Run = Callable[[Sequence[str]], Tried]
+"""Runs a program with its arguments."""
 
 
 class Argument(NamedTuple):
@@ -74,14 +70,14 @@ class Argument(NamedTuple):
     Attributes:
         flag: As it is typed.
         value: What was given.
-        place: Of the value among the arguments.
-        is_joined: Whether flag and value are one word, with an equals sign.
+        place: Of the word that holds the value.
+        prefix: What stands before the value in that word.
     """
 
     flag: str
     value: int
     place: int
-    is_joined: bool
+    prefix: str
 
 
 class Largest(NamedTuple):
@@ -90,11 +86,13 @@ class Largest(NamedTuple):
     Attributes:
         flag: The argument.
         value: The largest value that fits; None: not even the smallest that was tried.
-        beyond: The smallest that was seen not to fit; None: all that were tried do.
+        beyond: The smallest that does not fit; None: all that were tried do.
         num_runs: How often the script was run for it.
         sure: The largest that fits with room to spare; None: the smallest that was tried does not.
         num_replays: Of how many other values what they would ask for was replayed.
-        is_of_states: Whether none can fit, as what every one of them needs has no room.
+        beyond_bytes: What the allocator would hold with that; 0: it was not run.
+        refused: What the program said of that, where it does not take it; empty: it does.
+        is_idle: Whether memory is the same with every value.
         is_whole: Whether all was tried; else it was interrupted.
     """
 
@@ -104,7 +102,9 @@ class Largest(NamedTuple):
     num_runs: int
     sure: int | None = None
     num_replays: int = 0
-    is_of_states: bool = False
+    beyond_bytes: int = 0
+    refused: str = ""
+    is_idle: bool = False
     is_whole: bool = True
 
 
@@ -118,50 +118,40 @@ def with_default(program: Sequence[str], name: str) -> list[str]:
     Returns:
         The program as it is where it is given the argument, or no default of it can be seen.
     """
-    flag = _flag(name)
-    given = {word.partition("=")[0] for word in program[1:]}
-    default = None if flag in given else _default_of(program, flag)
-    return list(program) if default is None else [*program, default[0], str(default[1])]
+    every = declared_by(program[0])
+    meant = [each for each in every if each.is_called(name)]
+    if not meant or _given(program, name, every) is not None:
+        return list(program)
+    (flag, default), *_ = [*_counted(meant), ("", 0)]
+    return [*program, flag, str(default)] if flag else list(program)
 
 
-def _default_of(program: Sequence[str], flag: str) -> tuple[str, int] | None:
-    """Find what a script's text says of a flag: its spelling, and a number."""
-    same = ((name, value) for name, value in declared(program) if _plain(name) == _plain(flag))
-    return next(same, None)
-
-
-def declared(program: Sequence[str]) -> Iterator[tuple[str, int]]:
+def counted(program: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield the flags whose default is a whole number in a script's text, each as it is spelled.
 
     Args:
         program: The script, and its arguments.
     """
-    try:
-        text = Path(program[0]).read_text("utf-8")
-        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    except (OSError, SyntaxError, ValueError):
-        return  # a module, a notebook, or what fails when it is run
-    for call in calls:
-        if not isinstance(call.func, ast.Attribute) or call.func.attr not in _DECLARING:
-            continue
-        names = [each.value for each in call.args if isinstance(each, ast.Constant)]
-        spelled = [each for each in names if isinstance(each, str) and each.startswith("--")]
-        for keyword in call.keywords:
-            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-            if keyword.arg == "default" and type(value) is int:
-                yield from ((name, value) for name in spelled)
+    return _counted(declared_by(program[0]))
 
 
-def _flag(name: str) -> str:
-    return name if name.startswith("-") else f"--{name}"
+def _counted(declared: Sequence[Declared]) -> Iterator[tuple[str, int]]:
+    for each in declared:
+        if type(each.default) is int and 0 < each.default <= _MOST_DEFAULT:
+            yield max(each.names, key=len), each.default
 
 
-def _plain(flag: str) -> str:
-    return flag.replace("_", "-")
+def _given(program: Sequence[str], name: str, every: Sequence[Declared]) -> Given | None:
+    """Find an argument of a script by its name; what is no argument of its text by this alone."""
+    names = {name if name.startswith("-") else f"--{name}"}
+    names.update(known for each in every if each.is_called(name) for known in each.names)
+    others = [known for each in every for known in each.names]
+    found = find_given(program[1:], names, others=others)
+    return found and found._replace(place=found.place + 1)
 
 
 def argument_of(program: Sequence[str], name: str) -> Argument:
-    """Find an argument of a script by its name.
+    """Find an argument of a script by its name, where it is given last.
 
     Args:
         program: The script and its arguments.
@@ -170,32 +160,30 @@ def argument_of(program: Sequence[str], name: str) -> Argument:
     Raises:
         InputError: The script was given no such argument, or no whole number above 0 for it.
     """
-    flag = _flag(name)
-    for place, word in enumerate(program[1:], 1):
-        key, is_joined, value = word.partition("=")
-        if _plain(key) != _plain(flag):
-            continue
-        at = place if is_joined else place + 1
-        text = value if is_joined else (program[at] if at < len(program) else "")
-        if not text.isdecimal() or int(text) < 1:
-            raise InputError(f"--largest {name}: {flag} is given {text!r}, which is no count")
-        return Argument(key, int(text), at, bool(is_joined))
-    raise InputError(
-        f"--largest {name}: the script is not given {flag}, and its text says no default of it; "
-        f"put {flag} N behind {program[0]}, with a number to begin from such as {flag} 1"
-    )
+    given = _given(program, name, declared_by(program[0]))
+    if given is None:
+        flag = name if name.startswith("-") else f"--{name}"
+        raise InputError(
+            f"--largest {name}: the script is not given {flag}, and its text says no default of "
+            f"it; put {flag} N behind {program[0]}, with a number to begin from such as {flag} 1"
+        )
+    if not given.value.isdecimal() or int(given.value) < 1:
+        raise InputError(
+            f"--largest {name}: {given.flag} is given {given.value!r}, which is no count"
+        )
+    return Argument(given.flag, int(given.value), given.place, given.prefix)
 
 
 def with_value(program: Sequence[str], argument: Argument, value: int) -> list[str]:
     """Return a program with another value of an argument."""
     changed = list(program)
-    changed[argument.place] = f"{argument.flag}={value}" if argument.is_joined else str(value)
+    changed[argument.place] = f"{argument.prefix}{value}"
     return changed
 
 
 def value_in(program: Sequence[str], argument: Argument) -> int:
     """Return the value of an argument in a program; see ``with_value``."""
-    return int(program[argument.place].rpartition("=")[2])
+    return int(program[argument.place].removeprefix(argument.prefix))
 
 
 def step_of(value: int) -> int:
@@ -221,23 +209,25 @@ def find_largest(
     Returns:
         What was found; what was found until then where it was interrupted.
     """
-    is_full = aim is not None and first.word == "no" and aim.state_bytes > aim.capacity_bytes
-    if is_full and _OF_BATCHES.search(argument.flag.lower()):
-        return Largest(argument.flag, None, argument.value, 0, is_of_states=True)
-    search = _Search(program, argument, run, first)
+    search = _Search(program, argument, run, first, aim)
     try:
-        if aim is None or (found := search.by_law(aim)) is None:
-            found = search.by_halves()
+        return search.by_law(aim) or search.by_halves() if aim else search.by_halves()
     except KeyboardInterrupt:
         return search.found()._replace(is_whole=False)
-    return found
 
 
 class _Search:
     """What was tried, by how many steps each value is; see ``step_of``."""
 
-    def __init__(self, program: Sequence[str], argument: Argument, run: Run, first: Tried) -> None:
-        self._program, self._argument, self._run = program, argument, run
+    def __init__(
+        self,
+        program: Sequence[str],
+        argument: Argument,
+        run: Run,
+        first: Tried,
+        aim: Aim | None,
+    ) -> None:
+        self._program, self._argument, self._run, self._aim = program, argument, run, aim
         self._step = step_of(argument.value)
         self._given = argument.value // self._step
         self._tried: dict[int, Tried] = {0: Tried("fits"), self._given: first}
@@ -245,7 +235,7 @@ class _Search:
     def _probe(self, count: int) -> Tried:
         if count not in self._tried:
             changed = with_value(self._program, self._argument, count * self._step)
-            self._tried[count] = self._run(changed) or Tried("no")
+            self._tried[count] = self._run(changed)
         return self._tried[count]
 
     def _words(self) -> dict[int, Word]:
@@ -256,6 +246,7 @@ class _Search:
         words = {**(foretold or {}), **self._words()}
         sure, _ = _bounds(words, ("fits",))
         most, beyond = _bounds(words, ("fits", "tight"))
+        last = self._tried.get(beyond or 0, Tried("no"))
         return Largest(
             self._argument.flag,
             most * self._step or None,
@@ -263,21 +254,31 @@ class _Search:
             len(self._tried) - 2,
             sure * self._step or None,
             len(words) - len(self._tried),
+            beyond_bytes=last.num_bytes,
+            refused=last.refused,
         )
 
     # -- by what is computed from few runs --
 
     def by_law(self, aim: Aim) -> Largest | None:
         """Compute what other values ask for, and run what is told; None: it cannot be computed."""
-        self._probe(self._second(aim))
+        for count in (self._given, self._second(aim)):
+            if self._probe(count).word == "no" and count == 1:
+                return self.found()  # not even the least of it
+        if self._is_idle():
+            self._probe(self._farthest())
+            if self._is_idle():
+                return self.found()._replace(is_idle=True)
         is_checked = False
         for _ in range(_MOST_LAWS):
             guess = self._by_line(aim.sure_bytes)
             law = self._law(guess or self._given)
             if law is None:
-                if guess is None or guess in self._tried:
+                beside = (n for n in (guess or 0, (guess or 0) - 1) if n > 0)
+                fresh = next((n for n in beside if n not in self._tried), None)
+                if fresh is None:
                     return None
-                self._probe(guess)
+                self._probe(fresh)  # a second one of the kind that runs near it are of
                 continue
             words = self._foretold(law, aim)
             if words is None:  # too far from what was run to be foretold
@@ -292,6 +293,11 @@ class _Search:
             self._probe(told + 1 if told in self._tried else told)
             is_checked = True
         return None
+
+    def _is_idle(self) -> bool:
+        """Whether what was run takes the same memory with each value, as far as it was recorded."""
+        sizes = {each.num_bytes for each in self._tried.values() if each.recording is not None}
+        return len(sizes) == 1 and not any(each.refused for each in self._tried.values())
 
     def _second(self, aim: Aim) -> int:
         """Return the value to run beside the one that was given: the largest, as far as is seen.
@@ -361,9 +367,15 @@ class _Search:
         ):
             low, high = _bounds(self._words(), meant)
             while high is not None and high - low > 1 and len(self._tried) <= most + 1:
-                self._probe((low + high) // 2)
+                self._probe(self._between(low, high))
                 low, high = _bounds(self._words(), meant)
         return self.found()
+
+    def _between(self, low: int, high: int) -> int:
+        """Return what to try next: by the line through what was run, or the half."""
+        line = self._by_line(self._aim.sure_bytes) if self._aim else None
+        near = [n for n in (line, (line or 0) + 1) if n is not None and low < n < high]
+        return near[0] if near and len(self._tried) % 2 else (low + high) // 2
 
 
 def _bounds(tried: dict[int, Word], meant: tuple[str, ...]) -> tuple[int, int | None]:

@@ -2,11 +2,12 @@
 
 A number is served where the step's memory does not hang on it: 0.0 for a float (a loss that is
 logged, GradScaler's count of infinities), 1 for an integer (a count that is divided by), False for
-a boolean (``if loss.isnan()``). A *size* that values decide cannot be known: it ends the run with
-one sentence, unless everything may be taken as selected, the largest size it can be.
+a boolean, if it is no check whose answer is known (``truths.py``). A *size* that values decide
+cannot be known: it ends the run with one sentence, unless everything may be taken as selected, the
+largest size it can be.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 from brimful.errors import UnsupportedError
 from brimful.pretend.ctc import FORWARD as CTC
 from brimful.pretend.ctc import of_longest
+from brimful.pretend.truths import truth_of
 
 _SELECTING = frozenset({
     torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default,
@@ -30,7 +32,19 @@ NUMBERS = frozenset({_aten._local_scalar_dense.default, _EQUAL})  # noqa: SLF001
 """Operations whose result is a number: ``item`` and ``torch.equal``."""
 
 
-def scalar(func: Any, args: Any) -> Any:
+class Scalar(NamedTuple):
+    """What ``tensor.item()`` is answered.
+
+    Attributes:
+        value: The number.
+        is_known: Whether it is that; else it stands for what the GPU would compute.
+    """
+
+    value: Any
+    is_known: bool
+
+
+def scalar(func: Any, args: Any) -> Scalar:
     """Return what ``tensor.item()`` is answered: its value where known, else a stand-in.
 
     Args:
@@ -38,14 +52,20 @@ def scalar(func: Any, args: Any) -> Any:
         args: Its arguments.
     """
     try:
-        return func(*args)
+        return Scalar(func(*args), is_known=True)
     except DataDependentOutputException:
-        if func is _EQUAL:
-            return False
-        dtype = args[0].dtype
-        if dtype.is_floating_point:
-            return 0.0
-        return False if dtype == torch.bool else 1
+        return Scalar(_stand_in(func, args[0]), is_known=False)
+
+
+def _stand_in(func: Any, tensor: torch.Tensor) -> float | int | bool:
+    if func is _EQUAL:
+        return False
+    told = truth_of(tensor)
+    if tensor.dtype == torch.bool:
+        return bool(told)
+    if tensor.dtype.is_floating_point:
+        return 0.0
+    return 0 if told is False else 1
 
 
 def everything_selected(func: Any, args: Any) -> Any:

@@ -5,7 +5,6 @@ machine lacks (a package, a file, the hub), and from what only the pretend GPU l
 of how it is shown.
 """
 
-import builtins
 import re
 import sysconfig
 import traceback
@@ -15,37 +14,37 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from brimful.errors import BrimfulError
 from brimful.pretend.scripts import cell_of
 
 _OURS = str(Path(__file__).parents[1])
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
-_RUNNERS = ("runpy.py", "<frozen")
 _LONGEST = 160
 """Characters of a message that are told in a sentence; all of it stands in the traceback."""
+_MOST_LINES = 5
+"""Of a message, below a traceback."""
 _INNER = re.compile(r"got (\w+)\((?P<quote>['\"])(?P<said>.*?)(?P=quote)\)", re.DOTALL)
 """How PyTorch's compiler tells of the error that an operation ended in."""
-_CHECKED = re.compile(
-    r"shape|size|stride|dimension|\bdim\b|must match|cannot be multiplied|broadcast|out of range"
-    r"|dtype|scalar type|same device|expected .* to (be|have)|requires? .* (input|argument)"
-    r"|does not require grad|in-?place operation|second time|unexpected keyword|takes .* argument",
-    re.IGNORECASE,
-)
-"""Words of what PyTorch checks before it computes anything: on every device alike."""
 _OF_PRETENDING = re.compile(
-    r"PrivateUse1|privateuseone|FakeTensor|fake tensor|fake mode|meta tensor|not compiled with CUDA"
-    r"|NVIDIA driver|No CUDA GPUs|_cuda_|_Cuda|cudart|libcu|nvml|data-dependent"
-    r"|data pointer|\.numpy\(\)|storage of a tensor",
+    r"PrivateUse1|privateuseone|fake tensor|fake mode|meta tensor|not compiled with CUDA"
+    r"|NVIDIA driver|No CUDA GPUs|cudart|libcu|nvml|data-dependent|Could not run 'aten::"
+    r"|data pointer|\.numpy\(\)|storage of a tensor|module 'torch.* has no attribute",
     re.IGNORECASE,
 )
 """Words of what is missing where there is no card, and no numbers."""
-_BY_VALUES = (AssertionError, ArithmeticError, StopIteration)
-"""What a value that the GPU computes may decide."""
+_CALLS_ON = "(*"
+"""Of a line of ours that hands an operation to PyTorch, with the arguments that it was given."""
+_OF_NAMES = (NameError, KeyError, IndexError)
+"""What is said of names in the script, whatever words are in it."""
+_NEVER_BY_VALUES = (NameError, AttributeError, TypeError, SyntaxError)
+"""What no value that the GPU computes decides."""
 UNSCALED = "unscale FP16 gradients"
 """What a loss scaler says of parameters in fp16, as transformers 5 loads what is saved so."""
 _REMEDIES = (
     (r"cannot view a tensor|view size is not compatible", "write .reshape(...) for .view(...)"),
-    (r"same device|two devices", "move both to one device"),
-    (r"scalar type|same dtype|dtype", "cast one of them with .to(dtype)"),
+    (r"unexpected keyword", "that package, as it is installed here, names it otherwise"),
+    (r"same device|two devices|different devices", "move both to one device"),
+    (r"scalar type|same dtype|type .* should be the same", "cast one of them with .to(dtype)"),
     (r"mat1 and mat2|must match|broadcast|cannot be multiplied", "print both shapes before it"),
     (UNSCALED, "load the model with dtype=torch.float32, as transformers 4 did by itself"),
     (r"second time", "keep the graph (retain_graph=True), or go through it once"),
@@ -62,7 +61,7 @@ class ScriptError(NamedTuple):
         why: Whether a real card would say the same.
         remedy: What to do.
         frames: The script's own lines, outermost first, as a traceback shows them.
-        last: How the traceback ends: the error's type, the first line of what it says, its notes.
+        last: How the traceback ends: the error's type, the first lines of what it says, its notes.
     """
 
     where: str
@@ -73,17 +72,18 @@ class ScriptError(NamedTuple):
     last: tuple[str, ...]
 
 
-def read_error(error: BaseException) -> ScriptError:
+def read_error(error: BaseException, *, stood_in: bool = False) -> ScriptError:
     """Read what ended a script.
 
     Args:
         error: As the script raised it.
+        stood_in: Whether the script was given numbers that stand for what the GPU would compute.
     """
     stack = _stack(error)
     own = _own(stack)
     shown = traceback.StackSummary.from_list(map(_in_cell, own))
     kind, text = _told(error)
-    why, remedy = _judged(error, kind, text, stack)
+    why, remedy = _judged(error, text, stack, stood_in=stood_in)
     named = own[-1] if own else None
     where = ""
     if named is not None:
@@ -95,16 +95,16 @@ def read_error(error: BaseException) -> ScriptError:
         where = f"{_shown(error.filename)}:{error.lineno}"
     lines = traceback.format_exception_only(error)
     if not isinstance(error, SyntaxError):  # which shows its line
-        first, notes = lines[0].splitlines()[:1], lines[1:]
-        lines = [*first, *notes] if notes == [*getattr(error, "__notes__", ())] else first
-        lines += [note for note in getattr(error, "__notes__", ()) if note not in lines]
+        notes = [str(note) for note in getattr(error, "__notes__", ())]
+        said = [line for line in "".join(lines[:1]).splitlines() if line.strip()]
+        lines = [*said[: 1 if _is_of_compiler(error) else _MOST_LINES], *notes]
     return ScriptError(
         where,
         f"{kind}: {text}" if text else kind,
         why,
         remedy,
         tuple(line.rstrip("\n") for line in shown.format()),
-        tuple(line.rstrip("\n") for line in lines),
+        tuple(_as_cuda(line.rstrip("\n").expandtabs(4)) for line in lines),
     )
 
 
@@ -177,51 +177,82 @@ def _shown(file: str) -> str:
 
 def _told(error: BaseException) -> tuple[str, str]:
     """Return an error's type and what it says in a line; of compiled code, its operation's."""
+    kind = type(error).__name__
     if isinstance(error, SyntaxError):
-        return type(error).__name__, error.msg
-    text = str(error).strip()
-    if type(error).__module__.startswith("torch._dynamo") and (inner := _INNER.search(text)):
+        return kind, error.msg
+    text = _as_cuda(str(error).strip())
+    if _is_of_compiler(error) and (inner := _INNER.search(text)):
         return inner[1], _short(inner["said"])
     if isinstance(error, KeyError):
         text = f"no key {text}"
-    return type(error).__name__, _short(text)
+    return kind.removeprefix("FakeTensor").replace("DeviceMismatch", "Runtime"), _short(text)
+
+
+def _is_of_compiler(error: BaseException) -> bool:
+    return type(error).__module__.startswith("torch._dynamo")
+
+
+def _as_cuda(text: str) -> str:
+    """Name tensors and devices as they are called on a real card."""
+    text = re.sub(r"torch\._subclasses\.fake_tensor\.FakeTensor\w*Error", "RuntimeError", text)
+    return re.sub(r"\bgpu:(\d)", r"cuda:\1", text.replace("FakeTensor", "Tensor"))
 
 
 def _short(text: str) -> str:
-    line = next(iter(text.replace("\\n", "\n").splitlines()), "").strip().rstrip(".!")
+    """Return the first line of a message, and the second where the first announces it."""
+    lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip()]
+    line = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1]).rstrip(".!")
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
+def missing_import(error: BaseException | None) -> ImportError | None:
+    """Return the import that failed, where an error is that, or was raised for it.
+
+    Args:
+        error: That ended a script.
+    """
+    while error is not None and not isinstance(error, ImportError):
+        error = error.__cause__
+    return error
+
+
 def _judged(
-    error: BaseException, kind: str, text: str, stack: list[traceback.FrameSummary]
+    error: BaseException, text: str, stack: list[traceback.FrameSummary], *, stood_in: bool
 ) -> tuple[str, str]:
     """Say whether a real card would say the same, and what to do.
 
     Args:
         error: That ended the script.
-        kind: Of which type it is; PyTorch's compiler tells that of an operation's by name.
         text: What it says.
         stack: Where.
+        stood_in: Whether the script was given stand-ins for numbers.
     """
-    of_type = vars(builtins).get(kind, type(error))
     remedy = next(
         (words for pattern, words in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), ""
     )
-    if isinstance(error, ImportError | OSError):
-        notes = getattr(error, "__notes__", ())  # of what is neither here nor known
+    lacking = missing_import(error) or error
+    if isinstance(lacking, ImportError | OSError):
+        notes = getattr(lacking, "__notes__", ())  # of what is neither here nor known
         return "it is this machine that lacks it, not the card", notes[-1] if notes else ""
     if not _reaches_script(error):
         return "it is Brimful's own fault and not the script's", "tell us of it, with -v before --"
-    is_checked = bool(_CHECKED.search(text))
-    if _OF_PRETENDING.search(text) or (not is_checked and _is_of_pretending(of_type, stack)):
+    is_told = bool(_OF_PRETENDING.search(text)) and not isinstance(error, _OF_NAMES)
+    if is_told or _is_ours(stack):
         words = "leave that call out of the script, as far as memory does not depend on it"
         return "only the pretend GPU lacks it, a real card would not say so", words
-    if issubclass(of_type, _BY_VALUES):
+    if stood_in and _may_be_by_values(error, stack):
         return (
             "a real card would say so too, unless a number decides it that the GPU computes, as "
             "none is computed here"
         ), "where such a number decides it, leave that check out"
     return "any real card would say the same", remedy or "fix that line"
+
+
+def _may_be_by_values(error: BaseException, stack: list[traceback.FrameSummary]) -> bool:
+    """Whether Python code raised it, and not PyTorch where it checks shapes and types."""
+    if isinstance(error, _NEVER_BY_VALUES) or _is_of_compiler(error) or not stack:
+        return False
+    return not stack[-1].filename.startswith(_OURS)
 
 
 def _reaches_script(error: BaseException) -> bool:
@@ -234,11 +265,11 @@ def _reaches_script(error: BaseException) -> bool:
     )
 
 
-def _is_of_pretending(of_type: type[BaseException], stack: list[traceback.FrameSummary]) -> bool:
-    """Whether an error that no check of PyTorch's explains came of code of ours."""
-    if issubclass(of_type, NotImplementedError):
-        return bool(stack) and _is_library(stack[-1].filename)
-    return bool(stack) and stack[-1].filename.startswith(_OURS)
+def _is_ours(stack: list[traceback.FrameSummary]) -> bool:
+    """Whether code of ours raised it; what calls on with what it was given only passed it on."""
+    if not stack or not stack[-1].filename.startswith(_OURS):
+        return False
+    return _CALLS_ON not in (stack[-1].line or "")
 
 
 def sentence_of(read: ScriptError, *, name: str, remedy: str = "") -> str:
@@ -252,6 +283,19 @@ def sentence_of(read: ScriptError, *, name: str, remedy: str = "") -> str:
     where = read.where or name
     doing = remedy or read.remedy
     return f"{where} raised {read.said}; {read.why}{f': {doing}' if doing else ''}"
+
+
+def refusal_of(error: BaseException, *, name: str) -> str:
+    """Say in few words what a script said with a value that it does not take.
+
+    Args:
+        error: That ended it.
+        name: Of the script.
+    """
+    if isinstance(error, BrimfulError):
+        return str(error)
+    read = read_error(error)
+    return f"{read.where or name} raises {read.said}"
 
 
 def own_traceback(read: ScriptError) -> Iterator[str]:

@@ -28,6 +28,7 @@ from brimful.pretend import (
     real_values,
     recurrent,
     streams,
+    truths,
 )
 from brimful.pretend.cuda_calls import inward, inward_keywords
 from brimful.pretend.device import NAME
@@ -116,6 +117,8 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._on_op = on_op
         self.ended_by: BaseException | None = None
         self.assumptions: set[str] = set()
+        self.num_stand_ins = 0
+        """Numbers that the program was given which the GPU would compute."""
         self._purpose = ""
 
     # -- what the user of a tape calls --
@@ -299,6 +302,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             func = engine.in_place(func, args, kwargs)
         call = Call(func, args, kwargs)
         out = self._run(call)
+        truths.follow(func, args, out)
         if self._count_costs or self._count_messages:
             self._count(call, out)
         if isinstance(out, torch.Tensor):
@@ -336,7 +340,9 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Run the operation, or what stands for it where fake tensors differ from real ones."""
         func, args, kwargs = call.func, call.args, call.kwargs
         if func in real_values.NUMBERS:
-            return real_values.scalar(func, args)
+            value, is_known = real_values.scalar(func, args)
+            self.num_stand_ins += not is_known
+            return value
         if func is _RECORD_STREAM:
             return self._record_stream(*args)
         if func is _WAIT:

@@ -21,6 +21,9 @@ be it that a search's time is over."""
 _OF_CUDA = "bitsandbytes.cextension"
 """Prints the traceback of its library, which needs CUDA's, at import; whoever calls it is told."""
 
+_OF_SHAPES = "torch._subclasses.fake_tensor"
+"""Prints the traceback of a shape that does not fit, which is raised all the same."""
+
 
 def quiet_libraries() -> None:
     """Silence progress bars and notices of torch's profiler, transformers and quantisers.
@@ -44,3 +47,4 @@ def quiet_libraries() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     for name in (_SCHEDULES, _OF_CUDA):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger(_OF_SHAPES).disabled = True  # a level of its own PyTorch resets

@@ -8,7 +8,7 @@ from pathlib import Path
 from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.held import held_within
 from brimful.pretend.kept_lines import kept_lines
-from brimful.pretend.largest import Aim, Largest, Tried, declared
+from brimful.pretend.largest import Aim, Largest, Tried, counted
 from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
 from brimful.pretend.scripts import cell_of
@@ -244,11 +244,14 @@ def largest_facts(
 def _largest_words(found: Largest, *, is_bound: bool) -> str:
     """Say which value fits; who left kernels out is sure of nothing."""
     runs = _runs_words(found)
-    if found.is_of_states:
-        return f"no {found.flag} fits: what does not grow with it has no room; {runs}"
+    if found.is_idle:
+        return f"{found.flag} changes nothing in memory; {runs}"
     if found.value is None:
-        return f"no {found.flag} that was tried fits; {runs}"
+        least = f": even {found.beyond} needs {format_bytes(found.beyond_bytes)}"
+        return f"no {found.flag} fits{least if found.beyond_bytes else ''}; {runs}"
     beyond = "" if found.beyond is None else f", {found.beyond} does not"
+    if found.refused:
+        beyond = f"; with {found.beyond} {found.refused}"
     if found.sure == found.value:
         fits = f"fits{AS_FAR if is_bound else ''}"
         return f"{found.flag} {found.value} {fits}{beyond}; {runs}"
@@ -280,7 +283,7 @@ def _sizes(program: Sequence[str]) -> list[str]:
         text = value if is_joined else following
         if key.startswith("--") and text.isdecimal():
             found.append((-int(text), key.removeprefix("--")))
-    of_batch = (name.removeprefix("--") for name, _ in declared(program) if "batch" in name)
+    of_batch = (name.removeprefix("--") for name, _ in counted(program) if "batch" in name)
     return [name for _, name in sorted(found)] or list(of_batch)
 
 
