@@ -88,7 +88,7 @@ def tell_changes(
     fits = found.record.rows[0].fits and word not in {"tight", "no"}
     most = 1 if fits else MOST_TIGHT if word == "tight" else MOST
     told = list[FileChange]()
-    asked = _Asked(args, found.plan, Budget(LONGEST_S))
+    asked = _Asked(args, found.plan, Budget(min(LONGEST_S, args.budget or LONGEST_S)))
     now = found.record.rows[0].step_s
     every = _faster(asked, now) if fits else _fitting(asked, is_tight=word == "tight")
     for each in every:

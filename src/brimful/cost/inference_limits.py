@@ -169,9 +169,9 @@ def in_chunks(job: InferenceJob, cluster: Cluster) -> InChunks | None:
     for whole in in_every_format(job):
         cut = msgspec.structs.replace(whole, prompt_len=CHUNK_TOKENS)
         made = estimate_inference(cut, cluster)
-        size, most = made.predicted_peak_allocated_bytes, limits(cut, cluster)
+        size = made.predicted_peak_allocated_bytes
         is_new = made.fits and not estimate_inference(whole, cluster).fits
-        if is_new and size is not None and most is not None:
+        if is_new and size is not None and (most := limits(cut, cluster)) is not None:
             formats.append(ChunkedFit(whole.weights_format, size, most.num_sequences))
     return InChunks(CHUNK_TOKENS, found, tuple(sorted(formats, key=lambda fit: -fit.num_bytes)))
 

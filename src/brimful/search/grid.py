@@ -6,7 +6,7 @@ of shards; peaks and times are arrays of that shape. ``cost.estimate`` says the 
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from itertools import product
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -297,24 +297,21 @@ def _others_of(job: Job, grid: Grid) -> Iterator[Family]:
     degrees = dict.fromkeys(family.tp for family in grid.kin)
     for micro_batch in (n for n in range(1, min(whole, MAX_MICRO_BATCH) + 1) if whole % n == 0):
         num = whole // micro_batch
-        groups = 1 if not one.is_spread else num // num_alike if num_alike == 1 else 2
-        if one.accumulate == "hold" and num_alike == 2:  # noqa: PLR2004 - the first and the last
-            groups = num // 2
+        groups = [n for n in range(2, num + 1) if num % n == 0] if one.is_spread else [1]
         for tp, cut in product(degrees, chunks):
-            like = one._replace(
-                micro_batch=micro_batch, loss_chunks=cut, tp=tp, num_data_parallel=max(1, groups)
-            )
+            if micro_batch * job.rows_per_sample * job.seq_len % cut:
+                continue
+            made = one._replace(micro_batch=micro_batch, loss_chunks=cut, tp=tp)
+            every = (made._replace(num_data_parallel=n) for n in groups)
             is_like = (
-                like.is_spread == one.is_spread
-                and num % like.num_data_parallel == 0
-                and _num_alike(job, like) == num_alike
-                and micro_batch * job.rows_per_sample * job.seq_len % cut == 0
+                like
+                for like in every
+                if _num_alike(job, like) == num_alike
                 and min(family_chunks(job, like), NUM_CHUNKS) == num_chunks
                 and runs_one(job, like) == runs_one(job, one)
                 and holds_whole(job, like) == holds_whole(job, one)
             )
-            if is_like:
-                yield like
+            yield from islice(is_like, 1)
 
 
 def _levels_key(search: Search, grid: Grid) -> tuple[Hashable, ...]:
