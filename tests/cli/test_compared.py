@@ -33,3 +33,19 @@ def test_what_it_is_compared_with_may_run_out_of_time(brimful, monkeypatch):
 def test_nothing_is_said_of_a_host_where_what_fits_is_fast(brimful):
     said = brimful("plan", "smollm2-135m", "--gpus", "8xv100-16gb", "--seq-len", 512, "--no-proof")
     assert "--offload" not in said.out
+
+
+def test_adapters_leave_no_room_that_is_worth_a_search(brimful, monkeypatch):
+    """What fits of a base in 4 bits is slow, and its optimizer's state is a thousandth of it."""
+    searched = []
+
+    def search(args, budget):
+        searched.append(args.offload)
+        return whole(args, budget)
+
+    whole = plan.search
+    monkeypatch.setattr(plan, "search", search)
+    asked = ("plan", "llama-3.1-8b", "--gpus", "4060", "--method", "qlora", "--lora-rank", 1)
+    said = brimful(*asked, "--seq-len", 512, "--global-batch", 32, "--no-proof")
+    assert "FITS" in said.out
+    assert searched == [None]

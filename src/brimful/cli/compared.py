@@ -88,7 +88,7 @@ def _away(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[
     if device.kernels != "cuda" or has_one_memory(device.name) or args.source is not None:
         return ()
     fastest = min((row.step_s for row in found.record.rows if row.step_s), default=best.step_s)
-    if fastest > _SLOW * best.step_s:
+    if fastest > _SLOW * best.step_s or not _has_room(found, _FASTER * best.step_s):
         return ()
     try:
         away = search(argparse.Namespace(**{**vars(args), "offload": OPTIMIZER}), Budget(1))
@@ -97,6 +97,20 @@ def _away(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[
     other = away.record.rows[0]
     is_worth = other.fits and other.step_s and other.step_s <= _FASTER * best.step_s
     return (away_fact(away),) if is_worth and away.plan.estimate is not None else ()
+
+
+def _has_room(found: "Solution", slowest_s: float) -> bool:
+    """Whether what is as fast may fit once all is away that an optimizer can take along."""
+    from brimful.cost.estimate import estimate_or_none, limit_bytes
+    from brimful.show.predicted import offloaded_bytes
+    from brimful.techniques.offload import OPTIMIZER
+
+    plan, rows = found.plan, found.record.rows
+    there = msgspec.structs.replace(plan.strategy, offload=OPTIMIZER)
+    if (made := estimate_or_none(plan.job, plan.cluster, there)) is None:
+        return True
+    most = limit_bytes(plan) + offloaded_bytes(made)
+    return any(row.peak_bytes <= most for row in rows if row.step_s and row.step_s <= slowest_s)
 
 
 def _alone(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:

@@ -16,6 +16,7 @@ from brimful.cost.profiles import Dimensions, EventKind, Profile, Run
 from brimful.cost.spread import negated_terms
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import evaluate_terms
+from brimful.files.remembered import once_for_each
 from brimful.models.config import layout_of
 from brimful.values.job import Job
 from brimful.values.results import AUTOCAST_CACHE, GRADIENTS, ITEM_NAMES, PARAMETERS
@@ -225,8 +226,14 @@ def gone_copies(profile: Profile, gradients: Sequence[int]) -> list[int]:
 
 def makes_gradient(profile: Profile, event: int) -> bool:
     """Whether an event brings a gradient."""
-    is_own = event < len(profile.kinds)  # and not added
-    return is_own and profile.kinds[event].item == _GRADIENT and _sign_of(profile, event) > 0
+    return event in gradients_of(profile.kinds)  # and is not added
+
+
+@once_for_each
+def gradients_of(kinds: tuple[EventKind, ...]) -> frozenset[int]:
+    """Return the events that bring gradients."""
+    places = range(len(kinds))
+    return frozenset(n for n in places if kinds[n].item == _GRADIENT and sign(kinds[n]) > 0)
 
 
 def sign(kind: EventKind) -> int:

@@ -25,8 +25,8 @@ from brimful.cost.brought import (
     brought,
     copy_kinds,
     gone_copies,
+    gradients_of,
     is_of_head,
-    makes_gradient,
     sign,
     with_copies,
 )
@@ -186,12 +186,11 @@ def _whole(
 
     Of blocks that run alike they are one value.
     """
-    waiting, known = list[int](), dict[tuple[Run, Run], list[Event]]()
+    waiting, works = list[int](), profile.works
     chunks = [place for place, run in enumerate(first) if run.group == "chunk"]
     for place, (run, like) in enumerate(zip(runs, first, strict=True)):
-        if (run, like) not in known:
-            known[run, like] = list(_found(profile, run, like))
-        events = known[run, like]
+        like_events = None if run == like else works[like.work].events
+        events = _found(profile.kinds, works[run.work].events, like_events)
         if not is_block(like):
             events = [(event, list(leaves)) for event, leaves in events]
             is_last = place == len(first) - 1
@@ -205,32 +204,38 @@ def _whole(
         yield events
 
 
-def _found(profile: Profile, run: Run, like: Run) -> Iterator[Event]:
-    """Yield a run's events, with the gradients that are whole behind each.
+@once_for_each
+def _found(
+    kinds: tuple[EventKind, ...], events: tuple[int, ...], like: tuple[int, ...] | None
+) -> list[Event]:
+    """Return a run's events, with the gradients that are whole behind each.
 
-    Where they were there before, that is where what is added to them goes.
+    Args:
+        kinds: The profile's.
+        events: Of the run.
+        like: Of the run that makes the gradients that it adds to: where these were there before,
+            that is where what is added to them goes. None: it makes them itself.
     """
-    events = profile.works[run.work].events
-    expected = [e for e in profile.works[like.work].events if makes_gradient(profile, e)]
+    made = gradients_of(kinds)
+    expected = [event for event in like or () if event in made]
     leaves: list[list[int]] = [[] for _ in range(len(events) + 1)]
     for place, event in enumerate(events):
-        if run == like and makes_gradient(profile, event):
-            leaves[_taken_at(profile, events, place)].append(event)
-        elif run != like and expected and _ends(profile.kinds[event], profile.kinds[expected[0]]):
+        if like is None and event in made:
+            leaves[_taken_at(kinds, events, place)].append(event)
+        elif like is not None and expected and _ends(kinds[event], kinds[expected[0]]):
             leaves[place].append(expected.pop(0))
-    if run != like:
-        leaves[-1] += expected
-    yield from zip((*events, None), leaves, strict=True)
+    leaves[-1] += expected
+    return list(zip((*events, None), leaves, strict=True))
 
 
-def _taken_at(profile: Profile, events: Sequence[int], place: int) -> int:
+def _taken_at(kinds: Sequence[EventKind], events: Sequence[int], place: int) -> int:
     """Return behind which event a gradient is taken that comes at a place.
 
     The operation that makes it may make its input's gradient too, and let go of what it read. That
     input's is added to what others have of it, if others do, before the weight has its gradient:
     ``linear`` is a transposed weight, a flattened input, a product, taken back in turn.
     """
-    after = [profile.kinds[event] for event in events[place + 1 :]]
+    after = [kinds[event] for event in events[place + 1 :]]
     makes_input = bool(after) and sign(after[0]) == 1
     num_gone = len(list(takewhile(lambda kind: sign(kind) == -1, after[makes_input:])))
     end = makes_input + num_gone
