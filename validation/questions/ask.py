@@ -21,6 +21,8 @@ ROOT = HERE.parents[1]
 MOST_S = 120
 LATE = 124
 """Exit code of ``timeout``, and ours of a search whose time was over."""
+_COMMAND = re.compile(r"""(?:"[^"]*"|'[^']*'|(?! && |; ).)+""")
+"""Up to what follows it, behind ``&&`` or a semicolon."""
 VERDICTS = ("FITS", "TIGHT", "NO ", "ANSWER", "UNKNOWN")
 
 
@@ -32,8 +34,8 @@ class Question(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """Each by itself."""
-        return re.split(r" && |; ", self.command)
+        """Each by itself; what is quoted stays whole."""
+        return [match[0].strip(" &;") for match in _COMMAND.finditer(self.command)]
 
 
 def questions(path: Path) -> Iterator[Question]:
@@ -109,7 +111,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "answers.md")
     args = parser.parse_args()
     parts = [f"# Answers to {args.list.name}\n"]
-    for number, question in enumerate(questions(args.list), 1):
+    for number, question in enumerate([*questions(args.list)], 1):
         asked = ask(question)
         ended = "did not end" if asked.code is None else f"exit code {asked.code}"
         took = (
@@ -120,7 +122,7 @@ def main() -> None:
         parts.append(
             f"## {number}. {question.words}\n\n{ended}, {took}\n\n```\n{asked.said.rstrip()}\n```\n"
         )
-    args.out.write_text("\n".join(parts), "utf-8")
+        args.out.write_text("\n".join(parts), "utf-8")  # what is there, if it is cut off
 
 
 if __name__ == "__main__":

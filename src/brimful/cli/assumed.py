@@ -264,6 +264,7 @@ def run_of(
         estimate: What was predicted; None: only the time of a step is known.
         step_s: Seconds per optimizer step; None: unknown.
     """
+    from brimful.cli.limits import limit_facts
     from brimful.cost.money import cost_of
     from brimful.show.run import run_facts, speed_facts
 
@@ -272,6 +273,7 @@ def run_of(
     return (
         *speed_facts(job, estimate, step_s, device=cluster.device, num_devices=cluster.num_devices),
         *run_facts(job, cost, is_length_given=is_given),
+        *limit_facts(args, cost, is_length_given=is_given),
     )
 
 

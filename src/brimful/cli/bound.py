@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from brimful.cli import defaults, flags, resolved
+from brimful.cli.limits import in_dollars
 from brimful.cli.output import show_facts, show_summary
 from brimful.errors import BrimfulError
 
@@ -83,7 +84,7 @@ def _tell_shop_bound(args: argparse.Namespace) -> bool:
     from brimful.units import shown_in
 
     try:
-        shop.in_dollars(args)
+        in_dollars(args)
         model, num_parameters = _counted_model(args)
         prices = prices_from(args)
         kinds = shop.kinds_from(args.kinds, prices)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli import flags, inference, programs, resolved
 from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
+from brimful.cli.limits import add_limits, in_dollars
 from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, host_may_fit, show_json, tell
 from brimful.cli.page import add_page
 from brimful.show.summary import Fact
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inference.add_arguments(parser)
     programs.add_arguments(parser)
     flags.add_prices(parser)
+    add_limits(parser)
     add_page(parser)
     flags.add_verbose(parser)
     flags.add_json(parser)
@@ -42,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Estimate and print."""
     programs.check_alone(args, "estimate")
+    in_dollars(args)
     if args.source is not None:
         return programs.run_estimate(args)
     if inference.is_asked(args):

@@ -34,6 +34,10 @@ class HelpText(argparse.HelpFormatter):
         return f"{', '.join(action.option_strings)} {metavar}"
 
 
+_ALIKE = 0.7
+"""From which a flag is taken for a misspelt other one: ``--deadline`` is no ``--engine``."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours: one sentence, no usage dump."""
 
@@ -64,7 +68,7 @@ class Parser(argparse.ArgumentParser):
     def _nearest_flag(self, message: str) -> str:
         misspelt = re.search(r"(?<=^unrecognized arguments: )--[^\s=]+", message)
         known = list(self._option_string_actions)
-        near = difflib.get_close_matches(misspelt[0], known, n=1) if misspelt else []
+        near = difflib.get_close_matches(misspelt[0], known, n=1, cutoff=_ALIKE) if misspelt else []
         if misspelt and (words := NO_FLAG.get(misspelt[0].replace("_", "-"))):
             return f"{words}; "
         return f"did you mean {near[0]}? " if near else ""

@@ -19,6 +19,7 @@ from brimful.cli import (
 from brimful.cli.assumed import assumed_facts, fused_facts, prices_from
 from brimful.cli.compared import compared_facts
 from brimful.cli.file_changes import tell_changes
+from brimful.cli.limits import add_limits, in_dollars
 from brimful.cli.output import (
     DOES_NOT_FIT,
     FITS,
@@ -88,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_proof(parser)
     flags.add_prices(parser)
+    add_limits(parser)
     add_page(parser)
     flags.add_verbose(parser)
     flags.add_json(parser)
@@ -121,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.values.plan import write_yaml
 
     take_model(args)
+    in_dollars(args)
     if args.program == for_program.MEGATRON:
         return programs.run_plan(args)
     if resolved.is_plan(args.model):

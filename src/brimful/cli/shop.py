@@ -13,11 +13,12 @@ import msgspec
 
 from brimful.cli import defaults, flags, output_paths, parsing, resolved, usual
 from brimful.cli.assumed import assumed_facts, prices_from
+from brimful.cli.limits import add_limits, in_dollars
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_answer, show_json
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.links import network_names
 from brimful.text.terminal import say
-from brimful.units import DOLLARS, Money, parse_duration, parse_electricity, parse_money, parse_rate
+from brimful.units import DOLLARS, parse_electricity, parse_money
 
 if TYPE_CHECKING:
     from brimful.cost.money import Prices
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help="a name (brimful models), folder or config.json")
     flags.add_job(parser)
     flags.add_field(add, "attention")
-    _add_limits(parser.add_argument_group("what is asked").add_argument)
+    add_limits(parser)
     _add_goods(parser.add_argument_group("what is compared").add_argument)
     _add_owning(parser.add_argument_group("own or rent").add_argument)
     add(
@@ -59,17 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_prices(parser, market=defaults.MARKET)
     flags.add_verbose(parser)
     flags.add_json(parser)
-
-
-def _add_limits(add: Callable[..., Any]) -> None:
-    add("--deadline", metavar="TIME", type=parse_duration, help="by when, e.g. 48h or 3d")
-    add("--money-budget", metavar="USD", type=parse_money, help="for how much, e.g. 500usd")
-    add(
-        "--currency",
-        metavar="RATE",
-        type=parse_rate,
-        help="what one of another currency costs in dollars, e.g. eur=1.08; amounts may be in it",
-    )
 
 
 def _add_goods(add: Callable[..., Any]) -> None:
@@ -144,29 +134,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(args, shopped)
     return FITS if shopped.choice is not None and shopped.choice.meets else DOES_NOT_FIT
-
-
-def in_dollars(args: argparse.Namespace) -> None:
-    """Turn amounts into dollars, in which prices are.
-
-    Raises:
-        InputError: One is in a currency whose rate nobody gave.
-    """
-    for name in ("money_budget", "electricity", "buy"):
-        given = getattr(args, name)
-        if not isinstance(given, Money):
-            continue
-        rate = 1.0 if given.currency == DOLLARS else None
-        if args.currency is not None and args.currency.currency == given.currency:
-            rate = args.currency.amount
-        if rate is None:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(
-                f"{flag} is in {given.currency.upper()} and prices are in USD; say what one costs, "
-                f"--currency {given.currency}=RATE, or give {flag} in usd",
-                nearest={name: None},
-            )
-        setattr(args, name, given.amount * rate)
 
 
 def _show(args: argparse.Namespace, shopped: "Shopped") -> None:

@@ -22,7 +22,12 @@ class Attention(nn.Module):
 
     def forward(self, x):
         batch, tokens, _ = x.shape
-        q, k, v = self.qkv(x).reshape(batch, tokens, 3, HEADS, DIM // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (
+            self.qkv(x)
+            .reshape(batch, tokens, 3, HEADS, DIM // HEADS)
+            .permute(2, 0, 3, 1, 4)
+            .unbind(0)
+        )
         x = F.scaled_dot_product_attention(q, k, v)
         return self.proj(x.transpose(1, 2).reshape(batch, tokens, DIM))
 

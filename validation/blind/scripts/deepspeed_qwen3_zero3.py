@@ -9,7 +9,10 @@ SEQ = 1024
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
     "gradient_accumulation_steps": 1,
-    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}},
+    "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": 1e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01},
+    },
     "gradient_clipping": 1.0,
     "bf16": {"enabled": True},
     "zero_optimization": {
@@ -47,7 +50,9 @@ config._attn_implementation = "eager"
 config.torch_dtype = torch.bfloat16
 with deepspeed.zero.Init(config_dict_or_path=CONFIG):
     model = AutoModelForCausalLM.from_config(config)
-engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=CONFIG)
+engine, *_ = deepspeed.initialize(
+    model=model, model_parameters=list(model.parameters()), config=CONFIG
+)
 torch.cuda.reset_peak_memory_stats()
 for _ in range(3):
     ids = torch.randint(0, 151936, (1, SEQ)).to(device)
