@@ -6,13 +6,16 @@ import pytest
 
 from brimful.cost.efficiency import (
     MEASURED,
+    POWER_EXPONENT,
     ProductSize,
     efficiency_of,
     generations,
     matrix_type,
+    power_limit_w,
     product_share,
     size_of,
 )
+from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import gpus
 from brimful.models.config import load_model
 from brimful.values.job import plain_job
@@ -25,7 +28,7 @@ def test_every_gpu_has_one_generation(name):
     device = gpus()[name]
     found = [g for g in generations().values() if device.capability in g.capabilities]
     assert len(found) == 1
-    assert efficiency_of(device) is found[0]
+    assert efficiency_of(device).source == found[0].source
 
 
 @pytest.mark.parametrize("name", generations())
@@ -102,3 +105,35 @@ def test_the_size_of_a_jobs_products():
     assert size_of(job, 4, tp=2).width == 384
     nothing = msgspec.structs.replace(job.model, hidden_size=0)
     assert size_of(msgspec.structs.replace(job, model=nothing), 4) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("a100-80gb", 0.84), ("h100-80gb", 0.63), ("rtx-3090", 0.84), ("rtx-4090", 0.84)],
+)
+def test_who_has_watts_enough_reaches_the_share_of_the_generation(name, share):
+    device = gpus()[name]
+    assert efficiency_of(device).matrix_shares["bf16"] == share
+    assert power_limit_w(device) is None
+
+
+@pytest.mark.parametrize("name", ["a10", "a100-40gb-pcie", "h100-pcie", "l4", "l40s"])
+def test_few_watts_slow_all_tensor_cores_down_and_nothing_else(name):
+    device = gpus()[name]
+    left = efficiency_of(device)
+    whole = next(e for e in generations().values() if device.capability in e.capabilities)
+    slower = left.matrix_shares["bf16"] / whole.matrix_shares["bf16"]
+    assert slower < 0.9
+    assert left.matrix_shares["tf32"] == pytest.approx(slower * whole.matrix_shares["tf32"])
+    assert left.attention_share == pytest.approx(slower * whole.attention_share)
+    assert left.matrix_shares["fp32"] == whole.matrix_shares["fp32"]
+    assert left.memory_share == whole.memory_share
+    assert power_limit_w(device) == datasheets()[name].tdp_w
+
+
+def test_what_a_chip_reaches_grows_with_its_watts():
+    by_watts = [gpus()[name] for name in ("a10", "rtx-a5000", "rtx-a6000")]
+    rates = [efficiency_of(d).matrix_shares["bf16"] * d.matrix_flops_per_s.bf16 for d in by_watts]
+    assert rates == sorted(rates)
+    watts = [datasheets()[device.name].tdp_w for device in by_watts]
+    assert rates[2] / rates[0] == pytest.approx((watts[2] / watts[0]) ** POWER_EXPONENT)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from brimful.cost.efficiency import efficiency_of
+from brimful.cost.efficiency import efficiency_of, power_limit_w
 from brimful.hardware.cluster import Device
 
 
@@ -126,6 +126,11 @@ def _host_words(device: Device, assumed: Assumptions) -> str:
     )
 
 
+def _power_words(device: Device) -> str:
+    watts = power_limit_w(device)
+    return "" if watts is None else f", as far as its power limit of {watts} W lets them"
+
+
 def _rates_words(device: Device, assumed: Assumptions) -> str:
     band = f"step time +-{assumed.time_band:.0%}"
     if device.calibrated:
@@ -138,6 +143,6 @@ def _rates_words(device: Device, assumed: Assumptions) -> str:
     )
     return (
         f"rates: datasheet, of which large matrix products reach {shares}"
-        f"{sizes if reached.half_width else ''}; fused attention {reached.attention_share:.0%}; "
-        f"elementwise kernels {reached.memory_share:.0%} ({reached.source}); {band}"
+        f"{sizes if reached.half_width else ''}{_power_words(device)}; fused attention "
+        f"{reached.attention_share:.0%}; elementwise kernels {reached.memory_share:.0%} ({reached.source}); {band}"
     )

@@ -18,10 +18,29 @@ import numpy as np
 
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Device, matrix_rate
+from brimful.hardware.datasheets import datasheets
 from brimful.values.job import FP8, Job, Precision
 
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 _FOLDER = "data/efficiency"
+POWER_EXPONENT = 0.6
+"""By which what is reached grows with the power limit: a chip that is given fewer watts clocks
+lower, at a lower voltage, and so does more for each of them. Fitted to two rows of Lambda's BERT
+large (A10 of 150 W beside an A6000 of 300: 0.53; A100 PCIe of 250 W beside SXM of 400: 0.67)."""
+
+
+class Sustained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What large 16-bit products reach for hours at a power limit; others by ``POWER_EXPONENT``.
+
+    Attributes:
+        capability: Of the chips that it is of; others of a generation are made otherwise.
+        flops_per_s: Reached.
+        watts: At which limit.
+    """
+
+    capability: float
+    flops_per_s: float
+    watts: float
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +57,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         engine_fp8_share: Of the dense rate of fp8, in products of Transformer Engine, of any size;
             0: unknown.
         engine_fp4_share: Of the dense rate of NVFP4, the same; 0: unknown.
+        sustained: What chips of the generation reach at a power limit.
         source: To what it was fitted, or that it is assumed.
     """
 
@@ -49,6 +69,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     memory_share: float
     engine_fp8_share: float = 0.0
     engine_fp4_share: float = 0.0
+    sustained: tuple[Sustained, ...] = ()
     source: str
 
 
@@ -101,7 +122,41 @@ def efficiency_of(device: Device) -> Efficiency:
     if device.kernels != "cuda":
         return _PLAIN
     found = (e for e in generations().values() if device.capability in e.capabilities)
-    return next(found, _PLAIN)
+    return _at_its_power(next(found, _PLAIN), device)
+
+
+def power_limit_w(device: Device) -> int | None:
+    """Return the watts that slow a device's Tensor Cores down; None: none do, or it is unknown."""
+    found = (e for e in generations().values() if device.capability in e.capabilities)
+    sheet = datasheets().get(device.name)
+    is_slower = any(_slower(each, device) < 1 for each in found)
+    return sheet.tdp_w if sheet is not None and is_slower else None
+
+
+def _at_its_power(whole: Efficiency, device: Device) -> Efficiency:
+    """Return the shares that a device's power limit leaves of a generation's."""
+    left = _slower(whole, device)
+    if left >= 1:
+        return whole
+    shares = whole.matrix_shares.items()
+    return msgspec.structs.replace(
+        whole,
+        matrix_shares={kind: share * (1.0 if kind == "fp32" else left) for kind, share in shares},
+        attention_share=whole.attention_share * left,
+        engine_fp8_share=whole.engine_fp8_share * left,
+        engine_fp4_share=whole.engine_fp4_share * left,
+    )
+
+
+def _slower(whole: Efficiency, device: Device) -> float:
+    """Return which part of a generation's share is left at a device's power limit."""
+    sheet, share = datasheets().get(device.name), whole.matrix_shares.get("fp16", 0.0)
+    known = next((each for each in whole.sustained if each.capability == device.capability), None)
+    rate = share * _half_rate(device)
+    if known is None or sheet is None or sheet.tdp_w is None or not rate:
+        return 1.0
+    reached = known.flops_per_s * float(sheet.tdp_w / known.watts) ** POWER_EXPONENT
+    return min(1.0, float(reached / rate))
 
 
 def size_of(job: Job, micro_batch: Array | float, *, tp: Array | float = 1) -> ProductSize:
@@ -139,10 +194,15 @@ def product_share(device: Device, precision: Precision, size: ProductSize) -> Ar
     """
     reached, kind = efficiency_of(device), matrix_type(device, precision)
     rate = matrix_rate(device, precision)
-    half_rate = max(device.matrix_flops_per_s.bf16, device.matrix_flops_per_s.fp16 or 0.0)
+    half_rate = _half_rate(device)
     slower = rate / half_rate if half_rate else 1.0
     lost = _lost(reached.half_width, size.width) + _lost(reached.half_tokens, size.tokens)
     return np.asarray(reached.matrix_shares.get(kind, 0.0) / (1 + slower * lost))
+
+
+def _half_rate(device: Device) -> float:
+    """Return the dense rate of 16-bit types."""
+    return max(device.matrix_flops_per_s.bf16, device.matrix_flops_per_s.fp16 or 0.0)
 
 
 def _lost(half: float, size: Array | float) -> Array:
