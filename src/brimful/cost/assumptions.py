@@ -144,5 +144,6 @@ def _rates_words(device: Device, assumed: Assumptions) -> str:
     return (
         f"rates: datasheet, of which large matrix products reach {shares}"
         f"{sizes if reached.half_width else ''}{_power_words(device)}; fused attention "
-        f"{reached.attention_share:.0%}; elementwise kernels {reached.memory_share:.0%} ({reached.source}); {band}"
+        f"{reached.attention_share:.0%}; elementwise kernels {reached.memory_share:.0%} "
+        f"({reached.source}); {band}"
     )
