@@ -30,7 +30,7 @@ WIDTHS = TOKENS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 """What is tried about the table's own values: added to the share, times the sizes at half."""
 NUM_SHOWN = 10
 OF_ENGINE = {
-    "hopper": ("engine_fp8_share", is_fitted_in_fp8, range(50, 91, 5)),
+    "hopper": ("engine_fp8_share", is_fitted_in_fp8, range(50, 81)),
     "blackwell": ("engine_fp4_share", is_fitted_in_fp4, range(30, 61, 2)),
 }
 """What of Transformer Engine is fitted to runs on a generation's GPUs, to which, and what is tried

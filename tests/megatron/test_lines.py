@@ -215,3 +215,16 @@ def test_windows_are_quicker():
     )
     windows = predict_speed(OSS + GATED + "--window-size (127,0)", 8, Machines(HOPPER))
     assert of_all < of_half < windows
+
+
+def test_experts_with_few_rows_each_are_slower():
+    """As many operations a token, of experts that eight and that half of the tokens go to."""
+    few, many = MIXTURE.replace("--num-experts 16", "--num-experts 64"), MIXTURE
+    rates = [predict_speed(PLAIN + line, 8, Machines(HOPPER)) for line in (few, many)]
+    assert rates[0] < 0.9 * rates[1]
+
+
+def test_cards_without_units_for_bf16_have_a_speed_in_fp16():
+    line = PLAIN.replace("--bf16", "--fp16") + "--transformer-impl local"
+    assert "--fp16" in line
+    assert predict_speed(line, 8, Machines("v100-32gb"))

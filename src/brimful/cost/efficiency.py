@@ -54,8 +54,9 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         half_tokens: The same for tokens.
         attention_share: Of the dense rate, in fused attention.
         memory_share: Of the bandwidth, in elementwise kernels.
-        engine_fp8_share: Of the dense rate of fp8, in products of Transformer Engine, of any size;
-            0: unknown.
+        engine_half_share: Of the dense rate of 16 bits, in products of Transformer Engine, of any
+            size; 0: unknown, and taken as of other programs.
+        engine_fp8_share: Of the dense rate of fp8, the same; 0: unknown.
         engine_fp4_share: Of the dense rate of NVFP4, the same; 0: unknown.
         sustained: What chips of the generation reach at a power limit.
         source: To what it was fitted, or that it is assumed.
@@ -67,6 +68,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     half_tokens: float
     attention_share: float
     memory_share: float
+    engine_half_share: float = 0.0
     engine_fp8_share: float = 0.0
     engine_fp4_share: float = 0.0
     sustained: tuple[Sustained, ...] = ()
@@ -78,7 +80,8 @@ class ProductSize(NamedTuple):
 
     Attributes:
         tokens: Of one micro-batch; 0: unknown, and then not a reason to be slow.
-        width: Of the residual stream, over the devices that share a matrix; 0: unknown.
+        width: Of the residual stream; where devices share a matrix of n x m, of one as large that
+            has n x m / devices in the same shape as without; 0: unknown.
     """
 
     tokens: Array | float
@@ -143,6 +146,7 @@ def _at_its_power(whole: Efficiency, device: Device) -> Efficiency:
         whole,
         matrix_shares={kind: share * (1.0 if kind == "fp32" else left) for kind, share in shares},
         attention_share=whole.attention_share * left,
+        engine_half_share=whole.engine_half_share * left,
         engine_fp8_share=whole.engine_fp8_share * left,
         engine_fp4_share=whole.engine_fp4_share * left,
     )
@@ -171,8 +175,18 @@ def size_of(job: Job, micro_batch: Array | float, *, tp: Array | float = 1) -> P
         return ProductSize(0.0, 0.0)
     return ProductSize(
         np.asarray(micro_batch) * (job.rows_per_sample * job.seq_len),
-        job.model.hidden_size / np.asarray(tp),
+        shared_width(job.model.hidden_size, tp),
     )
+
+
+def shared_width(width: int, tp: Array | float) -> Array:
+    """Return the width of products that devices share: one of two sides is cut, tokens are not."""
+    return width / np.sqrt(np.asarray(tp, dtype=np.float64))
+
+
+def tokens_share(device: Device, tokens: float) -> float:
+    """Return which part of their share products of so few tokens reach; see ``product_share``."""
+    return float(1 / (1 + _lost(efficiency_of(device).half_tokens, tokens)))
 
 
 def matrix_type(device: Device, precision: Precision) -> MatrixType:

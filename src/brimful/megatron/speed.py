@@ -1,10 +1,10 @@
 """Seconds of a step of Megatron-LM, by the rates that kernels of a card reach.
 
-Products and attention by their operations, all else by the bytes of the blocks that the walk
-asks for, each written and read; collectives by links. What tensor parallelism sends is waited for
-without user buffers; what stages send too, unless they take turns with several pieces of the model
-each, and what replicas send unless that is asked for (``--overlap-*``). The head is not among what
-is recomputed.
+Products and attention by their operations, experts' by the rows of each, all else by the bytes of
+the blocks that the walk asks for, each written and read; collectives by links. What tensor
+parallelism sends is waited for without user buffers; what stages send too, unless they take turns
+with several pieces of the model each, and what replicas send unless that is asked for
+(``--overlap-*``). The head is not among what is recomputed.
 
 Source: ``--no-overlap-p2p-communication`` in ``megatron/training/arguments.py``, whose default is
 an overlap that holds for virtual stages alone; ``_checkpointed_forward`` in
@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from brimful.cost.comm import overlapped_seconds
-from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
-from brimful.hardware.cluster import Cluster, matrix_rate
+from brimful.cost.efficiency import (
+    ProductSize,
+    efficiency_of,
+    product_share,
+    shared_width,
+    tokens_share,
+)
+from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.hardware.datasheets import fp4_rate
 from brimful.megatron.exchanges import (
     Exchanges,
@@ -94,26 +100,29 @@ def device_flops(stages: Sequence[Layout]) -> float:
 
 def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     device = cluster.device
-    precision: Precision = "bf16" if at.is_half else "fp32"
+    precision: Precision = "fp32"
+    if at.is_half:  # Volta and Turing have no units for bf16
+        precision = "bf16" if matrix_rate(device, "bf16") else "fp16"
     share = efficiency_of(device)
-    size = ProductSize(at.tokens, at.hidden / at.tp)
     rate = matrix_rate(device, precision)
     if not rate:
         return math.nan
     flops = _flops(at)
     again = _share_again(at)
     passes = 1 + _BACKWARD + again
-    reached = rate * float(product_share(device, precision, size))
+    reached = rate * _product_share(at, device, precision)
     narrow = matrix_rate(device, FP8) * share.engine_fp8_share or math.nan
     if at.recipe and at.recipe.is_fp4:
         narrow = fp4_rate(device.name) * share.engine_fp4_share or math.nan
     of_layers = flops.products / reached + (flops.narrow / narrow if flops.narrow else 0.0)
+    dense = of_layers * flops.dense_share
+    of_layers = dense + (of_layers - dense) / _experts_share(at, device)
     compute = passes * of_layers + (1 + _BACKWARD) * flops.of_head / reached
     again = max(again, float(at.recomputes("core_attn")))
     compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * share.attention_share)
     moved = 2 * moved_bytes(at) / (device.memory_bytes_per_s * share.memory_share)
     micro = compute + moved
-    inside, by_products = within_a_stage(at, cluster), passes * of_layers * flops.dense_share
+    inside, by_products = within_a_stage(at, cluster), passes * dense
     waited = inside.waited + _beside(inside, by_products if overlaps.tensors else 0.0)
     waited *= 1 + _share_again(at) / 2
     sent = between_stages(at, cluster)
@@ -126,6 +135,22 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     states = sum(model_bytes(at)) + sum(moment_bytes(at))
     update = _UPDATE_PASSES * states / (device.memory_bytes_per_s * share.memory_share)
     return at.num_micro * (micro + waited + sent) + bubble + exposed + update
+
+
+def _product_share(at: Layout, device: Device, precision: "Precision") -> float:
+    """Return the share of the dense rate that products reach whose rows are all tokens."""
+    engine = efficiency_of(device).engine_half_share
+    if at.transformer_engine and at.is_half and engine:
+        return engine
+    size = ProductSize(at.tokens, shared_width(at.hidden, at.tp))
+    return float(product_share(device, precision, size))
+
+
+def _experts_share(at: Layout, device: Device) -> float:
+    """Return which part of that experts' products reach, which have the rows of one expert each."""
+    if not at.experts.here:
+        return 1.0
+    return tokens_share(device, at.routed / at.experts.here)
 
 
 def _beside(inside: Exchanges, products: float) -> float:

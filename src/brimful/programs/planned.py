@@ -113,14 +113,14 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
             f"GPUs; give another --global-batch or --gpus"
         )
     best = found.candidate
-    if not math.isfinite(best.step_s):
+    rate = matrix_rate(cluster.device, FP8 if recipe else "bf16") * cluster.num_devices
+    if not rate or not math.isfinite(best.step_s):
         raise UnsupportedError(
             f"the fastest layout is not known on {cluster.device.description}: a rate in "
             f"{'fp8' if recipe else 'bf16'} or a link is unknown; give other --gpus, as 8xh100"
         )
     fullest = max(found.peaks, key=lambda each: each.predicted_peak_reserved_bytes)
     refused = found.refused
-    rate = matrix_rate(cluster.device, FP8 if recipe else "bf16") * cluster.num_devices
     return Planned(
         arguments=(*fixed, *best.flags),
         layout=best.flags,
