@@ -11,6 +11,7 @@ from brimful.errors import FileFormatError, InputError, ModelConfigError, Unsupp
 from brimful.files.writing import is_there, read_whole
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
+from brimful.models.diffusion import find_diffusion, refusal
 from brimful.models.dimensions import check_dimensions, check_routing
 from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
@@ -46,6 +47,7 @@ def load_model(name_or_path: str) -> ModelSpec:
         UnknownNameError: No such model and no such file, or several models.
         ModelConfigError: The file is broken, or its architecture is not known.
         InputError: The hub holds the file and does not hand it out.
+        UnsupportedError: It is known and no language model.
     """
     source = _source_of(name_or_path)
     if isinstance(source, Path):
@@ -66,6 +68,9 @@ def _source_of(name_or_path: str) -> str | Path:
     taken = None if is_path or _is_path(name_or_path) else names.find(name_or_path)
     if taken and taken.is_own:
         return taken.name
+    made = None if taken or is_path or _is_path(name_or_path) else find_diffusion(name_or_path)
+    if made is not None:
+        raise UnsupportedError(refusal(made))
     try:
         path = _find_config(name_or_path)
     except InputError as error:
@@ -83,10 +88,12 @@ def _source_of(name_or_path: str) -> str | Path:
 
 def _with_nearest(error: InputError, name_or_path: str) -> InputError:
     """Name in an error the known model that an unknown one is but for a letter or a word."""
-    if near := names.misspelt(name_or_path):
-        words = f"{name_or_path!r} is spelt almost as {near}: did you mean that?"
-        return type(error)(f"{words} else: {error}", nearest={"model": near})
     near, what, on_top = names.without_qualifiers(name_or_path)
+    if not near:
+        near, words, on_top = names.misspelt(name_or_path)
+        if near:
+            words = f"{words}: did you mean that? else: {error}"
+            return type(error)(words, nearest={"model": near}, on_top=on_top)
     if not near:
         near, what = names.nearest_by_name(name_or_path, frozenset(ARCHITECTURES))
         on_top = names.IMAGES if names.sees(name_or_path) else on_top
