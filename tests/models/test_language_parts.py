@@ -1,10 +1,11 @@
 """Which known model the language part of a model that reads images or sounds is."""
 
+import json
 import re
 
 import pytest
 
-from brimful.errors import UnknownNameError
+from brimful.errors import ModelConfigError, UnknownNameError
 from brimful.models.config import load_model
 from brimful.models.language_parts import find_part, language_parts
 from brimful.models.names import find, without_qualifiers
@@ -27,7 +28,8 @@ SAME = {
     ),
     "qwen1.5-7b": ("Qwen/Qwen2-Audio-7B-Instruct",),
     "internlm2.5-7b": ("OpenGVLab/InternVL2_5-8B-MPO", "OpenGVLab/InternVL2-8B"),
-    "vicuna-7b": ("llava-hf/llava-1.5-7b-hf", "liuhaotian/llava-v1.5-7b"),
+    "vicuna-7b": ("llava-hf/llava-1.5-7b-hf", "liuhaotian/llava-v1.5-7b", "llava:7b"),
+    "llama-3-8b": ("xtuner/llava-llama-3-8b-v1_1", "openbmb/MiniCPM-Llama3-V-2_5"),
     "mistral-7b-v0.2": ("llava-hf/llava-v1.6-mistral-7b-hf",),
     "gemma-2b": ("google/paligemma-3b-pt-224", "vidore/colpali-v1.2"),
     "gemma-2-2b": ("google/paligemma2-3b-pt-448", "google/paligemma2-3b-mix-224"),
@@ -55,7 +57,7 @@ SAME = {
 OTHERS = (
     "OpenGVLab/InternVL4-8B", "OpenGVLab/InternVL3-7B", "moondream/moondream3-preview",
     "deepseek-ai/deepseek-vl2-tiny", "microsoft/Phi-4-vision", "llava", "Qwen/Qwen3-8B",
-    "fixie-ai/ultravox-v0_4_1-llama-3_1-405b", "xtuner/llava-phi-3-mini", "", "-", "9" * 5000,
+    "fixie-ai/ultravox-v0_4_1-llama-3_1-405b", "xtuner/llava-phi-4-mini", "", "-", "9" * 5000,
 )  # fmt: skip
 
 
@@ -96,6 +98,36 @@ def test_a_refusal_names_the_language_part_and_leaves_room():
     with pytest.raises(UnknownNameError, match=re.escape("qwen2.5-7b")) as refused:
         load_model("internvl3-8b")
     assert refused.value.nearest == {"model": "qwen2.5-7b"}
+    assert refused.value.on_top == "images"
+
+
+def sizes(hidden_size, num_layers, width, num_heads, **more):
+    return {"hidden_size": hidden_size, "num_hidden_layers": num_layers,
+            "intermediate_size": width, "num_attention_heads": num_heads, **more}  # fmt: skip
+
+
+QWEN = sizes(3584, 28, 18944, 28, model_type="qwen2", vocab_size=151674)
+GEMMA = sizes(2048, 35, [16384] * 35, 8, model_type="gemma3n_text", vocab_size=262400)
+LLAMA = sizes(4096, 40, 14336, 32, model_type="mllama_text_model", vocab_size=128256)
+
+
+@pytest.mark.parametrize(
+    ("folder", "config", "name"),
+    [
+        ("InternVL3-8B", {"model_type": "internvl_chat", "llm_config": QWEN}, "qwen2.5-7b"),
+        ("mine", {"model_type": "internvl_chat", "llm_config": QWEN}, "qwen2-7b"),
+        ("mine", {"model_type": "gemma3n", "text_config": GEMMA}, "gemma-3n-e4b"),
+        ("mine", {"model_type": "mllama", "text_config": LLAMA}, "llama-3.2-11b-vision"),
+        ("MiniCPM-V-2_6", {**QWEN, "model_type": "minicpmv"}, "qwen2-7b"),
+    ],
+)
+def test_a_configuration_of_such_a_model_names_its_language_part(tmp_path, folder, config, name):
+    (tmp_path / folder).mkdir()
+    text = json.dumps({"vision_config": {"hidden_size": 1024}, **config})
+    (tmp_path / folder / "config.json").write_text(text)
+    with pytest.raises(ModelConfigError, match="reads images or sounds") as refused:
+        load_model(str(tmp_path / folder))
+    assert refused.value.nearest == {"model": name}
     assert refused.value.on_top == "images"
 
 

@@ -236,7 +236,8 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
         The model, and why it, in words; both empty where the name says no size, and no model of its
         version is known.
     """
-    meant = next(respelt(text), text)  # of a family whose name was misspelt
+    families = {family_of(known) for known in registry()}
+    meant = next((each for each in respelt(text) if family_of(each) in families), text)
     family = split_publisher(meant)[1].lower()
     parts = taken_apart(family[:LONGEST])
     counts = [count for size in parts.sizes if (count := read_count(size))]
@@ -324,7 +325,7 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
         # of one's own family who names the same size is meant, whichever version that is
         is_sized = not is_strange and not sizes.isdisjoint(taken_apart(known).sizes)
         is_rarer = entry["model_type"] not in preferred
-        is_copy = not _is_named_as_its_type(known, entry["model_type"])
+        is_copy = not is_named_as_its_type(known, entry["model_type"])
         steps = round(math.log(factor) / math.log(_AS_LARGE))
         return (
             factor > _FAR, is_other, is_strange, is_denser, not is_sized, is_rarer, is_copy, steps,
@@ -334,8 +335,13 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
     return min(registry(), key=distance)
 
 
-def _is_named_as_its_type(known: str, model_type: str) -> bool:
-    """Whether a model's family is that of its type: ``llama`` or ``codellama``, and not a tune."""
+def is_named_as_its_type(known: str, model_type: str) -> bool:
+    """Whether a known model's family is that of its type, and it is no tune of another name.
+
+    Args:
+        known: Its name: of a Llama ``llama-3-8b`` or ``codellama-7b``.
+        model_type: Its type.
+    """
     family, kind = family_of(known), family_of(model_type)
     return family in kind or kind in family
 
