@@ -400,7 +400,7 @@ def start(*argv, **options):
 
 @pytest.mark.parametrize(
     "argv",
-    [("estmate",), ("estimate", "tinylama"), ("estimate", "gpt2", "--memory-limit", "lots")],
+    [("estmate",), ("estimate", "xyzzy"), ("estimate", "gpt2", "--memory-limit", "lots")],
 )
 def test_in_a_process_of_its_own(folder, argv):
     process = start(*argv, cwd=folder)

@@ -52,7 +52,7 @@ def test_room_is_left_for_images_of_a_family_that_is_called_for_it(brimful, fold
     """By its name, and by a configuration whose language part is a known model's."""
     flags = ("--gpus", "l4", "--method", "qlora", "--seq-len", 512)
     said = brimful("estimate", "llava-hf/llava-1.5-7b-hf", *flags)
-    assert "model llama-2-7b --memory-limit" in said.out
+    assert "model vicuna-7b --memory-limit" in said.out
     assert "left for the encoder and its images" in " ".join(said.out.split())
     part = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
             "intermediate_size": 11008, "num_attention_heads": 32}  # fmt: skip

@@ -20,6 +20,7 @@ from brimful.models.names import (
     without_qualifiers,
 )
 from brimful.models.registry import registry
+from brimful.models.slips import respelt
 
 SAME = {
     "llama-3.1-8b": (
@@ -110,6 +111,15 @@ SAME = {
     "codellama-34b": ("codellama/CodeLlama-34b-Instruct-hf",),
     "olmo-2-7b": ("allenai/OLMo-2-1124-7B-Instruct", "olmo2-7b"),
     "granite-4.0-h-small": ("ibm-granite/granite-4.0-h-small", "granite-4-h-small"),
+    "llama-3.2-11b-vision": (
+        "Llama-3.2-11B-Vision", "meta-llama/Llama-3.2-11B-Vision-Instruct", "llama3.2-vision:11b",
+    ),
+    "llama-3.2-90b-vision": ("unsloth/Llama-3.2-90B-Vision-Instruct-bnb-4bit",),
+    "gemma-3n-e4b": ("google/gemma-3n-E4B-it", "gemma3n:e4b", "unsloth/gemma-3n-E4B-it"),
+    "gemma-3n-e2b": ("google/gemma-3n-E2B",),
+    "voxtral-mini-3b": ("mistralai/Voxtral-Mini-3B-2507",),
+    "internlm2.5-7b": ("internlm/internlm2_5-7b-chat", "internlm2.5:7b"),
+    "internlm2-20b": ("internlm/internlm2-chat-20b",),
     "llama-4-scout": ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout"),
     "nemotron-3-nano-30b-a3b": ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",),
 }  # fmt: skip
@@ -117,7 +127,7 @@ UNKNOWN = (
     "deepseek-r1:7b", "mistral-small-2409", "Phi-3-mini-128k-instruct", "llama-9b",
     "Qwen/Qwen2.5-7B-Instruct-1M", "nvidia/Llama-3.1-Nemotron-Ultra-253B-v1", "claude",
     "qwen3-reranker-8b", "bert-base-german", "NousResearch/Hermes-5-14B", "kimi-k4",
-    "Llama-3.2-11B-Vision", "glm-4.8",
+    "glm-4.8", "OpenGVLab/InternVL3-8B", "black-forest-labs/FLUX.1-dev", "qwen2-vl-7b",
     "8b", "", "-", "   ", "xyzzy", "llama-3.1-8b" * 1000, "9" * 5000, "a" * 5000,
 )  # fmt: skip
 
@@ -262,13 +272,46 @@ def test_a_name_that_says_moe_is_answered_by_a_mixture():
     [
         ("meta-llama/Lama-3.1-8B", "llama-3.1-8b"),
         ("Qwen/Qwenn3-8B", "qwen3-8b"),
+        ("Qwen/Qwne3-8B", "qwen3-8b"),
+        ("mistralai/Mistrall-7B", "mistral-7b-v0.3"),
+        ("mistralai/Mixstrall-8x7B-Instruct", "mixtral-8x7b"),
+        ("minstral-8b", "ministral-8b"),  # Mistral has a letter less, and no model of 8B
+        ("meta-llama/Llama-3.2-11B-Vison-Instruct", "llama-3.2-11b-vision"),
+        ("google/gema-3-12b-it", "gemma-3-12b"),
+        ("deepseek-ai/deepseek-r1-distil-qwen-7b", "deepseek-r1-distill-qwen-7b"),
+        ("Qwen/Qwen2.5-Codder-7B", "qwen2.5-coder-7b"),
+        ("google-bert/bert-base-uncasd", "bert-base-uncased"),
+        ("OpenGVLab/InterVL3-8B", "qwen2.5-7b"),  # InternLM3 8B is as near, and there is one
+        ("SmolVML-Instruct", "smollm2-1.7b"),
+        ("microsoft/Phi-3.5-visoin-instruct", "phi-3.5-mini"),
         ("meta-llama/Lama-3.7-8B", ""),  # a number is no slip
+        ("llama-3.7-8b", ""),
+        ("mistral-9b", ""),
         ("nobody/never-8b", ""),
+        ("HKUSTAudio/Llasa-3B", ""),  # a word that is almost Llama, of another size
         ("state-spaces/mamba2-2.7b", ""),  # Zamba2 is another
+        ("claude", ""),
+        ("gpt-4", ""),
     ],
 )
-def test_a_letter_too_few_or_too_many_is_seen(typed, near):
-    assert misspelt(typed) == near
+def test_a_letter_or_two_that_are_wrong_are_seen(typed, near):
+    found, words, on_top = misspelt(typed)
+    assert found == near
+    assert (f"{typed!r} is spelt almost as" in words) == bool(near)
+    assert (on_top == "images") == ("its language part is" in words)
+
+
+@pytest.mark.parametrize("name", registry())
+def test_no_word_of_a_known_name_is_a_slip(name):
+    assert list(respelt(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [("meta-llama/Lama-3.7-8B", "llama-3.1-8b"), ("google/Gema-5-12B", "gemma-3-12b")],
+)
+def test_a_model_as_large_is_of_the_family_that_was_misspelt(typed, near):
+    assert nearest_by_name(typed, frozenset(("qwen3",)))[0] == near
 
 
 def test_a_mixture_is_answered_by_one_of_which_as_much_computes_a_token():

@@ -15,6 +15,8 @@ from transformers import (
 from brimful import pretend
 from brimful.models.encoders import encoders
 from brimful.models.hub_configs import hub_configs
+from brimful.models.names import find
+from brimful.models.registry import registry
 from brimful.pretend.hub_models import _trying_once
 
 pytestmark = pytest.mark.torch
@@ -168,6 +170,19 @@ def test_configurations_have_the_parameters_that_are_said_of_them(key):
             AutoConfig.for_model(known.model_type, **known.config)
         )
     assert sum(x.numel() for x in model.parameters()) == encoders()[key].parameters
+
+
+@pytest.mark.parametrize("key", sorted({*hub_configs()} & {*registry()}))
+def test_what_sees_or_hears_has_the_published_parameters_though_its_texts_are_planned_alone(key):
+    """A script's class is built whole: a Llama's configuration ended in an AttributeError."""
+    known = hub_configs()[key]
+    with torch.device("meta"):
+        model = getattr(transformers, known.architecture)(
+            AutoConfig.for_model(known.model_type, **known.config)
+        )
+    official = registry()[key]["num_parameters_official"]
+    assert sum(x.numel() for x in model.parameters()) == official
+    assert all(find(name).name == key for name in known.names)
 
 
 def test_a_model_of_speech_runs_with_its_processor():

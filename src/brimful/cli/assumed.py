@@ -176,14 +176,16 @@ def _packed_words(job: "Job", num_bytes: int, asked: "Cluster | None") -> str:
 
 def _encoder_words(job: "Job") -> list[str]:
     """Say what the checkpoint of a model that sees holds beside the part that is planned."""
-    from brimful.models.encoders import num_beside
+    from brimful.models.encoders import beside_words, num_beside
 
     num, is_most = num_beside(job.model)
     if not num:
         return []
     most = "up to " if is_most else ""
     words = f"{most}{format_count(num)} parameters, {format_bytes(2 * num)} in bf16"
-    return [f"without its vision encoder ({words}, and its images)"]
+    reads, counted = beside_words(job.model)
+    encoder = "vision encoder" if reads == "images" else f"encoder of {reads}"
+    return [f"without its {encoder} ({words}, and its {reads})", *([counted] if counted else [])]
 
 
 def _rocm_words(args: argparse.Namespace) -> list[str]:

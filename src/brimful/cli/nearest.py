@@ -52,9 +52,10 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     typed = dict(vars(args))
     try:
         if verb in OF_JOBS:
-            from brimful.cli import encoders
+            from brimful.cli import diffusion, encoders
             from brimful.cli.least import tell_early
 
+            diffusion.refuse(args)
             if (code := encoders.tell(args)) is not None:
                 return code
             tell_early(args)

@@ -11,6 +11,7 @@ from brimful.errors import FileFormatError, InputError, ModelConfigError, Unsupp
 from brimful.files.writing import is_there, read_whole
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
+from brimful.models.diffusion import find_diffusion, refusal
 from brimful.models.dimensions import check_dimensions, check_routing
 from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
@@ -46,6 +47,7 @@ def load_model(name_or_path: str) -> ModelSpec:
         UnknownNameError: No such model and no such file, or several models.
         ModelConfigError: The file is broken, or its architecture is not known.
         InputError: The hub holds the file and does not hand it out.
+        UnsupportedError: It is known and no language model.
     """
     source = _source_of(name_or_path)
     if isinstance(source, Path):
@@ -66,6 +68,9 @@ def _source_of(name_or_path: str) -> str | Path:
     taken = None if is_path or _is_path(name_or_path) else names.find(name_or_path)
     if taken and taken.is_own:
         return taken.name
+    made = None if taken or is_path or _is_path(name_or_path) else find_diffusion(name_or_path)
+    if made is not None:
+        raise UnsupportedError(refusal(made))
     try:
         path = _find_config(name_or_path)
     except InputError as error:
@@ -83,10 +88,12 @@ def _source_of(name_or_path: str) -> str | Path:
 
 def _with_nearest(error: InputError, name_or_path: str) -> InputError:
     """Name in an error the known model that an unknown one is but for a letter or a word."""
-    if near := names.misspelt(name_or_path):
-        words = f"{name_or_path!r} is spelt almost as {near}: did you mean that?"
-        return type(error)(f"{words} else: {error}", nearest={"model": near})
     near, what, on_top = names.without_qualifiers(name_or_path)
+    if not near:
+        near, words, on_top = names.misspelt(name_or_path)
+        if near:
+            words = f"{words}: did you mean that? else: {error}"
+            return type(error)(words, nearest={"model": near}, on_top=on_top)
     if not near:
         near, what = names.nearest_by_name(name_or_path, frozenset(ARCHITECTURES))
         on_top = names.IMAGES if names.sees(name_or_path) else on_top
@@ -197,35 +204,47 @@ def _model_type(name: str, config: dict[str, Any]) -> str:
         raise ModelConfigError(f"{name} lacks model_type; give the config.json of a model")
     model_type = config["model_type"]
     ours = isinstance(model_type, str) and model_type in {*ARCHITECTURES, MODULE}
-    if ours or (isinstance(model_type, str) and generic.is_known(model_type)):
+    known = isinstance(model_type, str) and generic.is_known(model_type)
+    if ours or (known and model_type not in _UNBUILT):
         return str(model_type)
-    error = generic.unknown_type(name, model_type, tuple(sorted(ARCHITECTURES)))
-    near = _language_part(config)
+    by_name, what, on_top = names.without_qualifiers(name)
+    near = _language_part(config, by_name)
+    words = f"its language part has the sizes of {near}"
+    if not near and on_top:
+        near, words = by_name, what
+    if not near and known:
+        return str(model_type)
     if not near:
-        raise error
-    what = f"{name} is of type {model_type}, which reads images or sounds and is not planned"
+        raise generic.unknown_type(name, model_type, tuple(sorted(ARCHITECTURES)))
+    kind = f"{name} is of type {model_type}, which reads images or sounds and is not planned"
     raise ModelConfigError(
-        f"{what}; its language part has the sizes of {near}",
+        f"{kind}; {words}",
         nearest={"model": near},
         on_top=names.IMAGES,
     )
 
 
+_UNBUILT = frozenset({"gemma3n", "mllama"})
+"""Types of models that see and hear whose blocks are not where those of texts alone are."""
+_FEW_ROWS = 1000
+"""Of a vocabulary, by which models that are alike differ: tokens for images, rounding."""
 _USUAL_VOCABULARY = 32_000
 """Of a Llama's configuration that leaves it out."""
 _LANGUAGE_SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
 
 
-def _language_part(config: dict[str, Any]) -> str:
+def _language_part(config: dict[str, Any], by_name: str) -> str:
     """Return the known model of the sizes of a model's language part; empty: there is none.
+
+    Of several that are alike it is the one that the model's name says, if any does.
 
     What other libraries' classes make of ``text_config`` they do not say in the file: what it
     leaves out is the same in both.
     """
-    part = config.get("text_config")
+    part = config.get("text_config", config.get("llm_config"))
     if not isinstance(part, dict) or not {"vision_config", "audio_config"} & {*config}:
         return ""
-    sizes = {field: part[field] for field in _LANGUAGE_SIZES if field in part}
+    sizes = {field: _each(part[field]) for field in _LANGUAGE_SIZES if field in part}
     if not {"hidden_size", "num_hidden_layers"} <= {*sizes}:
         return ""
     kind = part.get("model_type")
@@ -235,12 +254,20 @@ def _language_part(config: dict[str, Any]) -> str:
         if all(entry["config"].get(field) == size for field, size in sizes.items())
     ]
 
-    def unlikeness(known: str) -> tuple[bool, int]:
+    def unlikeness(known: str) -> tuple[bool, bool, int, bool, int]:
         entry = registry()[known]
-        words = entry["config"].get("vocab_size", 0)
-        return entry["model_type"] != kind, abs(words - part.get("vocab_size", _USUAL_VOCABULARY))
+        rows = abs(entry["config"].get("vocab_size", 0) - part.get("vocab_size", _USUAL_VOCABULARY))
+        is_other = entry["model_type"] != kind
+        is_tune = not names.is_named_as_its_type(known, entry["model_type"])
+        return known != by_name, is_other, rows // _FEW_ROWS, is_tune, rows
 
     return min(alike, key=unlikeness, default="")
+
+
+def _each(size: object) -> object:
+    """Return the one size of all blocks, where a list says it of each."""
+    is_one = isinstance(size, list) and len(size) > 0 and size.count(size[0]) == len(size)
+    return size[0] if isinstance(size, list) and is_one else size
 
 
 def check_model(spec: ModelSpec) -> ModelSpec:

@@ -3,6 +3,7 @@
 Nothing else of them is described here, so that what is known of a run are its states.
 """
 
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -13,6 +14,9 @@ from brimful.models.registry import registry
 from brimful.models.spec import ModelSpec
 
 _FILE = "data/encoders.json"
+_COUNTED = re.compile(r"text model only, (.+?):")
+"""In why a count differs: what of the blocks is counted as something else."""
+_SOUNDS = "sounds"
 _WIDTH = 4096
 """That no rank of an adapter is over; nothing is counted by it."""
 
@@ -71,9 +75,29 @@ def num_beside(model: ModelSpec) -> tuple[int, bool]:
         Parameters of its encoders of images and sounds, 0 where it has none; and whether that is
         at most, as the published count has more than these.
     """
-    difference = registry().get(model.name, {}).get("difference") or {}
-    why = str(difference.get("why", ""))
+    difference, why = _difference(model)
     if "vision tower" not in why and "towers" not in why:
         return 0, False
     twice = model.vocab_size * model.hidden_size if "twice" in why else 0
-    return max(0, -int(difference["num_parameters"]) - twice), "module" in why
+    return max(0, -difference - twice), "module" in why
+
+
+def beside_words(model: ModelSpec) -> tuple[str, str]:
+    """Say what encodes what a known model reads beside texts, and what of its blocks is counted.
+
+    Args:
+        model: A known one.
+
+    Returns:
+        ``images`` or ``sounds``, and what is counted as something else; empty: nothing is.
+    """
+    _, why = _difference(model)
+    found = _COUNTED.search(why)
+    is_heard = _SOUNDS in why and "images" not in why
+    return _SOUNDS if is_heard else "images", found[1] if found else ""
+
+
+def _difference(model: ModelSpec) -> tuple[int, str]:
+    """Return the parameters that the registry's model has more than the published, and why."""
+    difference = registry().get(model.name, {}).get("difference") or {}
+    return int(difference.get("num_parameters", 0)), str(difference.get("why", ""))

@@ -5,14 +5,16 @@ weights were tuned, quantised or packed names no architecture and is dropped. Bo
 registry and those of its models on the hub are taken apart alike, and compared part by part.
 """
 
+import contextlib
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
 from brimful.errors import UnknownNameError
+from brimful.models.language_parts import find_part
 from brimful.models.name_parts import (
     COUNTS,
     DROPPED,
@@ -28,6 +30,7 @@ from brimful.models.name_parts import (
     taken_apart,
 )
 from brimful.models.registry import registry
+from brimful.models.slips import respelt
 from brimful.units import format_count
 
 MIRRORS = frozenset(
@@ -71,8 +74,6 @@ _STATE_SPACE = re.compile(r"mamba|rwkv|retnet|hyena|xlstm|recurrentgemma|griffin
 """Families without attention; hybrids' names may hold these words."""
 _MIXTURE = re.compile(r"(?<![a-z])(moe|mixture)(?![a-z])")
 """Words of a name that say that it is a mixture of experts."""
-_SHORTEST = 4
-"""Letters of a word in which one that is missing is a slip."""
 _MOST_LISTED = 12
 _MOST_HINTS = 3
 _SAME_WORD = 0.75
@@ -176,7 +177,9 @@ def unknown_model(text: str, *, more: str) -> UnknownNameError:
 
 
 def without_qualifiers(text: str) -> tuple[str, str, str]:
-    """Find a known model whose name lacks a word of an unknown one, and has the same blocks.
+    """Find a known model that has the blocks of an unknown one: its language part's, or all.
+
+    It is named in a table, or its name is the other's but for a word.
 
     Args:
         text: The name that is not known.
@@ -185,6 +188,10 @@ def without_qualifiers(text: str) -> tuple[str, str, str]:
         The model, what it is to the other, in words, and what comes on top of it; all empty where
         there is none.
     """
+    part = find_part(text)
+    if part is not None:
+        beside = f", and {part.beside}" if part.beside else ""
+        return part.model, f"{_IMAGES.format(part.model)}{beside}", IMAGES
     for word, what in _QUALIFIERS.items():
         name, num = re.subn(rf"(?<![a-z0-9]){word}(?![a-z0-9])", "", text, flags=re.IGNORECASE)
         try:
@@ -196,41 +203,26 @@ def without_qualifiers(text: str) -> tuple[str, str, str]:
     return "", "", ""
 
 
-def misspelt(text: str) -> str:
-    """Find the known model that a name is but for a letter too few or too many in a word.
+def misspelt(text: str) -> tuple[str, str, str]:
+    """Find the known model that a name means but for a letter or two in a word.
 
     Args:
         text: The name that is not known.
 
     Returns:
-        The model; empty where there is none.
+        The model, whose name it is almost, in words, and what comes on top of it, as of
+        ``without_qualifiers``; all empty where there is none.
     """
-    typed = _tokens(split_publisher(text)[1][:LONGEST])
-    if not any(re.search(r"\d", token) for token in typed):
-        return ""
-    found = (known for known in registry() if _is_misspelt(typed, _tokens(known)))
-    return next(found, "")
-
-
-def _tokens(name: str) -> list[str]:
-    return [token for token in spaced(name).split() if token not in DROPPED]
-
-
-def _is_misspelt(typed: Sequence[str], known: Sequence[str]) -> bool:
-    """Whether names differ in letters of words alone: what has a digit in it is no slip."""
-    pairs = list(zip(typed, known, strict=False))
-    return len(typed) == len(known) and all(
-        one == other or (one.isalpha() and other.isalpha() and _is_a_letter_off(one, other))
-        for one, other in pairs
-    )
-
-
-def _is_a_letter_off(one: str, other: str) -> bool:
-    """Whether a word is another without one of its letters, the first of which stays."""
-    short, long = sorted((one, other), key=len)
-    if len(long) - len(short) != 1 or len(short) < _SHORTEST or short[0] != long[0]:
-        return False
-    return any(long[:place] + long[place + 1 :] == short for place in range(1, len(long)))
+    for meant in respelt(text):
+        with contextlib.suppress(UnknownNameError):
+            if (taken := find(meant)) is not None:
+                return taken.name, f"{text!r} is spelt almost as {taken.name}", ""
+        near, what, on_top = without_qualifiers(meant)
+        if near:
+            part = find_part(meant)
+            name = part.of if part else meant
+            return near, f"{text!r} is spelt almost as {name} ({what})", on_top
+    return "", "", ""
 
 
 def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
@@ -244,8 +236,10 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
         The model, and why it, in words; both empty where the name says no size, and no model of its
         version is known.
     """
-    family = split_publisher(text)[1].lower()
-    parts = taken_apart(split_publisher(text)[1][:LONGEST])
+    families = {family_of(known) for known in registry()}
+    meant = next((each for each in respelt(text) if family_of(each) in families), text)
+    family = split_publisher(meant)[1].lower()
+    parts = taken_apart(family[:LONGEST])
     counts = [count for size in parts.sizes if (count := read_count(size))]
     if not parts.sizes:
         return _of_version(family[:LONGEST])
@@ -331,7 +325,7 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
         # of one's own family who names the same size is meant, whichever version that is
         is_sized = not is_strange and not sizes.isdisjoint(taken_apart(known).sizes)
         is_rarer = entry["model_type"] not in preferred
-        is_copy = not _is_named_as_its_type(known, entry["model_type"])
+        is_copy = not is_named_as_its_type(known, entry["model_type"])
         steps = round(math.log(factor) / math.log(_AS_LARGE))
         return (
             factor > _FAR, is_other, is_strange, is_denser, not is_sized, is_rarer, is_copy, steps,
@@ -341,8 +335,13 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
     return min(registry(), key=distance)
 
 
-def _is_named_as_its_type(known: str, model_type: str) -> bool:
-    """Whether a model's family is that of its type: ``llama`` or ``codellama``, and not a tune."""
+def is_named_as_its_type(known: str, model_type: str) -> bool:
+    """Whether a known model's family is that of its type, and it is no tune of another name.
+
+    Args:
+        known: Its name: of a Llama ``llama-3-8b`` or ``codellama-7b``.
+        model_type: Its type.
+    """
     family, kind = family_of(known), family_of(model_type)
     return family in kind or kind in family
 

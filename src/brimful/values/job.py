@@ -391,6 +391,10 @@ def _check_routers(job: Job) -> None:
             )
 
 
+_CUT_OFF = frozenset({"gemma3n_text"})
+"""Types whose class cuts weights off while it trains, in place (``altup_coef_clip``)."""
+
+
 def _check_adapter(job: Job) -> None:
     adapter = job.adapter
     if (adapter is None) != (job.method in WHOLE):
@@ -408,6 +412,12 @@ def _check_adapter(job: Job) -> None:
             f"method={job.method} does not go with base={adapter.base}; qlora takes {bases}, "
             f"lora and dora take same, bf16 or fp16, and dora {' and '.join(sorted(QDORA))} too",
             nearest={"method": "qlora"} if adapter.base in QUANTIZED else {"base": None},
+        )
+    if adapter.base in QUANTIZED and job.model.model_type in _CUT_OFF:
+        raise UnsupportedError(
+            f"base={adapter.base} does not go with {job.model.name}: its class cuts weights off in "
+            f"every training step, and fails on weights in few bits; use method=lora",
+            nearest={"method": "lora"},
         )
     if not 1 <= adapter.rank <= job.model.hidden_size:
         raise InputError(

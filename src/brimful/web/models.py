@@ -14,6 +14,7 @@ from brimful.files.traced import digest
 from brimful.models import names
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import find_unread
+from brimful.models.diffusion import find_diffusion, refusal
 from brimful.models.hub import is_hub_id
 from brimful.models.registry import registry
 from brimful.models.traced import known_spec
@@ -49,12 +50,15 @@ def find_model(state: State) -> Found:
         return Found(taken.name, names.taken_words(typed, taken.name), _unread(taken.name))
     if asks_hub:
         return Found(typed)
+    if (made := find_diffusion(typed)) is not None:
+        raise InputError(refusal(made))
+    near, what, _ = names.without_qualifiers(typed)
     if is_hub_id(typed):
+        part = f"; {what}" if near else ""
         raise InputError(
             f"{typed} is not among the {len(registry())} known models; allow this page to ask the "
-            f"hub for its config.json, or paste that"
+            f"hub for its config.json, or paste that{part}"
         )
-    near, what, _ = names.without_qualifiers(typed)
     more = what if near else "paste the config.json of any other"
     unknown: UnknownNameError = names.unknown_model(typed, more=more)
     raise unknown

@@ -1,0 +1,76 @@
+"""Words of a name that are others but for a letter or two: what was meant by ``Lama`` or ``Vison``.
+
+Knows the words of the known models' names, and nothing of what they mean.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+from brimful.models.language_parts import language_parts
+from brimful.models.name_parts import DROPPED, HUB, LONGEST, spaced, split_publisher
+from brimful.models.registry import registry
+
+_SHORTEST = 4
+"""Letters of a word in which one that is wrong is a slip."""
+_LONG = 6
+"""Letters of a word in which two may be."""
+_MOST = 4
+"""Words that one may be meant as, and ways in which a name may be meant."""
+_WORD = re.compile(r"[a-z]+")
+
+
+def respelt(text: str) -> Iterator[str]:
+    """Yield the names that one may have been meant as, the likest first; none: no word is a slip.
+
+    Args:
+        text: As it was typed: a name of any spelling, a hub id.
+    """
+    tokens = spaced(split_publisher(text)[1][:LONGEST]).split()
+    meant = [_meant(token) for token in tokens]
+    ways = itertools.product(*meant)
+    likest = sorted(itertools.islice(ways, _MOST**3), key=lambda way: sum(slip for slip, _ in way))
+    for way in likest[:_MOST]:
+        if any(slip for slip, _ in way):
+            yield "-".join(word for _, word in way)
+
+
+def _meant(token: str) -> list[tuple[int, str]]:
+    """List what a token may be meant as, each with the letters that are wrong then."""
+    if not _WORD.fullmatch(token) or len(token) < _SHORTEST or token in _words():
+        return [(0, token)]
+    most = 2 if len(token) >= _LONG else 1
+    found = [
+        (slips, -common, word)
+        for word, common in _words().items()
+        if len(word) >= _SHORTEST
+        and word[0] == token[0]
+        and abs(len(word) - len(token)) <= most
+        and (slips := _num_slips(token, word)) <= most
+    ]
+    return [(slips, word) for slips, _, word in sorted(found)[:_MOST]] or [(0, token)]
+
+
+@cache
+def _words() -> Counter[str]:
+    """Count the words of the names of known models, of the hub's names too."""
+    sources = [entry["source"] for entry in registry().values()]
+    hubs = [split_publisher(source)[1] for source in sources if HUB.match(source)]
+    names = itertools.chain(registry(), hubs, language_parts(), DROPPED)
+    return Counter(word for name in names for word in spaced(name).split() if word.isalpha())
+
+
+def _num_slips(one: str, other: str) -> int:
+    """Count the letters that one word has too many, too few, as others, or with its neighbour's."""
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for row, letter in enumerate(one, 1):
+        line = [row]
+        for column, its in enumerate(other, 1):
+            swapped = row > 1 and column > 1 and (one[row - 2], letter) == (its, other[column - 2])
+            ways = [last[column] + 1, line[-1] + 1, last[column - 1] + (letter != its)]
+            line.append(min([*ways, before[column - 2] + 1] if swapped else ways))
+        before, last = last, line
+    return last[-1]

@@ -1,0 +1,58 @@
+"""What the command line answers to names of models that are none of language alone."""
+
+import pytest
+
+GPU = ("--seq-len", 512)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fits"),
+    [
+        ("h100-80gb", "which fits the 79.10 GiB of H100 SXM 80GB before anything is trained"),
+        ("rtx-4090", "of RTX 4090 24GB without text encoders, before anything is trained"),
+        ("l4", "which is more than the 22.03 GiB of L4 24GB"),
+    ],
+)
+def test_a_model_that_makes_images_is_told_against_the_card(brimful, gpu, fits):
+    said = brimful("estimate", "black-forest-labs/FLUX.1-dev", "--gpus", gpu)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert said.err.startswith("brimful: FLUX.1-dev is a diffusion transformer of 11.9B parameters")
+    assert fits in said.err
+    assert f"brimful pretend --gpu {gpu} -- train_script.py" in said.err
+
+
+def test_a_model_that_makes_images_is_refused_where_no_card_is_named(brimful):
+    for verb in ("plan", "estimate"):
+        said = brimful(verb, "sdxl")
+        assert (said.code, said.out) == (2, "")
+        assert "a diffusion UNet of 2.57B parameters" in said.err
+
+
+def test_what_is_counted_of_blocks_that_attend_to_images_is_said(brimful):
+    asked = ("meta-llama/Llama-3.2-11B-Vision", "--gpus", "h100-80gb", "--method", "qlora", *GPU)
+    told = " ".join(brimful("estimate", *asked).out.split())
+    assert "without its vision encoder (895M parameters, 1.67 GiB in bf16" in told
+    assert "its 8 of 40 blocks that attend to images counted as blocks that attend to the" in told
+
+
+def test_an_encoder_of_sounds_is_called_one(brimful):
+    asked = ("mistralai/Voxtral-Mini-3B-2507", "--gpus", "h100-80gb", "--method", "lora", *GPU)
+    told = " ".join(brimful("estimate", *asked).out.split())
+    assert "without its encoder of sounds (662M parameters, 1.23 GiB in bf16" in told
+
+
+def test_a_misspelt_name_is_answered_by_the_model_that_it_says(brimful):
+    asked = ("meta-llama/Llama-3.2-11B-Vison-Instruct", "--gpus", "h100-80gb", "--method", "qlora")
+    said = brimful("estimate", *asked, *GPU)
+    assert said.code == 2
+    assert "is spelt almost as llama-3.2-11b-vision: did you mean that?" in said.err
+    assert "instead the same with model llama-3.2-11b-vision:" in " ".join(said.out.split())
+
+
+@pytest.mark.torch
+def test_weights_that_are_cut_off_in_steps_are_not_held_in_few_bits(brimful):
+    """Its class clamps them in place, which ended in a traceback."""
+    asked = ("google/gemma-3n-E2B", "--gpus", "h100-80gb", "--method", "qlora", *GPU, "--json")
+    said = brimful("estimate", *asked)
+    assert said.code == 2
+    assert "fails on weights in few bits; use method=lora" in said.out + said.err
