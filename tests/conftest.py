@@ -51,3 +51,4 @@ def pytest_collection_finish():
     """Look no more at what was imported: libraries and tests stay until the end."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 100)  # whose looks at all that is kept take a twentieth else
