@@ -7,6 +7,7 @@ import tempfile
 from collections import defaultdict
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 import processes
 from brimful.process import child as child_process
@@ -22,6 +23,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """What a shell starts in the background ignores Ctrl-C, and so would all that tests start."""
+
+providers._get_local_constants = lambda: providers._local_constants
+"""Hypothesis draws no constants of modules that are loaded, which hang on what other tests load."""
 
 child_process.START_METHOD = "forkserver"
 processes.server()
@@ -51,3 +55,4 @@ def pytest_collection_finish():
     """Look no more at what was imported: libraries and tests stay until the end."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 100)  # else looks at all that is kept take a twentieth of the time
