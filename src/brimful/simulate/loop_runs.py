@@ -20,12 +20,12 @@ from brimful.simulate.runs import (
     Parts,
     Piece,
     SizeFit,
-    Tables,
     UnlikeShapesError,
     by_phase,
     costs_of,
     cut,
 )
+from brimful.simulate.tables import Tables
 from brimful.simulate.token_loops import Alignment, align
 from brimful.values.results import ITEM_NAMES, WORKSPACES
 

@@ -38,7 +38,8 @@ from brimful.simulate.own_shapes import (
     single_of,
 )
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
-from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
+from brimful.simulate.runs import Blocks, Parts, RunFitter, UnlikeShapesError, cut
+from brimful.simulate.tables import Tables
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
 from brimful.techniques.offload import NOTHING, spell_offload
 from brimful.values.job import Adapter, Job, plain_job

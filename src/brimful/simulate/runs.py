@@ -4,7 +4,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from brimful.cost.profiles import (
 from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.simulate.fit import add_terms
+from brimful.simulate.tables import Tables
 from brimful.values.results import EVAL, ITEM_NAMES, WORKSPACES
 
 GROUP_SIZE = 3
@@ -266,22 +267,6 @@ def _kind_of(piece: Piece, sequence: Sequence[int]) -> tuple[str, str, int]:
     """Return the phase of a block's piece, whether it is checkpointed, and its kind."""
     status, _, place = piece.label[0].partition(PLACE)
     return piece.phase, status, sequence[int(place) % len(sequence)]
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The distinct kinds and works of a profile, numbered in order of appearance."""
-
-    kinds: dict[EventKind, int] = field(default_factory=dict)
-    works: dict[Work, int] = field(default_factory=dict)
-
-    def kind(self, kind: EventKind) -> int:
-        """Return the number of a kind."""
-        return self.kinds.setdefault(kind, len(self.kinds))
-
-    def work(self, work: Work) -> int:
-        """Return the number of a work."""
-        return self.works.setdefault(work, len(self.works))
 
 
 class EventFitter:
