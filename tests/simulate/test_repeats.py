@@ -26,6 +26,12 @@ MODELS = {
     ),
     "tuples": ("bamba", {**MAMBA, "mamba_d_head": 16, "num_key_value_heads": 2}),
 }  # fmt: skip
+SHARING = {
+    "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "sliding_window": 64,
+    "layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 304,
+}  # fmt: skip
+"""Blocks that are given keys and values of another, and inputs that are made before the first."""
 METHODS = {
     "full": {},
     "lora": {"method": "lora", "adapter": make_adapter(rank=4)},
@@ -103,3 +109,21 @@ def test_blocks_that_were_alike_have_to_be_alike_with_another_shape(monkeypatch)
             job, strategy, imitate="cuda", count_costs=True, num_steps=0, repeats=True,
             then=(number, partial(run_cases, cases=CASES)),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", ["none", pytest.param("full", marks=pytest.mark.long)])
+def test_where_blocks_give_each_other_more_all_of_them_repeat_what_they_did(checkpointing):
+    """In the other chunks of the loss too: nothing but the head runs there."""
+    job = job_of("gemma4_text", SHARING, **METHODS["lora"])
+    strategy = make_strategy(
+        attention="sdpa", micro_batch=3, activation_checkpointing=checkpointing
+    )
+    traced = partial(
+        trace, job, strategy, imitate="cuda", count_costs=True, num_steps=0,
+        then=(partial(run_cases, cases=CASES),),
+    )  # fmt: skip
+    every, few = [], []
+    expected = traced(on_op=lambda: every.append(1)).recording
+    found = traced(repeats=True, on_op=lambda: few.append(1)).recording
+    assert events_of(found) == events_of(expected)
+    assert len(few) < 0.5 * len(every)  # three micro-batches of eight run

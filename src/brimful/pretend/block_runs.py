@@ -30,6 +30,7 @@ from brimful.pretend.block_moves import (
     Make,
     Move,
     Stretch,
+    Work,
     check_kept,
     owner_in,
     read_moves,
@@ -245,6 +246,7 @@ class StandIn:
         self.tape, self._block, self._path = at
         self.model, self._forward, self.last_node = model, model.forward, model.last_node
         self._rows: dict[int, int] = {}
+        self._owners: dict[str, str] = {}
         self._keeps = keeps
         self._moves: Iterator[Move] = iter(())
         self._begun = False
@@ -323,20 +325,24 @@ class StandIn:
 
     def _play(self, move: Move) -> None:
         builder = self.tape.main
-        if isinstance(move, Make):
-            owner = owner_in(self._path, move.facts.owner)
-            self._rows[move.name] = builder.allocate_like(move.facts, owner)
-        elif isinstance(move, Free) and (move.name == INCOMING or move.name <= SHARED):
-            self._let_go_of_what_was_given(move.name)
-        elif isinstance(move, Free):
-            if move.name not in self._rows:
-                raise UnlikeBlocksError("a stand-in frees what is gone")
-            builder.free(self._rows.pop(move.name))
+        if isinstance(move, Work):  # as most are
+            builder.cost(*move)
+        elif isinstance(move, Make):
+            self._rows[move.name] = builder.allocate_like(move.facts, self._owner(move.facts.owner))
         elif isinstance(move, Ask):
             builder.ask(move.handle)
             self.tape.make_handle(move.handle)
+        elif move.name == INCOMING or move.name <= SHARED:
+            self._let_go_of_what_was_given(move.name)
+        elif move.name not in self._rows:
+            raise UnlikeBlocksError("a stand-in frees what is gone")
         else:
-            builder.cost(*move)
+            builder.free(self._rows.pop(move.name))
+
+    def _owner(self, told: str) -> str:
+        if told not in self._owners:
+            self._owners[told] = owner_in(self._path, told)
+        return self._owners[told]
 
     def _let_go_of_what_was_given(self, name: int) -> None:
         event, was_kept = self.tape.main.spot().event, self._kept.pop(name, None) is not None

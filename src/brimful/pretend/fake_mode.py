@@ -7,7 +7,7 @@ PyTorch's own entry is turned; what PyTorch would not remember is not remembered
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -19,8 +19,31 @@ from brimful.pretend.costs import Work, work
 
 _WHOLE = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout)
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001 - its name
+_VIEW = torch.ops.aten.view.default
 _EMPTY = torch.ops.aten.empty_strided.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
+_aten = torch.ops.aten
+DIRECT = frozenset(
+    {
+        _aten._log_softmax.default, _aten._log_softmax_backward_data.default,  # noqa: SLF001
+        _aten._softmax.default, _aten._softmax_backward_data.default,  # noqa: SLF001
+        _UNSAFE_VIEW,
+        _aten.add.Tensor, _aten.add_.Tensor, _aten.bmm.default, _aten.cat.default,
+        _aten.clone.default, _aten.copy_.default, _aten.cumsum.default, _aten.div.Scalar,
+        _aten.div.Tensor, _aten.exp.default, _aten.expand.default, _aten.gelu.default,
+        _aten.gelu_backward.default, _aten.masked_fill.Scalar, _aten.mean.dim, _aten.mm.default,
+        _aten.mul.Scalar, _aten.mul.Tensor, _aten.neg.default, _aten.nll_loss_backward.default,
+        _aten.nll_loss_forward.default, _aten.permute.default, _aten.pow.Tensor_Scalar,
+        _aten.rsqrt.default, _aten.select.int, _aten.select_backward.default,
+        _aten.sigmoid.default, _aten.sigmoid_backward.default, _aten.silu.default,
+        _aten.silu_backward.default, _aten.slice.Tensor, _aten.slice_backward.default,
+        _aten.softplus.default, _aten.softplus_backward.default, _aten.split.Tensor,
+        _aten.squeeze.dim, _aten.sub.Tensor, _aten.sum.dim_IntList, _aten.t.default,
+        _aten.tanh.default, _aten.tanh_backward.default,
+        _aten.transpose.int, _aten.tril.default, _aten.unsqueeze.default, _VIEW,
+    }
+)  # fmt: skip
+"""Operations of which a kernel for ``meta`` in C++ says all there is to know, without a device."""
 _FAKE = torch._C._TorchDispatchModeKey.FAKE  # noqa: SLF001 - where the mode that is on stands
 
 
@@ -179,6 +202,9 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
             return super().__torch_dispatch__(func, types, args, kwargs)
         if (recipe := _known.get(key)) is not None:
             return self.follow(recipe, args)
+        if func in DIRECT and (recipe := self._direct(func, args, kwargs)) is not None:
+            _known[key] = recipe
+            return self.follow(recipe, args)
         theirs = self._their_key(func, args, kwargs)  # of arguments that are as they came
         out = super().__torch_dispatch__(func, types, args, kwargs)
         _known[key] = self._recipe(func, out, theirs)
@@ -242,6 +268,29 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
         self._guard_address(found)
         found.__dict__.update(fields)
         return found
+
+    def _direct(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Recipe | None:
+        """Ask PyTorch's kernel for ``meta`` what a call makes, without what is around it.
+
+        Source: the end of ``FakeTensorMode._dispatch_impl``, which looks through ten tables first.
+
+        Args:
+            func: One of ``DIRECT``.
+            args: Its positional arguments, none of them unusual.
+            kwargs: Its keyword arguments, likewise.
+
+        Returns:
+            None where devices are several, or named, and of views of one row, whose strides PyTorch
+            chooses otherwise for fake tensors.
+        """
+        devices = set(_devices((*args, *kwargs.values())))
+        if len(devices) != 1 or (func is _VIEW and 1 in (*args[0].shape, *args[1])):
+            return None
+        with fake_tensor.in_kernel_invocation_manager(self):
+            out = func(*args, **kwargs)
+        (where,), is_tuple = devices, isinstance(out, (tuple, list))
+        outputs = tuple(_told(each, args, where) for each in (out if is_tuple else (out,)))
+        return Recipe(outputs, is_tuple)
 
     def _their_key(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         state = fake_tensor._CacheKeyState(None)  # noqa: SLF001 - whose memory this stands before
@@ -315,6 +364,35 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
             tensor.is_inference(),
             tensor.is_quantized,
         )
+
+
+def _devices(args: Iterable[Any]) -> Iterator[torch.device]:
+    """Yield where tensors seem to be, and what devices are named."""
+    for each in args:
+        if isinstance(each, FakeTensor):
+            yield each.fake_device
+        elif isinstance(each, (list, tuple)):
+            yield from _devices(each)
+        elif isinstance(each, torch.device):
+            yield each
+
+
+def _told(out: torch.Tensor, args: Any, where: torch.device) -> _Again | _New:
+    """Say what a result of a kernel for ``meta`` is: an argument, a view of the first, or new."""
+    for place, each in enumerate(args):
+        if out is each:
+            return _Again(place, None)
+    storages = [x.untyped_storage()._cdata for x in (out, args[0]) if isinstance(x, torch.Tensor)]  # noqa: SLF001
+    is_view = len(set(storages)) < len(storages)
+    return _New(
+        shape=tuple(out.shape),
+        stride=out.stride(),
+        dtype=out.dtype,
+        device=where,
+        requires_grad=out.requires_grad,
+        viewed=0 if is_view else None,
+        offset=out.storage_offset(),
+    )
 
 
 def _is_plain(info: Any) -> bool:

@@ -21,17 +21,21 @@ from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.tape import Tape
 
 
-def repeat_blocks(tape: Tape, blocks: Sequence[tuple[str, nn.Module]]) -> None:
+def repeat_blocks(tape: Tape, blocks: Sequence[tuple[str, nn.Module]]) -> Callable[[], bool]:
     """Let blocks do again what they did.
 
     Args:
         tape: On which all is recorded. It raises ``UnlikeBlocksError`` where blocks that were alike
             with one shape are not with another.
         blocks: By their paths, in the order in which they run.
+
+    Returns:
+        What says whether some of them run each time.
     """
     repeats = _Repeats(len(blocks))
     for place, (path, block) in enumerate(blocks):
         block.forward = partial(repeats.forward, place, At(tape, block, path), block.forward)
+    return repeats.has_odd
 
 
 class _Alike(Seen):
@@ -85,10 +89,14 @@ class _Repeats:
                 seen, runs = self._of_group(number, place)
             else:
                 seen, runs = own, not self._is_shown(place)
-            shared = list(_shared((args, kw), x))
+            shared = list(shared_in((args, kw), x))
             if runs:
                 return Watched(at, seen).run(run, x, shared)
             return StandIn(at, seen, keeps=seen.keeps).run(x, shared)
+
+    def has_odd(self) -> bool:
+        """Whether some blocks run each time."""
+        return any(seen.is_odd for seen in self._seen)
 
     def _leads(self, place: int) -> int:
         """Return the first block that did what one did with the first shape."""
@@ -132,7 +140,7 @@ def _told(seen: Seen) -> Hashable:
     return done, seen.keeps, seen.last_node, seen.frees, seen.empty
 
 
-def _shared(given: Any, x: torch.Tensor) -> Iterator[torch.Tensor]:
+def shared_in(given: Any, x: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield tensors that a block is given beside what the block before hands on, each once."""
     leaves = [
         leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf is not x

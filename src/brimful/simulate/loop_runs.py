@@ -5,8 +5,10 @@ what they are, and what a loop repeats is written out as often as the tokens tha
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from brimful.cost.profiles import EventKind, Mark, Run, Term, Work
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
@@ -18,19 +20,18 @@ from brimful.simulate.runs import (
     Parts,
     Piece,
     SizeFit,
-    Tables,
     UnlikeShapesError,
     by_phase,
     costs_of,
     cut,
 )
+from brimful.simulate.tables import Tables
 from brimful.simulate.token_loops import Alignment, align
 from brimful.values.results import ITEM_NAMES, WORKSPACES
 
 _WORKSPACE = ITEM_NAMES.index(WORKSPACES)
 Item = int | OpCost
 """Of a piece: the signed row of an event, or what an operation cost."""
-Key = tuple[object, ...]
 
 
 class _Part(NamedTuple):
@@ -39,12 +40,12 @@ class _Part(NamedTuple):
     Attributes:
         piece: Where it is.
         items: What it does, in order.
-        keys: Of each item, what it is, without sizes.
+        keys: Of each item a number of what it is, without sizes.
     """
 
     piece: Piece
     items: list[Item]
-    keys: tuple[Key, ...]
+    keys: tuple[int, ...]
 
 
 class LoopFitter:
@@ -70,7 +71,11 @@ class LoopFitter:
         self._recording, self._fit, self._tables = recording, fit_size, tables
         self._blocks, self._marks = blocks, marks
         self._costs = by_phase(recording)
-        self._alignments: dict[tuple[tuple[Key, ...], ...], Alignment] = {}
+        self._signed, self._sizes_of = recording.events.tolist(), recording.num_bytes.tolist()
+        self._keys_of = _numbered(recording)
+        self._operations: dict[Hashable, int] = {}
+        """Numbers of what operations are."""
+        self._alignments: dict[tuple[tuple[int, ...], ...], Alignment] = {}
         self._fitters: dict[str, EventFitter] = {}
 
     def runs(
@@ -118,7 +123,7 @@ class LoopFitter:
             self._fitters[name] = EventFitter([self._recording], self._tables, {})
         return self._fitters[name]
 
-    def _aligned(self, keys: list[tuple[Key, ...]], lengths: Sequence[int]) -> Alignment:
+    def _aligned(self, keys: list[tuple[int, ...]], lengths: Sequence[int]) -> Alignment:
         known = tuple(keys)
         if known not in self._alignments:
             self._alignments[known] = align(keys, lengths)
@@ -134,17 +139,16 @@ class LoopFitter:
                 items.append(cost)
                 cost = next(each)
             if event < piece.stop:
-                items.append(int(self._recording.events[event]))
+                items.append(self._signed[event])
         return _Part(piece, items, tuple(map(self._key, items)))
 
-    def _key(self, item: Item) -> Key:
-        """Say what an item is, whatever its size."""
+    def _key(self, item: Item) -> int:
+        """Number what an item is, whatever its size: two of three numbers are of events."""
         if isinstance(item, OpCost):
             flops = bool(item.matrix_flops), bool(item.attention_flops)
-            return str(item.op), len(item.moved_bytes), *flops
-        row, told = item if item >= 0 else ~item, self._recording
-        columns = told.op, told.owner, told.node, told.line, told.item
-        return item >= 0, *(int(column[row]) for column in columns)
+            told = item.op, len(item.moved_bytes), *flops
+            return 3 * self._operations.setdefault(told, len(self._operations)) + 2
+        return 3 * self._keys_of[item] if item >= 0 else 3 * self._keys_of[~item] + 1
 
     def _terms(self, every: Sequence[_Part], alignment: Alignment) -> "list[_Terms]":
         """Find the formulas of every item of the shortest.
@@ -169,7 +173,7 @@ class LoopFitter:
     def _sizes(self, item: Item) -> tuple[int, ...]:
         if isinstance(item, OpCost):
             return item.matrix_flops, item.attention_flops, *item.moved_bytes
-        return (int(self._recording.num_bytes[item if item >= 0 else ~item]),)
+        return (self._sizes_of[item if item >= 0 else ~item],)
 
     def _work(
         self,
@@ -227,6 +231,13 @@ class LoopFitter:
                 if event in self._marks:
                     found[which] = self._marks[event]
         return found
+
+
+def _numbered(recording: Recording) -> list[int]:
+    """Number what the rows of a recording are, whatever their sizes."""
+    told = recording.op, recording.owner, recording.node, recording.line, recording.item
+    numbers: list[int] = np.unique(np.stack(told), axis=1, return_inverse=True)[1].ravel().tolist()
+    return numbers
 
 
 _Terms = tuple[tuple[Term, ...], ...]

@@ -18,7 +18,7 @@ from brimful.cost.programs import Kernels
 from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
 from brimful.files.traced import keep_traced, read_traced
-from brimful.models.traced import keep_built
+from brimful.models.traced import BuiltModel, keep_built
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
 from brimful.simulate.runs import UnlikeShapesError
@@ -49,6 +49,32 @@ class Tracing(NamedTuple):
         return self.num_done / max(1, self.num_bodies)
 
 
+class _Asked(NamedTuple):
+    """What formulas of sizes are told of.
+
+    Attributes:
+        job: What is trained.
+        attention: How the model attends.
+        kernels: Whose kernels run.
+        built: What its model is; whether it loops over tokens decides at which of them it is run.
+    """
+
+    job: Job
+    attention: Attention
+    kernels: Kernels
+    built: BuiltModel
+
+
+class _Latest:
+    """What was asked last, for the whole process.
+
+    A profile that is kept has the sizes of tensors, and of what operations move sums alone.
+    """
+
+    asked: _Asked | None = None
+    formulas: Formulas = {}  # noqa: RUF012 - the one place where it is kept
+
+
 def trace_needs(
     job: Job,
     attention: Attention,
@@ -72,7 +98,9 @@ def trace_needs(
     """
     missing = missing_needs(job, attention, kernels, needs)
     watched = _Watched(len({need._replace(num_chunks=1) for need in missing}), watch)
-    built, formulas = read_built(job, attention), Formulas()
+    built = read_built(job, attention)
+    formulas = Formulas()
+    earlier = _told_of(_Asked(job, attention, kernels, built))
     each_program = attrgetter("ep", "gathers", "recompute", "sending")
     for (ep, gathers, recompute, sending), some in groupby(
         sorted(missing, key=each_program), each_program
@@ -91,7 +119,8 @@ def trace_needs(
             for body, chunks in wanted.items():
                 watched.begin(_named(own, body))
                 known = load_profile(program.key) if has_profile(program.key) else None
-                keep_profile(with_variants(known, own, {body: chunks}, formulas))
+                keep_profile(with_variants(known, own, {body: chunks}, formulas, earlier))
+                earlier |= formulas
                 watched.end()
         except UnlikeShapesError:
             keep_built(job.model, msgspec.structs.replace(built, loops=True))
@@ -101,6 +130,13 @@ def trace_needs(
             keep_traced(refusal_of(program.key), str(error))
             if not is_beside:
                 raise
+
+
+def _told_of(asked: _Asked) -> Formulas:
+    """Return what was told of sizes, as by the search before that asked for less of the same."""
+    if _Latest.asked != asked:
+        _Latest.asked, _Latest.formulas = asked, Formulas()
+    return _Latest.formulas
 
 
 def _named(own: OwnProgram, body: Body) -> str:

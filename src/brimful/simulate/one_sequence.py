@@ -27,12 +27,12 @@ from brimful.simulate.runs import (
     Fit,
     Origins,
     Piece,
-    Tables,
     aligned,
     by_phase,
     costs_of,
 )
 from brimful.simulate.small_models import SHAPES
+from brimful.simulate.tables import Tables
 from brimful.simulate.traced import Asked, Traced, traced_at
 
 _SHAPES = tuple(sizes._replace(micro_batch=1) for sizes in SHAPES[:2])

@@ -38,7 +38,8 @@ from brimful.simulate.own_shapes import (
     single_of,
 )
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
-from brimful.simulate.runs import Blocks, Parts, RunFitter, Tables, UnlikeShapesError, cut
+from brimful.simulate.runs import Blocks, Parts, RunFitter, UnlikeShapesError, cut
+from brimful.simulate.tables import Tables
 from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
 from brimful.techniques.offload import NOTHING, spell_offload
 from brimful.values.job import Adapter, Job, plain_job
@@ -53,7 +54,11 @@ Wanted = Mapping[Body, frozenset[int]]
 
 
 def with_variants(
-    known: Profile | None, own: OwnProgram, wanted: Wanted, formulas: Formulas
+    known: Profile | None,
+    own: OwnProgram,
+    wanted: Wanted,
+    formulas: Formulas,
+    earlier: Formulas | None = None,
 ) -> Profile:
     """Trace and fit variants of a program beside those that are known.
 
@@ -62,6 +67,7 @@ def with_variants(
         own: The program.
         wanted: Variants.
         formulas: That other bodies of the same job told; those of this one are added.
+        earlier: That were told of the same job before, for what the profile does not tell.
 
     Raises:
         UnsupportedError: It is not the same program at all shapes, or a size is no product.
@@ -74,6 +80,8 @@ def with_variants(
     variants = {} if known is None else dict(known.variants)
     if known is not None:
         _tell(formulas, known, own)
+        for sequences, told in (earlier or {}).items():
+            formulas[sequences] = told | formulas.get(sequences, {})
         tables.kinds.update({kind: place for place, kind in enumerate(known.kinds)})
         tables.works.update({work: place for place, work in enumerate(known.works)})
     for body, chunks in wanted.items():

@@ -42,7 +42,8 @@ from brimful.process.versions import versions
 from brimful.simulate.fit import fit_size
 from brimful.simulate.one_sequence import with_one_sequence
 from brimful.simulate.phases import Continuation, judged
-from brimful.simulate.runs import EVALUATION, GROUP_SIZE, STEP, Blocks, RunFitter, Tables
+from brimful.simulate.runs import EVALUATION, GROUP_SIZE, STEP, Blocks, RunFitter
+from brimful.simulate.tables import Tables
 from brimful.simulate.traced import Asked, is_cut, is_parted, shapes_of, traced_at
 from brimful.simulate.two_chunks import told_apart
 from brimful.values.job import Precision

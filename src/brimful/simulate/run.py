@@ -46,6 +46,7 @@ from brimful.pretend.gathering import named_buffers
 from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
+from brimful.pretend.repeated_body import repeat_body
 from brimful.pretend.repeats import repeat_blocks
 from brimful.pretend.skipping import Chosen, Skipper
 from brimful.pretend.stand_ins import stand_in
@@ -55,7 +56,7 @@ from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
-from brimful.simulate.series import blocks_of, may_stand_in, series_of
+from brimful.simulate.series import blocks_of, body_in, may_stand_in, series_of
 from brimful.simulate.unrolled import record_whole
 from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.techniques.kernel_support import (
@@ -329,7 +330,9 @@ def _check(job: Job, strategy: Strategy, place: Place) -> None:
 def _abbreviate(tape: Tape, program: Program, *, repeats: bool, stands_in: bool) -> None:
     """Run blocks once that do the same again, and few in the place of many, where they may."""
     if repeats:
-        repeat_blocks(tape, blocks_of(program))
+        has_odd = repeat_blocks(tape, blocks_of(program))
+        path, body = body_in(program)
+        repeat_body(tape, path, body, has_odd)
     if stands_in and may_stand_in(program.job, program.strategy):
         stand_in(tape, series_of(program))
 

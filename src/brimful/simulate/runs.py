@@ -1,11 +1,15 @@
 """Cutting recordings into runs and turning each run's events and costs into formulas."""
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
 
 from brimful.cost.profiles import (
     NUM_CHUNKS,
@@ -24,6 +28,7 @@ from brimful.cost.profiles import (
 from brimful.pretend.reading import LOSS_OWNER, classify
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.simulate.fit import add_terms
+from brimful.simulate.tables import Tables
 from brimful.values.results import EVAL, ITEM_NAMES, WORKSPACES
 
 GROUP_SIZE = 3
@@ -114,24 +119,31 @@ def _labels(recording: Recording, start: int, stop: int, blocks: Blocks) -> list
     marks = [m for m in recording.marks.tolist() if start <= m < stop]
     # Chunks that allocate nothing, as of Liger's loss in one type, are no pieces.
     chunk_of = {m: i for i, m in enumerate(marks)} if len(set(marks)) > 1 else {}
-    labels, now = [], OTHER
-    for event in range(start, stop):
-        row = int(recording.events[event])
+    labels, now = list[Label](), OTHER
+    rows = recording.events[start:stop]
+    owners = np.where(rows >= 0, recording.owner[rows], -1).tolist()
+    own = {owner: _block_of(recording.owners[owner], blocks) for owner in {*owners} - {-1}}
+    for event, owner in enumerate(owners, start=start):
         if event in chunk_of:
             now = ("chunk", chunk_of[event])
-        elif row >= 0:
-            owner = recording.owners[recording.owner[row]]
-            now = _label(owner, now, blocks)
+        elif owner >= 0:
+            now = own[owner] or _beside(recording.owners[owner], now)
         labels.append(now)
     return labels
 
 
-def _label(owner: str, now: Label, blocks: Blocks) -> Label:
+def _block_of(owner: str, blocks: Blocks) -> Label | None:
+    """Return the label of the block that an owner is in; None: it is in none."""
     block = blocks.path.search(owner)
-    if block:
-        index = int(block["number"]) + blocks.starts.get(block["stack"], 0)
-        group: Group = "checkpointed" if index < blocks.num_checkpointed else "plain"
-        return (place_group(group, index) if blocks.sequence else group, index)
+    if block is None:
+        return None
+    index = int(block["number"]) + blocks.starts.get(block["stack"], 0)
+    group: Group = "checkpointed" if index < blocks.num_checkpointed else "plain"
+    return (place_group(group, index) if blocks.sequence else group, index)
+
+
+def _beside(owner: str, now: Label) -> Label:
+    """Return the label of what is in no block."""
     return now if now[0] == "chunk" and owner.startswith(LOSS_OWNER) else OTHER
 
 
@@ -255,22 +267,6 @@ def _kind_of(piece: Piece, sequence: Sequence[int]) -> tuple[str, str, int]:
     """Return the phase of a block's piece, whether it is checkpointed, and its kind."""
     status, _, place = piece.label[0].partition(PLACE)
     return piece.phase, status, sequence[int(place) % len(sequence)]
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The distinct kinds and works of a profile, numbered in order of appearance."""
-
-    kinds: dict[EventKind, int] = field(default_factory=dict)
-    works: dict[Work, int] = field(default_factory=dict)
-
-    def kind(self, kind: EventKind) -> int:
-        """Return the number of a kind."""
-        return self.kinds.setdefault(kind, len(self.kinds))
-
-    def work(self, work: Work) -> int:
-        """Return the number of a work."""
-        return self.works.setdefault(work, len(self.works))
 
 
 class EventFitter:
@@ -492,5 +488,11 @@ def by_phase(recording: Recording) -> Costs:
 
 def costs_of(costs: Costs, piece: Piece) -> list[OpCost]:
     """Return what the operations of a piece cost, in order."""
+    every = costs[piece.phase_index]
     stop = piece.stop + piece.ends_phase
-    return [cost for cost in costs[piece.phase_index] if piece.start <= cost.event < stop]
+    return list(every[_place(every, piece.start) : _place(every, stop)])
+
+
+def _place(costs: Sequence[OpCost], event: int) -> int:
+    """Return how many of some operations, which are in order, come before an event."""
+    return bisect_left(costs, event, key=attrgetter("event"))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import body_of, decoder_blocks
 from brimful.build.layout import kinds_of
 from brimful.build.program import Program
 from brimful.models.architectures import ARCHITECTURES
@@ -43,6 +43,12 @@ def blocks_of(program: Program) -> list[tuple[str, nn.Module]]:
     """List the blocks of a program by their paths."""
     paths = {module: name for name, module in program.model.named_modules()}
     return [(paths[block], block) for block in decoder_blocks(program.model)]
+
+
+def body_in(program: Program) -> tuple[str, nn.Module]:
+    """Return the path of what is before a model's head, and that."""
+    body = body_of(program.model)
+    return next((name, each) for name, each in program.model.named_modules() if each is body)
 
 
 def series_of(program: Program) -> list[Series]:

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 import msgspec
 
 from brimful.cost.profiles import Alike, EventKind, Profile, Run, Term, Variant, alike
-from brimful.simulate.runs import Tables
+from brimful.simulate.tables import Tables
 
 _TWO, _FIVE = "+2chunks", "+chunks"
 _WHOLE, _CHUNK = "BS", "C"
