@@ -2,6 +2,7 @@
 
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from brimful.build.program import gradients
 from brimful.build.quantize import is_quantized
 from brimful.build.step import micro_step, train_step
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
+from brimful.models.targets import WITH_STATE_SPACES, takes_adapters
 from brimful.values.job import Adapter
 from samples import make_job, make_model, make_strategy
 
@@ -435,3 +437,11 @@ def test_a_base_in_4_bits_takes_what_was_widened_without_autocast(kind):
     narrow = job_of(kind, job={"precision": "bf16"}, upcast="norms")
     with pytest.raises(InputError, match=r"upcast=.*bf16-mixed"):
         build_skeleton(narrow, make_strategy())
+
+
+@pytest.mark.parametrize("name", ["out_proj", "in_proj", "conv1d", "q_proj"])
+@pytest.mark.parametrize("model_type", [*sorted(WITH_STATE_SPACES), "llama", "bamba"])
+def test_what_takes_no_adapter_is_what_peft_refuses(model_type, name):
+    model = SimpleNamespace(config=SimpleNamespace(model_type=model_type))
+    taken = adapters._may_adapt(model, f"mixer.{name}")
+    assert takes_adapters(model_type, f"mixer.{name}.weight") is taken

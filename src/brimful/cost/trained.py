@@ -20,7 +20,7 @@ from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter, Parameters, all_parameters, parts
 from brimful.models.module_paths import lies_in
 from brimful.models.spec import ModelSpec
-from brimful.models.targets import LINEAR, is_target
+from brimful.models.targets import LINEAR, is_target, takes_adapters
 from brimful.values.job import QUANTIZED, Base, Job
 
 HALF_BYTES = 2
@@ -235,6 +235,8 @@ def adapter_shapes_of(job: Job, layer: Parameter) -> tuple[Shape, ...]:
     """
     adapter = job.adapter
     if adapter is None or layer.kind not in LINEAR or not is_target(layer.name, adapter.targets):
+        return ()
+    if not takes_adapters(job.model.model_type, layer.name):
         return ()
     first, last = layer.shape
     inputs, outputs = (first, last) if layer.kind == "conv1d" else (last, first)

@@ -14,6 +14,8 @@ from brimful.values.job import ALL_LINEAR
 
 LINEAR = frozenset({"linear", "conv1d"})
 """Kinds of parameters that are the weight of a linear layer."""
+WITH_STATE_SPACES = frozenset({"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"})
+_PASSED_BY = frozenset({"out_proj", "conv1d"})
 _NAMES = {
     "q": ("q", "q_proj", "q_lin", "query", "wq"),
     "k": ("k", "k_proj", "k_lin", "key", "wk"),
@@ -92,6 +94,21 @@ def are_all_linear(spec: ModelSpec, targets: tuple[str, ...]) -> bool:
         and all(any(is_target(name, (each,)) for name in linear) for each in targets)
         and not any(is_target(name, targets) for name in beside)
     )
+
+
+def takes_adapters(model_type: str, name: str) -> bool:
+    """Whether PEFT puts adapters beside a linear layer of a class.
+
+    Fused kernels of state spaces read that layer's weight themselves and pass an adapter by.
+
+    Args:
+        model_type: Of the class.
+        name: Of the layer's weight.
+
+    Source: ``_check_lora_target_modules_mamba`` in PEFT's ``tuners/tuners_utils.py``; a test
+    compares them.
+    """
+    return model_type not in WITH_STATE_SPACES or _last(name) not in _PASSED_BY
 
 
 def is_target(name: str, targets: tuple[str, ...]) -> bool:
