@@ -96,6 +96,9 @@ def test_json_is_all_that_stands_on_standard_output(script, brimful):
     assert "step 1 loss" in said.err
     assert answer["schema"] == "brimful.pretend/1"
     assert answer["fits"] is True
+    (outside,) = answer["outside"]
+    held = answer["simulated_process_bytes"] - answer["reserved"]["simulated_peak_reserved_bytes"]
+    assert outside["low_bytes"] < held < outside["high_bytes"]
     weights = 4 * (1024 * 1024 + 1024)
     # Parameters, gradients, two moments, and AdamW's temporaries of the larger tensor.
     assert 4 * weights < answer["simulated_peak_allocated_bytes"] < 6.1 * weights

@@ -103,6 +103,8 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     unknown = unknown_ops_of(unknown_ops)
     unlimited = replay(recording.requests(), settings=settings, capacity_bytes=None)
     at_capacity = _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes)
+    reserved, outside = _reserved(recording, unlimited, settings), _bounded(bounded or {})
+    middle = sum(part.low_bytes + part.high_bytes for part in (*OUTSIDE, *outside)) // 2
     return PretendReport(
         statement=peak_statement(int(live[peak_event]), unknown),
         schema=PRETEND_SCHEMA,
@@ -115,8 +117,9 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         simulated_peak_block_bytes=unlimited.peak_allocated_bytes,
         peak_event=peak_event,
         peak_phase=_phase_at(recording, peak_event),
-        reserved=_reserved(recording, unlimited, settings),
-        outside=(*OUTSIDE, *_bounded(bounded or {})),
+        reserved=reserved,
+        outside=(*OUTSIDE, *outside),
+        simulated_process_bytes=reserved.simulated_peak_reserved_bytes + middle,
         items=items_at(recording, peak_event, item),
         states=_states(recording, item),
         phases=_phases(recording, live),

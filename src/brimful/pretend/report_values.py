@@ -313,6 +313,8 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         peak_phase: In which phase that is.
         reserved: The replay without a limit.
         outside: Device memory outside the allocator.
+        simulated_process_bytes: Of the process, as ``nvidia-smi`` shows it: what is reserved, with
+            the middle of what lies outside.
         items: What is alive at the peak, by class; their sum is the peak.
         states: Parameters, gradients and optimizer state where they take most together: no batch
             makes these smaller.
@@ -346,6 +348,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     peak_phase: str
     reserved: Reserved
     outside: tuple[Outside, ...]
+    simulated_process_bytes: int
     items: tuple[MemoryItem, ...]
     states: tuple[StateBytes, ...]
     phases: tuple[PhasePeak, ...]
