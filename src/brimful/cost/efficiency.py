@@ -80,8 +80,7 @@ class ProductSize(NamedTuple):
 
     Attributes:
         tokens: Of one micro-batch; 0: unknown, and then not a reason to be slow.
-        width: Of the residual stream; where devices share a matrix of n x m, of one as large that
-            has n x m / devices in the same shape as without; 0: unknown.
+        width: Of the residual stream, over the devices that share a matrix; 0: unknown.
     """
 
     tokens: Array | float
@@ -175,18 +174,8 @@ def size_of(job: Job, micro_batch: Array | float, *, tp: Array | float = 1) -> P
         return ProductSize(0.0, 0.0)
     return ProductSize(
         np.asarray(micro_batch) * (job.rows_per_sample * job.seq_len),
-        shared_width(job.model.hidden_size, tp),
+        job.model.hidden_size / np.asarray(tp),
     )
-
-
-def shared_width(width: int, tp: Array | float) -> Array:
-    """Return the width of products that devices share: one of two sides is cut, tokens are not."""
-    return width / np.sqrt(np.asarray(tp, dtype=np.float64))
-
-
-def tokens_share(device: Device, tokens: float) -> float:
-    """Return which part of their share products of so few tokens reach; see ``product_share``."""
-    return float(1 / (1 + _lost(efficiency_of(device).half_tokens, tokens)))
 
 
 def matrix_type(device: Device, precision: Precision) -> MatrixType:

@@ -1,9 +1,9 @@
 """Seconds of a step of Megatron-LM, by the rates that kernels of a card reach.
 
-Products and attention by their operations, experts' by the rows of each, all else by the bytes of
-the blocks that the walk asks for, each written and read; collectives by links. What tensor
-parallelism sends is waited for without user buffers; what stages send too, unless they take turns
-with several pieces of the model each, and what replicas send unless that is asked for
+Products and attention by their operations, those of experts by their weights' bytes too, all else
+by the bytes of the blocks that the walk asks for, each written and read; collectives by links. What
+tensor parallelism sends is waited for without user buffers; what stages send too, unless they take
+turns with several pieces of the model each, and what replicas send unless that is asked for
 (``--overlap-*``). The head is not among what is recomputed.
 
 Source: ``--no-overlap-p2p-communication`` in ``megatron/training/arguments.py``, whose default is
@@ -22,8 +22,6 @@ from brimful.cost.efficiency import (
     ProductSize,
     efficiency_of,
     product_share,
-    shared_width,
-    tokens_share,
 )
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.hardware.datasheets import fp4_rate
@@ -46,6 +44,7 @@ _BACKWARD = 2
 _ATTENTION_BACKWARD = 2.5
 """Products of attention's backward, which makes the scores again."""
 _OF_MULTIPLY = 2
+_HALF_BYTES = 2
 _UPDATE_PASSES = 2
 """Every state is read and written."""
 
@@ -110,13 +109,18 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     flops = _flops(at)
     again = _share_again(at)
     passes = 1 + _BACKWARD + again
-    reached = rate * _product_share(at, device, precision)
+    plain = rate * float(
+        product_share(device, precision, ProductSize(at.tokens, at.hidden / at.tp))
+    )
+    engine = share.engine_half_share if at.transformer_engine and at.is_half else 0.0
+    reached = rate * engine or plain
     narrow = matrix_rate(device, FP8) * share.engine_fp8_share or math.nan
     if at.recipe and at.recipe.is_fp4:
         narrow = fp4_rate(device.name) * share.engine_fp4_share or math.nan
-    of_layers = flops.products / reached + (flops.narrow / narrow if flops.narrow else 0.0)
-    dense = of_layers * flops.dense_share
-    of_layers = dense + (of_layers - dense) / _experts_share(at, device)
+    in_narrow = flops.narrow / narrow if flops.narrow else 0.0
+    dense = flops.dense_share * (flops.products / reached + in_narrow)
+    of_experts = (1 - flops.dense_share) * (flops.products / plain + in_narrow)
+    of_layers = dense + of_experts + _experts_read_s(at, device)
     compute = passes * of_layers + (1 + _BACKWARD) * flops.of_head / reached
     again = max(again, float(at.recomputes("core_attn")))
     compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * share.attention_share)
@@ -137,20 +141,16 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     return at.num_micro * (micro + waited + sent) + bubble + exposed + update
 
 
-def _product_share(at: Layout, device: Device, precision: "Precision") -> float:
-    """Return the share of the dense rate that products reach whose rows are all tokens."""
-    engine = efficiency_of(device).engine_half_share
-    if at.transformer_engine and at.is_half and engine:
-        return engine
-    size = ProductSize(at.tokens, shared_width(at.hidden, at.tp))
-    return float(product_share(device, precision, size))
+def _experts_read_s(at: Layout, device: Device) -> float:
+    """Return the seconds in which the weights of experts are read for one pass.
 
-
-def _experts_share(at: Layout, device: Device) -> float:
-    """Return which part of that experts' products reach, which have the rows of one expert each."""
-    if not at.experts.here:
-        return 1.0
-    return tokens_share(device, at.routed / at.experts.here)
+    A product of few rows waits for its weights: those of an expert are read for its own rows,
+    those of a dense layer for all tokens, which is little beside what is computed.
+    """
+    _, of_experts = parameters(at)
+    narrow = sum(quantised_weights(at)[1])
+    num_bytes = _HALF_BYTES * (sum(of_experts) - narrow) + narrow
+    return num_bytes / (device.memory_bytes_per_s * efficiency_of(device).memory_share)
 
 
 def _beside(inside: Exchanges, products: float) -> float:
