@@ -1,4 +1,9 @@
-"""That numbers are finite: what a program finds that looks for infinities in its gradients."""
+"""That numbers are finite, and parameters of distributions valid: what checks of them find.
+
+A program that looks for infinities in its gradients finds none, and ``torch.distributions`` none
+among its parameters that is out of its range (``torch/distributions/distribution.py`` asks
+``_is_all_true``; nobody else decides by it what runs).
+"""
 
 import math
 from typing import Any
@@ -6,7 +11,10 @@ from typing import Any
 import torch
 
 _aten = torch.ops.aten
-_FINDS = {_aten.isfinite.default: 1, _aten.isnan.default: 0, _aten.isinf.default: 0}
+_FINDS = {
+    _aten.isfinite.default: 1, _aten.isnan.default: 0, _aten.isinf.default: 0,
+    _aten._is_all_true.default: 1,  # noqa: SLF001
+}  # fmt: skip
 _COMPARES = {
     _aten.eq.Tensor: 1, _aten.ne.Tensor: 0,
     _aten.eq.Scalar: 0, _aten.ne.Scalar: 1,

@@ -2,9 +2,9 @@
 
 A number is served where the step's memory does not hang on it: 0.0 for a float (a loss that is
 logged, GradScaler's count of infinities), 1 for an integer (a count that is divided by), False for
-a boolean, if it is no check whose answer is known (``truths.py``). A *size* that values decide
-cannot be known: it ends the run with one sentence, unless everything may be taken as selected, the
-largest size it can be.
+a boolean (``if loss < best``); ``known_values.py`` knows some. A *size* that values decide cannot
+be known: it ends the run with one sentence, unless everything may be taken as selected, the largest
+size it can be.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import (
 from brimful.errors import UnsupportedError
 from brimful.pretend.ctc import FORWARD as CTC
 from brimful.pretend.ctc import of_longest
-from brimful.pretend.truths import truth_of
 
 _SELECTING = frozenset({
     torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default,
@@ -60,12 +59,9 @@ def scalar(func: Any, args: Any) -> Scalar:
 def _stand_in(func: Any, tensor: torch.Tensor) -> float | int | bool:
     if func is _EQUAL:
         return False
-    told = truth_of(tensor)
-    if tensor.dtype == torch.bool:
-        return bool(told)
     if tensor.dtype.is_floating_point:
         return 0.0
-    return 0 if told is False else 1
+    return False if tensor.dtype == torch.bool else 1
 
 
 def everything_selected(func: Any, args: Any) -> Any:

@@ -28,7 +28,6 @@ from brimful.pretend import (
     real_values,
     recurrent,
     streams,
-    truths,
 )
 from brimful.pretend.cuda_calls import inward, inward_keywords
 from brimful.pretend.device import NAME
@@ -302,7 +301,6 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
             func = engine.in_place(func, args, kwargs)
         call = Call(func, args, kwargs)
         out = self._run(call)
-        truths.follow(func, args, out)
         if self._count_costs or self._count_messages:
             self._count(call, out)
         if isinstance(out, torch.Tensor):
