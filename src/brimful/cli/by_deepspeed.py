@@ -50,6 +50,8 @@ def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
         note(f"brimful: {args.output} is not written: nothing was searched")
     code = estimate.run(told)
     if not args.json:
-        words = "not known: what DeepSpeed copies and its Adam on the CPU take has no formula"
-        show_facts(Fact("speed", words))
+        words = (
+            "the speed is at most that: what DeepSpeed's copies and its Adam on the CPU take has"
+        )
+        show_facts(Fact("unknown", f"{words} no formula"))
     return code

@@ -16,7 +16,7 @@ from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
-from brimful.hardware.names import split_counts
+from brimful.hardware.names import split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model
 from brimful.models.names import taken_words
 from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
@@ -112,6 +112,8 @@ def _or(value: Any, default: Any) -> Any:
 def cluster_from(args: argparse.Namespace) -> Cluster:
     """Resolve ``--gpus``, ``--network`` and the sizes of memories."""
     name = _or(args.gpus, defaults.GPUS)
+    if isinstance(args.card_memory, Labelled):
+        name = with_memory(name, args.card_memory)
     cluster = load_cluster(
         name,
         memory_limit_bytes=args.memory_limit,

@@ -23,7 +23,15 @@ from brimful.techniques.optimizers import DEFAULT
 PROGRAM = "torchtitan"
 _SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "lr_scheduler"})
 """Sections of which two or more make a file torchtitan's."""
-_MORE_MODELS = {("llama3", "8B"): "llama-3.1-8b", ("deepseek_v3", "671B"): "deepseek-v3"}
+_MORE_MODELS = {
+    ("llama3", "8B"): "llama-3.1-8b",
+    ("deepseek_v3", "16B"): "deepseek-v2-lite",
+    ("deepseek_v3", "236B"): "deepseek-v2",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+    ("llama4", "17bx16e"): "llama-4-scout",
+    ("llama4", "17bx128e"): "llama-4-maverick",
+}
+"""Of the same dimensions, by ``torchtitan/models/*/__init__.py`` of the same commit."""
 _BATCH, _SEQ_LEN, _STEPS, _WARMUP, _RATE = 8, 2048, 10_000, 200, 8e-4
 """torchtitan's defaults."""
 _TRAINING, _DEGREES, _AGAIN = "training", "parallelism", "activation_checkpoint"

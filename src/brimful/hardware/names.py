@@ -211,6 +211,21 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
     return UnknownNameError(f"unknown GPU {shown!r}; {hint}brimful gpus lists them")
 
 
+def with_memory(text: str, memory_bytes: int) -> str:
+    """Return the name of a machine that is sold with several sizes of memory, with one of them.
+
+    Args:
+        text: As it is typed.
+        memory_bytes: On its label.
+
+    Returns:
+        The text as it is where it names a GPU, or says a size itself.
+    """
+    name = text.strip().lower()[:_LONGEST]
+    is_sized = any(re.match(pattern, name) for pattern in _NOT_MODELLED)
+    return f"{text}-{memory_bytes // GIB}gb" if is_sized and not _parts(name).memory_gb else text
+
+
 def _not_modelled(text: str, whose: str, memory_gb: int, *, is_said: bool) -> UnknownNameError:
     """Build the error for what is no GPU of ours, with the card that has as much memory."""
     share = _OF_SMALL_METAL if memory_gb <= _MOST_SMALL_GB else _OF_METAL

@@ -39,7 +39,9 @@ from brimful.pretend.report_values import (
     Reserved,
     StateBytes,
     Tensor,
+    UnusedGraphs,
 )
+from brimful.pretend.unused_graphs import num_forwards, unused_rows
 from brimful.process.versions import versions
 from brimful.units import MIB
 from brimful.values.plan import PhasePeak
@@ -129,6 +131,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         logits=_logits(recording, item, peak_event, at_capacity, settings),
         kept=_kept(recording, item),
         grows=_grows(recording, item),
+        unused_graphs=_unused_graphs(recording, item, peak_event),
         attention=_attention(recording, item),
         host=_host(host),
         timeline=timeline_of(recording),
@@ -385,6 +388,16 @@ def _grows(recording: Recording, item: NDArray[np.int64]) -> Grows | None:
     return Grows(
         num_bytes=int(left.min()), num_steps=len(left), largest=_tensor(recording, item, largest)
     )
+
+
+def _unused_graphs(
+    recording: Recording, item: NDArray[np.int64], peak_event: int
+) -> UnusedGraphs | None:
+    rows = unused_rows(recording, item, peak_event)
+    if not len(rows):
+        return None
+    num_bytes = int(recording.num_bytes[rows].sum())
+    return UnusedGraphs(num_bytes=num_bytes, num_forwards=num_forwards(recording, rows))
 
 
 def _attention(recording: Recording, item: NDArray[np.int64]) -> Attention:

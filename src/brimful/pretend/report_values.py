@@ -224,6 +224,18 @@ class Grows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     largest: Tensor
 
 
+class UnusedGraphs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What forward passes keep at the peak for a backward pass that does not come.
+
+    Attributes:
+        num_bytes: Of it.
+        num_forwards: How many forward passes it is of.
+    """
+
+    num_bytes: int
+    num_forwards: int
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the same program held in the host's memory, as tensors."""
 
@@ -326,6 +338,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             are those of the class of this name in ``items``.
         kept: What forward passes leave for backward, by module.
         grows: What every step leaves behind; None: nothing, or of fewer steps than tell.
+        unused_graphs: What no backward pass goes through; None: little of the peak.
         attention: Masks and attention scores.
         host: Host memory.
         timeline: Live bytes over time.
@@ -358,6 +371,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     logits: Logits | None
     kept: Kept | None
     grows: Grows | None
+    unused_graphs: UnusedGraphs | None
     attention: Attention
     host: Host
     timeline: Timeline

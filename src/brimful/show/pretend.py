@@ -78,7 +78,8 @@ def pretend_summary(
     meter = Meter(used, at.capacity_bytes, how)
     bound = f"{LOWER_BOUND} " if is_bound else ""
     ops = [each.op for each in report.unknown_ops]
-    is_no = at.failure is not None and not is_most and report.grows is None
+    is_kept = report.grows is not None or report.unused_graphs is not None
+    is_no = at.failure is not None and not is_most and not is_kept
     changes = change_facts(report) if is_no else ()
     return Summary(
         "UNKNOWN" if is_most and word == "no" else VERDICTS[word],
@@ -90,6 +91,7 @@ def pretend_summary(
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *_grows(report, program),
+            *_graphs(report, program),
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
             *chunk_facts(report, _firm(report)),
@@ -246,6 +248,8 @@ def _largest_words(found: Largest, *, is_bound: bool) -> str:
     runs = _runs_words(found)
     if found.is_idle:
         return f"{found.flag} changes nothing in memory; {runs}"
+    if found.value is None and not found.is_whole:
+        return f"{found.flag} {found.beyond} does not fit; {runs}"
     if found.value is None:
         least = f": even {found.beyond} needs {format_bytes(found.beyond_bytes)}"
         return f"no {found.flag} fits{least if found.beyond_bytes else ''}; {runs}"
@@ -269,7 +273,9 @@ def _runs_words(found: Largest) -> str:
     runs = f"found in {found.num_runs} more run{'' if found.num_runs == 1 else 's'}"
     if found.num_replays:
         runs += " and replays of others"
-    return runs if found.is_whole else f"{runs}, interrupted: the best so far"
+    if found.is_whole:
+        return runs
+    return f"{runs}, interrupted: {'the best so far' if found.value else 'nothing less was tried'}"
 
 
 def _sizes(program: Sequence[str]) -> list[str]:
@@ -360,6 +366,17 @@ def _grows(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
     where = f", made at {short_line(one.line)}" if one.line else ""
     words = f"{format_bytes(grows.num_bytes)} more with every step, which something still holds"
     return (Fact("grows", f"{words}: {one.shape} {one.dtype}{where}{_keepers(program)}"),)
+
+
+def _graphs(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
+    """Say that an evaluation keeps graphs which no backward pass goes through."""
+    unused = report.unused_graphs
+    if unused is None:
+        return ()
+    several = unused.num_forwards > 1
+    who = f"{unused.num_forwards} forward passes keep" if several else "a forward pass keeps"
+    words = f"{format_bytes(unused.num_bytes)} of the peak {who} for a backward pass that does not"
+    return (Fact("graphs", f"{words} come: torch.no_grad() around them{_keepers(program)}"),)
 
 
 def _keepers(program: Sequence[str]) -> str:

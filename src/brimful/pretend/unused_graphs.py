@@ -1,0 +1,54 @@
+"""Graphs that no backward pass goes through: what forward passes keep at the peak for nothing.
+
+An evaluation without ``torch.no_grad()`` keeps what every layer saved for as long as somebody holds
+its loss, and a sum of losses holds all of them.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.pretend.recording import NEVER, Recording
+from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS
+
+_LEAST_SHARE = 0.3
+"""Of the peak, below which it is not told."""
+_LEAST_PART = 0.01
+"""Of what the largest pass keeps: a loss that is still held is no graph."""
+_FORWARD, _BACKWARD = "forward", "backward"
+
+
+def unused_rows(
+    recording: Recording, item: NDArray[np.int64], peak_event: int
+) -> NDArray[np.int64]:
+    """Return the allocations at the peak that a forward pass kept and no backward pass used.
+
+    Args:
+        recording: Of a program.
+        item: The index of each allocation's class.
+        peak_event: Where most is alive.
+
+    Returns:
+        None of them where they are a small part of the peak.
+    """
+    alive = recording.alive_at(peak_event)
+    phases, end = recording.phases, len(recording.events)
+    saved = alive[item[alive] == ITEM_NAMES.index(SAVED_ACTIVATIONS)]
+    is_forward = np.array([name.endswith(_FORWARD) for name in phases])
+    saved = saved[is_forward[recording.phase[saved]]]
+    died = np.where(recording.died[saved] == NEVER, end, recording.died[saved])
+    backwards = np.array([n for n, name in enumerate(phases) if name.endswith(_BACKWARD)], int)
+    following = np.searchsorted(backwards, recording.phase[saved], "right")
+    starts = np.append(recording.phase_starts[backwards], end)[following]
+    ends = np.append(np.append(recording.phase_starts, end)[backwards + 1], end)[following]
+    unused, outlive = saved[died <= starts], saved[died > ends]
+    if num_forwards(recording, outlive) > 1:  # one may be the outputs, which a name still holds
+        unused = np.append(unused, outlive)
+    num_bytes = recording.num_bytes
+    is_much = num_bytes[unused].sum() >= _LEAST_SHARE * num_bytes[alive].sum()
+    return np.asarray(unused if is_much else unused[:0])
+
+
+def num_forwards(recording: Recording, rows: NDArray[np.int64]) -> int:
+    """Count the forward passes that made some allocations, but for those of next to nothing."""
+    made = np.bincount(recording.phase[rows], weights=recording.num_bytes[rows])
+    return int((made > _LEAST_PART * made.max(initial=0)).sum())

@@ -1,0 +1,50 @@
+"""An evaluation that keeps graphs is told; a step's own forward passes are not."""
+
+import pytest
+import torch
+from torch import nn
+
+from brimful import pretend
+from brimful.show.pretend import pretend_summary
+
+pytestmark = pytest.mark.torch
+
+
+def trained(*, evaluates, with_graphs=True, num_towers=1):
+    with pretend.gpu("t4") as run:
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(8)))
+        model = model.cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        x = torch.randn(4096, 256, device="cuda")
+        for _ in range(3):
+            loss = sum(model(x).mean() for _ in range(num_towers))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if evaluates:
+                with torch.set_grad_enabled(with_graphs):
+                    total = sum(model(x).mean() for _ in range(5))  # noqa: F841 - which holds them
+    return run.report()
+
+
+def test_forward_passes_that_no_backward_follows_are_told():
+    report = trained(evaluates=True)
+    # Those of the evaluation before are held until this one's sum has their name.
+    assert report.unused_graphs.num_forwards == 10
+    saved = sum(item.num_bytes for item in report.items if item.name == "saved activations")
+    assert report.unused_graphs.num_bytes == pytest.approx(saved, rel=0.05)
+    told = " ".join(fact.text for fact in pretend_summary(report, ["x.py"]).facts)
+    assert "10 forward passes keep for a backward pass that does not come" in told
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"evaluates": False},
+        {"evaluates": True, "with_graphs": False},
+        {"evaluates": False, "num_towers": 3},
+    ],
+    ids=str,
+)
+def test_what_a_backward_uses_is_not(how):
+    assert trained(**how).unused_graphs is None
