@@ -67,6 +67,11 @@ def test_what_is_fused_allocates_its_result_alone(run):
     assert any("tuned before" in line for line in run.tape.assumptions)
 
 
+def test_what_compiled_code_asks_for_is_the_line_s_that_calls_it(run):
+    torch.compile(steps)(matrix())
+    assert {line.partition(":")[0] for line in run.recording().lines if line} == {__file__}
+
+
 def test_backward_keeps_what_the_partitioner_keeps(run):
     x = matrix(requires_grad=True)
     kept = steps(x)

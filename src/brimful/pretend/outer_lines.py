@@ -1,5 +1,6 @@
 """Which line of a program is running: the innermost outside PyTorch and this package."""
 
+import re
 import sys
 from typing import Any
 
@@ -12,6 +13,9 @@ _OURS = (
     __file__.rpartition("outer_lines.py")[0],
     loop_phases.__file__,
 )
+_COMPILED = re.compile(r"/[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
+"""The path of what PyTorch's compiler wrote, which is nobody's line: it has a hash for a name
+(``code_hash`` in ``torch/_inductor/codecache.py``)."""
 
 
 class OuterLines:
@@ -28,7 +32,9 @@ class OuterLines:
             code = frame.f_code
             ours = self._is_ours.get(code)
             if ours is None:
-                ours = self._is_ours[code] = code.co_filename.startswith(_OURS)
+                file = code.co_filename
+                ours = file.startswith(_OURS) or _COMPILED.search(file) is not None
+                self._is_ours[code] = ours
             if not ours:
                 return code, frame.f_lineno
             frame = frame.f_back
