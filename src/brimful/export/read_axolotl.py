@@ -29,6 +29,7 @@ from brimful.values.strategy import FLAT_FSDP
 
 MODEL = "base_model"
 _COMPLETION = "completion"
+_FSDP = frozenset({"fsdp", "fsdp_config", "fsdp_version"})
 _DEGREES = {"dp_shard_size": "dp_shard", "dp_replicate_size": "dp_replicate",
             "expert_parallel_size": "ep",
             "tensor_parallel_size": "tp"}  # fmt: skip
@@ -57,7 +58,8 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     name = leaves.take(MODEL, str)
     _task(leaves)
     is_adapted = _method(leaves, name)
-    mixed = ("bf16-mixed", "fp16-mixed") if is_adapted else ("bf16", "fp16")
+    in_fp32 = is_adapted or _is_fsdp(leaves)
+    mixed = ("bf16-mixed", "fp16-mixed") if in_fp32 else ("bf16", "fp16")
     recipes = {"fp8": "fp8", "bfloat16": "bf16", "float16": "fp16", "bf16": mixed[0]}
     # Beside 16 bits it is a switch of what is left in fp32.
     say_precision(leaves, {**recipes, "fp16": mixed[1], "tf32": "tf32"})
@@ -68,6 +70,15 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     take_rates(leaves, optimizer="optimizer", schedule="lr_scheduler")
     _memory(leaves, num_devices)
     return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
+
+
+def _is_fsdp(leaves: Leaves) -> bool:
+    """Whether FSDP shards, which holds what trains in fp32 beside ``bf16`` or ``fp16``.
+
+    Source: ``fsdp2_prepare_model`` of Accelerate's ``utils/fsdp_utils.py``, and ``prepare_model``
+    of its ``accelerator.py`` for the first FSDP.
+    """
+    return any(key.partition(".")[0] in _FSDP for key in leaves.rest)
 
 
 def _task(leaves: Leaves) -> None:

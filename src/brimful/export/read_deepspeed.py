@@ -127,6 +127,8 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
     leaves.say("zero", stage, key)
     if stage:
         leaves.say("dp_shard", num_devices, key)
+    if stage > 1:  # gradients of every micro-batch are reduced to shards
+        leaves.say("accumulate", "reduce-each", key)
     _plus_plus(leaves, stage)
     for degree in ("tp", "pp"):
         leaves.say(degree, 1, "(DeepSpeed's JSON has none)")

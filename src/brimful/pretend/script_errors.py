@@ -47,6 +47,10 @@ _REMEDIES = (
     (r"scalar type|same dtype|type .* should be the same", "cast one of them with .to(dtype)"),
     (r"mat1 and mat2|must match|broadcast|cannot be multiplied", "print both shapes before it"),
     (UNSCALED, "load the model with dtype=torch.float32, as transformers 4 did by itself"),
+    (
+        r"different number of tensors was saved|have different metadata",
+        "give the checkpointed block no cache (use_cache=False): it has to compute the same twice",
+    ),
     (r"second time", "keep the graph (retain_graph=True), or go through it once"),
 )
 """What to do, by what was said."""

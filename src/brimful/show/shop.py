@@ -191,6 +191,10 @@ def _machines(option: Option) -> tuple[Fact, ...]:
     return (Fact("machines", f"{nodes} of one GPU each, with nothing but a network between them"),)
 
 
+LITTLE_MORE = 1.03
+"""Of the cheapest's dollars, for which fewer GPUs are told."""
+
+
 def _told(option: Option) -> str:
     return f"{option.gpus}: {_both(option)}, {format_count(option.tokens_per_s)} tokens/s"
 
@@ -235,7 +239,10 @@ def _safer(found: Market, limits: Limits, choice: Choice) -> tuple[Fact, ...]:
     if not sure:
         return ()
     best = min(sure, key=lambda each: rank(point_of(each), limits))
-    return (Fact("safer", f"{_told(best)}{_range(best)}"),)
+    most_usd = LITTLE_MORE * point_of(best).usd
+    fewest = min((s for s in sure if point_of(s).usd <= most_usd), key=lambda each: each.num_gpus)
+    seen = "" if fewest in found.frontier else ", by its tensors alone"
+    return (Fact("safer", f"{_told(fewest)}{_range(fewest)}{seen}"),)
 
 
 def _surely_meets(option: Option, limits: Limits) -> bool:
