@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     """Print the answer, and the tables where they were asked for."""
     from brimful.search.shop.own import cheapest_owned
-    from brimful.show.shop import compared_first, shop_summary
+    from brimful.show.shop import compared_first, shop_summary, unpriced_facts
     from brimful.show.summary import Fact
     from brimful.units import shown_in
 
@@ -154,6 +154,8 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     with shown_in(args.currency):
         is_own = taken is not None and is_own_price(shopped.prices, taken.kind)
         below = [prices_fact(args, taken.kind if taken and not is_own else None)]
+    if args.kinds:
+        below = [*unpriced_facts(shopped.found, shopped.limits, shopped.unpriced), *below]
     below += [*assumed_facts(there, shopped.job), *money_facts(args)]
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"

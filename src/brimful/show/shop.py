@@ -1,5 +1,6 @@
 """The answer to ``shop``: which GPUs to take, what else there is, and the fewest that do."""
 
+import math
 from collections.abc import Sequence
 
 from brimful.cost.money import HOUR_S
@@ -191,6 +192,25 @@ def _machines(option: Option) -> tuple[Fact, ...]:
     return (Fact("machines", f"{nodes} of one GPU each, with nothing but a network between them"),)
 
 
+def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tuple[Fact, ...]:
+    """Say of kinds that were named and have no price that it is missing, and what they would do.
+
+    Args:
+        found: What was looked at.
+        limits: What was asked.
+        unpriced: The kinds.
+    """
+    most_days = math.inf if limits.deadline_s is None else limits.deadline_s / DAY_S
+    facts = []
+    for kind in unpriced:
+        known = [each for each in (*found.options, *found.likely) if each.kind == kind]
+        in_time = [each for each in known if each.predicted_days <= most_days]
+        does = min(in_time, key=lambda each: each.num_gpus, default=None)
+        time = f"; {does.gpus} takes {format_days(does.predicted_days)}" if does else ""
+        facts.append(Fact("no price", f"{kind}: give one by --prices{time}"))
+    return tuple(facts)
+
+
 LITTLE_MORE = 1.03
 """Of the cheapest's dollars, for which fewer GPUs are told."""
 
@@ -242,7 +262,8 @@ def _safer(found: Market, limits: Limits, choice: Choice) -> tuple[Fact, ...]:
     most_usd = LITTLE_MORE * point_of(best).usd
     fewest = min((s for s in sure if point_of(s).usd <= most_usd), key=lambda each: each.num_gpus)
     seen = "" if fewest in found.frontier else ", by its tensors alone"
-    return (Fact("safer", f"{_told(fewest)}{_range(fewest)}{seen}"),)
+    words = f"{found_words(fewest)}{_range(fewest)}{seen}"
+    return (Fact("safer", words, f"{found_words(fewest)}{seen}"),)
 
 
 def _surely_meets(option: Option, limits: Limits) -> bool:
