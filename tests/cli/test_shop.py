@@ -99,8 +99,11 @@ def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsy
     told = " ".join(run(capsys, "--deadline", "9min")[1].split())
     assert "take 2xrtx-4090: " in told
     assert "risk the slow end of the range misses what was asked" in told
-    safer = re.search(r"safer 2xa100-40gb: .*? \(range [\d.]+ min to ([\d.]+) min", told)
-    assert float(safer[1]) <= 9
+    assert "safer 2xa100-40gb: 4." in told
+    found = json.loads(run(capsys, "--deadline", "9min", "--json")[1])["market"]
+    every = [*found["options"], *found["likely"]]
+    safer = next(each for each in every if each["gpus"] == "2xa100-40gb")
+    assert safer["predicted_days_band"]["high"] * 24 * 60 <= 9
     told = " ".join(run(capsys, "--deadline", "25min")[1].split())
     assert "risk " not in told
     assert re.search(r"fewest rtx-4090: .*?, which may miss what was asked \(range", told)

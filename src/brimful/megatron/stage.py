@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from brimful.allocator.config import parse_settings
+from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.replay import replay
 from brimful.hardware.cuda_libraries import libraries
 from brimful.megatron.attention import scores_bytes
@@ -50,6 +50,8 @@ class Peak(NamedTuple):
         between_steps_bytes: Blocks that are there when a step has ended.
         place: What runs at the peak.
         fits: Whether the card has room for it.
+        predicted_peak_expandable_bytes: What the allocator holds at most with expandable segments;
+            0: it fits without.
     """
 
     predicted_peak_allocated_bytes: int
@@ -58,6 +60,7 @@ class Peak(NamedTuple):
     between_steps_bytes: int
     place: str
     fits: bool
+    predicted_peak_expandable_bytes: int = 0
 
 
 def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) -> Peak:
@@ -99,8 +102,12 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
     plain = parse_settings("")
     done = replay(m.requests(), settings=plain, capacity_bytes=capacity_bytes)
     fits = done.out_of_memory is None
+    expandable = 0
     if not fits:  # what it would take where there is room
         done = replay(m.requests(), settings=plain, capacity_bytes=None)
+        settings = parse_settings(EXPANDABLE)
+        other = replay(m.requests(), settings=settings, capacity_bytes=None)
+        expandable = other.peak_reserved_bytes
     return Peak(
         predicted_peak_allocated_bytes=done.peak_allocated_bytes,
         predicted_peak_reserved_bytes=done.peak_reserved_bytes,
@@ -108,6 +115,7 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         between_steps_bytes=m.alive(),
         place=m.peak()[1],
         fits=fits,
+        predicted_peak_expandable_bytes=expandable,
     )
 
 

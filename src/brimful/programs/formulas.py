@@ -51,6 +51,8 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         word: Whether the card has room for what is reserved: ``fits`` whatever lies outside of the
             allocator, ``tight`` if that is little.
         capacity_bytes: What the allocator can have there at most.
+        predicted_peak_expandable_bytes: What it holds at most with expandable segments; 0: it fits
+            without.
     """
 
     rank: int
@@ -63,6 +65,7 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     place: str
     word: Word
     capacity_bytes: int
+    predicted_peak_expandable_bytes: int = 0
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -268,6 +271,7 @@ def _prediction(rank: Rank, found: Peak, room: Room, outside: int) -> RankPredic
         place=found.place,
         word=_word(found, room),
         capacity_bytes=room.most_bytes,
+        predicted_peak_expandable_bytes=found.predicted_peak_expandable_bytes,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.hardware.cluster import Cluster
 from brimful.programs.base import Program, RankPeak
 from brimful.programs.formulas import Prediction, RankPrediction
@@ -67,6 +68,7 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
                 )
                 for rank in found.ranks
             ),
+            *_expandable(found),
             *_stages(found),
             *_speed(found),
             Fact(
@@ -77,6 +79,17 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
             *(Fact("assumes", note) for note in found.notes),
         ),
     )
+
+
+def _expandable(found: Prediction) -> tuple[Fact, ...]:
+    """Say that what does not fit in segments of the usual kind does in others."""
+    short = [rank for rank in found.ranks if rank.word == "no"]
+    needs = [rank.predicted_peak_expandable_bytes for rank in short]
+    does = all(need <= rank.capacity_bytes for need, rank in zip(needs, short, strict=True))
+    if not short or not does:
+        return ()
+    words = f"with PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}: {format_bytes(max(needs))}, predicted"
+    return (Fact("would fit", words),)
 
 
 def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:

@@ -261,9 +261,7 @@ def _safer(found: Market, limits: Limits, choice: Choice) -> tuple[Fact, ...]:
     best = min(sure, key=lambda each: rank(point_of(each), limits))
     most_usd = LITTLE_MORE * point_of(best).usd
     fewest = min((s for s in sure if point_of(s).usd <= most_usd), key=lambda each: each.num_gpus)
-    seen = "" if fewest in found.frontier else ", by its tensors alone"
-    words = f"{found_words(fewest)}{_range(fewest)}{seen}"
-    return (Fact("safer", words, f"{found_words(fewest)}{seen}"),)
+    return (Fact("safer", f"{found_words(fewest)}{_range(fewest)}", found_words(fewest)),)
 
 
 def _surely_meets(option: Option, limits: Limits) -> bool:
