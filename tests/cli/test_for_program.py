@@ -240,3 +240,16 @@ def test_axolotl_itself_is_simulated(capsys):
     code, out, _ = said(capsys, "simulate", *asked, "--for", "axolotl")
     assert code == 0
     assert "Axolotl" in json.loads(out)["program"]["name"]
+
+
+@pytest.mark.torch
+def test_a_program_that_has_liger_s_kernels_is_given_them_where_nothing_fits_without(brimful):
+    """Axolotl's loss has whole logits, of 49,152 words here; Liger's has none."""
+    asked = ("plan", "smollm2-135m", "--for", "axolotl", "--gpus", "h100", "--method", "lora")
+    asked += ("--seq-len", 8192, "--global-batch", 1, "--no-proof")
+    plain = brimful(*asked)
+    assert plain.code == 0
+    assert "Liger" not in plain.out
+    fused = brimful(*asked, "--memory-limit", "4GiB")
+    assert fused.code == 0, fused.out
+    assert "Liger kernels" in fused.out

@@ -134,29 +134,40 @@ def _fused_or_not(args: argparse.Namespace, budget: "Budget") -> "Solution":
 
     What is chosen is fixed in the flags, so that whoever asks on asks of the same.
     """
-    if args.fused_kernels is not None or not _may_fuse(args):
-        return _searched(args, budget)
     fused = argparse.Namespace(**{**vars(args), "fused_kernels": "liger"})
-    if not _is_predicted(fused):
+    if args.fused_kernels is not None or not _may_fuse(args) or not _is_predicted(fused):
         return _searched(args, budget)
     plain = _searched(args, budget)
+    if plain.record.rows[0].fits and not _are_here():
+        return plain
     found = min(plain, _searched(fused, budget), key=partial(_badness, objective=args.objective))
     args.fused_kernels = found.plan.strategy.fused_kernels
     return found
 
 
-def _may_fuse(args: argparse.Namespace) -> bool:
-    """Whether Liger's kernels are here, and run what is asked: a plan promises that it runs."""
-    from brimful.search.space import plainest_strategy
+def _are_here() -> bool:
+    """Whether Liger's kernels are installed: a plan promises that it runs."""
     from brimful.techniques.fused_kernels import PACKAGES
+
+    return all(map(find_spec, PACKAGES))
+
+
+def _may_fuse(args: argparse.Namespace) -> bool:
+    """Whether Liger's kernels run what is asked, here or in a program that brings them along.
+
+    Where they are not here they are looked at as a way to make it fit.
+    """
+    from brimful.cli.for_program import OWN
+    from brimful.search.space import plainest_strategy
     from brimful.techniques.kernel_support import why_not_fused
 
-    if not all(map(find_spec, PACKAGES)):
+    is_own = getattr(args, "program", None) in {None, OWN}
+    if is_own and not _are_here():
         return False
     job, cluster, _ = _plainest(args)
     pins, *also = pins_from(args)
     attention = usual.attention_from(args, job, cluster.device)
-    if also or why_not_fused(usual.place_of(cluster.device)):
+    if (also and is_own) or why_not_fused(usual.place_of(cluster.device)):
         return False
     try:
         fused = pins._replace(fused_kernels="liger")
