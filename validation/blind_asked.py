@@ -134,14 +134,13 @@ def _answer(*words: str) -> tuple[Row | None, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         run_brimful([*words])
     try:
-        return json.JSONDecoder().raw_decode(out.getvalue())[0], ""
+        told = json.JSONDecoder().raw_decode(out.getvalue())[0]
     except json.JSONDecodeError:
-        return None, next(iter(err.getvalue().strip().splitlines()), "no answer")
+        told = {"error": next(iter(err.getvalue().strip().splitlines()), "no answer")}
+    return (None, str(told["error"])) if "error" in told else (told, "")
 
 
 def _read(said: Row) -> Row:
-    if "error" in said:
-        return {"reason": str(said["error"])}
     held = said.get("predicted_reserved") or said.get("reserved") or _fullest(said)
     devices = said.get("world_size") or said.get("cluster", {}).get("num_devices", 1)
     speed = next((said[name] for name in SPEEDS if said.get(name)), None)
