@@ -74,6 +74,15 @@ def test_what_repeats_is_no_vocabulary():
     assert run.report().logits is None
 
 
+def test_a_head_with_a_bias_whose_gradient_is_transposed_has_logits():
+    with pretend.gpu("t4") as run:
+        head = nn.Linear(WIDTH, WORDS).cuda()
+        x = torch.ones(TOKENS, WIDTH, device="cuda", requires_grad=True)
+        ids = torch.zeros(TOKENS, dtype=torch.long, device="cuda")
+        functional.cross_entropy(head(x), ids).backward()
+    assert run.report().logits.shape == f"[{TOKENS}, {WORDS}]"
+
+
 @pytest.mark.parametrize(
     "layers",
     [

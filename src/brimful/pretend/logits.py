@@ -48,16 +48,21 @@ def _is_as_wide(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.boo
         return np.zeros(len(recording.num_bytes), dtype=bool)
     outside = is_outside[recording.owner]
     held = np.isin(item, [ITEM_NAMES.index(name) for name in (PARAMETERS, GRADIENTS)])
-    matrices = {sizes[i] for i in np.unique(recording.shape_dtype[held & outside]).tolist()}
-    layers = [each for each in matrices if len(each) == 2]  # noqa: PLR2004
-    wide = {rows for rows, columns in layers if rows >= _LEAST_WORDS and rows > columns}
-    words = wide - {columns for _, columns in layers}
+    is_weight = held & (item == ITEM_NAMES.index(PARAMETERS))  # a gradient may be transposed
+    wide = {n for n, m in _matrices(recording, held & outside) if n >= _LEAST_WORDS and n > m}
+    words = wide - {columns for _, columns in _matrices(recording, is_weight & outside)}
     is_product = np.array([op.startswith(_PRODUCTS) for op in recording.ops])
     is_forward = np.array([name.endswith(("forward", "eval")) for name in recording.phases])
     made = is_product[recording.op] & is_forward[recording.phase] & outside & ~held
     ends = np.array([each[-1] if each else 0 for each in sizes])
     known = words & set(ends[recording.shape_dtype[made]].tolist())
     return outside & np.isin(ends[recording.shape_dtype], sorted(known))
+
+
+def _matrices(recording: Recording, chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the sizes of the matrices among some allocations, each once."""
+    shapes = [_sizes(recording.shapes[i][0]) for i in np.unique(recording.shape_dtype[chosen])]
+    return [(each[0], each[1]) for each in shapes if len(each) == 2]  # noqa: PLR2004
 
 
 def in_chunks(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.int64]:
