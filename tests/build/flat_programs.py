@@ -39,7 +39,7 @@ CASES = {
 }
 METERED = "lora"
 SAVED = {"full": {}, "lora": {"adapter": {}}}
-NUM_STEPS, SAVED_AT = 3, 2
+NUM_STEPS, SAVED_AT = 2, 1
 
 
 def settings(architecture="llama", adapter=None, *, how, **job):

@@ -10,7 +10,7 @@ from brimful.simulate.run import simulate
 from brimful.units import KIB, MIB
 from build import tensor_programs
 from build.plain import plain_run
-from build.tensor_programs import CASES, case, in_processes, is_for, whole_gradients
+from build.tensor_programs import CASES, NUM_STEPS, case, in_processes, is_for, whole_gradients
 from samples import make_cluster
 
 pytestmark = pytest.mark.torch
@@ -94,7 +94,9 @@ def test_steps_are_those_of_a_plain_loop(which):
     weights = dict(found.weights)
     if job.model.tied_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    for (a, m), (b, n) in zip(found.steps, plain_run(job, weights, num_steps=5), strict=True):
+    for (a, m), (b, n) in zip(
+        found.steps, plain_run(job, weights, num_steps=NUM_STEPS), strict=True
+    ):
         assert a == pytest.approx(b, abs=LOSS)
         assert m == pytest.approx(n, rel=NORM)
 

@@ -10,7 +10,7 @@ SFT = (
     "--max_length 512 --bf16 --gradient_checkpointing"
 )
 
-TITAN = "torchrun --nproc-per-node 8 -m torchtitan.train --module llama3 --config llama3_70b"
+TITAN = "torchrun --nproc-per-node 8 -m torchtitan.train --module llama3 --config llama3_8b"
 
 
 def test_flags_are_the_file_that_the_program_would_read():
@@ -55,7 +55,7 @@ def test_torchtitans_own_configuration_is_planned(brimful, monkeypatch):
     said = brimful("simulate", "--gpus", "8x8xh100", "--from", TITAN)
     assert said.code == 0
     assert "planned in Brimful's own loop" in said.err
-    assert "FITS      full training of llama-3.1-70b at 8,192 tokens on 64 x H100" in said.out
+    assert "FITS      full training of llama-3.1-8b at 8,192 tokens on 64 x H100" in said.out
 
 
 @pytest.mark.parametrize("is_typed", [True, False])

@@ -80,7 +80,7 @@ def test_what_a_program_does_not_do_is_not_what_makes_its_settings_fit(
 
 def test_what_does_not_fit_says_so_when_it_is_exported_and_what_works_is_named(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
-    asked = ("llama-3.2-1b", "--gpus", "rtx-3060", "--seq-len", "512", "--global-batch", "4")
+    asked = ("llama-3.2-1b", "--gpus", "rtx-3060", "--seq-len", "512", "--global-batch", "1")
     fixed = ("--ac", "full", "--micro-batch", "1")
     code, out, _ = said(
         capsys, "plan", *asked, *fixed, "--for", "torchtitan", "--no-proof", "-o", path

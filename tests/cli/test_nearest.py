@@ -110,7 +110,7 @@ def test_several_refusals_are_answered_around(brimful, folder):
 
 def test_context_parallel_is_answered_without_it(brimful):
     asked = ("qwen3-0.6b", "--gpus", "8xh100-80gb", "--seq-len", 32768, "--global-batch", 8)
-    said = brimful("plan", *asked, "--cp", 8, "--no-proof")
+    said = brimful("plan", *asked, "--cp", 8, "--pp", 1, "--loss-chunks", 1, "--no-proof")
     assert said.code == 2
     assert "--cp 8 (context parallel) is not run" in said.err
     assert said.out.startswith("instead   the same without --cp:\nFITS ")
@@ -203,7 +203,7 @@ def test_inference_has_nothing_to_search_and_is_estimated(brimful):
 def test_eager_attention_of_shards_has_a_formula(brimful):
     """Gemma 2's written-out attention under ZeRO-3 was simulated for a minute, though DDP fits."""
     asked = ("--gpus", "2xt4", "--method", "lora", "--precision", "fp16-mixed", "--no-proof")
-    pinned = ("--micro-batch", 1, "--loss-chunks", 8)  # so that the search is short
+    pinned = ("--micro-batch", 1, "--loss-chunks", 8, "--pp", 1)  # so that the search is short
     said = brimful("plan", "gemma-2-2b", *asked, "--seq-len", 1024, "--global-batch", 16, *pinned)
     assert said.code == 0
     assert "predicted" in said.out

@@ -16,7 +16,7 @@ def test_one_of_several_nodes_offloads_nothing(brimful):
 
 
 def test_no_plan_offloads(brimful):
-    said = brimful("plan", *SPARK, "--gpus", "dgx-spark", "--no-proof")
+    said = brimful("plan", *SPARK, "--gpus", "dgx-spark", "--no-proof", "--loss-chunks", 1)
     assert said.code == 1
     assert "offload" not in said.out
 

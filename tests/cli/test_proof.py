@@ -33,6 +33,13 @@ def peak_bytes():
     return made["best"]["peak_bytes"]
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    """Nothing else is proven: what would fit instead is told after the plan."""
+    monkeypatch.setattr("brimful.cli.plan.tell_ways_out", lambda *_args: ())
+
+
+@pytest.mark.usefixtures("alone")
 @pytest.mark.few(only=["tight"])
 @pytest.mark.parametrize("word", CARDS)
 def test_what_plan_says_simulate_says(brimful, peak_bytes, tmp_path, word):
@@ -56,6 +63,7 @@ def test_what_plan_says_simulate_says(brimful, peak_bytes, tmp_path, word):
         assert brimful("simulate", tmp_path / "plan.yaml", "--accept-tight").code == 0
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_limit_is_held_to_what_the_allocator_holds(brimful, peak_bytes, tmp_path):
     """The card stays as it is: what it gives beyond the limit is cached, and is too much."""
     limit = f"{peak_bytes + 2**30}B"

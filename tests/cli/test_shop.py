@@ -112,7 +112,7 @@ def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsy
 
 
 def test_machines_of_one_gpu_each_and_the_network_between_them_are_named(capsys):
-    asked = ["shop", "llama-3.1-8b", "--tokens", "20B", "--gpus", "gh200", "--deadline", "3d"]
+    asked = ["shop", "llama-3.2-1b", "--tokens", "20B", "--gpus", "gh200", "--deadline", "1d"]
     code, out, _ = run(capsys, asked=asked)
     told = " ".join(out.split())
     assert code == 0

@@ -126,7 +126,7 @@ def test_plan_json(brimful, folder):
 @pytest.mark.parametrize("num_taken", [1, pytest.param(None, marks=pytest.mark.long)])
 def test_a_plan_that_does_not_fit_says_what_would(brimful, num_taken):
     # So that each of many searches is short.
-    pinned = ("--micro-batch", "1", "--loss-chunks", "1")
+    pinned = ("--micro-batch", "1", "--loss-chunks", "1", "--ac", "full")
     said = brimful("plan", *LLAMA_8B, *pinned, "--offload", "none", "--json", "--no-proof")
     told = one_object(said)
     assert said.code == 1

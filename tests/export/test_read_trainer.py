@@ -310,12 +310,13 @@ def test_what_they_were_given_is_read_back(tmp_path, target, more):
 def test_the_command_line_reads_them(tmp_path, capsys):
     path = tmp_path / "sft.yaml"
     path.write_text(yaml.safe_dump({**SFT, "max_length": 512}))
-    assert main(["plan", "--from", str(path), *ONE, "--no-proof"]) == 0
+    short = ("--no-proof", "--loss-chunks", "1")
+    assert main(["plan", "--from", str(path), *ONE, *short]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "LoRA of qwen2.5-0.5b at 512 tokens" in said
     assert "TRL's defaults: " in said
     path.write_text(yaml.safe_dump(TRAINER))
-    given = ["plan", "--from", str(path), *ONE, "--no-proof"]
+    given = ["plan", "--from", str(path), *ONE, *short]
     assert main(given) == 2
     assert "names none" in capsys.readouterr().err
     assert main([*given, MODEL, *LENGTH, "--precision", "bf16"]) == 0

@@ -7,6 +7,8 @@ from fuzz_part import KINDS, row_of, summarize
 SHARE = {"strategies": 4, "flags": 51, "config.json": 35, "plan files": 20, "job files": 15,
          "price files": 10, "DeepSpeed files": 7, "searches": 2, "exported plans": 30,
          "run folders": 8, "published runs": 18, "calibrations": 10}  # fmt: skip
+SEEDS = {"config.json": 1, "strategies": 3}
+"""Where others are drawn than by 6, by which a model of 3B parameters is traced."""
 
 
 def test_some_of_every_kind():
@@ -17,7 +19,7 @@ def test_some_of_every_kind():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_property_holds(kind, monkeypatch, tmp_path):
     monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path))
-    row = row_of(kind, SHARE[kind], seed=6)
+    row = row_of(kind, SHARE[kind], seed=SEEDS.get(kind, 6))
     assert row.faults == ()
     assert row.num_examples == row.num_fit + row.num_unfit + row.num_refused > 0
     assert row.num_fit + row.num_unfit > 0, "all were refused: nothing was looked at"

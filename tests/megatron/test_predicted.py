@@ -349,7 +349,7 @@ REFUSED = {
     f"{STAGED} --pipeline-model-parallel-layout Ett|ttL --decoder-first-pipeline-num-layers 2": (
         "both say what stages hold"
     ),
-    "--num-layers 1000000000": "is over 2,000",
+    "--num-layers 1000000": "is over 2,000",
     f"--num-layers {'9' * 5000}": "as nothing is; give less",
     "--window-size 5-,0": "no pair of numbers",
     "--window-size 127,abc": "no pair of numbers",

@@ -75,7 +75,7 @@ def test_a_row_whose_experts_are_parted_is_an_estimate(architecture):
     model = mixture(random.Random(1), architecture, num_experts=8)  # noqa: S311 - no secret
     job = make_job(model=model, precision="bf16-mixed")
     job, cluster = on_devices(job, draw(0)[1], 4)
-    job = msgspec.structs.replace(job, global_batch=16)
+    job = msgspec.structs.replace(job, global_batch=8)
     table = table_of(job, cluster)
     assert set(table.ep.tolist()) == {1, 2, 4}
     assert set(table.tp[table.ep > 1].tolist()) == {1}

@@ -46,7 +46,7 @@ def test_what_lacks_the_same_host_is_no_way_out():
     )
     cards = load_cluster("4xrtx-4090", memory_limit_bytes=None)
     known = msgspec.structs.replace(cards, host_ram_bytes=100 * GIB)
-    pins = Pins(offload="optimizer", zero=3, tp=1, pp=1)
+    pins = Pins(micro_batch=1, loss_chunks=1, offload="optimizer", zero=3, tp=1, pp=1)
     plan = solve(job, known, pins, attention="sdpa", objective="time").plan
     assert plan.estimate.fits
     assert plan.estimate.host.fits is False

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 TINY = {
     "hidden_size": 64,
     "intermediate_size": 160,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "vocab_size": 304,
     "max_position_embeddings": 2048,
@@ -248,7 +248,7 @@ def test_the_layout_is_what_was_built():
     )
     assert parameter_count(job.model).total == sum(p.numel() for p in model.parameters())
     (blocks,) = layout_of(job.model).blocks
-    assert (blocks.prefix, blocks.num_blocks) == ("gpt_neox.layers", 4)
+    assert (blocks.prefix, blocks.num_blocks) == ("gpt_neox.layers", 3)
     kinds = {p.name: p.kind for p in blocks.parameters}
     assert kinds["attention.query_key_value.weight"] == "linear"
     assert kinds["attention.query_key_value.bias"] == "bias"

@@ -226,7 +226,7 @@ def test_no_strategy_is_faster_than_its_bound(counted, kind):
 )
 def test_what_numbers_of_devices_share_changes_no_peak(name, changes):
     """Levels of single batches, made once for all numbers, are those of each number's own grids."""
-    job = msgspec.structs.replace(job_of(name, batch=8), **changes)
+    job = msgspec.structs.replace(job_of(name, batch=4), **changes)
     if job.task == "dpo":
         job = msgspec.structs.replace(job, preference=defaults.PREFERENCE, packing="none")
     shared = Shelf(request(job=job))
