@@ -145,19 +145,19 @@ def test_bodies_that_were_traced_stay_when_it_is_interrupted(brimful, folder, mo
     flags = (*flags, "--no-proof", "--pareto")
     made, trace = list[tuple[str, ...]](), simulated.with_variants
 
-    def interrupted(known, own, wanted, formulas):
+    def interrupted(known, own, wanted, formulas, earlier):
         if made:
             raise KeyboardInterrupt
         made.append((own.program.recompute, *wanted))
-        return trace(known, own, wanted, formulas)
+        return trace(known, own, wanted, formulas, earlier)
 
     monkeypatch.setattr(simulated, "with_variants", interrupted)
     assert brimful("plan", "phi.json", *flags).code == 130
     later: list[tuple[str, ...]] = []
 
-    def again(known, own, wanted, formulas):
+    def again(known, own, wanted, formulas, earlier):
         later.append((own.program.recompute, *wanted))
-        return trace(known, own, wanted, formulas)
+        return trace(known, own, wanted, formulas, earlier)
 
     monkeypatch.setattr(simulated, "with_variants", again)
     assert brimful("plan", "phi.json", *flags).code == 0

@@ -328,7 +328,7 @@ def _ran(
             f"it would not help, as what it allocates is not seen; the same model in PyTorch "
             f"takes about as much"
         ) from error
-    read = read_error(error, stood_in=pretended.tape.num_stand_ins > 0)
+    read = read_error(error, stood_in=bool(pretended.tape.stand_ins))
     if nearest := _nearest(error, pretended):
         why = sentence_of(read, name=name)
         raise InputError(why, nearest=nearest) from error

@@ -177,7 +177,7 @@ def updated_groups(job: Job, shapes: Sequence[Shape]) -> list[list[Updated]]:
             where hidden matrices are told.
     """
     every = [Updated(shape) for shape in shapes]
-    if OPTIMIZERS[job.optimizer].tells_hidden:
+    if shapes and OPTIMIZERS[job.optimizer].tells_hidden:  # none are updated on a host's behalf
         told = zip(shapes, trained_hidden(job), trained_shapes(job), strict=True)
         every = [Updated(*each) for each in told]
     others = [each for each in every if not each.is_hidden]

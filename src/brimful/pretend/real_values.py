@@ -7,7 +7,7 @@ be known: it ends the run with one sentence, unless everything may be taken as s
 size it can be.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -31,29 +31,19 @@ NUMBERS = frozenset({_aten._local_scalar_dense.default, _EQUAL})  # noqa: SLF001
 """Operations whose result is a number: ``item`` and ``torch.equal``."""
 
 
-class Scalar(NamedTuple):
-    """What ``tensor.item()`` is answered.
-
-    Attributes:
-        value: The number.
-        is_known: Whether it is that; else it stands for what the GPU would compute.
-    """
-
-    value: Any
-    is_known: bool
-
-
-def scalar(func: Any, args: Any) -> Scalar:
+def scalar(func: Any, args: Any, stand_ins: list[Any]) -> Any:
     """Return what ``tensor.item()`` is answered: its value where known, else a stand-in.
 
     Args:
         func: One of ``NUMBERS``.
         args: Its arguments.
+        stand_ins: Takes what stands for what the GPU would compute.
     """
     try:
-        return Scalar(func(*args), is_known=True)
+        return func(*args)
     except DataDependentOutputException:
-        return Scalar(_stand_in(func, args[0]), is_known=False)
+        stand_ins.append(_stand_in(func, args[0]))
+        return stand_ins[-1]
 
 
 def _stand_in(func: Any, tensor: torch.Tensor) -> float | int | bool:

@@ -110,14 +110,12 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         self._lines = OuterLines()
         self._kernels = KernelMemory()
         self._host_kernels = CpuKernelMemory()
-        self._num_pauses = 0
-        self._shares = False
+        self._num_pauses, self._shares = 0, False
         self._assume_all = assume_all_selected
         self._on_op = on_op
         self.ended_by: BaseException | None = None
         self.assumptions: set[str] = set()
-        self.num_stand_ins = 0
-        """Numbers that the program was given which the GPU would compute."""
+        self.stand_ins: list[Any] = []  # numbers that the GPU would compute
         self._purpose = ""
 
     # -- what the user of a tape calls --
@@ -338,9 +336,7 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         """Run the operation, or what stands for it where fake tensors differ from real ones."""
         func, args, kwargs = call.func, call.args, call.kwargs
         if func in real_values.NUMBERS:
-            value, is_known = real_values.scalar(func, args)
-            self.num_stand_ins += not is_known
-            return value
+            return real_values.scalar(func, args, self.stand_ins)
         if func is _RECORD_STREAM:
             return self._record_stream(*args)
         if func is _WAIT:
