@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from brimful import __version__
 from brimful.cli.job_file import expand
 from brimful.cli.nearest import answer
-from brimful.cli.output import BAD_INPUT, INTERRUPTED, OUT_OF_TIME, show_json
+from brimful.cli.output import BAD_INPUT, INTERRUPTED, OUT_OF_TIME
 from brimful.cli.parsing import HelpText, Parser
 from brimful.errors import BrimfulError, InputError, OutOfTimeError, unknown_name
 from brimful.text.escaping import check_line, one_line
@@ -97,8 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrimfulError as error:
         is_late = isinstance(error, OutOfTimeError)
-        if _asks_for_json(arguments):
-            show_json({"error": str(error), "nearest": dict(error.nearest)})
         return _complain(str(error), OUT_OF_TIME if is_late else BAD_INPUT)
     except ModuleNotFoundError as error:
         return _complain(_without(error, arguments), BAD_INPUT)
@@ -150,11 +148,6 @@ def _without(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
         f"brimful {arguments[0]} needs {name} here, which is not installed; "
         f"pip install 'brimful[{extra}]'"
     )
-
-
-def _asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether our flags, and not those of a script, ask for JSON."""
-    return "--json" in list(takewhile(lambda word: word != "--", arguments))
 
 
 def _complain(message: str, code: int) -> int:
