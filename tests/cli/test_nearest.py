@@ -393,6 +393,14 @@ def test_a_stand_in_says_no_speed_and_computes_in_bf16(brimful):
     assert "tokens/s" in after.out  # nothing stays hidden
 
 
+def test_memory_beside_a_machine_of_several_sizes_is_the_machines(brimful):
+    asked = ("llama-3.2-1b", "--method", "lora")
+    said = brimful("estimate", *asked, "--gpus", "M4 Max", "--card-memory", "64GB")
+    named = brimful("estimate", *asked, "--gpus", "m4-max-64gb")
+    assert "a40 stands in, with 48 GB (macOS keeps the rest of 64)" in " ".join(said.err.split())
+    assert (said.code, said.out) == (named.code, named.out)
+
+
 def test_an_optimizer_of_a_file_that_is_not_run_is_answered_by_the_nearest(brimful, folder):
     told = {"per_device_train_batch_size": 1, "output_dir": "o", "optim": "paged_lion_8bit"}
     (folder / "args.json").write_text(json.dumps(told))

@@ -111,6 +111,27 @@ def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsy
     assert not re.search(r"risk |safer |may miss", late)
 
 
+@pytest.mark.parametrize(("more", "named"), [(1.02, "2xa100-40gb"), (1.05, "4xrtx-4090")])
+def test_fewer_gpus_that_cost_little_more_are_the_safer_ones(capsys, tmp_path, more, named):
+    asked = ("--deadline", "9min", "--max-gpus", "4")
+    found = json.loads(run(capsys, *asked, "--json")[1])["market"]
+    usd = {each["gpus"]: each["predicted_usd"] for each in found["options"]}
+    price = shipped_prices().gpus["a100-40gb"].usd_per_gpu_hour
+    price *= more * usd["4xrtx-4090"] / usd["2xa100-40gb"]
+    path = tmp_path / "prices.yaml"
+    path.write_text(f"a100-40gb: {{rent: {price}}}\n")
+    told = " ".join(run(capsys, *asked, "--prices", str(path))[1].split())
+    assert f"safer {named}: " in told
+
+
+def test_a_kind_without_a_price_says_what_it_would_do(capsys):
+    asked = [*ASKED[:-3], "rtx-4090,mi250x", "--max-gpus", "2"]
+    told = " ".join(run(capsys, "--deadline", "30min", asked=asked)[1].split())
+    assert re.search(r"no price mi250x: give one by --prices; mi250x takes [\d.]+ min", told)
+    told = " ".join(run(capsys, "--deadline", "1min", asked=asked)[1].split())
+    assert "no price mi250x: give one by --prices prices" in told
+
+
 def test_machines_of_one_gpu_each_and_the_network_between_them_are_named(capsys):
     asked = ["shop", "llama-3.2-1b", "--tokens", "20B", "--gpus", "gh200", "--deadline", "1d"]
     code, out, _ = run(capsys, asked=asked)

@@ -24,6 +24,8 @@ PLAIN = {
     "bf16": {"enabled": True},
 }
 
+EACH = "reduce-each"
+
 
 def read(tmp_path, num_devices=4, **content):
     path = tmp_path / "ds.json"
@@ -40,6 +42,12 @@ def test_what_it_says_becomes_flags(tmp_path):
     assert found["global_batch"] == 16
     assert (found["micro_batch"], found["zero"], found["dp_shard"]) == (2, 2, 4)
     assert (found["precision"], found["clip"]) == ("bf16-master", 0.5)
+
+
+@pytest.mark.parametrize(("stage", "kept"), [(0, None), (1, None), (2, EACH), (3, EACH)])
+def test_stages_that_shard_gradients_reduce_those_of_every_micro_batch(tmp_path, stage, kept):
+    found = flags_of(read(tmp_path, zero_optimization={"stage": stage}))
+    assert found.get("accumulate") == kept
 
 
 def test_a_missing_batch_is_the_product(tmp_path):

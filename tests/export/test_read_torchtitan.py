@@ -4,6 +4,7 @@ import pytest
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.read_source import model_of, program_of, read_source
+from brimful.models.config import load_model
 
 JOB = """
 [job]
@@ -79,6 +80,23 @@ def test_each_key_is_the_flag_that_says_the_same(tmp_path, more, expected):
     taken, found = read(tmp_path, text, num_devices=4)
     assert taken.items() >= expected.items()
     assert found.unread == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "model"),
+    [
+        ("llama3", "8B", "llama-3.1-8b"),
+        ("deepseek_v3", "16B", "deepseek-v2-lite"),
+        ("deepseek_v3", "236B", "deepseek-v2"),
+        ("deepseek_v3", "671B", "deepseek-v3"),
+        ("llama4", "17bx16e", "llama-4-scout"),
+        ("llama4", "17bx128e", "llama-4-maverick"),
+    ],
+)
+def test_a_flavor_is_a_model_that_is_known(tmp_path, name, flavor, model):
+    (tmp_path / "job.toml").write_text(JOB.replace("llama3", name).replace("8B", flavor))
+    assert model_of(tmp_path / "job.toml") == model
+    assert load_model(model).name == model
 
 
 @pytest.mark.parametrize(

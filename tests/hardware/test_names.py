@@ -5,7 +5,8 @@ import pytest
 from brimful.errors import UnknownNameError, UnsupportedError
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import check_gpu, load_cluster
-from brimful.hardware.names import find_gpu, split_counts
+from brimful.hardware.names import find_gpu, split_counts, with_memory
+from brimful.units import GIB
 
 SAME = {
     "h100-80gb": (
@@ -123,6 +124,14 @@ def test_several_kinds_are_planned_as_the_least_of_them(typed, alike):
 )
 def test_counts_are_told_from_names(typed, counted):
     assert split_counts(typed)[:2] == counted
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [("M4 Max", "M4 Max-64gb"), ("m4-max-36gb", "m4-max-36gb"), ("h100", "h100"), ("x", "x")],
+)
+def test_a_machine_of_several_sizes_is_named_with_the_one_that_is_given(typed, named):
+    assert with_memory(typed, 64 * GIB) == named
 
 
 def test_cards_of_the_same_chip_are_suggested():

@@ -225,6 +225,20 @@ def test_what_does_not_fit_ends_with_its_code(capsys):
     assert told["ranks"][0]["predicted_peak_allocated_bytes"] > 80e9
 
 
+def test_what_fits_in_expandable_segments_alone_says_so(capsys):
+    line = f"{PLAIN.replace('2048', '8192')} --micro-batch-size 8"
+    for layers, expected in ((22, True), (40, False)):
+        more = line.replace("--num-layers 8", f"--num-layers {layers}")
+        (rank, *_) = predict(more).ranks
+        assert rank.word == "no"
+        assert rank.predicted_peak_expandable_bytes < rank.predicted_peak_reserved_bytes
+        assert (rank.predicted_peak_expandable_bytes <= rank.capacity_bytes) is expected
+        assert main(["estimate", "--from", more, "--gpus", "8xh100"]) == 1
+        words = "with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: 68.68 GiB, predicted"
+        assert (words in " ".join(capsys.readouterr().out.split())) is expected
+    assert predict(line).ranks[0].predicted_peak_expandable_bytes == 0
+
+
 def test_a_model_beside_a_program_is_refused(capsys):
     assert main(["estimate", "llama-3.1-8b", "--from", PLAIN]) == 2
     assert "llama-3.1-8b stands beside --from" in capsys.readouterr().err

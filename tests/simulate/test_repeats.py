@@ -59,13 +59,19 @@ def events_of(recording):
     return events, recording.costs, recording.phases, recording.phase_starts.tolist()
 
 
+def traced_cases(job, strategy, before=(), **options):
+    """Trace the three shapes that a traced file holds, as one does."""
+    then = (*before, partial(run_cases, cases=CASES))
+    return trace(job, strategy, imitate="cuda", count_costs=True, num_steps=0, then=then, **options)
+
+
 @pytest.mark.long  # test_traced_files.py traces repeated blocks and compares every event
 @pytest.mark.parametrize(
     ("model", "method", "checkpointing"),
     [
         ("windows", "lora", "full:3"),
-        pytest.param("windows", "full", "none", marks=pytest.mark.long),
-        pytest.param("experts", "full", "selective", marks=pytest.mark.long),
+        ("windows", "full", "none"),
+        ("experts", "full", "selective"),
         ("tuples", "full", "full:3"),
     ],
 )
@@ -74,10 +80,7 @@ def test_what_is_repeated_is_what_blocks_do(model, method, checkpointing):
     strategy = make_strategy(
         attention="sdpa", micro_batch=3, activation_checkpointing=checkpointing
     )
-    traced = partial(
-        trace, job, strategy, imitate="cuda", count_costs=True, num_steps=0,
-        then=(partial(run_cases, cases=CASES),),
-    )  # fmt: skip
+    traced = partial(traced_cases, job, strategy)
     expected, ran = traced().recording, []
     found = traced(repeats=True, on_op=lambda: ran.append(1)).recording
     assert events_of(found) == events_of(expected)
@@ -105,10 +108,7 @@ def test_blocks_that_were_alike_have_to_be_alike_with_another_shape(monkeypatch)
     job = job_of("gemma3_text", {"head_dim": 16, "sliding_window": 512})
     strategy = make_strategy(attention="sdpa", micro_batch=3, activation_checkpointing="none")
     with pytest.raises(UnlikeBlocksError):
-        trace(
-            job, strategy, imitate="cuda", count_costs=True, num_steps=0, repeats=True,
-            then=(number, partial(run_cases, cases=CASES)),
-        )  # fmt: skip
+        traced_cases(job, strategy, before=(number,), repeats=True)
 
 
 @pytest.mark.parametrize("checkpointing", ["none", pytest.param("full", marks=pytest.mark.long)])
@@ -118,10 +118,7 @@ def test_where_blocks_give_each_other_more_all_of_them_repeat_what_they_did(chec
     strategy = make_strategy(
         attention="sdpa", micro_batch=3, activation_checkpointing=checkpointing
     )
-    traced = partial(
-        trace, job, strategy, imitate="cuda", count_costs=True, num_steps=0,
-        then=(partial(run_cases, cases=CASES),),
-    )  # fmt: skip
+    traced = partial(traced_cases, job, strategy)
     every, few = [], []
     expected = traced(on_op=lambda: every.append(1)).recording
     found = traced(repeats=True, on_op=lambda: few.append(1)).recording

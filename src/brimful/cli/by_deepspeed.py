@@ -14,11 +14,6 @@ from brimful.units import format_bytes
 
 ENGINE = "deepspeed"
 _AC = "full"
-_HOST_BYTES = 18
-"""Of each parameter on a node's host: itself in 16 bits, and master, moments and gradient in fp32.
-Source: ``estimate_zero3_model_states_mem_needs`` of DeepSpeed's ``runtime/zero/stage3.py``."""
-_BUFFERS = 1.5
-"""By which the same allows for buffers."""
 
 
 def is_meant(args: argparse.Namespace, source: Mapping[str, object]) -> bool:
@@ -57,25 +52,24 @@ def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
     code = estimate.run(told)
     if not args.json:
         show_facts(*_host_facts(told))
-        words = (
-            "the speed is at most that: what DeepSpeed's copies and its Adam on the CPU take has"
-        )
-        show_facts(Fact("unknown", f"{words} no formula"))
+        words = "what DeepSpeed's copies and its Adam on the CPU take; the speed is at most that"
+        show_facts(Fact("unknown", words))
     return code
 
 
 def _host_facts(args: argparse.Namespace) -> tuple[Fact, ...]:
     """Say what a node's host has to have, by DeepSpeed's own estimate."""
     from brimful.cli.resolved import cluster_from
+    from brimful.cost.deepspeed_engine import estimated_host_bytes
     from brimful.models.config import exact_count, load_model
 
     count, cluster = exact_count(load_model(args.model)), cluster_from(args)
     if not count:
         return ()
-    least = _HOST_BYTES * count // cluster.num_nodes
-    words = f"{format_bytes(least)} of each, {format_bytes(_BUFFERS * least)} with buffers"
+    least, most = estimated_host_bytes(count, cluster.num_nodes)
+    words = f"{format_bytes(least)} of each, {format_bytes(most)} with buffers"
     given = cluster.host_ram_bytes
-    does = "may not fit in" if _BUFFERS * least > given else "fits in"
+    does = "may not fit in" if most > given else "fits in"
     does = "does not fit in" if least > given else does
     room = f"{does} {format_bytes(given)}" if given else "--host-memory says what it has"
     return (Fact("host", f"{words}, by DeepSpeed's estimate; {room}"),)

@@ -62,6 +62,10 @@ _GRADIENT, _GATHERED = ITEM_NAMES.index(GRADIENTS), ITEM_NAMES.index(GATHERED)
 _TRANSIENT = ITEM_NAMES.index(TRANSIENTS)
 _NORM_BYTES = 8
 """Of a number whose square is added up."""
+_HOST_BYTES = 18
+"""Of each parameter on the host: itself in 16 bits; master, moments and gradient in fp32."""
+_HOST_BUFFERS = 1.5
+"""By which DeepSpeed's estimate allows for buffers."""
 _ALIGNED = 2
 """Numbers to which a device's share is aligned (``nccl_start_alignment_factor``)."""
 _PARTED = 3
@@ -234,6 +238,22 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
 def _gone_by_then(strategy: Strategy, held: States) -> int:
     """Return what of gradients is gone by the update, which counts what it has beside it itself."""
     return 0 if strategy.zero == _PARTED or strategy.offload != "none" else int(held.buckets)
+
+
+def estimated_host_bytes(num_parameters: int, num_nodes: int) -> tuple[int, int]:
+    """Return the bytes that a node's host has to have where stage 3 offloads parameters.
+
+    Args:
+        num_parameters: Of the model.
+        num_nodes: That share them.
+
+    Returns:
+        What the states take, and that with what DeepSpeed allows for buffers.
+
+    Source: ``estimate_zero3_model_states_mem_needs`` of DeepSpeed's ``runtime/zero/stage3.py``.
+    """
+    least = _HOST_BYTES * num_parameters // num_nodes
+    return least, int(_HOST_BUFFERS * least)
 
 
 def missing_engine(job: Job, strategy: Strategy) -> str:

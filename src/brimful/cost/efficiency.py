@@ -123,16 +123,20 @@ def efficiency_of(device: Device) -> Efficiency:
         return MEASURED
     if device.kernels != "cuda":
         return _PLAIN
-    found = (e for e in generations().values() if device.capability in e.capabilities)
-    return _at_its_power(next(found, _PLAIN), device)
+    return _at_its_power(_generation(device), device)
 
 
 def power_limit_w(device: Device) -> int | None:
     """Return the watts that slow a device's Tensor Cores down; None: none do, or it is unknown."""
+    if device.calibrated or device.kernels != "cuda" or _slower(_generation(device), device) == 1:
+        return None
+    return datasheets()[device.name].tdp_w
+
+
+def _generation(device: Device) -> Efficiency:
+    """Return the table of a GPU's generation."""
     found = (e for e in generations().values() if device.capability in e.capabilities)
-    sheet = datasheets().get(device.name)
-    is_slower = any(_slower(each, device) < 1 for each in found)
-    return sheet.tdp_w if sheet is not None and is_slower else None
+    return next(found, _PLAIN)
 
 
 def _at_its_power(whole: Efficiency, device: Device) -> Efficiency:

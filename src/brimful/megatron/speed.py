@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from brimful.cost.comm import overlapped_seconds
-from brimful.cost.efficiency import (
-    ProductSize,
-    efficiency_of,
-    product_share,
-)
+from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.hardware.datasheets import fp4_rate
 from brimful.megatron.exchanges import (
@@ -109,9 +105,8 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     flops = _flops(at)
     again = _share_again(at)
     passes = 1 + _BACKWARD + again
-    plain = rate * float(
-        product_share(device, precision, ProductSize(at.tokens, at.hidden / at.tp))
-    )
+    size = ProductSize(at.tokens, at.hidden / at.tp)
+    plain = rate * float(product_share(device, precision, size))
     engine = share.engine_half_share if at.transformer_engine and at.is_half else 0.0
     reached = rate * engine or plain
     narrow = matrix_rate(device, FP8) * share.engine_fp8_share or math.nan

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from brimful.allocator.config import EXPANDABLE, parse_settings
+from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import replay
 from brimful.hardware.cuda_libraries import libraries
 from brimful.megatron.attention import scores_bytes
@@ -50,8 +50,6 @@ class Peak(NamedTuple):
         between_steps_bytes: Blocks that are there when a step has ended.
         place: What runs at the peak.
         fits: Whether the card has room for it.
-        predicted_peak_expandable_bytes: What the allocator holds at most with expandable segments;
-            0: it fits without.
     """
 
     predicted_peak_allocated_bytes: int
@@ -60,16 +58,18 @@ class Peak(NamedTuple):
     between_steps_bytes: int
     place: str
     fits: bool
-    predicted_peak_expandable_bytes: int = 0
 
 
-def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) -> Peak:
+def peak(
+    at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None, allocator: str = ""
+) -> Peak:
     """Return what a process takes at its peak.
 
     Args:
         at: The process.
         cublas_bytes: PyTorch's workspace of a handle, where the environment says; None: the card's.
         capacity_bytes: What the allocator can have; None: anything.
+        allocator: Settings, as ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
     """
     m = Memory()
     m.place = "loading"
@@ -99,15 +99,11 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         if at.counts_zeros:
             m.scratch(_ZEROS_BYTES * max(max(each, default=0) for each in parameters(at)))
     m.drop(mask)
-    plain = parse_settings("")
-    done = replay(m.requests(), settings=plain, capacity_bytes=capacity_bytes)
+    settings = parse_settings(allocator)
+    done = replay(m.requests(), settings=settings, capacity_bytes=capacity_bytes)
     fits = done.out_of_memory is None
-    expandable = 0
     if not fits:  # what it would take where there is room
-        done = replay(m.requests(), settings=plain, capacity_bytes=None)
-        settings = parse_settings(EXPANDABLE)
-        other = replay(m.requests(), settings=settings, capacity_bytes=None)
-        expandable = other.peak_reserved_bytes
+        done = replay(m.requests(), settings=settings, capacity_bytes=None)
     return Peak(
         predicted_peak_allocated_bytes=done.peak_allocated_bytes,
         predicted_peak_reserved_bytes=done.peak_reserved_bytes,
@@ -115,7 +111,6 @@ def peak(at: Layout, *, cublas_bytes: int | None, capacity_bytes: int | None) ->
         between_steps_bytes=m.alive(),
         place=m.peak()[1],
         fits=fits,
-        predicted_peak_expandable_bytes=expandable,
     )
 
 

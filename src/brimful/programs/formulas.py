@@ -2,11 +2,13 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.cost.outside import Room, middle_outside, room_of
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
@@ -192,19 +194,22 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
     room, handle = room_of(device), _cublas_bytes(found.command)
     if handle is None:
         handle = libraries().cublas_bytes(version_of(device.capability), machines.torch_version)
-    peaks = [peak(at, cublas_bytes=handle, capacity_bytes=room.most_bytes) for at in found.stages]
+    of = partial(peak, cublas_bytes=handle, capacity_bytes=room.most_bytes)
+    peaks = [of(at) for at in found.stages]
+    others = [
+        None if one.fits else of(at, allocator=EXPANDABLE)
+        for at, one in zip(found.stages, peaks, strict=True)
+    ]
     ranks = tuple(
-        _prediction(rank, of_it, room, _outside_bytes(at, device))
-        for rank, at, of_it in zip(found.told.ranks, found.stages, peaks, strict=True)
+        _prediction(rank, of_it, other, room, _outside_bytes(at, device))
+        for rank, at, of_it, other in zip(
+            found.told.ranks, found.stages, peaks, others, strict=True
+        )
     )
     known = dict(zip(found.told.stages, peaks, strict=True))
     told = range(len(found.every) if 1 < len(found.every) <= MOST_STAGES else 0)
     reserved = tuple(
-        (
-            known.get(stage)
-            or peak(found.every[stage], cublas_bytes=handle, capacity_bytes=room.most_bytes)
-        ).predicted_peak_reserved_bytes
-        for stage in told
+        (known.get(stage) or of(found.every[stage])).predicted_peak_reserved_bytes for stage in told
     )
     step_s = found.step_s
     return Prediction(
@@ -259,7 +264,9 @@ def _outside_bytes(at: Layout, device: Device) -> int:
     return middle_outside(device, num_groups=groups)
 
 
-def _prediction(rank: Rank, found: Peak, room: Room, outside: int) -> RankPrediction:
+def _prediction(
+    rank: Rank, found: Peak, expandable: Peak | None, room: Room, outside: int
+) -> RankPrediction:
     return RankPrediction(
         rank=rank.rank,
         words=rank.words,
@@ -271,7 +278,9 @@ def _prediction(rank: Rank, found: Peak, room: Room, outside: int) -> RankPredic
         place=found.place,
         word=_word(found, room),
         capacity_bytes=room.most_bytes,
-        predicted_peak_expandable_bytes=found.predicted_peak_expandable_bytes,
+        predicted_peak_expandable_bytes=(
+            expandable.predicted_peak_reserved_bytes if expandable else 0
+        ),
     )
 
 

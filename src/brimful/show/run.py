@@ -2,7 +2,7 @@
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.money import Cost
-from brimful.hardware.cluster import Device
+from brimful.hardware.cluster import Device, matrix_rate
 from brimful.show.predicted import offloaded_bytes
 from brimful.show.summary import Fact
 from brimful.show.terminal import LABEL_WIDTH, WIDTH
@@ -30,7 +30,9 @@ def speed_facts(
         num_devices: How many; of several it is said what passes on each, where there is room.
     """
     if step_s is None:
-        return (Fact("speed", "unknown: no rates are known of this GPU in this precision"),)
+        is_rated = num_devices > 1 and matrix_rate(device, job.precision)
+        whose = "what links these GPUs" if is_rated else "this GPU in this precision"
+        return (Fact("speed", f"unknown: no rates are known of {whose}"),)
     half = assumptions_for(device).time_band
     spread = f", {format_range(step_s * (1 - half), step_s * (1 + half))}"
     mfu = None if estimate is None else estimate.mfu

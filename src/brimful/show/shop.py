@@ -21,6 +21,8 @@ NUM_NAMED = 6
 """Kinds that a user names: of so many each is told."""
 NUM_KINDS = 3
 """Of which the fewest hold a job, that are named."""
+LITTLE_MORE = 1.03
+"""Of the cheapest's dollars, for which fewer GPUs are told."""
 
 
 def shop_summary(
@@ -209,10 +211,6 @@ def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tu
         time = f"; {does.gpus} takes {format_days(does.predicted_days)}" if does else ""
         facts.append(Fact("no price", f"{kind}: give one by --prices{time}"))
     return tuple(facts)
-
-
-LITTLE_MORE = 1.03
-"""Of the cheapest's dollars, for which fewer GPUs are told."""
 
 
 def _told(option: Option) -> str:

@@ -125,7 +125,8 @@ def market(
 def _wanted(request: Request, cells: Sequence[Cell]) -> dict[int, int]:
     """Return which cells that nothing beats have to be certain: all, or what is taken alone.
 
-    Then the fastest has to be searched, so that it can be told. What is taken comes first: what is
+    Then the fastest has to be searched, so that it can be told, and where what is taken may miss
+    what was asked, that which surely does not has to be certain. What is taken comes first: what is
     certain of it says of others that they are beaten.
     """
     limits = request.limits
@@ -135,8 +136,16 @@ def _wanted(request: Request, cells: Sequence[Cell]) -> dict[int, int]:
     points = [Point(one.step_s * num / DAY_S, one.usd * num) for one in cells]
     fastest = last_within(points, limits)
     best = _as_good(cells, points, taken(points, limits), limits)
-    asked = {best: CERTAIN}
-    return asked if fastest == best else {**asked, fastest: SEARCHED}
+    asked = {best: CERTAIN} if fastest == best else {best: CERTAIN, fastest: SEARCHED}
+    slow = [_slowest(point, one.cluster) for point, one in zip(points, cells, strict=True)]
+    sure = best if does(slow[best], limits) else taken(slow, limits)
+    return {**asked, sure: CERTAIN} if does(slow[sure], limits) else asked
+
+
+def _slowest(point: Point, cluster: Cluster) -> Point:
+    """Return what a run takes at the slow end of its range."""
+    band = assumptions_for(cluster.device).time_band
+    return Point(around(point.days, band).high, around(point.usd, band).high)
 
 
 def _as_good(cells: Sequence[Cell], points: Sequence[Point], best: int, limits: Limits) -> int:
