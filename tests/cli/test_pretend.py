@@ -34,6 +34,9 @@ FAILING = {
         "raises.py:3 raised KeyError",
     ),
     "ends": ("import sys\nsys.exit('no data')\n", "ended with: no data"),
+    "ends by an error": ("import sys\nsys.exit(ValueError('no data'))\n", "ended with: no data"),
+    "ends by a number": ("import sys\nsys.exit(2.5)\n", "ended with: 2.5"),
+    "ends by a code": ("import sys\nsys.exit(3)\n", "ended with exit code 3"),
     "host": ("import torch\ntorch.ones(4)\n", "put the model on cuda"),
     "values": (
         "import torch\nx = torch.randn(9, device='cuda')\nprint((x > 0).nonzero())\n",

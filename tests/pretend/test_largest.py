@@ -1,5 +1,6 @@
 """The largest value of a script's own argument that fits: which values are tried, and how often."""
 
+import math
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from tests.pretend.recordings import place, small_run, take
 
 from brimful.errors import InputError
 from brimful.pretend.largest import (
+    MOST_MORE_RUNS,
     MOST_RUNS,
     Aim,
     Tried,
@@ -215,6 +217,59 @@ def test_where_a_program_refuses_values_runs_alone_say():
     found, tried = searched_by_law(["train.py", "--batch", "8"], "batch", most=40)
     assert (found.value, found.beyond, found.refused) == (40, 41, "raises")
     assert found.num_runs == len(set(tried))
+
+
+@pytest.mark.parametrize("divisor", [3, 12])
+def test_a_value_that_is_refused_below_one_that_fits_says_nothing_of_memory(divisor):
+    """A width that the number of heads divides: few are taken, and more than they may fit."""
+    program = ["train.py", "--width", "96"]
+    argument, tried = argument_of(program, "width"), []
+
+    def recorded(value):
+        return live(ran(value))._replace(recording=ran(value))
+
+    def run(changed):
+        tried.append(value_in(changed, argument))
+        return Tried("no", refused="raises") if tried[-1] % divisor else recorded(tried[-1])
+
+    aim = Aim(SURE, MOST, FIXED * MIB, live)
+    first = recorded(argument.value)
+    assert first.word == "no"
+    found = find_largest(program, argument, run, first=first, aim=aim)
+    each = math.lcm(divisor, step_of(argument.value))
+    assert found.value == largest_below(MOST) // each * each
+    assert found.num_runs == len(tried) == len(set(tried)) <= MOST_RUNS
+
+
+def test_where_all_that_may_fit_is_refused_that_is_told():
+    program = ["train.py", "--width", "96"]
+
+    def run(_changed):
+        return Tried("no", refused="raises")
+
+    aim = Aim(SURE, MOST, FIXED * MIB, live)
+    argument, first = argument_of(program, "width"), live(ran(96))._replace(recording=ran(96))
+    found = find_largest(program, argument, run, first=first, aim=aim)
+    assert (found.value, found.beyond, found.refused) == (None, 96, "raises")
+    assert found.num_runs <= MOST_RUNS + MOST_MORE_RUNS
+
+
+def test_what_grows_within_what_the_allocator_holds_anyway_is_not_idle():
+    argument, tried = argument_of(["train.py", "--batch", "1"], "batch"), []
+
+    def recorded(value):
+        made = live(ran(value))
+        return made._replace(num_bytes=max(made.num_bytes, 600 * MIB), recording=ran(value))
+
+    def run(changed):
+        tried.append(value_in(changed, argument))
+        return recorded(tried[-1])
+
+    aim = Aim(SURE, MOST, FIXED * MIB, live)
+    program = ["train.py", "--batch", "1"]
+    found = find_largest(program, argument, run, first=recorded(1), aim=aim)
+    assert not found.is_idle
+    assert found.value == largest_below(MOST)
 
 
 def test_an_argument_that_memory_does_not_hang_on_is_told_so():

@@ -99,6 +99,31 @@ def test_a_hidden_layer_is_no_vocabulary(layers):
     assert run.report().logits is None
 
 
+class Unembedded(nn.Module):
+    """A head that is stored the other way round, or an adapter of the embedding."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False) if how == "adapted" else None
+        self.least = nn.Parameter(torch.zeros(8 if self.head else WIDTH, WORDS))
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        if self.head is None:
+            return x @ self.least
+        return self.head(x + functional.embedding(ids, self.least.T).mean(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("how", ["turned", "adapted"])
+def test_logits_are_told_where_other_matrices_are_as_wide(how):
+    with pretend.gpu("t4") as run:
+        model = Unembedded(how).cuda()
+        ids = torch.zeros(TOKENS, dtype=torch.long, device="cuda")
+        functional.cross_entropy(model(ids), ids).backward()
+    assert run.report().logits.shape == f"[{TOKENS}, {WORDS}]"
+
+
 def test_a_loss_in_chunks_is_named_where_it_would_make_it_fit():
     whole = ran()
     need, less = (

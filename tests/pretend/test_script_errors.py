@@ -54,6 +54,10 @@ def test_whose_error_it_is_is_told_by_what_it_says(tmp_path, text, why):
         ("a = undefined", False),
         ("len(3)", False),
         ("[].gone", False),
+        ("if 0 > 1:\n    best = 1\nbest", True),
+        ("def f():\n    if 0 > 1:\n        best = 1\n    return best\nf()", True),
+        ("best = None\nbest.items()", True),
+        ("best = None\nlen(best)", True),
     ],
 )
 def test_what_a_stand_in_may_have_decided_is_not_sworn_to(tmp_path, text, may_be):
@@ -68,6 +72,30 @@ def test_a_missing_package_that_a_library_tells_in_its_own_words_is_one(tmp_path
         "    raise RuntimeError('install it') from e\n"
     )
     assert "this machine that lacks it" in raised(tmp_path, text).why
+
+
+def test_errors_that_go_round_in_a_circle_are_read(tmp_path):
+    alone = raised(tmp_path, "e = ValueError('x')\nraise e from e\n")
+    assert alone.said == "ValueError: x"
+    text = "a, b = ValueError('a'), ValueError('b')\nb.__cause__ = a\nraise a from b\n"
+    assert raised(tmp_path, text).said == "ValueError: a"
+
+
+def test_errors_that_say_nothing_are_read(tmp_path):
+    assert raised(tmp_path, "raise SyntaxError").said == "SyntaxError"
+    text = "class E(Exception):\n    def __str__(self):\n        raise ValueError\nraise E\n"
+    assert raised(tmp_path, text).said == "E"
+
+
+@pytest.mark.torch
+def test_what_needs_numbers_is_no_real_card_s(tmp_path):
+    text = (
+        "from torch._subclasses import fake_tensor as of\n"
+        "raise of.UnsupportedOperatorException('mine.foo.default')\n"
+    )
+    assert _HERE in raised(tmp_path, text).why
+    mixed = text.replace("UnsupportedOperatorException", "FakeTensorDeviceMismatchError")
+    assert _REAL in raised(tmp_path, mixed.replace("('mine", "('cuda:0, cpu")).why
 
 
 def test_tensors_and_devices_are_called_as_on_a_real_card(tmp_path):

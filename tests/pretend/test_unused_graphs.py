@@ -10,10 +10,14 @@ from brimful.show.pretend import pretend_summary
 pytestmark = pytest.mark.torch
 
 
+def deep_model(depth=8):
+    blocks = (nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(depth))
+    return nn.Sequential(*blocks).cuda()
+
+
 def trained(*, evaluates, with_graphs=True, num_towers=1):
     with pretend.gpu("t4") as run:
-        model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(8)))
-        model = model.cuda()
+        model = deep_model()
         optimizer = torch.optim.SGD(model.parameters())
         x = torch.randn(4096, 256, device="cuda")
         for _ in range(3):
@@ -48,3 +52,46 @@ def test_forward_passes_that_no_backward_follows_are_told():
 )
 def test_what_a_backward_uses_is_not(how):
     assert trained(**how).unused_graphs is None
+
+
+def towers(x, models, _kept):
+    """Several losses, each with a backward pass of its own."""
+    for loss in [model(x).mean() for model in models]:
+        loss.backward()
+
+
+def in_flight(x, models, _kept):
+    """One forward, one backward, with four micro-batches between, as a pipeline's first stage."""
+    waiting = []
+    for _ in range(8):
+        waiting.append(models[0](x).mean())
+        if len(waiting) == len(models):
+            waiting.pop(0).backward()
+    for loss in waiting:
+        loss.backward()
+
+
+def looked_at(x, models, _kept):
+    """The gradients of each loss first, then those of all."""
+    losses = [model(x).mean() for model in models]
+    for loss, model in zip(losses, models, strict=True):
+        torch.autograd.grad(loss, model.parameters(), retain_graph=True)
+    sum(losses).backward()
+
+
+def kept_outputs(x, models, kept):
+    """A list that grows: what is held is outputs, whose graphs were gone through."""
+    y = models[0](x)
+    kept.append(y)
+    y.mean().backward()
+
+
+@pytest.mark.parametrize("step", [towers, in_flight, looked_at, kept_outputs])
+def test_what_a_later_backward_goes_through_is_not(step):
+    with pretend.gpu("t4") as run:
+        models, kept = [deep_model(depth=3) for _ in range(4)], []
+        for _ in range(12):
+            step(torch.randn(4096, 256, device="cuda"), models, kept)
+            for parameter in (p for model in models for p in model.parameters()):
+                parameter.grad = None
+    assert run.report().unused_graphs is None

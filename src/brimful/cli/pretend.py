@@ -224,7 +224,7 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
         if interrupted.is_asked:  # the script may have taken it for its own
             raise KeyboardInterrupt
         if error is not None:
-            tried = Tried("no", refused=refusal_of(error, name=changed[0]))
+            tried = Tried("no", refused=refusal_of(error, name=_name_of(changed)))
             progress.note(f"{argument.flag} {value}: {tried.refused}")
             return tried
         done[value] = changed, pretended
@@ -357,10 +357,10 @@ def _ended_by(pretended: "Run", program: Sequence[str]) -> BaseException | None:
             try:
                 run_program(program)
             except SystemExit as ended:
-                if isinstance(ended.code, str):
-                    raise InputError(f"{name} ended with: {ended.code}") from ended
-                if ended.code:
-                    raise InputError(f"{name} ended with exit code {int(ended.code)}") from ended
+                code = ended.code
+                said = f" exit code {code:d}" if isinstance(code, int) else f": {code}"
+                if code:
+                    raise InputError(f"{name} ended with{said}") from ended
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -2,7 +2,8 @@
 
 A program that looks for infinities in its gradients finds none, and ``torch.distributions`` none
 among its parameters that is out of its range (``torch/distributions/distribution.py`` asks
-``_is_all_true``; nobody else decides by it what runs).
+``_is_all_true``, and so do ``torch._check_tensor_all`` and its like). A check of a tensor on the
+CPU, whose numbers are known there, finds the same.
 """
 
 import math

@@ -22,6 +22,8 @@ FINEST = 32
 """Parts of the value that was given, to one of which the largest is found."""
 _MOST_LAWS = 6
 """Runs after which a script that each run says something else of is run by halves."""
+_MOST_REFUSALS = 8
+"""Of values, after which a program is asked for no other."""
 _FARTHEST = 16
 """How often the largest value yet may be taken for a second run."""
 _MOST_DEFAULT = 2**40
@@ -91,7 +93,8 @@ class Largest(NamedTuple):
         sure: The largest that fits with room to spare; None: the smallest that was tried does not.
         num_replays: Of how many other values what they would ask for was replayed.
         beyond_bytes: What the allocator would hold with that; 0: it was not run.
-        refused: What the program said of that, where it does not take it; empty: it does.
+        refused: What the program said of that, where it does not take it; empty: it does. Where
+            nothing fits: what it said of the first that it does not take.
         is_idle: Whether memory is the same with every value.
         is_whole: Whether all was tried; else it was interrupted.
     """
@@ -239,11 +242,20 @@ class _Search:
         return self._tried[count]
 
     def _words(self) -> dict[int, Word]:
-        return {count: each.word for count, each in self._tried.items()}
+        """Return what is known of each value, refusals where memory sets no bound above them."""
+        words = {n: each.word for n, each in self._tried.items() if not each.refused}
+        most, beyond = _bounds(words, ("fits", "tight"))
+        if beyond is not None:  # a value that is taken: what is refused is no limit of the program
+            return words
+        return {n: each.word for n, each in self._tried.items() if not each.refused or n > most}
+
+    def _refusals(self) -> list[str]:
+        return [each.refused for each in self._tried.values() if each.refused]
 
     def found(self, foretold: dict[int, Word] | None = None) -> Largest:
         """Return what the runs say, and what was foretold of other values."""
-        words = {**(foretold or {}), **self._words()}
+        untried = {n: word for n, word in (foretold or {}).items() if n not in self._tried}
+        words = {**untried, **self._words()}
         sure, _ = _bounds(words, ("fits",))
         most, beyond = _bounds(words, ("fits", "tight"))
         last = self._tried.get(beyond or 0, Tried("no"))
@@ -253,24 +265,21 @@ class _Search:
             None if beyond is None else beyond * self._step,
             len(self._tried) - 2,
             sure * self._step or None,
-            len(words) - len(self._tried),
+            len(untried),
             beyond_bytes=last.num_bytes,
-            refused=last.refused,
+            refused=last.refused if most else "".join(self._refusals()[:1]),
         )
 
     # -- by what is computed from few runs --
 
     def by_law(self, aim: Aim) -> Largest | None:
         """Compute what other values ask for, and run what is told; None: it cannot be computed."""
-        for count in (self._given, self._second(aim)):
-            if self._probe(count).word == "no" and count == 1:
-                return self.found()  # not even the least of it
-        if self._is_idle():
-            self._probe(self._farthest())
-            if self._is_idle():
-                return self.found()._replace(is_idle=True)
+        if known := self._at_once(aim):
+            return known
         is_checked = False
         for _ in range(_MOST_LAWS):
+            if self._refusals():  # of what may be told, each has to be run
+                return None
             guess = self._by_line(aim.sure_bytes)
             law = self._law(guess or self._given)
             if law is None:
@@ -294,10 +303,23 @@ class _Search:
             is_checked = True
         return None
 
+    def _at_once(self, aim: Aim) -> Largest | None:
+        """Return what one more run says, where that is all: nothing fits, or all are alike."""
+        for count in (self._given, self._second(aim)):
+            tried = self._probe(count)
+            if tried.word == "no" and not tried.refused and count == 1:
+                return self.found()  # not even the least of it
+        if self._is_idle():
+            self._probe(self._farthest())
+            if self._is_idle():
+                return self.found()._replace(is_idle=True)
+        return None
+
     def _is_idle(self) -> bool:
         """Whether what was run takes the same memory with each value, as far as it was recorded."""
-        sizes = {each.num_bytes for each in self._tried.values() if each.recording is not None}
-        return len(sizes) == 1 and not any(each.refused for each in self._tried.values())
+        found = [each.recording for each in self._tried.values() if each.recording is not None]
+        asked = {int(recording.num_bytes.sum()) for recording in found}
+        return len(asked) == 1 and not self._refusals()
 
     def _second(self, aim: Aim) -> int:
         """Return the value to run beside the one that was given: the largest, as far as is seen.
@@ -366,16 +388,28 @@ class _Search:
             (("fits",), MOST_RUNS + MOST_MORE_RUNS),
         ):
             low, high = _bounds(self._words(), meant)
-            while high is not None and high - low > 1 and len(self._tried) <= most + 1:
-                self._probe(self._between(low, high))
+            while high is not None and len(self._tried) <= most + 1:
+                count = self._between(low, high)
+                if count is None:
+                    break
+                self._probe(count)
                 low, high = _bounds(self._words(), meant)
         return self.found()
 
-    def _between(self, low: int, high: int) -> int:
-        """Return what to try next: by the line through what was run, or the half."""
-        line = self._by_line(self._aim.sure_bytes) if self._aim else None
+    def _between(self, low: int, high: int) -> int | None:
+        """Return what to try next: by the line through what was run, or the half; None: nothing.
+
+        Of a program that refuses values, the half of what it takes, which it mostly takes too; else
+        what is nearest to that.
+        """
+        refusals = len(self._refusals())
+        if refusals > _MOST_REFUSALS:
+            return None
+        line = self._by_line(self._aim.sure_bytes) if self._aim and not refusals else None
         near = [n for n in (line, (line or 0) + 1) if n is not None and low < n < high]
-        return near[0] if near and len(self._tried) % 2 else (low + high) // 2
+        meant = near[0] if near and len(self._tried) % 2 else (low + high) // 2
+        around = (n for far in range(high - low) for n in (meant - far, meant + far))
+        return next((n for n in around if low < n < high and n not in self._tried), None)
 
 
 def _bounds(tried: dict[int, Word], meant: tuple[str, ...]) -> tuple[int, int | None]:

@@ -1,10 +1,12 @@
 """Logits in a recording: what a head makes over a vocabulary, and its copies, by their shapes.
 
 A vocabulary is told by a matrix outside the blocks that repeat: more rows than columns, as many as
-the head's product has columns, and no layer that reads so many. What is as wide outside these
-blocks is logits, a copy in another type, probabilities or their gradients, wherever a program makes
-them.
+the head's product has columns, and no layer that reads so many, unless a loss takes their
+logarithms or tokens are looked up in it. What is as wide outside these blocks is logits, a copy in
+another type, probabilities or their gradients, wherever a program makes them.
 """
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +52,25 @@ def _is_as_wide(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.boo
     held = np.isin(item, [ITEM_NAMES.index(name) for name in (PARAMETERS, GRADIENTS)])
     is_weight = held & (item == ITEM_NAMES.index(PARAMETERS))  # a gradient may be transposed
     wide = {n for n, m in _matrices(recording, held & outside) if n >= _LEAST_WORDS and n > m}
-    words = wide - {columns for _, columns in _matrices(recording, is_weight & outside)}
+    read = {columns for _, columns in _matrices(recording, is_weight & outside)}
+    words = wide - (read - _words_by_use(recording, sizes))
     is_product = np.array([op.startswith(_PRODUCTS) for op in recording.ops])
     is_forward = np.array([name.endswith(("forward", "eval")) for name in recording.phases])
     made = is_product[recording.op] & is_forward[recording.phase] & outside & ~held
     ends = np.array([each[-1] if each else 0 for each in sizes])
     known = words & set(ends[recording.shape_dtype[made]].tolist())
     return outside & np.isin(ends[recording.shape_dtype], sorted(known))
+
+
+def _words_by_use(recording: Recording, sizes: Sequence[tuple[int, ...]]) -> set[int]:
+    """Return the sizes over which a loss takes logarithms, or whose rows are looked up."""
+
+    def made_by(op: str) -> Iterator[tuple[int, ...]]:
+        is_meant = np.array([each.startswith(op) for each in recording.ops])[recording.op]
+        return (sizes[i] for i in np.unique(recording.shape_dtype[is_meant]) if sizes[i])
+
+    logarithms = {each[-1] for each in made_by("aten._log_softmax.")}
+    return logarithms | {each[0] for each in made_by("aten.embedding_dense_backward.")}
 
 
 def _matrices(recording: Recording, chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -74,14 +74,18 @@ def declared_in(tree: ast.AST) -> Iterator[Declared]:
             continue
         words = [each.value for each in node.args if isinstance(each, ast.Constant)]
         names = tuple(each for each in words if isinstance(each, str) and each.startswith("-"))
-        told = {
-            each.arg: each.value.value
-            for each in node.keywords
-            if isinstance(each.value, ast.Constant)
-        }
+        told = {each.arg: value for each in node.keywords for value in _written(each.value)}
         switch = _SWITCHES.get(str(told.get("action")))
         if names:
             yield Declared(names, told.get("default", switch), switch is not None)
+
+
+def _written(node: ast.expr) -> list[Any]:
+    """Return the value that is written out, alone; nothing where it is computed."""
+    try:
+        return [ast.literal_eval(node)]
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return []
 
 
 def find_given(

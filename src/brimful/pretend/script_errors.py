@@ -5,6 +5,8 @@ machine lacks (a package, a file, the hub), and from what only the pretend GPU l
 of how it is shown.
 """
 
+import ast
+import linecache
 import re
 import sysconfig
 import traceback
@@ -37,7 +39,10 @@ _CALLS_ON = "(*"
 _OF_NAMES = (NameError, KeyError, IndexError)
 """What is said of names in the script, whatever words are in it."""
 _NEVER_BY_VALUES = (NameError, AttributeError, TypeError, SyntaxError)
-"""What no value that the GPU computes decides."""
+"""What no value that the GPU computes decides, but for what a branch leaves unset."""
+_UNSET = "NoneType"
+_OF_FAKES, _OF_DEVICES = "torch._subclasses.fake_tensor", "DeviceMismatch"
+"""Where errors of tensors without numbers are defined, and which of them a card has too."""
 UNSCALED = "unscale FP16 gradients"
 """What a loss scaler says of parameters in fp16, as transformers 5 loads what is saved so."""
 _REMEDIES = (
@@ -183,13 +188,21 @@ def _told(error: BaseException) -> tuple[str, str]:
     """Return an error's type and what it says in a line; of compiled code, its operation's."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
-        return kind, error.msg
-    text = _as_cuda(str(error).strip())
+        return kind, str(error.msg or "")
+    text = _as_cuda(_said(error).strip())
     if _is_of_compiler(error) and (inner := _INNER.search(text)):
         return inner[1], _short(inner["said"])
     if isinstance(error, KeyError):
         text = f"no key {text}"
     return kind.removeprefix("FakeTensor").replace("DeviceMismatch", "Runtime"), _short(text)
+
+
+def _said(error: BaseException) -> str:
+    """Return what an error says; nothing where it cannot."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - code of the script's
+        return ""
 
 
 def _is_of_compiler(error: BaseException) -> bool:
@@ -215,8 +228,10 @@ def missing_import(error: BaseException | None) -> ImportError | None:
     Args:
         error: That ended a script.
     """
+    seen = set[int]()
     while error is not None and not isinstance(error, ImportError):
-        error = error.__cause__
+        seen.add(id(error))
+        error = None if id(error.__cause__) in seen else error.__cause__
     return error
 
 
@@ -241,7 +256,7 @@ def _judged(
     if not _reaches_script(error):
         return "it is Brimful's own fault and not the script's", "tell us of it, with -v before --"
     is_told = bool(_OF_PRETENDING.search(text)) and not isinstance(error, _OF_NAMES)
-    if is_told or _is_ours(stack):
+    if is_told or _is_ours(stack) or _is_of_fakes(error):
         words = "leave that call out of the script, as far as memory does not depend on it"
         return "only the pretend GPU lacks it, a real card would not say so", words
     if stood_in and _may_be_by_values(error, stack):
@@ -254,9 +269,31 @@ def _judged(
 
 def _may_be_by_values(error: BaseException, stack: list[traceback.FrameSummary]) -> bool:
     """Whether Python code raised it, and not PyTorch where it checks shapes and types."""
-    if isinstance(error, _NEVER_BY_VALUES) or _is_of_compiler(error) or not stack:
+    if isinstance(error, UnboundLocalError):
+        return True  # it is set somewhere in its function
+    if isinstance(error, _NEVER_BY_VALUES) and stack:
+        return _UNSET in _said(error) or _is_set_elsewhere(error, stack[-1].filename)
+    if isinstance(error, SyntaxError) or _is_of_compiler(error) or not stack:
         return False
     return not stack[-1].filename.startswith(_OURS)
+
+
+def _is_set_elsewhere(error: BaseException, file: str) -> bool:
+    """Whether a name that is missing is set in the script's text, in a branch that did not run."""
+    if not isinstance(error, NameError):
+        return False
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return False
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return any(n.id == error.name and isinstance(n.ctx, ast.Store) for n in names)
+
+
+def _is_of_fakes(error: BaseException) -> bool:
+    """Whether an operation says that it cannot be done without numbers."""
+    kind = type(error)
+    return kind.__module__ == _OF_FAKES and _OF_DEVICES not in kind.__name__
 
 
 def _reaches_script(error: BaseException) -> bool:

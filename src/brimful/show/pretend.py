@@ -252,7 +252,8 @@ def _largest_words(found: Largest, *, is_bound: bool) -> str:
         return f"{found.flag} {found.beyond} does not fit; {runs}"
     if found.value is None:
         least = f": even {found.beyond} needs {format_bytes(found.beyond_bytes)}"
-        return f"no {found.flag} fits{least if found.beyond_bytes else ''}; {runs}"
+        which = f"{found.flag} that was tried" if found.refused else found.flag
+        return f"no {which} fits{least if found.beyond_bytes else ''}; {runs}"
     beyond = "" if found.beyond is None else f", {found.beyond} does not"
     if found.refused:
         beyond = f"; with {found.beyond} {found.refused}"
