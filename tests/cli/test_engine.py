@@ -110,3 +110,28 @@ def test_a_file_that_offloads_parameters_on_several_gpus_is_answered_by_deepspee
     assert "is not run by engine=torch" not in said.err
     adapted = brimful(*asked, "--method", "lora", "--from", str(path))
     assert "DeepSpeed ZeRO-3" not in adapted.out
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "parameters", "is_told"),
+    [
+        ("cpu", "cpu", True), ("nvme", "nvme", False), ("cpu", "nvme", False),
+        ("nvme", "cpu", False), ("none", "cpu", False), ("none", "nvme", False),
+    ],
+)  # fmt: skip
+def test_the_hosts_bytes_are_told_where_it_holds_all(
+    brimful, tmp_path, optimizer, parameters, is_told
+):
+    stage = {"stage": 3, "offload_optimizer": {"device": optimizer}}
+    stage |= {"offload_param": {"device": parameters}}
+    content = {"bf16": {"enabled": True}, "zero_optimization": stage, "train_batch_size": 4}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({**content, "train_micro_batch_size_per_gpu": 1}), "utf-8")
+    asked = ("plan", "qwen2.5-0.5b", "--gpus", "4xrtx-a6000", "--seq-len", "512")
+    said = brimful(*asked, "--from", str(path))
+    out = " ".join(said.out.split())
+    assert "DeepSpeed ZeRO-3 over 4 GPUs" in out
+    assert ("\nhost      8.28 GiB of each" in said.out) is is_told
+    assert ("\nhost " in said.out) is is_told
+    words = "stands in offload_param without offload_optimizer is planned as if both were offloaded"
+    assert (words in out) is (optimizer == "none")

@@ -38,3 +38,91 @@ def test_money_may_be_in_another_currency(brimful):
 
 def test_a_limit_of_a_run_of_no_length_asks_for_it(brimful):
     assert "add --tokens" in limits_of(brimful("estimate", *JOB, "--deadline", "2h"))
+
+
+MEGATRON = (
+    "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
+    "--max-position-embeddings 512 --micro-batch-size 1 --bf16 --vocab-size 32000"
+)
+NO_RUN = {
+    "inference": ("estimate", "smollm2-135m", "--gpus", "h100", "--task", "inference"),
+    "a program": ("estimate", "--from", MEGATRON, "--gpus", "8xh100"),
+    "layouts": ("plan", "llama-3.2-1b", "--for", "megatron", "--gpus", "8xh100", *LONG),
+}
+
+
+@pytest.mark.parametrize("asked", NO_RUN.values(), ids=NO_RUN)
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        (("--deadline", "1h"), "--deadline is of a training run's"),
+        (("--money-budget", "1eur"), "--money-budget is of a training run's"),
+        (("--currency", "eur=1.08"), "--currency is of a training run's"),
+        (("--deadline", "1h", "--money-budget", "1usd"), "--deadline and --money-budget are of"),
+    ],
+)
+def test_limits_of_what_is_no_run_are_refused(brimful, asked, limits, named):
+    """They were taken, and nothing was said of them."""
+    said = brimful(*asked, *limits, "--json")
+    assert (said.code, said.out) == (2, "")
+    assert len(said.err.strip().splitlines()) == 1
+    assert said.err.startswith(f"brimful: {named}")
+    assert "leave " in said.err
+    assert brimful(*asked).code == 0
+
+
+def test_below_a_refusal_the_same_is_answered_without(brimful):
+    said = brimful(*NO_RUN["inference"], "--money-budget", "1usd")
+    assert said.code == 2
+    assert said.out.startswith("instead   the same without --money-budget:\nFITS")
+
+
+NO_PRICE = "the budget is not checked: no price is known; --prices gives one"
+NO_SPEED = "the budget is not checked: the speed is unknown"
+
+
+def test_a_budget_without_a_price_is_said_not_to_be_checked(brimful):
+    asked = ("estimate", "smollm2-135m", "--gpus", "h20", *LONG, "--money-budget", "1usd")
+    assert limits_of(brimful(*asked)).startswith(NO_PRICE)
+    both = limits_of(brimful(*asked, "--deadline", "1h"))
+    assert " too late for the deadline of 60 min; " in both
+    assert NO_PRICE in both
+    assert "--deadline finds what does" in both
+
+
+def test_limits_without_a_speed_are_said_not_to_be_checked(brimful):
+    """No rate is known of bf16 on a T4, and a price is."""
+    asked = ("estimate", "smollm2-135m", "--gpus", "t4", "--precision", "bf16", "--seq-len", 128)
+    limits = ("--deadline", "1h", "--money-budget", "1usd")
+    told = limits_of(brimful(*asked, *LONG, *limits))
+    assert told.startswith(f"the deadline is not checked: the speed is unknown; {NO_SPEED}")
+    found = json.loads(brimful(*asked, *LONG, *limits, "--json").out)["limits"]
+    expected = {"deadline_s": 3600, "in_time": None, "budget_usd": 1, "within_budget": None}
+    assert found == expected
+
+
+def test_limits_where_no_gpu_is_named_are_said_not_to_be_checked(brimful, monkeypatch):
+    monkeypatch.setattr("brimful.cli.no_gpu.is_asked", lambda _: True)
+    said = brimful("estimate", "smollm2-135m", *LONG, "--deadline", "1h", "--money-budget", "9")
+    words = "the deadline and the budget are not checked: no GPU was named; add --gpus"
+    assert limits_of(said).startswith(words)
+
+
+@pytest.mark.parametrize("verb", ["plan", "estimate"])
+def test_the_json_says_whether_limits_are_kept(brimful, verb):
+    more = ("--no-proof",) if verb == "plan" else ()
+    asked = (verb, *JOB, *LONG, *more, "--json")
+    found = json.loads(brimful(*asked, "--deadline", "30d", "--money-budget", "1usd").out)
+    expected = {"deadline_s": 30 * 86400, "in_time": True, "budget_usd": 1, "within_budget": False}
+    assert found["limits"] == expected
+    assert "limits" not in json.loads(brimful(*asked).out)
+
+
+def test_a_whole_run_is_told_in_one_currency(brimful):
+    asked = ("estimate", *JOB, *LONG)
+    cost = json.loads(brimful(*asked, "--json").out)["cost"]
+    for limits in ((), ("--money-budget", "1000eur"), ("--deadline", "1h")):
+        out = " ".join(brimful(*asked, "--currency", "eur=1.25", *limits).out.split())
+        hour = cost["usd_per_gpu_hour"] / 1.25
+        assert f" {cost['usd'] / 1.25:.2f} EUR ({hour:.2f} a GPU-hour" in out
+        assert "USD" not in out

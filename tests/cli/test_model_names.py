@@ -28,6 +28,31 @@ def test_a_model_that_makes_images_is_refused_where_no_card_is_named(brimful):
         assert "a diffusion UNet of 2.57B parameters" in said.err
 
 
+FACTORY = """
+import torch
+
+def build():
+    return torch.nn.Linear(4, 4)
+"""
+
+
+@pytest.mark.torch
+def test_a_factory_that_is_called_as_one_is_not_refused_as_one(brimful, folder, monkeypatch):
+    """kolors:build was told to be Kolors."""
+    monkeypatch.syspath_prepend(folder)
+    (folder / "kolors.py").write_text(FACTORY)
+    said = brimful("estimate", "kolors:build", "--gpus", "h100-80gb")
+    assert "diffusion" not in said.out + said.err
+    assert "kolors:build() returned a Linear without model" in said.err
+
+
+def test_a_language_model_that_begins_as_one_is_not_refused_as_one(brimful):
+    said = brimful("estimate", "sd-chat", "--gpus", "h100-80gb")
+    assert said.code == 2
+    assert "diffusion" not in said.err
+    assert "unknown model 'sd-chat'" in said.err
+
+
 def test_what_is_counted_of_blocks_that_attend_to_images_is_said(brimful):
     asked = ("meta-llama/Llama-3.2-11B-Vision", "--gpus", "h100-80gb", "--method", "qlora", *GPU)
     told = " ".join(brimful("estimate", *asked).out.split())

@@ -1,5 +1,7 @@
 """Shares of a datasheet's rates: bounds, sizes, types, and devices that are measured."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -17,10 +19,22 @@ from brimful.cost.efficiency import (
 )
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.devices import gpus
+from brimful.hardware.slices import slice_device, sliced
 from brimful.models.config import load_model
 from brimful.values.job import plain_job
 
 LARGE = ProductSize(1e9, 1e9)
+DECISION = Path(__file__).parents[2] / "docs/decisions/0115-a-cards-power-limit.md"
+FITTED = {"a10": "A10", "a100-40gb-pcie": "A100 PCIe 40 GB", "rtx-a6000": "RTX A6000",
+          "rtx-6000-ada": "RTX 6000 Ada"}  # fmt: skip
+BY_RULE = {
+    "rtx-a5000": "RTX A5000", "rtx-a5500": "A5500", "a40": "A40",
+    "a100-80gb-pcie": "A100 80 GB PCIe", "a800-40gb": "A800 40 GB", "rtx-4000-ada": "RTX 4000 Ada",
+    "rtx-4500-ada": "4500 Ada", "rtx-5000-ada": "5000 Ada", "rtx-5880-ada": "5880 Ada", "l4": "L4",
+    "l40": "L40", "l40s": "L40S", "h100-pcie": "H100 PCIe", "h800-pcie": "H800 PCIe",
+    "h100-nvl": "H100 NVL",
+}  # fmt: skip
+"""Cards that few watts slow down, with their names in the decision."""
 
 
 @pytest.mark.parametrize("name", gpus())
@@ -137,3 +151,30 @@ def test_what_a_chip_reaches_grows_with_its_watts():
     assert rates == sorted(rates)
     watts = [datasheets()[device.name].tdp_w for device in by_watts]
     assert rates[2] / rates[0] == pytest.approx((watts[2] / watts[0]) ** POWER_EXPONENT)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"{card}-mig-{each}" for cut in sliced() for card in cut.gpus for each in cut.profiles],
+)
+def test_no_slice_is_faster_than_its_card(name):
+    """The whole of an H100 PCIe as a slice was told 8 % faster than the card."""
+    device, card = slice_device(name), gpus()[name.partition("-mig-")[0]]
+    assert efficiency_of(device) == efficiency_of(card)
+    assert power_limit_w(device) == power_limit_w(card)
+    for kind, share in efficiency_of(card).matrix_shares.items():
+        whole, part = (getattr(each.matrix_flops_per_s, kind) or 0 for each in (card, device))
+        assert efficiency_of(device).matrix_shares[kind] * part <= share * whole
+
+
+def test_the_decision_names_every_card_that_few_watts_slow_down():
+    text = DECISION.read_text("utf-8")
+    limited = {name for name, device in gpus().items() if power_limit_w(device) is not None}
+    assert limited == {*FITTED, *BY_RULE}
+    for name, called in {**FITTED, **BY_RULE}.items():
+        device = gpus()[name]
+        whole = next(e for e in generations().values() if device.capability in e.capabilities)
+        share = efficiency_of(device).matrix_shares["fp16"]
+        left = f"{called} {share / whole.matrix_shares['fp16'] * 100:.0f}"
+        row = f"| {called} | {power_limit_w(device)} | 84 % | {share * 100:.0f} % |"
+        assert (row if name in FITTED else left) in text

@@ -11,7 +11,7 @@ from brimful.cli.main import main
 from brimful.errors import InputError, UnsupportedError
 from brimful.export import deepspeed
 from brimful.export.leaves import without
-from brimful.export.read_deepspeed import read_deepspeed
+from brimful.export.read_deepspeed import OFFLOADS_BOTH, read_deepspeed
 from brimful.export.read_source import read_source
 from brimful.models.config import load_model, parameter_count
 from brimful.train.schedule import FINAL_FRACTION
@@ -106,6 +106,17 @@ def test_what_is_kept_on_nvme_is_planned_as_if_the_host_kept_it(tmp_path):
     found = read(tmp_path, zero_optimization={"stage": 3, "offload_optimizer": {"device": "nvme"}})
     assert {each.flag: each.value for each in found.taken}["offload"] == "optimizer"
     assert found.on_disk == ((key, "optimizer"),)
+
+
+def test_parameters_that_alone_go_to_the_host_are_said_to_be_planned_otherwise(tmp_path):
+    away = {"device": "cpu"}
+    alone = read(tmp_path, zero_optimization={"stage": 3, "offload_param": away})
+    assert alone.stand_ins == (OFFLOADS_BOTH,)
+    assert any(OFFLOADS_BOTH in note for note in alone.notes)
+    stage = {"stage": 3, "offload_param": away, "offload_optimizer": away}
+    both = read(tmp_path, zero_optimization=stage)
+    assert not both.stand_ins
+    assert not any(OFFLOADS_BOTH in note for note in both.notes)
 
 
 @pytest.mark.parametrize(("own", "expected"), [({}, "none"), ({"device": "cpu"}, "optimizer")])

@@ -61,6 +61,23 @@ def test_axolotl_says_what_is_trained_and_how(tmp_path):
     assert "upcast" not in alone  # norms, embedding and output layer are back in 16 bits
 
 
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        {"fsdp": None, "fsdp_config": None}, {"fsdp": []}, {"fsdp": {}, "fsdp_config": {}},
+        {"fsdp": False}, {"fsdp_config": {"offload_params": None}}, {"fsdp_version": 2},
+    ],
+)  # fmt: skip
+def test_an_empty_fsdp_of_axolotl_shards_nothing(tmp_path, lines, num_devices):
+    """As its examples ship it; with it parameters were taken for fp32."""
+    plain = {**AXOLOTL, "adapter": None, "load_in_4bit": False}
+    without, _ = read(tmp_path, plain, num_devices)
+    taken, _ = read(tmp_path, {**plain, **lines}, num_devices)
+    assert taken == without
+    assert taken["precision"] == "bf16"
+
+
 def test_axolotl_holds_stacked_experts_in_fp32_unless_they_are_packed(tmp_path):
     mixture = {**AXOLOTL, "base_model": "Qwen/Qwen3-30B-A3B"}
     taken, found = read(tmp_path, mixture, num_devices=1)

@@ -422,3 +422,19 @@ def test_a_window_is_told_by_the_keys_in_it(window):
     )  # fmt: skip
     seen = sum(min(place + 1, window or 512) for place in range(512))
     assert speed._pairs(at) == pytest.approx(4 * seen, rel=4e-3)
+
+
+@pytest.mark.parametrize("gpus", ["8xv100-32gb", "8xt4"])
+def test_cards_without_units_for_bf16_have_no_speed_in_it(capsys, gpus):
+    """They were told fp16's, at which they run ``--fp16`` alone."""
+    told = {}
+    for flag in ("--bf16", "--fp16"):
+        main(["estimate", "--from", ONE.replace("--bf16", flag), "--gpus", gpus])
+        told[flag] = capsys.readouterr().out
+    assert "speed     unknown" in told["--bf16"]
+    assert " ms a step; " in told["--fp16"]
+
+
+def test_both_kinds_of_16_bits_are_as_fast_where_their_rates_are():
+    half = ONE.replace("--bf16", "--fp16 --accumulate-allreduce-grads-in-fp32")
+    assert predict(half).predicted_step_s == predict(ONE).predicted_step_s

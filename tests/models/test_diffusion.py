@@ -3,11 +3,12 @@
 import pytest
 
 from brimful.errors import UnsupportedError
-from brimful.models.config import load_model
+from brimful.models.config import find_named, load_model
 from brimful.models.diffusion import diffusion_models, find_diffusion, what_it_is
 from brimful.models.language_parts import find_part, language_parts
 from brimful.models.names import find
 from brimful.models.registry import registry
+from brimful.models.spec import MODULE
 
 SAME = {
     "FLUX.1-dev": (
@@ -51,6 +52,50 @@ def test_a_model_under_another_name(typed, name):
     assert found.name == name
 
 
+AS_BEFORE = {
+    "Stable Diffusion 1": ("sd-1.5-inpainting", "v1/stable-diffusion-v1-5"),
+    "Stable Diffusion 2": ("stabilityai/sd-turbo", "stabilityai/stable-diffusion-2-inpainting"),
+    "SDXL": ("ByteDance/SDXL-Lightning", "stabilityai/stable-diffusion-xl-1.0"),
+    "FLUX.1-dev": ("black-forest-labs/FLUX.1-Fill-dev", "city96/FLUX.1-dev-gguf"),
+    "HunyuanVideo": ("tencent/HunyuanVideo-I2V",),
+    "Chroma": ("lodestones/Chroma1-Flash", "chroma-unlocked-v35"),
+    "Sana 1.6B": ("Efficient-Large-Model/Sana_Sprint_1.6B_1024px",),
+    "Kolors": ("Kwai-Kolors/Kolors-Inpainting",),
+    "AuraFlow": ("fal/AuraFlow-v0.2",),
+}  # fmt: skip
+LANGUAGE_MODELS = (
+    "sd-llama", "acme/sd-chat", "acme/sd-chat-turbo", "acme/chroma-chat", "chroma1-chat",
+    "kolors-llm", "kolors-instruct", "sdxl-llama", "ltx-2-llama", "flux-llama-dev",
+)  # fmt: skip
+NETWORKS = (
+    "sd-vae-ft-mse", "stabilityai/sdxl-vae", "diffusers/sdxl-controlnet",
+    "Wan-AI/Wan2.2-Animate-14B", "Wan-AI/Wan2.2-S2V-14B", "Wan-AI/Wan2.1-VACE-14B",
+    "Wan-AI/Wan2.1-FLF2V-14B-720P", "tencent/HunyuanVideo-Foley", "hunyuan-video-foley",
+    "black-forest-labs/FLUX.1-Redux-dev", "black-forest-labs/FLUX.1-Depth-dev-lora",
+    "InstantX/FLUX.1-dev-Controlnet-Canny", "InstantX/Qwen-Image-ControlNet-Union",
+    "Kwai-Kolors/Kolors-IP-Adapter-Plus", "flux-dev-text-encoder",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"), [(typed, name) for name, spelled in AS_BEFORE.items() for typed in spelled]
+)
+def test_a_short_name_with_the_words_of_the_hub_is_taken(typed, name):
+    assert find_diffusion(typed).name == name
+
+
+@pytest.mark.parametrize("typed", LANGUAGE_MODELS)
+def test_a_language_model_that_begins_as_one_is_not_taken(typed):
+    """Every name that began with sd and said no size was Stable Diffusion 2."""
+    assert find_diffusion(typed) is None
+
+
+@pytest.mark.parametrize("typed", NETWORKS)
+def test_a_network_beside_one_is_not_taken(typed):
+    """A decoder of 84M parameters was SDXL, and an adapter of pictures was FLUX."""
+    assert find_diffusion(typed) is None
+
+
 @pytest.mark.parametrize("typed", OTHERS)
 def test_another_is_not_taken(typed):
     assert find_diffusion(typed) is None
@@ -88,3 +133,13 @@ def test_one_is_refused_in_one_sentence():
         load_model("black-forest-labs/FLUX.1-dev")
     assert "plans language models by name" in str(refused.value)
     assert not refused.value.nearest
+
+
+def test_a_factory_and_a_path_are_none_of_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sdxl").mkdir()
+    named = ("kolors:build", "sdxl", "./kolors", "kolors.json")
+    assert [find_named(name) for name in named] == [None] * len(named)
+    assert find_named("kolors").name == "Kolors"
+    assert find_named("Qwen/Qwen3-8B").name == "qwen3-8b"
+    assert load_model("kolors:build").model_type == MODULE

@@ -76,6 +76,31 @@ def test_another_version_or_size_is_of_no_language_part(typed):
     assert find_part(typed) is None
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "microsoft/llava-med-v1.5-mistral-7b", "llava-qwen-7b", "llava-mistral-7b",
+        "llava-gemma-7b", "llava-mpt-7b", "internvl3-8b-mistral", "InternVL3-8B-encoder",
+    ],
+)  # fmt: skip
+def test_another_language_model_in_a_name_is_of_no_language_part(typed):
+    """LLaVA-Med's was Vicuna 7B, and its name says Mistral."""
+    assert find_part(typed) is None
+    assert without_qualifiers(typed) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "model"),
+    [
+        ("llava-vicuna-7b", "vicuna-7b"),
+        ("llava-yi-34b", "nous-hermes-2-yi-34b"),
+        ("microsoft/llava-med-7b-delta", "vicuna-7b"),
+    ],
+)
+def test_the_language_part_may_be_named_beside(typed, model):
+    assert find_part(typed).model == model
+
+
 @pytest.mark.parametrize("name", language_parts())
 def test_every_name_of_the_table_means_itself_and_a_known_model(name):
     part = find_part(name.upper())
@@ -129,6 +154,47 @@ def test_a_configuration_of_such_a_model_names_its_language_part(tmp_path, folde
         load_model(str(tmp_path / folder))
     assert refused.value.nearest == {"model": name}
     assert refused.value.on_top == "images"
+
+
+TEXT = {"hidden_size": 512, "num_hidden_layers": 4}
+
+
+@pytest.mark.parametrize("folder", ["llava-7b", "my-llm"])
+def test_a_folder_of_text_alone_does_not_see_by_its_name(tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    text = json.dumps({"model_type": "my_llm", **TEXT})
+    (tmp_path / folder / "config.json").write_text(text)
+    with pytest.raises(ModelConfigError, match="has model_type 'my_llm' and this") as refused:
+        load_model(str(tmp_path / folder))
+    assert not refused.value.nearest
+    assert not refused.value.on_top
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"vision_config": {}}, {"mm_vision_tower": "clip"}, {"img_processor": {}},
+        {"audio_processor": {}}, {"text_config": {}}, {"llm_cfg": {}}, {"language_config": {}},
+        {"model_type": "molmo"}, {"model_type": "minicpmv"}, {"model_type": "llava_qwen"},
+    ],
+)  # fmt: skip
+def test_a_folder_that_sees_may_be_named_by_its_name(tmp_path, more):
+    (tmp_path / "Molmo-7B-D-0924").mkdir()
+    text = json.dumps({"model_type": "mine", **TEXT, **more})
+    (tmp_path / "Molmo-7B-D-0924" / "config.json").write_text(text)
+    with pytest.raises(ModelConfigError, match="reads images or sounds") as refused:
+        load_model(str(tmp_path / "Molmo-7B-D-0924"))
+    assert refused.value.nearest == {"model": "qwen2-7b"}
+
+
+@pytest.mark.parametrize("model_type", [None, 3, [], {}])
+def test_a_type_that_is_no_text_is_refused_whatever_the_folder_is_called(tmp_path, model_type):
+    (tmp_path / "llava-7b").mkdir()
+    text = json.dumps({"model_type": model_type, **TEXT})
+    (tmp_path / "llava-7b" / "config.json").write_text(text)
+    with pytest.raises(ModelConfigError, match="has model_type") as refused:
+        load_model(str(tmp_path / "llava-7b"))
+    assert not refused.value.nearest
 
 
 def test_a_misspelt_model_of_the_table_is_answered_by_its_language_part():

@@ -314,6 +314,37 @@ def test_a_model_as_large_is_of_the_family_that_was_misspelt(typed, near):
     assert nearest_by_name(typed, frozenset(("qwen3",)))[0] == near
 
 
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("Viet-Mistral/Vistral-7B-Chat", "llama-2-7b"),
+        ("epfl-llm/meditron-7b", "llama-2-7b"),
+        ("mistralai/Voxtrall-7B", "llama-2-7b"),  # Voxtral has 4.7B
+        ("mistralai/Voxtrall-4.6B", "voxtral-mini-3b"),
+    ],
+)
+def test_a_family_that_is_almost_spelt_so_and_has_no_such_size_is_not_meant(typed, near):
+    """Vistral 7B was answered by Voxtral 3B, and Meditron by Minitron."""
+    assert nearest_by_name(typed, frozenset(("llama",)))[0] == near
+
+
+@pytest.mark.parametrize(
+    "typed", ["microsoft/beit-large", "best-large", "microsoft/beit-base", "google/electro-small"]
+)
+def test_a_word_of_a_size_is_no_sign_of_a_slip(typed):
+    assert list(respelt(typed)) == []
+    assert misspelt(typed) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("mistarl-7b", "mistral-7b-v0.3"), ("facebook/bart-larg", "bart-large"),
+     ("google-bret/bret-base-uncased", "bert-base-uncased")],
+)  # fmt: skip
+def test_a_number_or_another_word_is_one(typed, meant):
+    assert misspelt(typed)[0] == meant
+
+
 def test_a_mixture_is_answered_by_one_of_which_as_much_computes_a_token():
     found, words = nearest_by_name("nobody/Never-48B-A3B-Instruct", frozenset())
     assert found.endswith("-a3b")

@@ -269,14 +269,41 @@ def run_of(
     from brimful.cli.limits import limit_facts
     from brimful.cost.money import cost_of
     from brimful.show.run import run_facts, speed_facts
+    from brimful.units import shown_in
 
-    is_given = resolved.is_plan(args.model) or args.tokens is not None or args.steps is not None
+    is_given = is_length_given(args)
     cost = cost_of(job, cluster, step_s, prices_from(args))
-    return (
-        *speed_facts(job, estimate, step_s, device=cluster.device, num_devices=cluster.num_devices),
-        *run_facts(job, cost, is_length_given=is_given),
-        *limit_facts(args, cost, is_length_given=is_given),
-    )
+    with shown_in(getattr(args, "currency", None)):
+        money = (
+            *run_facts(job, cost, is_length_given=is_given),
+            *limit_facts(args, cost, is_length_given=is_given),
+        )
+    num = cluster.num_devices
+    return (*speed_facts(job, estimate, step_s, device=cluster.device, num_devices=num), *money)
+
+
+def limits_json(
+    args: argparse.Namespace, job: "Job", cluster: "Cluster", step_s: float | None
+) -> dict[str, object]:
+    """Return whether a run keeps to its limits, for a JSON object; nothing where none was given.
+
+    Args:
+        args: The flags.
+        job: What is trained.
+        cluster: On what.
+        step_s: Seconds per optimizer step; None: unknown.
+    """
+    from brimful.cli.limits import kept_of
+    from brimful.cost.money import cost_of
+
+    cost = cost_of(job, cluster, step_s, prices_from(args))
+    kept = kept_of(args, cost, is_length_given=is_length_given(args))
+    return {} if kept is None else {"limits": kept._asdict()}
+
+
+def is_length_given(args: argparse.Namespace) -> bool:
+    """Whether somebody said how long a run is: a flag, or a plan."""
+    return resolved.is_plan(args.model) or args.tokens is not None or args.steps is not None
 
 
 def prices_from(args: argparse.Namespace) -> "Prices":

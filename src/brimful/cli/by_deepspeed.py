@@ -51,10 +51,26 @@ def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
         note(f"brimful: {args.output} is not written: nothing was searched")
     code = estimate.run(told)
     if not args.json:
-        show_facts(*_host_facts(told))
         words = "what DeepSpeed's copies and its Adam on the CPU take; the speed is at most that"
-        show_facts(Fact("unknown", words))
+        host = _host_facts(told) if _is_all_on_host(args) else ()
+        show_facts(*args.beside_verdict, *host, Fact("unknown", words))
     return code
+
+
+def _is_all_on_host(args: argparse.Namespace) -> bool:
+    """Whether the host holds all that DeepSpeed's estimate of it is of: nothing is on NVMe.
+
+    Of a file that offloads parameters alone the GPUs hold the states.
+    """
+    from brimful.cli import resolved
+    from brimful.export.read_deepspeed import OFFLOADS_BOTH
+    from brimful.export.read_source import read_source
+    from brimful.hardware.gpus import count_devices
+
+    num_devices = count_devices(args.gpus or defaults.GPUS)
+    num_layers = resolved.model_from(args).num_layers
+    read = read_source(args.source, num_devices=num_devices, num_layers=num_layers)
+    return not read.on_disk and OFFLOADS_BOTH not in read.stand_ins
 
 
 def _host_facts(args: argparse.Namespace) -> tuple[Fact, ...]:

@@ -3,7 +3,6 @@
 import argparse
 
 from brimful.errors import UnsupportedError
-from brimful.files.writing import is_there
 
 
 def refuse(args: argparse.Namespace) -> None:
@@ -15,11 +14,12 @@ def refuse(args: argparse.Namespace) -> None:
     Raises:
         UnsupportedError: The model is one of these.
     """
-    from brimful.models.diffusion import find_diffusion, refusal
+    from brimful.models.config import find_named
+    from brimful.models.diffusion import Diffusion, refusal
 
     name = getattr(args, "model", None)
-    found = find_diffusion(name) if isinstance(name, str) and not is_there(name) else None
-    if found is None:
+    found = find_named(name) if isinstance(name, str) else None
+    if not isinstance(found, Diffusion):
         return
     if getattr(args, "gpus", None) is None:
         raise UnsupportedError(refusal(found))

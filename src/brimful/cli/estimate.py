@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags, inference, programs, resolved
-from brimful.cli.assumed import assumed_facts, fused_facts, prices_from, run_of
-from brimful.cli.limits import add_limits, in_dollars
+from brimful.cli.assumed import assumed_facts, fused_facts, limits_json, prices_from, run_of
+from brimful.cli.limits import add_limits, in_dollars, refuse_limits, unchecked_facts
 from brimful.cli.output import DOES_NOT_FIT, FITS, estimate_json, host_may_fit, show_json, tell
 from brimful.cli.page import add_page
 from brimful.show.summary import Fact
@@ -44,17 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Estimate and print."""
     programs.check_alone(args, "estimate")
-    in_dollars(args)
     if args.source is not None:
         return programs.run_estimate(args)
     if inference.is_asked(args):
+        refuse_limits(args, f"--task {inference.TASK} trains nothing")
         return inference.run_estimate(args)
+    in_dollars(args)
     from brimful.cli import no_gpu
 
     if no_gpu.is_asked(args):
-        by_method = no_gpu.answer(args)
-        tell(args, lambda: by_method[1])
-        return by_method[0]
+        by_method, told = no_gpu.answer(args)
+        unchecked = unchecked_facts(args, "no GPU was named; add --gpus")
+        tell(args, lambda: told._replace(facts=(*unchecked, *told.facts)))
+        return by_method
     from msgspec.structs import replace
 
     from brimful.cli.least import no_by_states, spread_of, tell_least
@@ -80,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
             asked, predicted, usable_bytes=predicted.usable_bytes, fits=verdict == "FITS"
         )
         content |= _said(args, asked, predicted)
+        content |= limits_json(args, asked.job, asked.cluster, predicted.predicted_step_s)
         show_json(content if cost is None else {**content, "cost": cost})
     tell(args, lambda: _answer(args, asked, predicted, cost))
     return FITS if verdict == "FITS" and host_may_fit(predicted.host) else DOES_NOT_FIT

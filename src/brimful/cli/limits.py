@@ -1,7 +1,7 @@
 """By when a run is to be done, and for how much: flags, and whether a plan keeps to them."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.errors import InputError
 from brimful.show.summary import Fact
@@ -13,7 +13,6 @@ from brimful.units import (
     parse_duration,
     parse_money,
     parse_rate,
-    shown_in,
 )
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 _HOUR_S, _DAY_S = 3600.0, 86400.0
 _MONEY = ("money_budget", "electricity", "buy")
 """Amounts among the flags, which may be in a currency of their own."""
+_LIMITS = ("deadline", "money_budget", "currency")
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +60,72 @@ def in_dollars(args: argparse.Namespace) -> None:
         setattr(args, name, given.amount * rate)
 
 
+def refuse_limits(args: argparse.Namespace, why: str) -> None:
+    """Refuse limits beside what has no run that could keep to them.
+
+    Args:
+        args: The flags.
+        why: Nothing of a run is known there, in words.
+
+    Raises:
+        InputError: One was given.
+    """
+    given = [name for name in _LIMITS if getattr(args, name, None) is not None]
+    if given:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        verb, them = ("is", "it") if len(given) == 1 else ("are", "them")
+        raise InputError(
+            f"{flags} {verb} of a training run's time and cost, and {why}; leave {them} out",
+            nearest=dict.fromkeys(given),
+        )
+
+
+def unchecked_facts(args: argparse.Namespace, why: str) -> tuple[Fact, ...]:
+    """Say that no limit is checked; nothing where none was given.
+
+    Args:
+        args: The flags.
+        why: In words, with what to do.
+    """
+    named = {"deadline": "the deadline", "money_budget": "the budget"}
+    given = [words for name, words in named.items() if getattr(args, name) is not None]
+    verb = "is" if len(given) == 1 else "are"
+    return (Fact("limits", f"{' and '.join(given)} {verb} not checked: {why}"),) if given else ()
+
+
+class Kept(NamedTuple):
+    """Whether a run keeps to what was asked of it.
+
+    Attributes:
+        deadline_s: By when it is to be done; None: nobody said.
+        in_time: Whether it is; None: not checked.
+        budget_usd: For how much; None: nobody said.
+        within_budget: Whether it is; None: not checked.
+    """
+
+    deadline_s: float | None
+    in_time: bool | None
+    budget_usd: float | None
+    within_budget: bool | None
+
+
+def kept_of(args: argparse.Namespace, cost: "Cost", *, is_length_given: bool) -> Kept | None:
+    """Check a run by what was asked of it; None: nothing was.
+
+    Args:
+        args: The flags; other verbs' may have no limits.
+        cost: Of the run.
+        is_length_given: Whether somebody said how long the run is.
+    """
+    deadline_s, budget_usd = (getattr(args, name, None) for name in ("deadline", "money_budget"))
+    if deadline_s is None and budget_usd is None:
+        return None
+    hours, usd = (cost.hours, cost.usd) if is_length_given else (None, None)
+    in_time = None if hours is None or deadline_s is None else hours * _HOUR_S <= deadline_s
+    within = None if usd is None or budget_usd is None else usd <= budget_usd
+    return Kept(deadline_s, in_time, budget_usd, within)
+
+
 def limit_facts(
     args: argparse.Namespace, cost: "Cost", *, is_length_given: bool
 ) -> tuple[Fact, ...]:
@@ -70,23 +136,39 @@ def limit_facts(
         cost: Of the run.
         is_length_given: Whether somebody said how long the run is.
     """
-    words, missed = list[str](), ""
-    deadline_s = getattr(args, "deadline", None)
-    budget_usd = getattr(args, "money_budget", None)
-    if not is_length_given and (deadline_s, budget_usd) != (None, None):
-        return (Fact("limits", "are of a run, and nobody says how long it is: add --tokens"),)
-    if deadline_s is not None and cost.hours is not None:
-        over_s, most = cost.hours * _HOUR_S - deadline_s, format_days(deadline_s / _DAY_S)
-        late = f"{format_days(over_s / _DAY_S)} too late for the deadline of {most}"
-        words.append(late if over_s > 0 else f"in time for the deadline of {most}")
-        missed = "--deadline" if over_s > 0 else missed
-    if budget_usd is not None and cost.usd is not None:
-        with shown_in(args.currency):
-            over, most = format_money(cost.usd - budget_usd), format_money(budget_usd)
-        is_over = cost.usd > budget_usd
-        words.append(f"{over} more than {most}" if is_over else f"within {most}")
-        missed = missed or ("--money-budget" if is_over else "")
-    if not words:
+    kept = kept_of(args, cost, is_length_given=is_length_given)
+    if kept is None:
         return ()
+    if not is_length_given:
+        return (Fact("limits", "are of a run, and nobody says how long it is: add --tokens"),)
+    words = [_deadline_words(kept, cost), _budget_words(kept, cost)]
+    missed = "--money-budget" if kept.within_budget is False else ""
+    missed = "--deadline" if kept.in_time is False else missed
     instead = f": brimful shop with the same job and {missed} finds what does" if missed else ""
-    return (Fact("limits", "; ".join(words) + instead),)
+    return (Fact("limits", "; ".join(filter(None, words)) + instead),)
+
+
+def _deadline_words(kept: Kept, cost: "Cost") -> str:
+    """Say whether a run is in time; empty: nobody asked."""
+    if kept.deadline_s is None:
+        return ""
+    if cost.hours is None:
+        return "the deadline is not checked: the speed is unknown"
+    most = format_days(kept.deadline_s / _DAY_S)
+    if kept.in_time:
+        return f"in time for the deadline of {most}"
+    over_s = cost.hours * _HOUR_S - kept.deadline_s
+    return f"{format_days(over_s / _DAY_S)} too late for the deadline of {most}"
+
+
+def _budget_words(kept: Kept, cost: "Cost") -> str:
+    """Say whether a run costs no more than there is; empty: nobody asked."""
+    if kept.budget_usd is None:
+        return ""
+    if cost.usd_per_gpu_hour is None:
+        return "the budget is not checked: no price is known; --prices gives one"
+    if cost.usd is None:
+        return "the budget is not checked: the speed is unknown"
+    most = format_money(kept.budget_usd)
+    over = format_money(cost.usd - kept.budget_usd)
+    return f"within {most}" if kept.within_budget else f"{over} more than {most}"

@@ -16,7 +16,7 @@ from brimful.cli import (
     programs,
     resolved,
 )
-from brimful.cli.assumed import assumed_facts, fused_facts, prices_from
+from brimful.cli.assumed import assumed_facts, fused_facts, limits_json, prices_from
 from brimful.cli.compared import compared_facts
 from brimful.cli.file_changes import tell_changes
 from brimful.cli.limits import add_limits, in_dollars
@@ -123,9 +123,9 @@ def run(args: argparse.Namespace) -> int:
     from brimful.values.plan import write_yaml
 
     take_model(args)
-    in_dollars(args)
     if args.program == for_program.MEGATRON:
         return programs.run_plan(args)
+    in_dollars(args)
     if resolved.is_plan(args.model):
         raise InputError(f"{args.model} already is a plan; give a model to plan for")
     source = take_source(args)
@@ -191,6 +191,7 @@ def _as_text_says(
         "verdict": summary_of(args, found, proof).verdict,
         "cost": cost_of(plan.job, plan.cluster, step_s, prices_from(args)),
         "next": [fact.text for fact in _next(args, found, word)],
+        **limits_json(args, plan.job, plan.cluster, step_s),
     }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import parsing, resolved
+from brimful.cli.limits import refuse_limits
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
 from brimful.hardware.devices import cards
@@ -103,6 +104,7 @@ def run_estimate(args: argparse.Namespace) -> int:
     from brimful.show.answer import Answer
     from brimful.show.programs import predicted_summary, verdict_of
 
+    refuse_limits(args, "of a program a step alone is predicted")
     if _has_settings(args):
         return _plan_instead(args, "it has no formula of its own")
     gpu, num = _gpus(args)
@@ -145,6 +147,7 @@ def run_plan(args: argparse.Namespace) -> int:
     from brimful.show.programs import planned_summary
     from brimful.text.escaping import comments, yaml_text
 
+    refuse_limits(args, "plan --for megatron searches layouts alone")
     pins = _pins(args)
     args.cp = None  # our own loop has none
     if args.precision is None:

@@ -19,14 +19,18 @@ import numpy as np
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Device, matrix_rate
 from brimful.hardware.datasheets import datasheets
+from brimful.hardware.devices import gpus
 from brimful.values.job import FP8, Job, Precision
 
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 _FOLDER = "data/efficiency"
 POWER_EXPONENT = 0.6
 """By which what is reached grows with the power limit: a chip that is given fewer watts clocks
-lower, at a lower voltage, and so does more for each of them. Fitted to two rows of Lambda's BERT
-large (A10 of 150 W beside an A6000 of 300: 0.53; A100 PCIe of 250 W beside SXM of 400: 0.67)."""
+lower, at a lower voltage, and so does more for each of them. Fitted to three of Lambda's rows: an
+A10 of 150 W (BERT large) beside an A6000 of 300 (BERT base), 0.53; an A100 PCIe of 250 W (BERT
+large) beside the share that stands for SXM modules of 400, of which no row was looked at, 0.67."""
+_SLICE = "-mig-"
+"""Between a card and a profile in the name of a slice."""
 
 
 class Sustained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,7 +134,13 @@ def power_limit_w(device: Device) -> int | None:
     """Return the watts that slow a device's Tensor Cores down; None: none do, or it is unknown."""
     if device.calibrated or device.kernels != "cuda" or _slower(_generation(device), device) == 1:
         return None
-    return datasheets()[device.name].tdp_w
+    return datasheets()[_card(device).name].tdp_w
+
+
+def _card(device: Device) -> Device:
+    """Return the card that a device is, or is a slice of: they clock alike."""
+    name, is_slice, _ = device.name.rpartition(_SLICE)
+    return gpus().get(name, device) if is_slice else device
 
 
 def _generation(device: Device) -> Efficiency:
@@ -157,9 +167,10 @@ def _at_its_power(whole: Efficiency, device: Device) -> Efficiency:
 
 def _slower(whole: Efficiency, device: Device) -> float:
     """Return which part of a generation's share is left at a device's power limit."""
-    sheet, share = datasheets().get(device.name), whole.matrix_shares.get("fp16", 0.0)
-    known = next((each for each in whole.sustained if each.capability == device.capability), None)
-    rate = share * _half_rate(device)
+    card, share = _card(device), whole.matrix_shares.get("fp16", 0.0)
+    sheet = datasheets().get(card.name)
+    known = next((each for each in whole.sustained if each.capability == card.capability), None)
+    rate = share * _half_rate(card)
     if known is None or sheet is None or sheet.tdp_w is None or not rate:
         return 1.0
     reached = known.flops_per_s * float(sheet.tdp_w / known.watts) ** POWER_EXPONENT

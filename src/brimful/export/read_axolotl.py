@@ -29,7 +29,6 @@ from brimful.values.strategy import FLAT_FSDP
 
 MODEL = "base_model"
 _COMPLETION = "completion"
-_FSDP = frozenset({"fsdp", "fsdp_config", "fsdp_version"})
 _DEGREES = {"dp_shard_size": "dp_shard", "dp_replicate_size": "dp_replicate",
             "expert_parallel_size": "ep",
             "tensor_parallel_size": "tp"}  # fmt: skip
@@ -75,10 +74,14 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
 def _is_fsdp(leaves: Leaves) -> bool:
     """Whether FSDP shards, which holds what trains in fp32 beside ``bf16`` or ``fp16``.
 
-    Source: ``fsdp2_prepare_model`` of Accelerate's ``utils/fsdp_utils.py``, and ``prepare_model``
-    of its ``accelerator.py`` for the first FSDP.
+    Keys without a value, as in Axolotl's examples, are none; neither is a version alone.
+
+    Source: ``prepare_optim_env`` of Axolotl's ``utils/trainer.py``; ``fsdp2_prepare_model`` of
+    Accelerate's ``utils/fsdp_utils.py``, and ``prepare_model`` of its ``accelerator.py`` for the
+    first FSDP.
     """
-    return any(key.partition(".")[0] in _FSDP for key in leaves.rest)
+    given = (key for key, value in leaves.rest.items() if value is not None)
+    return bool(leaves.rest.get("fsdp")) or any(key.startswith("fsdp_config.") for key in given)
 
 
 def _task(leaves: Leaves) -> None:
@@ -193,7 +196,9 @@ def _memory(leaves: Leaves, num_devices: int) -> None:
         if degree is not None and degree < 1:
             raise InputError(f"{leaves.path}: {key} is {degree}; give 1 or more")
         leaves.say(flag, degree, key)
-    if (leaves.rest.pop("fsdp", None) or leaves.has("fsdp_config")) and num_devices > 1:
+    is_sharded = _is_fsdp(leaves)
+    leaves.rest.pop("fsdp", None)
+    if is_sharded and num_devices > 1:
         _fsdp(leaves)
 
 

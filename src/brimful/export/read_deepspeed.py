@@ -19,6 +19,7 @@ from brimful.techniques.optimizers import OPTIMIZERS
 
 PROGRAM = "DeepSpeed"
 _ZERO, _ADAM = "zero_optimization", "optimizer.params"
+OFFLOADS_BOTH = "offload_param without offload_optimizer is planned as if both were offloaded"
 _SHARDS_ALL = 3
 """The stage that shards parameters."""
 _SCALE_POWER, _SCALE_WINDOW = 16, 1000
@@ -115,6 +116,9 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
     away = [leaves.place(f"{_ZERO}.offload_{what}.device", what) for what in kept]
     if away[1] == "cpu":
         leaves.say("offload", "parameters", f"{_ZERO}.offload_param.device")
+        if away[0] != "cpu":
+            leaves.stand_ins.append(OFFLOADS_BOTH)
+            leaves.notes.append(f"{OFFLOADS_BOTH}: a GPU holds more than planned and the host less")
     elif away[0] == "cpu":
         leaves.say("offload", "optimizer", f"{_ZERO}.offload_optimizer.device")
     else:

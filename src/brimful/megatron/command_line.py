@@ -439,6 +439,7 @@ def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
         "fuses_wgrad": not has("--no-gradient-accumulation-fusion"),
         "num_deferred": _deferred(flags),
         "is_half": has("--bf16") or has("--fp16"),
+        "is_fp16": has("--fp16"),
         "grads_bytes": FLOAT_BYTES if is_wide and not has("--grad-reduce-in-bf16") else HALF_BYTES,
         "loss": kind if has("--cross-entropy-loss-fusion") else "none",
         "mask": not has("--no-create-attention-mask-in-dataloader"),

@@ -113,6 +113,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         num_deferred: Micro-batches whose gradient of the output layer's weight waits for the end.
         distributed_optimizer: Whether states are sharded over replicas.
         is_half: 16-bit parameters with fp32 copies.
+        is_fp16: Whether these 16 bits are fp16's, rather than bf16's.
         grads_bytes: Of an element of gradients.
         loss: Cross-entropy's kernel.
         loss_copies: Whether Transformer Engine's keeps a copy of the logits, rather than them.
@@ -172,6 +173,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     num_deferred: int
     distributed_optimizer: bool
     is_half: bool
+    is_fp16: bool
     grads_bytes: int
     loss: Literal["native", "te", "none"]
     loss_copies: bool

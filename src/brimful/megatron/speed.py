@@ -96,8 +96,8 @@ def device_flops(stages: Sequence[Layout]) -> float:
 def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     device = cluster.device
     precision: Precision = "fp32"
-    if at.is_half:  # Volta and Turing have no units for bf16
-        precision = "bf16" if matrix_rate(device, "bf16") else "fp16"
+    if at.is_half:  # Volta and Turing have no units for bf16, whose rate there is unknown
+        precision = "fp16" if at.is_fp16 else "bf16"
     share = efficiency_of(device)
     rate = matrix_rate(device, precision)
     if not rate:

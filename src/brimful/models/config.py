@@ -11,11 +11,12 @@ from brimful.errors import FileFormatError, InputError, ModelConfigError, Unsupp
 from brimful.files.writing import is_there, read_whole
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
-from brimful.models.diffusion import find_diffusion, refusal
+from brimful.models.diffusion import Diffusion, find_diffusion, refusal
 from brimful.models.dimensions import check_dimensions, check_routing
 from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
 from brimful.models.hub import fetch_file, is_hub_id
+from brimful.models.language_parts import says_it_sees, sees
 from brimful.models.layout import Layout, count_parameters
 from brimful.models.mixtures import built_experts, known_experts
 from brimful.models.module import is_factory, read_factory
@@ -62,15 +63,13 @@ def _source_of(name_or_path: str) -> str | Path:
     """Find what a name means: the registry's name, a factory's, or the file of a configuration."""
     if name_or_path in registry():
         return name_or_path
-    is_path = is_there(name_or_path)
-    if is_factory(name_or_path) and not is_path:
+    if is_factory(name_or_path) and not is_there(name_or_path):
         return name_or_path
-    taken = None if is_path or _is_path(name_or_path) else names.find(name_or_path)
+    taken = find_named(name_or_path)
+    if isinstance(taken, Diffusion):
+        raise UnsupportedError(refusal(taken))
     if taken and taken.is_own:
         return taken.name
-    made = None if taken or is_path or _is_path(name_or_path) else find_diffusion(name_or_path)
-    if made is not None:
-        raise UnsupportedError(refusal(made))
     try:
         path = _find_config(name_or_path)
     except InputError as error:
@@ -86,6 +85,18 @@ def _source_of(name_or_path: str) -> str | Path:
     raise _with_nearest(names.unknown_model(name_or_path, more=more), name_or_path)
 
 
+def find_named(name_or_path: str) -> names.Taken | Diffusion | None:
+    """Find what is known by a name, and by no path or factory: a language or an image model.
+
+    Raises:
+        UnknownNameError: It means several language models.
+    """
+    is_path = name_or_path.startswith((".", "/", "~")) or name_or_path.endswith(".json")
+    if is_path or is_factory(name_or_path) or is_there(name_or_path):
+        return None
+    return names.find(name_or_path) or find_diffusion(name_or_path)
+
+
 def _with_nearest(error: InputError, name_or_path: str) -> InputError:
     """Name in an error the known model that an unknown one is but for a letter or a word."""
     near, what, on_top = names.without_qualifiers(name_or_path)
@@ -96,7 +107,7 @@ def _with_nearest(error: InputError, name_or_path: str) -> InputError:
             return type(error)(words, nearest={"model": near}, on_top=on_top)
     if not near:
         near, what = names.nearest_by_name(name_or_path, frozenset(ARCHITECTURES))
-        on_top = names.IMAGES if names.sees(name_or_path) else on_top
+        on_top = names.IMAGES if sees(name_or_path) else on_top
     if not near:
         return error
     return type(error)(
@@ -105,11 +116,6 @@ def _with_nearest(error: InputError, name_or_path: str) -> InputError:
         on_top=on_top,
         unlike=names.unlike(name_or_path, near),
     )
-
-
-def _is_path(name_or_path: str) -> bool:
-    """Whether a name is spelt like a path, so that no model is looked for under it."""
-    return name_or_path.startswith((".", "/", "~")) or name_or_path.endswith(".json")
 
 
 def _find_config(name_or_path: str) -> Path | None:
@@ -207,7 +213,8 @@ def _model_type(name: str, config: dict[str, Any]) -> str:
     known = isinstance(model_type, str) and generic.is_known(model_type)
     if ours or (known and model_type not in _UNBUILT):
         return str(model_type)
-    by_name, what, on_top = names.without_qualifiers(name)
+    own_name = name if known or says_it_sees(config) else ""
+    by_name, what, on_top = names.without_qualifiers(own_name)
     near = _language_part(config, by_name)
     words = f"its language part has the sizes of {near}"
     if not near and on_top:
@@ -217,11 +224,7 @@ def _model_type(name: str, config: dict[str, Any]) -> str:
     if not near:
         raise generic.unknown_type(name, model_type, tuple(sorted(ARCHITECTURES)))
     kind = f"{name} is of type {model_type}, which reads images or sounds and is not planned"
-    raise ModelConfigError(
-        f"{kind}; {words}",
-        nearest={"model": near},
-        on_top=names.IMAGES,
-    )
+    raise ModelConfigError(f"{kind}; {words}", nearest={"model": near}, on_top=names.IMAGES)
 
 
 _UNBUILT = frozenset({"gemma3n", "mllama"})
@@ -422,8 +425,8 @@ def find_unread(name_or_path: str) -> Unread | None:
     """
     name = name_or_path
     if name not in registry():
-        taken = None if _is_path(name) or is_there(name) else names.find(name)
-        if taken is None or not taken.is_own:
+        taken = find_named(name)
+        if not isinstance(taken, names.Taken) or not taken.is_own:
             return None
         name = taken.name
     entry = registry()[name]

@@ -4,17 +4,30 @@ They are no language models and are not planned by their names; what can be said
 is, what its weights take and who runs its script.
 """
 
+import re
 from functools import cache
 from importlib.resources import files
 
 import msgspec
 
-from brimful.models.language_parts import best_named
+from brimful.models.language_parts import best_named, is_of_other, is_told, known_tokens
 from brimful.models.name_parts import LONGEST, split_publisher
 from brimful.units import format_bytes, format_count
 
 _FILE = "data/diffusion.json"
 _BF16_BYTES = 2
+_FEW = 2
+"""Words of a name that say which model it is, beside which any other may stand."""
+_BESIDE = frozenset(
+    {
+        "base", "community", "dev", "diffusers", "distilled", "edit", "emaonly", "flash", "hd",
+        "i2v", "inpaint", "inpainting", "lightning", "ms", "multiling", "original", "preview",
+        "pruned", "repackaged", "schnell", "sprint", "t2i", "t2v", "turbo", "unlocked",
+    }
+)  # fmt: skip
+"""Words that stand beside a name of one word, whose blocks are the same then."""
+_SHAPE = re.compile(r"\d+k?(?:p|px)|\d{3,8}|\d+(?:\.\d+){2,}|v\d\d")
+"""Beside such a name: the size of what it makes, a date, which of its uploads it is."""
 
 
 class TextEncoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,8 +113,17 @@ def find_diffusion(text: str) -> Diffusion | None:
     Args:
         text: As it was typed: a name of any spelling, a hub id.
     """
-    found = best_named(split_publisher(text)[1][:LONGEST], diffusion_models())
+    name = split_publisher(text)[1][:LONGEST]
+    found = best_named(name, diffusion_models(), is_spare=_is_spare, dropped=frozenset())
     return diffusion_models()[found] if found else None
+
+
+def _is_spare(token: str, known: str) -> bool:
+    """Whether a word may stand beside a known name, which says little where it is one word."""
+    words = [each for each in known_tokens(known) if not is_told(each)]
+    if len(words) < _FEW:
+        return token in _BESIDE or _SHAPE.fullmatch(token) is not None
+    return not is_of_other(token)
 
 
 def encoders_of(model: Diffusion) -> str:

@@ -45,6 +45,8 @@ _NEAR = 0.1
 """What a size in a name may be off: Phi-4 has 14.66 B parameters and is called 14B."""
 _FAR = 2.0
 """A factor in size beyond which a model of another family that is nearer says more."""
+_RESPELT = 1.3
+"""A factor in size beyond which a family that a name is only almost spelt as is not meant."""
 _ALIKE = 0.01
 """What the sizes of two models differ by that differ in their positions."""
 _AS_LARGE = 1.1
@@ -64,12 +66,6 @@ _HYBRID = re.compile(
     r"|kimi-?linear|ring.*linear"
 )
 """Families some of whose blocks attend, and some are state spaces, convolutions or linear."""
-_SEES = re.compile(
-    r"llava|vila(?![a-z])|intern-?vl|pali-?gemma|idefics|smol-?vlm|vlm|-vl(?![a-z])|pixtral|molmo"
-    r"|minicpm-?v|moondream|fuyu|blip|kosmos|aya-?vision|vision|glm-?4\.?\d?v|ovis|chameleon|bunny"
-    r"|ultravox|voxtral|audio|omni"
-)
-"""Families and words of models that read images or sounds, whose encoder comes on top."""
 _STATE_SPACE = re.compile(r"mamba|rwkv|retnet|hyena|xlstm|recurrentgemma|griffin|state-?space")
 """Families without attention; hybrids' names may hold these words."""
 _MIXTURE = re.compile(r"(?<![a-z])(moe|mixture)(?![a-z])")
@@ -238,7 +234,7 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     """
     families = {family_of(known) for known in registry()}
     meant = next((each for each in respelt(text) if family_of(each) in families), text)
-    family = split_publisher(meant)[1].lower()
+    family, typed = (split_publisher(each)[1].lower() for each in (meant, text))
     parts = taken_apart(family[:LONGEST])
     counts = [count for size in parts.sizes if (count := read_count(size))]
     if not parts.sizes:
@@ -246,6 +242,8 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     if len(counts) != 1 or not counts[0] or len(parts.sizes) > 1:
         return "", ""
     near = _nearest(counts[0], family, active=parts.active, preferred=preferred)
+    if family != typed and _factor(near, counts[0]) > _RESPELT:
+        near = _nearest(counts[0], typed, active=parts.active, preferred=preferred)
     size = format_count(num_parameters(registry()[near]))
     is_mixture = bool(parts.active) or _MIXTURE.search(family) is not None
     sort = ", and is a mixture of experts" if is_mixture else ""
@@ -253,9 +251,10 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     return near, f"{said}; the nearest is {near} ({size}), whose blocks may be others"
 
 
-def sees(text: str) -> bool:
-    """Whether a name is that of a model that reads images or sounds too."""
-    return bool(_SEES.search(text.lower()))
+def _factor(known: str, size: float) -> float:
+    """Return how many times larger or smaller than a size a known model is."""
+    ratio = num_parameters(registry()[known]) / size
+    return max(ratio, 1 / ratio)
 
 
 def unlike(text: str, near: str) -> str:
@@ -316,8 +315,7 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
     sizes = taken_apart(name).sizes
 
     def distance(known: str) -> tuple[bool, bool, bool, bool, bool, bool, bool, int, float, float]:
-        ratio = num_parameters(registry()[known]) / size
-        factor = max(ratio, 1 / ratio)
+        factor = _factor(known, size)
         entry = registry()[known]
         is_other = has_experts(entry["config"]) != is_mixture
         is_denser = bool(active) and not active & taken_apart(known).active

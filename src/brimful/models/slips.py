@@ -6,7 +6,7 @@ Knows the words of the known models' names, and nothing of what they mean.
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from brimful.models.language_parts import language_parts
@@ -15,15 +15,24 @@ from brimful.models.registry import registry
 
 _SHORTEST = 4
 """Letters of a word in which one that is wrong is a slip."""
-_LONG = 6
-"""Letters of a word in which two may be."""
+_LONG = 9
+"""Letters of a word in which two may be: Meditron is no Minitron."""
 _MOST = 4
 """Words that one may be meant as, and ways in which a name may be meant."""
 _WORD = re.compile(r"[a-z]+")
+_SIZES = frozenset(
+    {
+        "base", "big", "huge", "large", "lite", "medium", "micro", "mini", "nano", "small", "tiny",
+        "xlarge", "xsmall", "xxlarge",
+    }
+)  # fmt: skip
+"""Words that many names end in, so that they say nothing of which model is meant."""
 
 
 def respelt(text: str) -> Iterator[str]:
     """Yield the names that one may have been meant as, the likest first; none: no word is a slip.
+
+    A word is a slip beside something that is right: a number, or a word that is none of a size.
 
     Args:
         text: As it was typed: a name of any spelling, a hub id.
@@ -33,8 +42,16 @@ def respelt(text: str) -> Iterator[str]:
     ways = itertools.product(*meant)
     likest = sorted(itertools.islice(ways, _MOST**3), key=lambda way: sum(slip for slip, _ in way))
     for way in likest[:_MOST]:
-        if any(slip for slip, _ in way):
+        if any(slip for slip, _ in way) and _is_told(way):
             yield "-".join(word for _, word in way)
+
+
+def _is_told(way: Iterable[tuple[int, str]]) -> bool:
+    """Whether something of a name is right that says which model is meant."""
+    return any(
+        not slip and (not word.isalpha() or (len(word) >= _SHORTEST and word not in _SIZES))
+        for slip, word in way
+    )
 
 
 def _meant(token: str) -> list[tuple[int, str]]:

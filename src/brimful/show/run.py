@@ -87,5 +87,6 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
     took = f"{what}: {format_days(cost.hours * times / _DAY_H)}"
     if cost.usd is None or cost.usd_per_gpu_hour is None:
         return (Fact("run", f"{took}; cost unknown, give the price of a GPU-hour by --prices"),)
-    rate = f"{cost.usd_per_gpu_hour:.2f} a GPU-hour{f', {cost.market}' if cost.market else ''}"
+    hour = format_money(cost.usd_per_gpu_hour).rpartition(" ")[0]
+    rate = f"{hour} a GPU-hour{f', {cost.market}' if cost.market else ''}"
     return (Fact("run", f"{took}, {format_money(cost.usd * times)} ({rate})"),)
