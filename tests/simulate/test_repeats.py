@@ -124,3 +124,12 @@ def test_where_blocks_give_each_other_more_all_of_them_repeat_what_they_did(chec
     found = traced(repeats=True, on_op=lambda: few.append(1)).recording
     assert events_of(found) == events_of(expected)
     assert len(few) < 0.5 * len(every)  # three micro-batches of eight run
+
+
+def test_a_body_whose_head_gives_it_tokens_by_place_repeats_what_it_did():
+    """BERT's head calls it so; every trace of its selective checkpoints ended in a TypeError."""
+    own = {"type_vocab_size": 2, "hidden_act": "gelu"}
+    job = job_of("bert", own, task="sequence-classification", packing="none")
+    strategy = make_strategy(attention="sdpa", micro_batch=3, activation_checkpointing="selective")
+    traced = partial(traced_cases, job, strategy)
+    assert events_of(traced(repeats=True).recording) == events_of(traced().recording)

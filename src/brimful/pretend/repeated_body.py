@@ -6,6 +6,7 @@ values of another block, inputs of each block that are made before the first) no
 it did by itself; all of them together can.
 """
 
+import inspect
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -40,12 +41,14 @@ class _Body:
 
     def __init__(self, at: At, call: Callable[..., Any], is_wanted: Callable[[], bool]) -> None:
         self._at, self._call, self._is_wanted = at, call, is_wanted
+        self._names = tuple(inspect.signature(call).parameters)
         self._seen: dict[Hashable, Seen] = {}
         self._put: Callable[[torch.Tensor], Any] = _as_it_is
         """Puts hidden states where the body puts its own."""
 
-    def forward(self, **given: Any) -> Any:  # a body's own arguments
+    def forward(self, *unnamed: Any, **named: Any) -> Any:  # a body's own arguments
         """Run it, or repeat on the tape what it did."""
+        given = {**dict(zip(self._names, unnamed, strict=False)), **named}
         tokens = given.get(_TOKENS)
         if tokens is None or not torch.is_grad_enabled():
             return self._call(**given)
