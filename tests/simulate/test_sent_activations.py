@@ -17,9 +17,8 @@ pytestmark = pytest.mark.torch
 
 SIZES = {
     "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 9, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 304, "max_position_embeddings": 8192,
-    "num_local_experts": 4, "num_experts_per_tok": 2, "bos_token_id": None, "eos_token_id": None,
-    "pad_token_id": None,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 304, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
 CASES = {
     "all": ("llama", {}, {"offload": "activations"}),
@@ -48,9 +47,10 @@ CASES = {
 }  # fmt: skip
 
 
-def settings(case, **changes):
+def settings(case, *, longest=8192, **changes):
     model_type, of_job, of_strategy = CASES[case]
-    model = read_config(f"tiny-{model_type}", {**SIZES, "model_type": model_type})
+    sizes = {**SIZES, "model_type": model_type, "max_position_embeddings": longest}
+    model = read_config(f"tiny-{model_type}", sizes)
     job = make_job(model=model, **{"seq_len": 1024, "precision": "bf16-mixed", **of_job, **changes})
     return job, make_strategy(**{"micro_batch": 2, **of_strategy})
 
@@ -77,6 +77,20 @@ def test_what_is_sent_is_predicted_as_it_is_simulated(case):
     assert predicted_reserved(
         job, cluster, strategy
     ).predicted_peak_reserved_bytes == pytest.approx(reserved, rel=0.02)
+
+
+def test_many_short_sequences_send_as_they_are_simulated():
+    """One that is as long as the model allows has too few tokens, and so has a trace of four."""
+    from brimful.simulate.run import simulate
+
+    (job, strategy), cluster = settings("all", longest=154, seq_len=154), make_cluster("cuda")
+    strategy = msgspec.structs.replace(strategy, micro_batch=12)
+    job = msgspec.structs.replace(job, global_batch=24)
+    traced(job, strategy, "cuda")
+    assert not missing_formula(job, strategy, cluster.device)
+    peak = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+    predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    assert predicted == pytest.approx(peak, rel=1e-3)
 
 
 @pytest.mark.long  # the same program on a card is above
