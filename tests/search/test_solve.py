@@ -14,6 +14,7 @@ from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import behind
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
+from brimful.models.config import experts_of, read_config
 from brimful.search.pins import Pins
 from brimful.search.rows import PIECES, STAGES
 from brimful.search.solve import solve, tabulate
@@ -24,6 +25,7 @@ from brimful.techniques.runnable import check_strategy
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 NUM_SPACES = 200
+NUM_WIDE = 100
 NUM_ROWS = 40
 MAX_SHARE = 2
 """Trying everything on many devices takes long."""
@@ -31,6 +33,11 @@ FREE = Pins(micro_batch=None, activation_checkpointing=None, loss_chunks=None)
 ALONE = FREE._replace(pp=1)
 """Without pipelines, which are not evaluated one by one."""
 LORA = make_adapter()
+QLORA = make_adapter(base="nf4-double", dtype="fp32")
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
+WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 48}
+BESIDE = {"full": {}, "lora": {"adapter": LORA}, "qlora": {"adapter": QLORA}}
 
 
 def draw(number):
@@ -50,6 +57,29 @@ def draw(number):
     if job.precision == "bf16" and rng.random() < 0.5:
         job = msgspec.structs.replace(job, method="lora", adapter=LORA)
     return job, make_cluster("cuda", usable_bytes=2**40, calibrated=rng.random() < 0.5)
+
+
+def drawn_widely(number):
+    """Draw a job of any technique that has a shipped formula, what is fixed of it, and a device."""
+    rng = random.Random(f"wide {number}")  # noqa: S311 - cases, not secrets
+    architecture = rng.choice(
+        ("llama", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen3_moe")
+    )
+    sizes = {**HEADS, **EXPERTS, **WIDTHS, "num_hidden_layers": rng.randint(2, 4)}
+    model = read_config("drawn", {"model_type": architecture, "vocab_size": 512, **sizes})
+    method = rng.choice(("full", "full", "lora", "qlora"))
+    precisions = ("bf16", "bf16-mixed", *(("fp32", "bf16-master") if method == "full" else ()))
+    job = make_job(
+        model=model,
+        method=method,
+        precision=rng.choice(precisions),
+        optimizer=rng.choice(("adamw", "adamw", "sgd", "adamw-8bit", "adafactor", "muon")),
+        seq_len=rng.choice((24, 64)),
+        global_batch=rng.choice((2, 4)),
+        **BESIDE[method],
+    )
+    offload = rng.choice((None, None, "optimizer"))
+    return job, FREE._replace(pp=1, offload=offload), rng.choice((1, 2, 4, 8))
 
 
 def limited(cluster, rows, share):
@@ -76,9 +106,9 @@ def on_devices(job, cluster, num_devices):
     return msgspec.structs.replace(job, global_batch=batch), cluster
 
 
-def every(job, cluster):
+def every(job, cluster, **fixed):
     """Estimate every strategy by itself: (strategy, peak, seconds)."""
-    ways = strategies(job, cluster.num_devices)
+    ways = strategies(job, cluster.num_devices, **fixed)
     return [row for one in ways if runs(job, one) and (row := tried(job, cluster, one))]
 
 
@@ -90,7 +120,7 @@ def tried(job, cluster, strategy):
     return strategy, made.predicted_peak_allocated_bytes, made.predicted_step_s
 
 
-def strategies(job, num_devices):
+def strategies(job, num_devices, **fixed):
     """Yield every strategy for devices of one node, whether this version runs it or not."""
     layers = job.model.num_layers
     kinds = ["none", *(f"{k}:{n}" for k in ("full", "selective") for n in range(1, layers + 1))]
@@ -99,13 +129,17 @@ def strategies(job, num_devices):
         for micro_batch in (n for n in range(1, share + 1) if share % n == 0):
             chunks = (n for n in CHUNKS if micro_batch * job.seq_len % n == 0)
             ways = spreads(num_devices // tp, accumulates=micro_batch < share)
-            for number, kind, spread in itertools.product(chunks, kinds, ways):
+            degrees = [n for n in range(1, num_devices + 1) if num_devices % n == 0]
+            parted = degrees if tp == 1 and experts_of(job.model).num_experts else [1]
+            for number, kind, spread, ep in itertools.product(chunks, kinds, ways, parted):
                 yield make_strategy(
                     micro_batch=micro_batch,
                     loss_chunks=number,
                     activation_checkpointing=kind,
                     tp=tp,
+                    ep=ep,
                     **spread,
+                    **fixed,
                 )
 
 
@@ -195,6 +229,28 @@ def test_the_optimum_is_that_of_trying_everything(number):
     assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
     assert found.record.num_considered == len(rows)
     assert found.record.num_fitting == sum(row[1] <= limit for row in rows)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("number", range(NUM_WIDE))
+def test_the_optimum_of_any_technique_is_that_of_trying_everything(number):
+    """Dense and of experts, adapters on plain and on packed bases, every optimizer, offloaded."""
+    job, pins, num_devices = drawn_widely(number)
+    card = make_cluster("cuda", usable_bytes=2**40, name="h100-80gb")  # whose host's link is known
+    job, cluster = on_devices(job, card, num_devices)
+    rows = every(job, cluster, offload=pins.offload or "none")
+    if not rows:
+        with pytest.raises(UnsupportedError):
+            solve(job, cluster, pins, attention="sdpa", objective="time")
+        return
+    cluster, limit = limited(cluster, rows, random.Random(number).random())  # noqa: S311
+    found = solve(job, cluster, pins, attention="sdpa", objective="time")
+    _, peak, seconds = best_of(rows, limit)
+    made = found.plan.estimate
+    assert made.predicted_peak_allocated_bytes == peak
+    ties = [seconds] if peak <= limit else [row[2] for row in rows if row[1] == peak]
+    assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
+    assert found.record.num_considered == len(rows)
 
 
 @pytest.mark.few(1)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from math import prod
 
-from brimful.cost.expert_shards import held_shapes
+from brimful.cost.expert_shards import held_shape, held_shapes
 from brimful.cost.family import Family, family_of, parting_of
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.resident import num_shards_of
@@ -22,7 +22,7 @@ from brimful.cost.trained import frozen_element, trained_recipe, trained_shapes
 from brimful.cost.update import CPU, settings_of, updated_groups
 from brimful.files.remembered import once_for_each
 from brimful.models.config import layout_of
-from brimful.models.layout import all_parameters, parts
+from brimful.models.layout import Parameter, all_parameters, parts
 from brimful.models.targets import LINEAR
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import QUANTIZED, Job
@@ -62,24 +62,24 @@ def _saved(
     element = trained_recipe(job).parameter
     return (
         *(prod(shape) * element for shape in held),
-        *(() if _parts(family) else _frozen_sizes(job, _num_shards(family))),
+        *_frozen_sizes(job, family),
         *(_state_sizes(job, updated) if has_state else ()),
         *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
     )
 
 
-def _parts(family: Family | None) -> bool:
-    return family is not None and family.ep > 1
-
-
-def _num_shards(family: Family | None) -> int:
-    """Return over how many devices parameters are sharded."""
-    return num_shards_of(family) if family is not None and family.gathers else 1
+def _share(parameter: Parameter, family: Family | None) -> Shape:
+    """Return what a device holds of a parameter of a frozen base."""
+    if family is None or not family.gathers:
+        return parameter.shape
+    if family.ep > 1:
+        return held_shape(parameter, family, num_shards_of(family))
+    return first_shard(parameter.shape, num_shards_of(family))
 
 
 def _held(job: Job, family: Family | None) -> tuple[Sequence[Shape], Sequence[Shape]]:
     """List the shapes of what trains, as a device holds it and as it updates it."""
-    if family is not None and family.ep > 1:  # it has some of the experts
+    if family is not None and family.ep > 1 and job.adapter is None:  # it has some of the experts
         parameters = tuple(all_parameters(layout_of(job.model)))
         held = held_shapes(parameters, family, num_shards_of(family))
         return held, held
@@ -90,7 +90,7 @@ def _held(job: Job, family: Family | None) -> tuple[Sequence[Shape], Sequence[Sh
     return (updated if family.gathers else whole), updated
 
 
-def _frozen_sizes(job: Job, num_shards: int) -> Iterator[int]:
+def _frozen_sizes(job: Job, family: Family | None) -> Iterator[int]:
     """Yield the sizes of a frozen base that no file holds; quantised copies are made anew."""
     if job.adapter is None or job.weights is not None:
         return
@@ -101,7 +101,7 @@ def _frozen_sizes(job: Job, num_shards: int) -> Iterator[int]:
             if is_quantized and id(group) in blocks and parameter.kind in LINEAR:
                 continue
             wide = parameter.kind == "norm" and job.adapter.upcast == "norms"
-            size = prod(first_shard(parameter.shape, num_shards))
+            size = prod(_share(parameter, family))
             yield from [size * (FP32_BYTES if wide else element)] * times
 
 
