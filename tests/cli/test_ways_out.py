@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from brimful.cli.main import parse
-from brimful.cli.ways_out import _counted, _freed, _leaving, _sending
+from brimful.cli.resolved import job_from
+from brimful.cli.ways_out import _counted, _freed, _leaving, _sending, _unrounded
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
@@ -66,6 +67,21 @@ def test_states_on_the_host_are_tried_where_a_job_has_no_formula():
     (words,) = left(Pins(1, None, None))
     assert words.startswith("--offload optimizer would fit, ")
     assert not left(Pins(1, None, None, offload="none"))
+
+
+def test_states_of_few_bits_that_do_not_fit_may_be_held_whole_on_the_host():
+    """A host has no AdamW of eight bits, so that none of its ways was told."""
+    args = parse("plan", ["qwen3-0.6b", "--gpus", "rtx-4090", "--precision", "bf16"])
+    job = msgspec.structs.replace(job_from(args), optimizer="adamw-8bit")
+    cluster = load_cluster("rtx-4090", memory_limit_bytes=4 * 1024 * MIB)
+    search = Search(cluster, Pins(), "sdpa", "time")
+    short = solve(job, cluster, search.pins, attention="sdpa", objective="time")
+    assert not short.record.rows[0].fits
+    (way,) = _unrounded(short, search)
+    assert way.words.startswith("--optimizer adamw --offload optimizer would fit here, ")
+    assert way.words.endswith(" on the host")
+    whole = short._replace(plan=msgspec.structs.replace(short.plan, job=job_from(args)))
+    assert not list(_unrounded(whole, search))
 
 
 def test_what_is_counted_is_said_where_states_have_no_room():

@@ -63,6 +63,7 @@ def tell_ways_out(
         else chain(
             _freed(searched, search, for_program.fixed_fields(args)),
             _without_program(args, searched, search),
+            _unrounded(searched, search),
             _leaving(args, searched, search, budget),
             _sending(args, searched, budget),
         )
@@ -198,6 +199,24 @@ def _without_program(
     yield WayOut(words, 0, math.inf, is_exact=True)
 
 
+def _unrounded(searched: "Solution", search: "Search") -> "Iterator[WayOut]":
+    """Yield that states are held whole on the host, where those that are rounded stay on the GPU.
+
+    No host updates by optimizers of few bits; by the rule that they round it does.
+    """
+    from brimful.search.ways_out import WayOut
+    from brimful.techniques.optimizers import OPTIMIZERS, whole_of
+
+    plan = searched.plan
+    whole = whole_of(OPTIMIZERS[plan.job.optimizer])
+    if plan.estimate is None or not whole or search.also:
+        return
+    found = _fitting(msgspec.structs.replace(plan.job, optimizer=whole), search, search.pins)
+    if found is not None:
+        words = f"--optimizer {whole} --offload {found.plan.strategy.offload}"
+        yield WayOut(f"{words} {_how_fast(found)}", 0, math.inf, is_exact=True, solution=found)
+
+
 def _fitting(job: "Job", search: "Search", pins: "Pins") -> "Solution | None":
     """Return what a search finds under other pins, if it fits."""
     from brimful.search.offloading import solve_offloading
@@ -214,15 +233,17 @@ def _fitting(job: "Job", search: "Search", pins: "Pins") -> "Solution | None":
 
 
 def _how_fast(found: "Solution") -> str:
-    """Say that something would fit here, or be tight, and its rate where that is known."""
+    """Say that something would fit here, or be tight, its rate and its host where it has them."""
     from brimful.search.ways_out import reserved_word
+    from brimful.show.beside import on_host
     from brimful.show.run import rate_words
 
-    made = found.plan.estimate
+    plan, made = found.plan, found.plan.estimate
     assert made is not None
     how = "would be tight" if reserved_word(made) == "tight" else "would fit"
     step_s = made.predicted_step_s
-    return f"{how} here" + (f", {rate_words(found.plan.job, step_s)}" if step_s else "")
+    rate = f", {rate_words(plan.job, step_s)}" if step_s else ""
+    return f"{how} here{rate}{on_host(made, plan.strategy)}"
 
 
 def _freed(

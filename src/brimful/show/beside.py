@@ -218,7 +218,8 @@ def fix_facts(
     if found is not None:
         typed = fix_words(job, strategy, found.strategy)
         used = format_bytes(held_bytes(found.made))
-        both = f"{used} of {format_bytes(found.made.usable_bytes)}{_on_host(found)}"
+        host = on_host(found.made, found.strategy)
+        both = f"{used} of {format_bytes(found.made.usable_bytes)}{host}"
         facts.append(Fact(WOULD_FIT, f"{typed}: {both}{_rate(job, found.made)}"))
     for label, exact in (("or allow", False), ("instead", True)):
         these = [way for way in ways if way.is_exact == exact]
@@ -268,10 +269,10 @@ def _peak(made: Estimate) -> int:
     return made.predicted_peak_allocated_bytes
 
 
-def _on_host(found: Fix) -> str:
+def on_host(made: Estimate, strategy: Strategy) -> str:
     """Say what a node's host holds at most where something is kept there; else nothing."""
-    host = found.made.host
-    if host is None or found.strategy.offload == NO_OFFLOAD:
+    host = made.host
+    if host is None or strategy.offload == NO_OFFLOAD:
         return ""
     return f", {format_bytes(round(host.predicted_host_bytes.high))} on the host"
 
