@@ -63,7 +63,9 @@ CASES = [
 
 
 @pytest.mark.few
-@pytest.mark.parametrize("checkpointing", ["full", "full:2", "selective", "selective:2"])
+@pytest.mark.parametrize(
+    "checkpointing", ["full", "full:2", "selective", "alternate", "alternate:2"]
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_are_the_same_to_the_bit(case, checkpointing):
     gradients, _ = run(*case, checkpointing)
@@ -82,18 +84,26 @@ def test_selective_checkpointing_computes_no_dear_result_again(case):
     assert selective[aten.mul.Tensor] > plain[aten.mul.Tensor]
 
 
+def test_every_second_product_may_be_computed_again():
+    """Of seven in a block of a Llama the second, fourth and sixth, as by torchtitan's policy."""
+    _, plain = run(*CASES[0], "none")
+    _, alternate = run(*CASES[0], "alternate")
+    assert alternate[aten.mm.default] - plain[aten.mm.default] == 3 * NUM_LAYERS
+    assert alternate[CPU_FLASH] == plain[CPU_FLASH]
+
+
 def test_a_product_with_a_quantised_weight_is_dear():
     pytest.importorskip("bitsandbytes")
     job = make_job(method="qlora", adapter=NF4, precision="bf16", global_batch=2)
     counts = {}
-    for checkpointing in ("none", "selective", "full"):
+    for checkpointing in ("none", "selective", "alternate", "full"):
         strategy = make_strategy(activation_checkpointing=checkpointing)
         program = build_program(job, strategy, CPU)
         ids = torch.arange(2 * job.seq_len).view(2, -1) % job.model.vocab_size
         with Seen() as seen:
             micro_step(program, Batch(ids, ids), num_targets=ids.numel())
         counts[checkpointing] = seen.counts[torch.ops.bitsandbytes.gemm_4bit.default]
-    assert counts["selective"] == counts["none"] < counts["full"]
+    assert counts["selective"] == counts["none"] < counts["alternate"] < counts["full"]
 
 
 def test_scores_that_are_written_out_are_computed_again():

@@ -67,7 +67,7 @@ def test_batches_degrees_and_types_are_taken_and_the_rest_is_said(tmp_path):
         ),
         (
             "[activation_checkpoint]\nmode = 'selective'\nselective_ac_option = 'op'\n",
-            {"activation_checkpointing": ["selective"]},
+            {"activation_checkpointing": ["alternate"]},
         ),
         ("[lr_scheduler]\ndecay_type = 'cosine'\n", {"schedule": "cosine"}),
         ("[optimizer]\nlr = 1e-4\nearly_step_in_backward = true\n",

@@ -58,6 +58,10 @@ CASES = {
         {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "selective"},
     ),
     "replicas": ({"global_batch": 8}, {"micro_batch": 1, "dp_replicate": 8, "zero": 0}),
+    "every second product": (
+        {"global_batch": 16},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "alternate:2"},
+    ),
     "dora": (
         {"method": "dora", "adapter": make_adapter(rank=8)},
         {"micro_batch": 2, "activation_checkpointing": "full"},
@@ -92,7 +96,9 @@ CASES = {
 }
 
 
-@pytest.mark.few(only=["replicas", "one-layer", "in-4-bits", "pairs", "fp8-sharded"])
+@pytest.mark.few(
+    only=["replicas", "one-layer", "in-4-bits", "pairs", "fp8-sharded", "every second product"]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
     of_job, of_strategy = CASES[case]

@@ -3,9 +3,14 @@
 ``full`` recomputes the whole block. ``selective`` keeps what is dear to compute, the results of
 matrix products and of attention's kernel, and recomputes norms, activations, rotary positions and
 casts. Batched products are recomputed: where attention is written out they are its scores, which
-grow with the square of the sequence. torchtitan's list is the same, but keeps every second product.
+grow with the square of the sequence. ``alternate`` keeps every second product of these, the first
+of a block among them.
+
+Source of the last: ``_get_custom_policy`` of torchtitan's ``distributed/activation_checkpoint.py``.
 """
 
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,9 +24,10 @@ from torch.utils.checkpoint import (
 
 from brimful.build.attention import KERNELS
 from brimful.build.blocks import decoder_blocks
-from brimful.values.strategy import Strategy, is_selective, num_checkpointed
+from brimful.values.strategy import Recompute, Strategy, num_checkpointed, recompute_of
 
-KEPT = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, *KERNELS})
+PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
+KEPT = PRODUCTS | frozenset(KERNELS)
 """Operators whose results selective checkpointing keeps, as dispatched."""
 QUANTIZED = frozenset({
     "bitsandbytes::gemm_4bit", "bitsandbytes::int8_scaled_mm", "bitsandbytes::int8_mixed_scaled_mm",
@@ -41,7 +47,8 @@ def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) 
         num_layers: Blocks that the model has.
     """
     num_blocks = num_checkpointed(strategy, num_layers=num_layers)
-    kept = {"context_fn": _keeping_dear_results} if is_selective(strategy) else {}
+    keeping = _KEEPING.get(recompute_of(strategy))
+    kept = {} if keeping is None else {"context_fn": keeping}
     for block in decoder_blocks(model)[:num_blocks]:
         block.gradient_checkpointing = True
         block._gradient_checkpointing_func = partial(  # noqa: SLF001 - the class's own switch
@@ -53,6 +60,30 @@ def _keeping_dear_results() -> Any:
     return create_selective_checkpoint_contexts(_policy)
 
 
+def _keeping_every_second_product() -> Any:
+    counts: Counter[bool] = Counter()
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if _is_product(operator):
+            counts[context.is_recompute] += 1
+            if counts[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        return _policy(context, operator, *args, **kwargs)
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+_KEEPING: Mapping[Recompute, Callable[[], Any]] = {
+    "selective": _keeping_dear_results,
+    "alternate": _keeping_every_second_product,
+}
+"""What makes the two contexts of a block whose checkpoint keeps some results."""
+
+
 def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    kept = operator in KEPT or operator.name() in QUANTIZED
+    kept = operator in KEPT or _is_product(operator)
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _is_product(operator: Any) -> bool:
+    return operator in PRODUCTS or operator.name() in QUANTIZED

@@ -10,6 +10,7 @@ from brimful.cost.deepspeed_engine import alone_of, missing_engine
 from brimful.cost.family import family_chunks, family_of, has_mixed
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
+    SHIPPED_AGAIN,
     SHIPPED_TASKS,
     Need,
     chosen_program,
@@ -33,6 +34,7 @@ from brimful.values.strategy import (
     gathers_alone,
     is_flat,
     num_micro_batches,
+    recompute_of,
     what_is_away,
 )
 
@@ -157,6 +159,8 @@ def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
 def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     """Say why no shipped profile covers a job; empty where one does."""
     shipped = shipped_settings(job, strategy.attention)
+    again = strategy.activation_checkpointing
+    shipped[f"activation_checkpointing={again}"] = recompute_of(strategy) in SHIPPED_AGAIN
     shipped[f"fused_kernels={strategy.fused_kernels}"] = strategy.fused_kernels == "none"
     shipped[f"offload={strategy.offload}"] = not what_is_away(job, strategy).activations
     missing = [name for name, is_in in shipped.items() if not is_in] + _untraced(job)

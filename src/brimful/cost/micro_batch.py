@@ -18,6 +18,7 @@ from brimful.cost.embedding import embedding_bytes
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_tokens
 from brimful.cost.piece_tensors import COMPUTES, GATHERS, Tensors
 from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike, is_own
+from brimful.cost.programs import keeps_products
 from brimful.cost.row_sums import Event, RowSums
 from brimful.cost.spread import num_pieces
 from brimful.cost.trained import has_biases
@@ -245,7 +246,7 @@ class MicroBatch(NamedTuple):
             if run.phase == "forward" and marks:
                 ops.insert(marks[0] + 1, _LIGHT)
                 before = sum(op.piece is None for op in ops[: marks[0]])
-                is_again = not self.profile.key.endswith(".selective")
+                is_again = not keeps_products(self.profile.key)
                 again = (o for r, o in zip(runs, every, strict=True) if is_again and _is_again(r))
                 for first in islice(again, 1):
                     own = [place for place, op in enumerate(first) if op.piece is None]

@@ -25,7 +25,7 @@ from brimful.values.job import (
     Precision,
     Upcast,
 )
-from brimful.values.strategy import Attention, Recompute
+from brimful.values.strategy import RECOMPUTES, Attention, Recompute
 
 IMPLEMENTATION = "hf"
 """Whose code was traced: ``transformers`` modules under ``build/``."""
@@ -130,7 +130,7 @@ ONE_SEQUENCE = ".one"
 """In the key of a program that runs one sequence at a time: heads stand where they are to be
 multiplied already then, and are not copied (``profiles.Profile.of_one``)."""
 
-SELECTIVE = ".selective"
+_KEEPING = tuple(f".{how}" for how in RECOMPUTES[1:])
 """What the key of a program ends in whose checkpointed blocks recompute but part of a block."""
 
 FLASH_MAX_HEAD_DIM = 256
@@ -167,7 +167,17 @@ class Program(NamedTuple):
         code = f"{self.architecture}+{self.tuning}" if self.tuning else self.architecture
         parts = (code, IMPLEMENTATION, self.precision, self.attention, self.kernels)
         one = ONE_SEQUENCE if self.is_one else ""
-        return ".".join(parts) + one + (SELECTIVE if self.recompute == "selective" else "")
+        return ".".join(parts) + one + ("" if self.recompute == "full" else f".{self.recompute}")
+
+
+def keeps_products(key: str) -> bool:
+    """Whether the checkpointed blocks of a program keep results of products, by its key."""
+    return key.endswith(_KEEPING)
+
+
+def recomputing_all(key: str) -> str:
+    """Return the key of the program that recomputes whole blocks where one keeps some of them."""
+    return key.rpartition(".")[0] if keeps_products(key) else key
 
 
 def traced_precision(job: Job, *, gathers: bool) -> Precision:

@@ -29,6 +29,7 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
+from brimful.cost.programs import keeps_products
 from brimful.cost.sequences import written_out
 from brimful.cost.spread import (
     negated_terms,
@@ -172,7 +173,7 @@ def _opened(
     made = [place for place, event in enumerate(events) if grows(kinds[event]) > 0]
     forward = [r for r in runs if r.phase == "forward" and r.group == run.group]
     before = until_marked(profile, profile.works[forward[0].work].events)
-    is_again = run.group == "checkpointed" and not profile.key.endswith(".selective")
+    is_again = run.group == "checkpointed" and not keeps_products(profile.key)
     if is_again and before:
         again = _place_of(profile, events, profile.works[forward[0].work].events)
         place = made[again + before - 1]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from brimful.cost.family import Family, family_dimensions, family_of, runs_one
 from brimful.cost.own_programs import chosen_program
 from brimful.cost.profiles import Term, is_own
-from brimful.cost.programs import SELECTIVE, kernels_of
+from brimful.cost.programs import kernels_of, recomputing_all
 from brimful.cost.sequences import Blocks
 from brimful.cost.shards import computed_bytes, largest_share
 from brimful.cost.stage_first import Ends
@@ -177,7 +177,7 @@ def classes_of(site: Site) -> dict[tuple[Stage, ...], int]:
 
 def key_of(site: Site, stage: Stage) -> str:
     """Return the key of a stage's profile: what checkpoints nothing does so in no way."""
-    return site.key if stage.num_checkpointed else site.key.removesuffix(SELECTIVE)
+    return site.key if stage.num_checkpointed else recomputing_all(site.key)
 
 
 def message_bytes(site: Site) -> float:

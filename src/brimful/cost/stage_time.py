@@ -40,7 +40,7 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
-from brimful.cost.programs import SELECTIVE
+from brimful.cost.programs import recomputing_all
 from brimful.cost.stage_memory import device_states
 from brimful.cost.stage_site import (
     Site,
@@ -95,7 +95,7 @@ def rates_of(site: Site, cluster: Cluster) -> Rates | None:
     job, family = site.job, site.family
     dims, chunks = family_dimensions(job, family), family_chunks(job, family)
     profile, every, found = load_profile(site.key), dict[str, Array](), {}
-    for key in dict.fromkeys((site.key.removesuffix(SELECTIVE), site.key)):
+    for key in dict.fromkeys((recomputing_all(site.key), site.key)):
         if has_profile(key):
             every |= _amounts(load_profile(key), dims, chunks)
     for name, amounts in every.items():

@@ -241,7 +241,9 @@ def _checkpoints(leaves: Leaves, num_layers: int) -> None:
         blocks = num_layers // int(option)
         values = ["full" if blocks == num_layers else f"full:{blocks}"] if blocks else ["none"]
         leaves.say("activation_checkpointing", values, f"{_AGAIN}.selective_ac_option")
-    elif mode in {"none", "full", "selective"}:
+    elif mode == "selective":
+        leaves.say("activation_checkpointing", ["alternate"], f"{_AGAIN}.mode")
+    elif mode in {"none", "full"}:
         leaves.say("activation_checkpointing", [mode], f"{_AGAIN}.mode")
     else:
         leaves.notes.append(f"{_AGAIN}.mode={mode} is not planned: the planner chooses")

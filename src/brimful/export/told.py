@@ -15,11 +15,11 @@ from brimful.export.given import Given
 from brimful.hardware.cluster import Cluster
 from brimful.values.job import PACKINGS, Job, Task
 from brimful.values.plan import PLAN_SCHEMA, Plan
-from brimful.values.strategy import Strategy
+from brimful.values.strategy import RECOMPUTES, Strategy
 
 _GIVEN = Given(plan="plan.yaml", data="DATA", out="runs/first")
 _PROBES: Mapping[str, tuple[Any, ...]] = {
-    "activation_checkpointing": ("none", "full", "selective", "full:1"),
+    "activation_checkpointing": ("none", "full", *RECOMPUTES[1:], "full:1"),
     "loss_chunks": (1, 2, 4, 8, 16, 32),
     "fused_kernels": ("none", "liger"),
     "offload": ("none", "optimizer"),

@@ -26,6 +26,7 @@ from brimful.values.strategy import (
     is_selective,
     num_checkpointed,
     num_micro_batches,
+    recompute_of,
 )
 
 TO = "torchtitan"
@@ -283,7 +284,7 @@ def _in_part(plan: Plan) -> Iterator[Lost]:
     blocks = num_checkpointed(strategy, num_layers=layers)
     if 0 < blocks < layers:
         yield lost(plan, "activation_checkpointing", "it recomputes every block or none")
-    if is_selective(strategy):
+    if recompute_of(strategy) == "selective":
         yield lost(plan, "activation_checkpointing", "its list of what is kept is its own")
     if strategy.zero == 1:
         yield lost(plan, "zero", "it has no ZeRO-1: the optimizer's state is whole on each device")

@@ -36,7 +36,7 @@ from brimful.published.rows import Implementation, LossCopies, Products, Publish
 from brimful.published.updates import with_early_updates, with_managed_state, without_gradients
 from brimful.text.escaping import Line
 from brimful.values.job import IN_FP32, Job, Method
-from brimful.values.strategy import Strategy, is_selective, num_checkpointed, num_micro_batches
+from brimful.values.strategy import Strategy, num_checkpointed, num_micro_batches, recompute_of
 
 AUTOCAST = "autocast over bf16 parameters"
 """What ``PublishedRun.unlike`` says of a recipe in 16 bits that computes a loss in fp32."""
@@ -219,7 +219,7 @@ def _changes(rule: Rule, expressed: Expressed) -> Iterator[Change]:
         yield lambda sections: with_kept(sections, kept)
     if rule.packs_head:
         yield with_packed_head
-    if rule.recomputed and is_selective(strategy):
+    if rule.recomputed and recompute_of(strategy) == "selective":
         yield lambda sections: with_recomputed(sections, rule.recomputed)
     if rule.reshards_root and family.gathers and family.is_spread:
         yield with_resharded_root

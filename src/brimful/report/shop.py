@@ -12,7 +12,7 @@ from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
 from brimful.units import format_bytes, format_count, format_days, format_money
 from brimful.values.job import Job
 from brimful.values.plan import Band
-from brimful.values.strategy import Strategy, is_selective, num_checkpointed
+from brimful.values.strategy import Strategy, num_checkpointed, recompute_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -180,7 +180,7 @@ def plan_words(strategy: Strategy, job: Job) -> str:
     num_layers = job.model.num_layers
     count = num_checkpointed(strategy, num_layers=num_layers)
     if count:
-        how = "selective" if is_selective(strategy) else "full"
+        how = recompute_of(strategy)
         words.append(f"{how} {'all' if count == num_layers else count}")
     return ", ".join(words) or "plain"
 

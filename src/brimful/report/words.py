@@ -14,6 +14,7 @@ from brimful.measure.verdict import Climbed, VerdictRow
 from brimful.models.config import parameter_count
 from brimful.search.record import Considered, SearchRecord
 from brimful.show.predicted import offloaded_bytes
+from brimful.show.settings import CHECKPOINTED
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.quantization import Quantization
 from brimful.units import (
@@ -29,9 +30,9 @@ from brimful.values.results import Collective, Measurement, Simulation
 from brimful.values.strategy import (
     Strategy,
     is_flat,
-    is_selective,
     num_checkpointed,
     num_micro_batches,
+    recompute_of,
     what_is_away,
     world_size,
 )
@@ -313,7 +314,7 @@ def _checkpointing_words(job: Job, strategy: Strategy) -> str:
     count = num_checkpointed(strategy, num_layers=num_layers)
     if count == 0:
         return "no activation checkpointing"
-    how = "selectively checkpointed" if is_selective(strategy) else "checkpointed"
+    how = CHECKPOINTED[recompute_of(strategy)]
     return f"every block {how}" if count == num_layers else f"{count} of {num_layers} blocks {how}"
 
 

@@ -27,7 +27,7 @@ _BESIDE = (
 )  # fmt: skip
 _SPREAD = ("zero", "dp_replicate", "dp_shard", "accumulate", "tp", "ep")
 _ROW = ("pp", "pp_schedule", "stages_per_device")
-_SETTINGS = (("micro_batch",), ("num_blocks", "selective"), ("loss_chunks",))
+_SETTINGS = (("micro_batch",), ("num_blocks", "recompute"), ("loss_chunks",))
 """Columns of a table that are one setting each."""
 
 

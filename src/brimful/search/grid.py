@@ -47,6 +47,7 @@ from brimful.search.pins import MAX_MICRO_BATCH
 from brimful.search.table import OFFLOADS, ORDERS, Table
 from brimful.techniques.offload import spell_offload
 from brimful.values.job import Job
+from brimful.values.strategy import RECOMPUTES
 
 MOST_LEVELS = 64
 """Kept by a search: grids that share them come one after the other."""
@@ -76,7 +77,7 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         micro_batch=spread(micro_batch, 0),
         loss_chunks=spread(loss_chunks, 0),
         num_blocks=spread(grid.num_blocks, 1),
-        selective=np.full(peak.size, one.recompute == "selective"),
+        recompute=np.full(peak.size, RECOMPUTES.index(one.recompute)),
         zero=np.full(peak.size, one.zero),
         num_shards=spread(grid.num_shards, 2),
         tp=np.full(peak.size, one.tp),

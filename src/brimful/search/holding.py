@@ -18,7 +18,7 @@ from brimful.search.solve import Solution, Space
 from brimful.search.walk import Looked, before_row, lead, walk
 from brimful.values.job import Job
 from brimful.values.plan import PredictedReserved
-from brimful.values.strategy import Strategy, is_selective
+from brimful.values.strategy import Strategy, recompute_of
 
 OTHER_ALLOCATORS = (EXPANDABLE,)
 """Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""
@@ -186,7 +186,7 @@ class _Looking:
 
 def _is_alike(one: Strategy, other: Strategy) -> bool:
     """Whether two are spread, cut and recomputed in the same way, as ``Space.alike`` has it."""
-    return is_selective(one) == is_selective(other) and all(
+    return recompute_of(one) == recompute_of(other) and all(
         getattr(one, name) == getattr(other, name) for name in _LAYOUT
     )
 

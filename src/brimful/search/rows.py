@@ -40,7 +40,7 @@ from brimful.cost.stage_time import (
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.pins import Pins, micro_batches
-from brimful.search.space import RECOMPUTES
+from brimful.search.space import recomputes_of
 from brimful.search.spreads import expert_degrees, tensor_degrees
 from brimful.search.table import TIE, Objective
 from brimful.techniques.parallel.stages import ONE_STAGE, Schedule
@@ -53,6 +53,7 @@ from brimful.values.strategy import (
     Zero,
     num_checkpointed,
     num_micro_batches,
+    recompute_of,
     spell_checkpointing,
 )
 
@@ -192,10 +193,9 @@ class Rows:
         return 0.0 if math.isnan(seconds) else seconds
 
     def _rates_of(self, strategy: Strategy) -> Rates | None:
-        recompute = strategy.activation_checkpointing.partition(":")[0]
         key = (
             strategy.zero >= 2 and strategy.dp_shard > 1,  # noqa: PLR2004 - gathered parameters
-            strategy.tp, strategy.ep, recompute == "selective", strategy.micro_batch,
+            strategy.tp, strategy.ep, recompute_of(strategy), strategy.micro_batch,
             strategy.loss_chunks,
         )  # fmt: skip
         if key not in self._rates:
@@ -210,7 +210,7 @@ class Rows:
             return
         site = self._site(plain)
         way, after = way_of(site, self.cluster), behind(site, self.cluster)
-        for chunks, recompute in product(self._chunks(plain), RECOMPUTES):
+        for chunks, recompute in product(self._chunks(plain), recomputes_of(self.pins)):
             asked = self._counts(plain, recompute)
             told = [(k, self._with(plain, chunks, int(k), recompute)) for k in asked]
             told = [(k, one) for k, one in told if self._is_told(one)]
@@ -255,10 +255,9 @@ class Rows:
         layers = self.job.model.num_layers
         pinned = self.pins.activation_checkpointing
         if pinned is not None:
-            again = num_checkpointed(
-                replace(plain, activation_checkpointing=pinned), num_layers=layers
-            )
-            is_mine = recompute == ("selective" if again and "sel" in pinned else "full")
+            asked = replace(plain, activation_checkpointing=pinned)
+            again = num_checkpointed(asked, num_layers=layers)
+            is_mine = recompute == (recompute_of(asked) if again else "full")
             return np.array([again] if is_mine else [], dtype=np.int64)
         most = max(sum(s.num_blocks for s in stages) for stages in classes_of(self._site(plain)))
         shares = {-(-most * n // QUARTERS) for n in range(1, QUARTERS)} - {most}

@@ -128,7 +128,7 @@ class Space:
     def alike(self, row: int) -> NDArray[np.bool_]:
         """Tell which rows are spread, cut and recomputed in the same way: [strategies]."""
         table = self.table
-        recomputed = (table.micro_batch, table.selective)
+        recomputed = (table.micro_batch, table.recompute)
         same: NDArray[np.bool_] = np.logical_and.reduce([each == each[row] for each in recomputed])
         return same & self.spread_alike(row)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.family import Family, body_of, chunk_of, has_mixed
 from brimful.cost.own_programs import (
+    SHIPPED_AGAIN,
     Need,
     chosen_program,
     is_foreseen,
@@ -49,7 +50,6 @@ from brimful.values.strategy import (
 )
 
 CHUNKS = (1, 2, 4, 8, 16, 32)
-RECOMPUTES: tuple[Recompute, ...] = ("full", "selective")
 
 
 def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
@@ -189,7 +189,9 @@ def cuts_loss(job: Job, fused: FusedKernels) -> bool:
 
 def recomputes_of(pins: Pins) -> tuple[Recompute, ...]:
     """List how blocks may be recomputed: what selective checkpoints keep Liger's kernels change."""
-    return RECOMPUTES if fused_of(pins) == "none" else RECOMPUTES[:1]
+    pinned = recompute_of(pinned_strategy(pins, "sdpa"))
+    every = tuple(dict.fromkeys((*SHIPPED_AGAIN, pinned)))
+    return every if fused_of(pins) == "none" else every[:1]
 
 
 def _chunks_needed(job: Job, pins: Pins, num_devices: int) -> Iterator[int]:

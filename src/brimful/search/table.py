@@ -10,13 +10,14 @@ from brimful.techniques.offload import NONE, OPTIMIZER, PARAMETERS
 from brimful.techniques.parallel.stages import Schedule
 from brimful.values.job import Job
 from brimful.values.strategy import (
+    RECOMPUTES,
     Attention,
     Reference,
     Strategy,
     Zero,
     data_parallel,
-    is_selective,
     num_checkpointed,
+    recompute_of,
     spell_checkpointing,
 )
 
@@ -37,7 +38,7 @@ class Table(NamedTuple):
         micro_batch: [strategies].
         loss_chunks: [strategies].
         num_blocks: [strategies], checkpointed.
-        selective: [strategies], whether those keep their matrix products.
+        recompute: [strategies], what of those is computed again, as its place in ``RECOMPUTES``.
         zero: [strategies], which states are sharded.
         num_shards: [strategies], devices that share one copy of them.
         tp: [strategies], devices that share every matrix.
@@ -56,7 +57,7 @@ class Table(NamedTuple):
     micro_batch: NDArray[np.int64]
     loss_chunks: NDArray[np.int64]
     num_blocks: NDArray[np.int64]
-    selective: NDArray[np.bool_]
+    recompute: NDArray[np.int64]
     zero: NDArray[np.int64]
     num_shards: NDArray[np.int64]
     tp: NDArray[np.int64]
@@ -88,7 +89,7 @@ def columns_of(strategies: Sequence[Strategy], *, num_layers: int) -> dict[str, 
         "micro_batch": np.array([s.micro_batch for s in strategies]),
         "loss_chunks": np.array([s.loss_chunks for s in strategies]),
         "num_blocks": np.array([num_checkpointed(s, num_layers=num_layers) for s in strategies]),
-        "selective": np.array([is_selective(s) for s in strategies]),
+        "recompute": np.array([RECOMPUTES.index(recompute_of(s)) for s in strategies]),
         "zero": np.array([s.zero for s in strategies]),
         "num_shards": np.array([s.dp_shard for s in strategies]),
         "tp": np.array([s.tp for s in strategies]),
@@ -109,7 +110,7 @@ def _place_of(offload: str) -> int:
 
 def empty_table() -> Table:
     """Return a table without rows."""
-    flags = {"selective", "holds", "fits"}
+    flags = {"holds", "fits"}
     real = {"peak_bytes", "step_s"}
     kinds = [np.bool_ if n in flags else np.float64 if n in real else np.int64 for n in _NAMES]
     columns: list[NDArray[Any]] = [np.array([], dtype=kind) for kind in kinds]
@@ -156,7 +157,7 @@ def _by_work(table: Table) -> NDArray[np.float64]:
     fewer shards. What selective
     checkpointing recomputes is no product; it counts after everything that is.
     """
-    whole = np.where(table.selective, 0, table.num_blocks)
+    whole = np.where(table.recompute > 0, 0, table.num_blocks)
     keys = np.stack([
         table.offloads, whole, table.num_blocks, -table.micro_batch, table.loss_chunks, table.pp,
         table.tp, table.ep, table.zero, ~table.holds, table.num_shards, table.schedule,
@@ -195,7 +196,7 @@ def strategy_at(
         activation_checkpointing=spell_checkpointing(
             int(table.num_blocks[row]),
             num_layers=job.model.num_layers,
-            recompute="selective" if table.selective[row] else "full",
+            recompute=RECOMPUTES[int(table.recompute[row])],
         ),
         loss_chunks=int(table.loss_chunks[row]),
         attention=attention,

@@ -162,7 +162,7 @@ def _look_at_leanest(space: Space, seen: set[int], look: Look) -> None:
     Where updates have the peak it is the same for every number of recomputed blocks.
     """
     table = space.table
-    plain = table.fits & ~table.selective
+    plain = table.fits & (table.recompute == 0)
     plain[list(seen)] = False
     rows = np.flatnonzero(plain)
     if not len(rows):

@@ -6,14 +6,20 @@ from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.offload import away_of
 from brimful.values.job import PREFERENCE, QUANTIZED, Job
 from brimful.values.strategy import (
+    Recompute,
     Strategy,
     is_flat,
-    is_selective,
     num_checkpointed,
     num_micro_batches,
+    recompute_of,
     world_size,
 )
 
+CHECKPOINTED: dict[Recompute, str] = {
+    "full": "checkpointed",
+    "selective": "selectively checkpointed",
+    "alternate": "checkpointed but for every second product",
+}
 _REFERENCE = {
     "resident": "reference model in GPU memory",
     "offloaded": "reference model offloaded to the CPU",
@@ -97,7 +103,7 @@ def _checkpointing(job: Job, strategy: Strategy) -> str:
     count = num_checkpointed(strategy, num_layers=num_layers)
     if count == 0:
         return "no checkpointing"
-    how = "selectively checkpointed" if is_selective(strategy) else "checkpointed"
+    how = CHECKPOINTED[recompute_of(strategy)]
     which = f"all {num_layers}" if count == num_layers else f"{count} of {num_layers}"
     return f"{which} layers {how}"
 

@@ -141,7 +141,7 @@ def _told_of(asked: _Asked) -> Formulas:
 
 def _named(own: OwnProgram, body: Body) -> str:
     """Say which blocks a body has."""
-    how = "selectively " if own.program.recompute == "selective" and body != "plain" else ""
+    how = "selectively " if own.program.recompute != "full" and body != "plain" else ""
     gathered = ", gathered" if own.gathers else ""
     sent = ", offloading" if own.sending != NONE_SENDS else ""
     parted = f", ep {own.ep}" if own.ep > 1 else ""

@@ -12,6 +12,7 @@ from itertools import product, starmap
 from pathlib import Path
 from typing import get_args
 
+from brimful.cost.own_programs import SHIPPED_AGAIN
 from brimful.cost.profiles import (
     EVALUATED,
     NUM_CHUNKS,
@@ -47,7 +48,6 @@ from brimful.simulate.tables import Tables
 from brimful.simulate.traced import Asked, is_cut, is_parted, shapes_of, traced_at
 from brimful.simulate.two_chunks import told_apart
 from brimful.values.job import Precision
-from brimful.values.strategy import Recompute
 
 
 def _named(chosen: Callable[[Shipped], tuple[str, ...]]) -> tuple[str, ...]:
@@ -102,9 +102,9 @@ def shipped_programs() -> tuple[Program, ...]:
     Adapters and selective checkpointing come with ``sdpa`` and grouped heads, adapters on CUDA;
     whether heads are grouped matters to written-out attention only.
     """
-    tunings, recomputes = get_args(Tuning), get_args(Recompute)
+    tunings = get_args(Tuning)
     every = product(
-        ARCHITECTURES, tunings, TRACED_PRECISIONS, TRACED_ATTENTIONS, SHIPPED_KERNELS, recomputes
+        ARCHITECTURES, tunings, TRACED_PRECISIONS, TRACED_ATTENTIONS, SHIPPED_KERNELS, SHIPPED_AGAIN
     )
     return tuple(program for program in starmap(Program, every) if _is_wanted(program))
 

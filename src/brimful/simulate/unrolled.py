@@ -31,8 +31,8 @@ from brimful.values.strategy import (
     Strategy,
     data_parallel,
     gathers,
-    is_selective,
     num_checkpointed,
+    recompute_of,
     spell_checkpointing,
 )
 
@@ -135,7 +135,7 @@ def _cut(
     spelled = spell_checkpointing(
         num_first + numbers[0] if numbers[0] else 0,
         num_layers=num_layers,
-        recompute="selective" if is_selective(strategy) else "full",
+        recompute=recompute_of(strategy),
     )
     few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
     return _with_depth(job, num_layers), few

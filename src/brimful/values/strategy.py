@@ -1,7 +1,7 @@
 """How a Job is run: switches that change memory and speed and leave the mathematics alone."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -27,7 +27,7 @@ FLAT_FSDP: Fsdp = 1
 DEFAULT_FSDP: Fsdp = 2
 Accumulate = Literal["reduce-each", "hold"]
 """Over several micro-batches: reduce the gradients of each, or hold whole ones until the last."""
-Recompute = Literal["full", "selective"]
+Recompute = Literal["full", "selective", "alternate"]
 """What a checkpointed block computes again in backward: all of it, or all but its matrix products
 and its attention."""
 Compile = Literal["none", "blocks"]
@@ -36,7 +36,8 @@ Reference = Literal["none", "resident", "offloaded", "adapters-off", "precompute
 """Where the model is that ``dpo`` compares with: a second one on the device; a second one in host
 memory, a block of which is on the device at a time; the trained one with its adapters switched off;
 nowhere, as what it says was written down before training. Other tasks have ``none``."""
-_SPELLED = re.compile(r"(full|selective)(?::(\d{1,9}))?")
+RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
+_SPELLED = re.compile(rf"({'|'.join(RECOMPUTES)})(?::(\d{{1,9}}))?")
 DEGREES = ("dp_replicate", "dp_shard", "tp", "pp")
 
 
@@ -54,7 +55,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         micro_batch: Sequences per forward pass; of task ``dpo`` pairs of them.
         activation_checkpointing: ``none``, ``full`` or ``full:K`` (the first K blocks), or
             ``selective`` and ``selective:K``, which keep the results of matrix products and of
-            attention and recompute the rest of the block.
+            attention and recompute the rest of the block; ``alternate`` and ``alternate:K`` keep
+            those of every second product, as torchtitan does.
         loss_chunks: Pieces in which the logits and the loss are computed; 1 keeps them whole.
         attention: ``sdpa`` picks the fused kernel of the device; ``flash``, ``efficient`` and
             ``cudnn`` are one of them; ``flex`` and ``varlen`` keep packed documents apart without
@@ -84,7 +86,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     micro_batch: Annotated[int, _searched("sequences a forward pass")]
     activation_checkpointing: Annotated[
-        Line, _searched("blocks recomputed", "none|full|full:K|selective", also="--ac")
+        Line, _searched("blocks recomputed", "none|full|full:K|selective|alternate", also="--ac")
     ]
     loss_chunks: Annotated[int, _searched("pieces of logits and loss")]
     attention: Annotated[Attention, Flag("{either}; {default}")]
@@ -194,8 +196,8 @@ def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
     """Count the blocks whose activations are recomputed, from the first block on.
 
     Raises:
-        InputError: The value is not ``none``, ``full``, ``full:K``, ``selective`` or
-            ``selective:K`` with K at most ``num_layers``.
+        InputError: The value is not ``none``, or a ``Recompute`` with or without ``:K``, K at most
+            ``num_layers``.
     """
     text = strategy.activation_checkpointing
     if text == "none":
@@ -203,8 +205,8 @@ def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
     match = _SPELLED.fullmatch(text)
     if match is None:
         raise InputError(
-            f"activation_checkpointing={text!r} is not known; use none, full, full:K, selective or "
-            f"selective:K with K from 0 to {num_layers}"
+            f"activation_checkpointing={text!r} is not known; use none, full, full:K, selective, "
+            f"selective:K, alternate or alternate:K with K from 0 to {num_layers}"
         )
     if match[2] is None:
         return num_layers
@@ -217,13 +219,14 @@ def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
 
 
 def is_selective(strategy: Strategy) -> bool:
-    """Whether checkpointed blocks keep the results of matrix products and attention."""
-    return strategy.activation_checkpointing.startswith("selective")
+    """Whether checkpointed blocks keep results of matrix products and attention."""
+    return recompute_of(strategy) != "full"
 
 
 def recompute_of(strategy: Strategy) -> Recompute:
     """Return what checkpointed blocks compute again; ``full`` where there are none."""
-    return "selective" if is_selective(strategy) else "full"
+    how = strategy.activation_checkpointing.partition(":")[0]
+    return next((each for each in RECOMPUTES if each == how), "full")
 
 
 def spell_checkpointing(num_blocks: int, *, num_layers: int, recompute: Recompute = "full") -> str:
