@@ -21,6 +21,7 @@ from brimful.megatron.recipe import (
     RecipeName,
     multiplies_any_layout,
 )
+from brimful.megatron.state_types import CHOICES, state_types
 from brimful.megatron.unwalked import NOT_YET, not_yet
 from brimful.programs.base import Flags
 
@@ -32,6 +33,7 @@ _NEEDED = (
 )  # fmt: skip
 _LENGTHS = {"t5": ("--encoder-seq-length", "--decoder-seq-length")}
 _KNOWN = {
+    **CHOICES,
     "--recompute-granularity": ("selective", "full"),
     "--recompute-method": ("uniform", "block"),
     "--attention-backend": ("auto", "fused", "flash", "unfused", "local"),
@@ -430,6 +432,7 @@ def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
     is_local = "local" in {flags.text("--transformer-impl"), flags.text("--spec")}
     # Gradients of bf16 are added up in fp32 unless it is said, those of fp16 only where it is.
     is_wide = not has("--fp16") or has("--accumulate-allreduce-grads-in-fp32")
+    is_narrow = has("--grad-reduce-in-bf16") or flags.text("--main-grads-dtype") == "bf16"
     kind = flags.text("--cross-entropy-fusion-impl") or "native"
     return {
         "attention": _attention(flags, capability, is_te=not is_local),
@@ -440,7 +443,8 @@ def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
         "num_deferred": _deferred(flags),
         "is_half": has("--bf16") or has("--fp16"),
         "is_fp16": has("--fp16"),
-        "grads_bytes": FLOAT_BYTES if is_wide and not has("--grad-reduce-in-bf16") else HALF_BYTES,
+        "grads_bytes": FLOAT_BYTES if is_wide and not is_narrow else HALF_BYTES,
+        **state_types(flags),
         "loss": kind if has("--cross-entropy-loss-fusion") else "none",
         "mask": not has("--no-create-attention-mask-in-dataloader"),
         "counts_zeros": has("--log-num-zeros-in-grad"),

@@ -115,6 +115,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         is_half: 16-bit parameters with fp32 copies.
         is_fp16: Whether these 16 bits are fp16's, rather than bf16's.
         grads_bytes: Of an element of gradients.
+        moments_bytes: Of an element of each moment.
+        own_master_bytes: Of an element of copies that the optimizer makes itself; 0: Megatron does.
+        num_widened: States of a parameter that an update works on as copies in fp32.
         loss: Cross-entropy's kernel.
         loss_copies: Whether Transformer Engine's keeps a copy of the logits, rather than them.
         recompute: Of a block: nothing, the core of attention, or all.
@@ -175,6 +178,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is_half: bool
     is_fp16: bool
     grads_bytes: int
+    moments_bytes: tuple[int, int]
+    own_master_bytes: int
+    num_widened: int
     loss: Literal["native", "te", "none"]
     loss_copies: bool
     recompute: Literal["", "selective", "full"]

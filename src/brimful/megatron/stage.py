@@ -30,6 +30,7 @@ from brimful.megatron.states import (
     moment_bytes,
     parameters,
     quantised_weights,
+    widened_bytes,
 )
 
 _TE_WORKSPACE, _TE_WORKSPACE_HOPPER = 4 * 2**20, 32 * 2**20 + 1024
@@ -96,6 +97,7 @@ def peak(
         copies = [m.new(num_bytes) for num_bytes in gradient_copies(at)]
         for num_bytes in moment_bytes(at) if is_first_step else ():
             m.new(num_bytes)
+        m.drop(*[m.new(num_bytes) for num_bytes in widened_bytes(at)])
         if at.counts_zeros:
             m.scratch(_ZEROS_BYTES * max(max(each, default=0) for each in parameters(at)))
     m.drop(mask)

@@ -206,7 +206,7 @@ def load(m: Memory, at: Layout) -> list[Block]:
         lasting.append(m.new(num * at.grads_bytes))
     if at.distributed_optimizer:
         m.drop(*own)
-    for num in _updated(at) if at.is_half else ():
+    for num in _updated(at) if at.is_half and not at.own_master_bytes else ():
         copy = m.new(num * of_parameter)
         lasting.append(m.new(num * FLOAT_BYTES))
         m.drop(copy)
@@ -214,13 +214,19 @@ def load(m: Memory, at: Layout) -> list[Block]:
 
 
 def moment_bytes(at: Layout) -> list[int]:
-    """Bytes of the optimizer's two moments, which its first step makes."""
-    return [n * FLOAT_BYTES for n in _updated(at) for _ in range(2)]
+    """Bytes of the optimizer's two moments, and of its own copies, which its first step makes."""
+    made = (*at.moments_bytes, *([at.own_master_bytes] if at.own_master_bytes else ()))
+    return [n * each for n in _updated(at) for each in made]
+
+
+def widened_bytes(at: Layout) -> list[int]:
+    """Bytes of states in fp32 that a step works on in place of those in fewer bits."""
+    return [n * FLOAT_BYTES for n in _updated(at) for _ in range(at.num_widened)]
 
 
 def gradient_copies(at: Layout) -> list[int]:
     """Bytes of gradients in fp32, made by a step of those in 16 bits; they go with the next one."""
-    if at.grads_bytes == FLOAT_BYTES or not at.is_half:
+    if at.grads_bytes == FLOAT_BYTES or not at.is_half or at.own_master_bytes:
         return []
     return [n * FLOAT_BYTES for n in _updated(at)]
 

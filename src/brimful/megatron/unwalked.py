@@ -24,7 +24,6 @@ NOT_YET = {
     "--use-transformer-engine-op-fuser": "operations that Transformer Engine fuses itself",
     "--delay-wgrad-compute": "delayed gradients of weights",
     "--overlap-moe-expert-parallel-comm": "overlapped exchanges of experts",
-    "--use-precision-aware-optimizer": "states of other types",
     "--export-kd-cfg": "distillation",
     "--fp32-residual-connection": "a residual stream in fp32",
     "--attention-output-gate": "gates of attention",
