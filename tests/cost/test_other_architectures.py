@@ -139,11 +139,10 @@ def test_a_gelu_of_one_kernel_is_the_simulation(precision, size, way):
     assert abs(errors(job, how("gpt2-gelu", *way[:2]))) < EXACT
 
 
-def test_partial_sums_of_biases_are_not_in_a_prediction():
+def test_partial_sums_of_biases_are_in_a_prediction():
     """Where the MLP's backward is the peak they show: 67 MB of c_fc's bias, on this card."""
     job = make_other_job("gpt2-gelu", "medium", "bf16", global_batch=2)
-    error = errors(job, how("gpt2-gelu", "full", 8))
-    assert -0.05 < error < -0.03
+    assert abs(errors(job, how("gpt2-gelu", "full", 8))) < EXACT
 
 
 @pytest.mark.few(1)

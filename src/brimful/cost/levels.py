@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from brimful.cost.additions import NUM_PIECES, is_block
 from brimful.cost.profiles import EventKind, Group, Profile, Run
 from brimful.cost.spread import has_pieces, num_pieces
-from brimful.cost.trajectory import num_special, stands_for_none
+from brimful.cost.trajectory import Behind, nothing, num_special, stands_for_none
 from brimful.files.remembered import once_for_each
 
 Array = NDArray[np.float64]
@@ -93,6 +93,7 @@ def forms(
     counts: Counts,
     *,
     at_end: Array,
+    behind: Behind,
 ) -> Forms:
     """Return every level that may be the peak of a step's forward and backward.
 
@@ -101,12 +102,13 @@ def forms(
         sizes: Of each, [kinds, batches], bytes of every kind; of pieces they are ignored.
         counts: Members of the groups.
         at_end: [batches], what comes on top of the level that the step ends with.
+        behind: What comes and goes behind events.
     """
     num = max(NUM_PIECES, *(num_pieces(profile) for profile, _ in steps))
     level = _Level(np.zeros((_DEGREES, len(counts.num_chunks))), np.zeros((2, num)))
     found: list[Form] = []
     for (profile, runs), mine in zip(steps, sizes, strict=True):
-        step = _Step(profile, runs, mine, counts, {})
+        step = _Step(profile, runs, mine, counts, behind, {})
         for is_middle, some in groupby(runs, lambda run: run.role == "middle"):
             if is_middle:
                 found += (form for run in some for form in _repeated(step, run, level))
@@ -129,13 +131,14 @@ def in_between(profile: Profile, runs: tuple[Run, ...], sizes: Array, counts: Co
         sizes: [kinds, batches], bytes of every kind.
         counts: Members of the groups.
     """
-    step = _Step(profile, runs, sizes, counts, {})
+    step = _Step(profile, runs, sizes, counts, nothing, {})
     last = max(i for i, run in enumerate(runs) if is_block(run) and run.phase == "forward")
+    firsts = {run.work: run for run in runs[last::-1]}
     times = Counter(run.work for run in runs[: last + 1])
-    level: Array = sum(num * step.inside(work).end[0] for work, num in times.items())
+    level: Array = sum(times[work] * step.inside(run).end[0] for work, run in firsts.items())
     highest = level
     for run in takewhile(lambda run: run.role != "middle" and not is_block(run), runs[last + 1 :]):
-        inside = step.inside(run.work)
+        inside = step.inside(run)
         highest = np.maximum(highest, level + inside.plain[:, 0].max(axis=0))
         level = level + inside.end[0]
     return highest
@@ -165,6 +168,7 @@ class _Step(NamedTuple):
         runs: All of them.
         sizes: [kinds, batches], bytes of every kind.
         counts: Members of the groups.
+        behind: What comes and goes behind events.
         known: By works: what runs of them are inside.
     """
 
@@ -172,19 +176,23 @@ class _Step(NamedTuple):
     runs: tuple[Run, ...]
     sizes: Array
     counts: Counts
+    behind: Behind
     known: dict[int, Inside]
 
-    def inside(self, work: int) -> Inside:
-        """Return what runs of a work are inside."""
-        if work not in self.known:
-            made = inside_of(self.profile, work, self.runs, self.sizes, self.counts)
-            self.known[work] = made
-        return self.known[work]
+    def inside(self, run: Run) -> Inside:
+        """Return what a run is inside, as are others of its work."""
+        if run.work not in self.known:
+            raised = self.behind(self.profile, run)
+            sizes, counts = self.sizes, self.counts
+            self.known[run.work] = inside_of(
+                self.profile, run, self.runs, sizes, counts, behind=raised
+            )
+        return self.known[run.work]
 
 
 def _once_each(step: _Step, some: list[Run], level: _Level) -> Form:
     """Return the forms of consecutive runs that happen once, and move the level behind them."""
-    works = {run.work: step.inside(run.work) for run in some}
+    works = {run.work: step.inside(run) for run in some}
     place = {work: i for i, work in enumerate(works)}
     plains, pieces, ends, ends_pieces = zip(*works.values(), strict=True)
     order = np.array([place[run.work] for run in some])
@@ -212,7 +220,7 @@ def _before(start: Array, ends: Array) -> Array:
 
 def _repeated(step: _Step, run: Run, level: _Level) -> Iterator[Form]:
     """Yield the forms of a run's first and last repetition, and move the level behind it."""
-    plain, pieces, end, end_pieces = step.inside(run.work)
+    plain, pieces, end, end_pieces = step.inside(run)
     middle = middle_of(run.group, step.runs, step.counts)
     least, most, exists = _where(middle, step.counts)
     for before in (np.zeros_like(middle), _less_one(middle)):
@@ -282,22 +290,30 @@ def _outline_of(every: _Kinds, num: int, numbers: tuple[int, ...]) -> _Outline:
     return _Outline(kinds, is_plain, starts, so_far[starts], so_far[-1], caused)
 
 
-def inside_of(
-    profile: Profile, work: int, runs: tuple[Run, ...], sizes: Array, counts: Counts
+def inside_of(  # noqa: PLR0913 - what a run is made of
+    profile: Profile,
+    run: Run,
+    runs: tuple[Run, ...],
+    sizes: Array,
+    counts: Counts,
+    *,
+    behind: Array | None,
 ) -> Inside:
-    """Return what the runs of a work are inside.
+    """Return what a run is inside, as are others of its work.
 
     Args:
-        profile: Whose work.
-        work: Which.
+        profile: Whose run.
+        run: Which.
         runs: Of the micro-batch.
         sizes: [kinds, batches], bytes of every kind; of pieces they are ignored.
         counts: Members of the groups.
+        behind: [events, batches], what comes and goes behind each; None: nothing.
     """
-    outline = _outline_of(profile.kinds, num_pieces(profile), profile.works[work].events)
+    outline = _outline_of(profile.kinds, num_pieces(profile), profile.works[run.work].events)
     running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
+    raised = running if behind is None else running + behind
     highest = np.zeros((len(outline.starts), _DEGREES, sizes.shape[1]))
-    highest[:, 0] = np.maximum.reduceat(running, outline.starts, axis=0)
+    highest[:, 0] = np.maximum.reduceat(raised, outline.starts, axis=0)
     end = np.zeros(highest.shape[1:])
     end[0] = running[-1]
     for event, kind, group in outline.caused:

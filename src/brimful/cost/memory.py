@@ -29,6 +29,7 @@ from brimful.cost.own_programs import blocks_of, chosen_program
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
 from brimful.cost.programs import kernels_of
+from brimful.cost.row_sums import sums_behind
 from brimful.cost.sending import sending_of
 from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
@@ -154,7 +155,7 @@ def follow_family(  # noqa: PLR0913 - what a step is made of
     steps = [alter(step) for step in family_steps(job, profile, family)]
     counts = family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=by_item)
-    peak, runs = follow_step(steps, sizes, counts)
+    peak, runs = follow_step(steps, sizes, counts, sums_behind(job, [family], device))
     if adds_rows(job, device, family):
         there = rows_beside(job, profile, family)
         peak = with_embedding(job, family, peak, there=there, by_item=by_item)
@@ -332,7 +333,7 @@ _WHY = {
     SAVED_ACTIVATIONS: "profile: allocated in forward, kept for backward",
     LOGITS: "profile: logits, log-probabilities, their gradients",
     TRANSIENTS: "profile: dropped within the phase",
-    WORKSPACES: "cuBLAS's, and of attention's backward",
+    WORKSPACES: "cuBLAS's, of attention's backward, and of sums over rows",
     GATHERED: "closed form: whole blocks, the one that runs and the one that comes",
     REDUCED: "closed form: whole gradients on their way, a block's or (DDP) all",
     REFERENCE: "the second model: parameters x bytes of the recipe",

@@ -17,7 +17,7 @@ from brimful.cost.asked import GRADIENT, SHARDS, Asked, Move
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.family import Family, family_chunks, family_dimensions, family_tokens
 from brimful.cost.piece_tensors import COMPUTES, GATHERS, Tensors
-from brimful.cost.profiles import Alike, Group, Mark, Profile, Run, alike, is_own
+from brimful.cost.profiles import Alike, Dimensions, Group, Mark, Profile, Run, alike, is_own
 from brimful.cost.programs import keeps_products
 from brimful.cost.row_sums import Event, RowSums
 from brimful.cost.spread import num_pieces
@@ -67,7 +67,7 @@ def sizes_in(job: Job, family: Family, profile: Profile, sizes: Array) -> "Sizes
     left = dims._replace(C=tokens - (num_chunks - 1) * dims.C)
     own = kind_bytes(profile, left)
     is_own = np.array([bool(kind.terms) for kind in profile.kinds])
-    return Sizes(sizes, np.where(is_own, own, sizes))
+    return Sizes(sizes, np.where(is_own, own, sizes), dims, left)
 
 
 def marked_bytes(
@@ -122,10 +122,12 @@ _LIGHT = _Op(_NO_KEY, 0, 1, 0, mark="cuBLASLt")
 
 
 class Sizes(NamedTuple):
-    """Bytes of every kind, [kinds]: anywhere, and in the last piece of the loss."""
+    """Bytes of every kind, [kinds]: anywhere, and in the last piece of the loss; their sizes."""
 
     everywhere: Array
     last_chunk: Array
+    dims: Dimensions
+    last_dims: Dimensions
 
 
 class Work(NamedTuple):
@@ -310,7 +312,8 @@ class MicroBatch(NamedTuple):
         """Return the events of a run that change anything, in order."""
         found = self._listed(run)
         if run.phase == "backward":
-            return self._with_sums(found)
+            is_last = _is_last_chunk(run)
+            return self._with_sums(found, self.sizes.last_dims if is_last else self.sizes.dims)
         return _input_last(found) if is_block(run) else found
 
     def _listed(self, run: Run) -> list[_Op]:
@@ -351,9 +354,10 @@ class MicroBatch(NamedTuple):
         if piece in self.pieces or own in _GRADIENT_PIECES:
             found.append(_Op(_NO_KEY, int(comes), 1, 0, piece=piece))
 
-    def _with_sums(self, ops: list[_Op]) -> list[_Op]:
+    def _with_sums(self, ops: list[_Op], dims: Dimensions) -> list[_Op]:
         """Return the events of a backward with what sums over tokens leave beside them."""
-        sizes = self.sums.beside([Event(op.key[0], op.num_bytes) for op in ops])
+        events = [Event(op.key[0], op.num_bytes, op.mark) for op in ops]
+        sizes = self.sums.beside(events, dims)
         return [op._replace(beside=size) for op, size in zip(ops, sizes, strict=True)]
 
 

@@ -3,16 +3,27 @@
 A norm's weight and a bias are vectors; what autograd adds up for them is the newest tensor that has
 their features, or the gradient that came in. No profile has the size, which hangs on thresholds and
 on the card. A fused layer norm makes both its vectors by a kernel of its own, which leaves nothing.
+
+What is asked of an allocator (``micro_batch.py``) and levels of live bytes (``trajectory.py``,
+``levels.py``) find the sums by the same rules; which events they are hangs on no batch, so that
+levels look for them once (``sums_behind``).
 """
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from brimful.cost.family import Family, family_dimensions
-from brimful.cost.profiles import Dimensions
+from brimful.cost.profiles import Dimensions, EventKind, Mark, Profile, Run, alike
 from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
+from brimful.cost.spread import num_pieces
 from brimful.cost.trained import trained_shapes
+from brimful.cost.trajectory import Array, Behind, evaluate_terms
+from brimful.files.remembered import once_for_each
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import Multiprocessors, chips, version_of
 from brimful.hardware.cuda_reductions import row_sums_bytes
@@ -20,103 +31,312 @@ from brimful.values.job import Job
 
 Terms = tuple[tuple[str, float], ...]
 _OF_TOKENS = frozenset("BSnCr")
+"""Dimensions of a batch; all others are a model's widths."""
 
 
 class Event(NamedTuple):
-    """A tensor that comes or goes: its size in products of dimensions, its bytes; 0: it goes."""
+    """A tensor that comes or goes.
+
+    Attributes:
+        terms: Its size in products of dimensions.
+        num_bytes: Its bytes; 0: it goes.
+        mark: What is asked for here instead, if anything.
+    """
 
     terms: Terms
     num_bytes: int
+    mark: Mark = ""
+
+
+class Sum(NamedTuple):
+    """A vector that is made by adding up rows.
+
+    Attributes:
+        columns: Its elements.
+        element: Bytes of each.
+        factors: Dimensions whose product, ``times`` a number, is how many rows are added up.
+        times: That number.
+    """
+
+    columns: int
+    element: int
+    factors: str
+    times: int
+
+    def beside(self, dims: Dimensions, chip: Multiprocessors) -> int:
+        """Return the bytes that come and go behind it.
+
+        Args:
+            dims: Sizes of dimensions.
+            chip: That it is made on.
+        """
+        rows = self.times * prod(getattr(dims, factor) for factor in self.factors)
+        return _row_sums_bytes(rows, self.columns, self.element, chip)
+
+
+_row_sums_bytes = cache(row_sums_bytes)
 
 
 class RowSums(NamedTuple):
     """What is needed to tell which tensors are sums over rows, and of what.
 
     Attributes:
-        dims: Sizes of dimensions.
+        every: Dimensions whose product is the tokens of a device.
         vectors: Elements of parameters of one dimension.
         chip: That it runs on; None: nothing is known of it.
         partial: Bytes of what Liger's norms add up by themselves, a row for each multiprocessor.
     """
 
-    dims: Dimensions
+    every: str
     vectors: frozenset[int]
     chip: Multiprocessors | None
     partial: frozenset[int] = frozenset()
 
-    def beside(self, events: Sequence[Event]) -> list[int]:
-        """Return what comes and goes behind each event of a backward, in bytes: 0 for most."""
-        sizes, narrow = [0] * len(events), set[tuple[str, int]]()
-        newest: Event | None = None
-        for place, event in enumerate(events):
-            if len(event.terms) != 1 or not event.num_bytes:
+    def beside(self, events: Sequence[Event], dims: Dimensions) -> list[int]:
+        """Return what comes and goes behind each event of a backward, in bytes: 0 for most.
+
+        Args:
+            events: In order.
+            dims: Sizes of dimensions.
+        """
+        sizes = [0] * len(events)
+        if self.chip is not None:
+            for place, each in self.among(events):
+                sizes[place] = each.beside(dims, self.chip)
+        return sizes
+
+    def among(self, events: Sequence[Event]) -> list[tuple[int, Sum]]:
+        """List the sums among the events of a backward, and which events they are.
+
+        Args:
+            events: In order.
+        """
+        found, newest = list[tuple[int, Sum]](), None
+        comes = [(place, event) for place, event in enumerate(events) if event.num_bytes]
+        narrow, last = set[tuple[str, int]](), (-1, "", 0)
+        for index, (place, event) in enumerate(comes):
+            if len(event.terms) != 1 or _is_embedding(events, place):
                 continue
             ((factors, _),) = event.terms
             if _OF_TOKENS & set(factors) or event.num_bytes in self.partial:
                 newest = event
                 continue
-            element = self._element(event)
-            if not element or _is_alike(event, events[max(0, place - 1) : place + 2 : 2]):
+            beside = comes[max(0, index - 1) : index + 2 : 2]
+            if any(other.terms == event.terms for _, other in beside):  # both of a norm's
                 continue
-            columns = event.num_bytes // element
-            if element == HALF_BYTES:
-                narrow.add((factors, columns))
-            elif (factors, columns) in narrow:  # the same, widened
-                narrow.remove((factors, columns))
+            made = self._sum(event, [each for _, each in comes[max(0, index - 2) : index]], newest)
+            if made is None:
                 continue
-            if self.chip is not None:
-                rows = self._rows(factors, columns * element, newest)
-                sizes[place] = row_sums_bytes(rows, columns, element, self.chip)
-        return sizes
+            vector = factors, made.columns
+            was, last = last, (index, *vector)
+            if made.element == HALF_BYTES and was == (index - 1, *vector):  # the same, narrowed
+                continue
+            if made.element == HALF_BYTES:
+                narrow.add(vector)
+            elif vector in narrow:  # the same, widened
+                narrow.remove(vector)
+                continue
+            found.append((place, made))
+        return found
 
-    def _element(self, event: Event) -> int:
-        """Return the bytes of an element of a vector; 0: it is none."""
-        ((_, coefficient),) = event.terms
-        for element in (FP32_BYTES, HALF_BYTES):
-            is_whole = coefficient % element == 0
-            if is_whole and event.num_bytes // element in self.vectors:
-                return element
-        return 0
+    def _sum(self, event: Event, before: list[Event], newest: Event | None) -> Sum | None:
+        """Return the sum that makes a tensor; None: it is no vector.
 
-    def _rows(self, vector: str, num_bytes: int, newest: Event | None) -> int:
-        """Count the rows that are added up: of the newest tensor if it has a vector's features.
+        A size may be that of vectors of either type: it is of the one of which the newest tensor
+        has whole rows, as far as there is one.
 
-        At a model's own widths features are no letters, and a multiple of the vector has them.
+        Args:
+            event: The tensor comes.
+            before: The two that came before it.
+            newest: The newest tensor of tokens.
         """
-        every = self.dims.n or self.dims.B * self.dims.S
-        if newest is None:
-            return every
-        if not vector:
-            ((_, per_token),) = newest.terms
-            return every if per_token % num_bytes else newest.num_bytes // num_bytes
-        left = list(newest.terms[0][0])
-        for letter in vector:
-            if letter not in left:
-                return every
-            left.remove(letter)
-        return prod(getattr(self.dims, letter) for letter in left)
+        ((letters, coefficient),) = event.terms
+        told = list[Sum]()
+        for element in (FP32_BYTES, HALF_BYTES):
+            columns = event.num_bytes // element
+            if coefficient % element or columns not in self.vectors:
+                continue
+            if newest is None:
+                return Sum(columns, element, self.every, 1)
+            features = letters, coefficient
+            if len(before) > 1 and before[0] is newest:
+                features = self._inputs(before[1], event, element) or features
+            if rows := _rows(newest, *features):
+                return Sum(columns, element, *rows)
+            tokens = "".join(sorted(_OF_TOKENS & set(newest.terms[0][0])))
+            told.append(Sum(columns, element, tokens or self.every, 1))
+        return told[0] if told else None
+
+    def _inputs(self, weight: Event, bias: Event, element: int) -> tuple[str, float] | None:
+        """Return the features that a weight is multiplied with; None: it is none with that bias.
+
+        Its gradient comes between that of its input, which is as wide, and that of its bias.
+        """
+        ((letters, coefficient),) = bias.terms
+        if len(weight.terms) != 1 or weight.num_bytes in self.partial:
+            return None
+        ((factors, num_bytes),) = weight.terms
+        left = _left_of(factors, letters)
+        is_matrix = left is not None and bool(left) == bool(letters)
+        if not is_matrix or weight.num_bytes <= bias.num_bytes or _OF_TOKENS & set(factors):
+            return None
+        return left or "", num_bytes * element / coefficient
+
+
+def _is_embedding(events: Sequence[Event], place: int) -> bool:
+    """Whether a gradient is an embedding's, behind which the sums of its rows are marked."""
+    return place + 1 < len(events) and events[place + 1].mark == "embedding"
+
+
+def _rows(newest: Event, letters: str, num_bytes: float) -> tuple[str, int] | None:
+    """Return of how many rows a tensor is that have these features; None: of no whole number.
+
+    At a model's own widths features are no letters, and a multiple of them has them.
+
+    Args:
+        newest: The tensor.
+        letters: Of the features.
+        num_bytes: Of an element of them, or of them all where there are no letters.
+    """
+    ((factors, per_token),) = newest.terms
+    left = _left_of(factors, letters)
+    if left is None or (not letters and per_token % num_bytes):
+        return None
+    return left, 1 if letters else round(per_token / num_bytes)
+
+
+def _left_of(factors: str, letters: str) -> str | None:
+    """Return the dimensions of a product beside some of them; None: it lacks one."""
+    left = list(factors)
+    for letter in letters:
+        if letter not in left:
+            return None
+        left.remove(letter)
+    return "".join(left)
+
+
+def chip_of(job: Job, device: Device) -> Multiprocessors | None:
+    """Return the chip that splits the sums of a job; None: it has none, or nothing is known of it.
+
+    Args:
+        job: What is trained; of adapters no vector is.
+        device: On what.
+    """
+    return chips().get(version_of(device.capability)) if _vectors(job, 1) else None
 
 
 def row_sums(job: Job, family: Family, device: Device) -> RowSums:
     """Return what tells the sums of one strategy.
 
     Args:
-        job: What is trained; of adapters no vector is.
+        job: What is trained.
         family: One strategy.
         device: On what.
     """
-    shapes = trained_shapes(job, family.tp)
-    vectors = frozenset(prod(shape) for shape in shapes if len(shape) == 1)
-    chip = chips().get(version_of(device.capability))
+    vectors, chip = _vectors(job, family.tp), chip_of(job, device)
     rows = chip.num_multiprocessors if chip is not None and family.fused == "liger" else 0
     return RowSums(
-        dims=family_dimensions(job, family),
+        every="n" if family.tp > 1 else "BS",
         vectors=vectors,
         chip=chip,
         partial=frozenset(rows * FP32_BYTES * columns for columns in vectors) - {0},
     )
 
 
-def _is_alike(event: Event, neighbours: Sequence[Event]) -> bool:
-    """Whether one of the neighbours is a vector of the same size: weight and bias of a norm."""
-    return any(other.num_bytes and other.terms == event.terms for other in neighbours)
+class _Behind:
+    """What sums leave behind the events of a run, of several batches at once: see ``Behind``."""
+
+    def __init__(self, each: Sequence[tuple[RowSums, Dimensions]]) -> None:
+        """Tell batches apart by what decides which events are sums.
+
+        Args:
+            each: Of every batch, what tells its sums, and its sizes.
+        """
+        self._each = each
+        self._known: dict[tuple[int, Sum], Array] = {}
+        alike_ones: dict[tuple[RowSums, Dimensions], list[int]] = {}
+        for number, (sums, dims) in enumerate(each):
+            if sums.chip is not None:
+                alike_ones.setdefault((sums, dims._replace(**_NO_BATCH)), []).append(number)
+        self._alike = [(*told, np.array(numbers)) for told, numbers in alike_ones.items()]
+
+    def __call__(self, profile: Profile, run: Run) -> Array | None:
+        """Return what comes and goes behind each event of a run; only a backward has sums."""
+        if run.phase != "backward":
+            return None
+        events, num, found = profile.works[run.work].events, num_pieces(profile), None
+        for sums, widths, numbers in self._alike:
+            for place, each in _among(profile.kinds, events, num, sums, widths):
+                if found is None:
+                    found = np.zeros((len(events), len(self._each)))
+                found[place, numbers] = self._bytes(each, numbers)
+        return found
+
+    def _bytes(self, each: Sum, numbers: NDArray[np.int64]) -> Array:
+        """Return what a sum leaves in batches that are alike."""
+        key = int(numbers[0]), each
+        if key not in self._known:
+            told = (self._each[number] for number in numbers)
+            sizes = [each.beside(dims, sums.chip) for sums, dims in told if sums.chip]
+            self._known[key] = np.array(sizes, dtype=np.float64)
+        return self._known[key]
+
+
+_NO_BATCH = dict.fromkeys(_OF_TOKENS, 1)
+"""Sizes of a batch where they decide nothing."""
+
+
+def sums_behind(job: Job, families: Sequence[Family], device: Device) -> Behind:
+    """Return what sums leave beside the events of some strategies.
+
+    Args:
+        job: What is trained.
+        families: The strategies, a family for each batch.
+        device: On what.
+    """
+    return _Behind([
+        (row_sums(job, family, device), family_dimensions(job, family)) for family in families
+    ])  # fmt: skip
+
+
+@once_for_each
+def _among(
+    kinds: tuple[EventKind, ...],
+    numbers: tuple[int, ...],
+    num: int,
+    sums: RowSums,
+    widths: Dimensions,
+) -> list[tuple[int, Sum]]:
+    """List the sums of a work, whatever its batch.
+
+    Args:
+        kinds: Of the profile.
+        numbers: The work's events.
+        num: Pieces among the kinds.
+        sums: What tells which they are.
+        widths: Sizes, 1 for those of a batch.
+    """
+    every = _events(kinds, num, widths)
+    told = [(place, every[number]) for place, number in enumerate(numbers)]
+    there = [(place, event) for place, event in told if event is not None]
+    found = sums.among([event for _, event in there])
+    return [(there[place][0], each) for place, each in found]
+
+
+@once_for_each
+def _events(kinds: tuple[EventKind, ...], num: int, widths: Dimensions) -> list[Event | None]:
+    """Return what events of each kind are; None: what goes, or has no size."""
+    base = len(kinds) - 2 * num
+    pieces = [Event((), 1) if place < num else None for place in range(2 * num)]
+    found = list[Event | None]()
+    for kind in kinds[:base]:
+        size = round(evaluate_terms(kind.terms, widths))
+        is_there = size > 0 or kind.mark
+        found.append(Event(alike(kind)[0], size, kind.mark) if is_there else None)
+    return [*found, *pieces]
+
+
+@once_for_each
+def _vectors(job: Job, tp: int) -> frozenset[int]:
+    shapes = trained_shapes(job, tp)
+    return frozenset(prod(shape) for shape in shapes if len(shape) == 1)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from brimful.cost.levels import NOWHERE, Counts, Inside, inside_of, middle_of
 from brimful.cost.profiles import Profile, Run
+from brimful.cost.trajectory import Behind
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -63,6 +64,7 @@ def sequence_levels(
     counts: Counts,
     *,
     at_end: Array,
+    behind: Behind,
 ) -> SequenceLevels:
     """Walk through a step of each number of checkpointed blocks.
 
@@ -71,8 +73,9 @@ def sequence_levels(
         sizes: Of a profile, [kinds, batches], bytes of every kind; of pieces they are ignored.
         counts: Members of the groups.
         at_end: [counts of blocks, batches], what comes on top of the level that the step ends with.
+        behind: What comes and goes behind events.
     """
-    insides = _Insides(sizes, counts)
+    insides = _Insides(sizes, counts, behind)
     paths = [[place for step in steps for place in insides.places(*step)] for steps in every]
     longest = max(map(len, paths))
     order = np.array([path + [_NONE] * (longest - len(path)) for path in paths])
@@ -173,9 +176,9 @@ _NONE = 0
 class _Insides:
     """What runs are inside, each that differs once."""
 
-    def __init__(self, sizes: Callable[[Profile], Array], counts: Counts) -> None:
+    def __init__(self, sizes: Callable[[Profile], Array], counts: Counts, behind: Behind) -> None:
         """Begin with the run without events."""
-        self._sizes, self._counts = sizes, counts
+        self._sizes, self._counts, self._behind = sizes, counts, behind
         self._places: dict[tuple[int, int, int], int] = {}
         self._known: list[Inside] = []
         self._kept = list[object]()
@@ -199,7 +202,8 @@ class _Insides:
 
     def _inside(self, profile: Profile, runs: tuple[Run, ...], run: Run, repeat: int) -> Inside:
         """Return what a run is inside; of one that is repeated, all but the last, or that one."""
-        inside = inside_of(profile, run.work, runs, self._sizes(profile), self._counts)
+        sizes, behind = self._sizes(profile), self._behind(profile, run)
+        inside = inside_of(profile, run, runs, sizes, self._counts, behind=behind)
         if not repeat:
             return inside
         num = middle_of(run.group, runs, self._counts)[0]

@@ -5,7 +5,7 @@ runs repeat, so the level at the start of the n-th is linear in n and only the e
 Everything works on arrays over strategies at once: counts of blocks and chunks may be arrays.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -15,8 +15,17 @@ from numpy.typing import NDArray
 from brimful.cost.profiles import NUM_CHUNKS, Dimensions, EventKind, Group, Profile, Run, Term
 from brimful.cost.spread import has_pieces
 from brimful.files.remembered import once_for_each
+from brimful.values.results import ITEM_NAMES, WORKSPACES
 
 Array = NDArray[np.float64]
+Behind = Callable[[Profile, Run], Array | None]
+"""What comes and goes behind each event of a run at once: [events, batches], bytes; None: nothing.
+
+A level has it at an instant, and no level behind that (``row_sums.py``)."""
+
+
+def nothing(_profile: Profile, _run: Run) -> None:
+    """Say that nothing comes and goes behind events."""
 
 
 class Peak(NamedTuple):
@@ -116,7 +125,11 @@ def stands_for_none(run: Run, runs: tuple[Run, ...]) -> bool:
 
 
 def follow(
-    profile: Profile, runs: tuple[Run, ...], sizes: Array, counts: Mapping[Group, Array]
+    profile: Profile,
+    runs: tuple[Run, ...],
+    sizes: Array,
+    counts: Mapping[Group, Array],
+    behind: Behind = nothing,
 ) -> Peak:
     """Follow one micro-batch.
 
@@ -126,6 +139,7 @@ def follow(
         sizes: [rows, kinds, strategies or 1]: bytes of each kind; one row for the total, or one per
             item.
         counts: Number of members of each group, [strategies] each.
+        behind: What comes and goes behind events, of the one batch that these are.
 
     Returns:
         The peak of the rows' sum, with every row's part of it.
@@ -136,6 +150,7 @@ def follow(
     best = Peak(np.zeros_like(level), level, np.zeros(num, dtype=np.int64))
     works = {run.work: run for run in runs}
     insides = {work: _inside(profile, run, sizes, middle, num) for work, run in works.items()}
+    highest = {work: _raised(insides[work], behind(profile, run)) for work, run in works.items()}
     for index, run in enumerate(runs):
         inside = insides[run.work]
         repeat = middle[run.group] if run.role == "middle" else np.ones(num)
@@ -144,7 +159,7 @@ def follow(
         starts = [level]
         if run.role == "middle":
             starts.append(level + (repeat - 1) * inside[:, -1])
-        best = _higher(best, starts, inside, there, index)
+        best = _higher(best, starts, highest[run.work], there, index)
         level = level + repeat * inside[:, -1]
     return best._replace(end=level)
 
@@ -159,6 +174,15 @@ def _inside(
         caused = kinds[events]
         changes[:, caused] *= middle[group]
     return np.cumsum(changes, axis=1)
+
+
+def _raised(inside: Array, behind: Array | None) -> Array:
+    """Return levels with what comes and goes behind events: [rows, events, strategies]."""
+    if behind is None:
+        return inside
+    raised = inside.copy()
+    raised[ITEM_NAMES.index(WORKSPACES) if len(inside) > 1 else 0] += behind
+    return raised
 
 
 @once_for_each
@@ -194,6 +218,7 @@ def follow_step(
     micro_batches: Sequence[tuple[Profile, tuple[Run, ...]]],
     sizes: Sequence[Array],
     counts: Mapping[Group, Array],
+    behind: Behind = nothing,
 ) -> tuple[Peak, tuple[Run, ...]]:
     """Follow the micro-batches of a step that differ; the others are like the one before the last.
 
@@ -201,12 +226,13 @@ def follow_step(
         micro_batches: At least one: their profiles and runs.
         sizes: Those of each, see ``follow``.
         counts: Number of members of each group, [strategies] each.
+        behind: See ``follow``.
 
     Returns:
         The peak above the level at the step's start, and the runs its index refers to.
     """
     first, *others = (
-        follow(profile, runs, mine, counts)
+        follow(profile, runs, mine, counts, behind)
         for (profile, runs), mine in zip(micro_batches, sizes, strict=True)
     )
     peak, every = first, micro_batches[0][1]

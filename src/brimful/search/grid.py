@@ -26,6 +26,7 @@ from brimful.cost.memory import adds_rows, blas_bytes, family_steps, rows_beside
 from brimful.cost.on_host import on_host
 from brimful.cost.preference import asked_bytes, asks_by_itself
 from brimful.cost.profiles import NUM_CHUNKS, Dimensions, Profile
+from brimful.cost.row_sums import chip_of, sums_behind
 from brimful.cost.sequence_levels import sequence_levels
 from brimful.cost.shards import ROWS, row_bytes
 from brimful.cost.spread import holds_whole, num_pieces
@@ -322,6 +323,7 @@ def _levels_key(search: Search, grid: Grid) -> tuple[Hashable, ...]:
     spread = (one.zero, one.accumulate) if one.gathers else whole
     key: tuple[Any, ...] = (
         spread, one.away, one.ep, one.num_shards, one.body, one.recompute,
+        chip_of(search.job, search.cluster.device),
     )  # fmt: skip
     return key
 
@@ -355,10 +357,12 @@ def _make_levels(search: Search, grid: Grid) -> Levels:
     at_end = np.stack([_rows_at_end(search, grid, dims, profile) for _, profile in each])
     chunks = np.array([family_chunks(job, family) for family in grid.batches], dtype=np.float64)
     counts = Counts(job.model.num_layers, chunks)
+    behind = sums_behind(job, grid.batches, search.cluster.device)
     if len(every) > 1:
-        return sequence_levels(every, sizes, counts, at_end=at_end)
+        return sequence_levels(every, sizes, counts, at_end=at_end, behind=behind)
     (steps,) = every
-    return forms(steps, [sizes(profile) for profile, _ in steps], counts, at_end=at_end[0])
+    mine = [sizes(profile) for profile, _ in steps]
+    return forms(steps, mine, counts, at_end=at_end[0], behind=behind)
 
 
 def _rows_at_end(search: Search, grid: Grid, dims: Dimensions, profile: Profile) -> Array:

@@ -8,10 +8,11 @@ from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import missing_formula
 from brimful.cost.programs import kernels_of
+from brimful.cost.row_sums import chip_of
 from brimful.cost.states import held_bytes
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device
-from brimful.hardware.cuda_chips import version_of
+from brimful.hardware.cuda_chips import Multiprocessors, version_of
 from brimful.hardware.cuda_libraries import libraries
 from brimful.search.attending import beside_usual
 from brimful.search.grid_values import Grid, Search
@@ -22,22 +23,24 @@ from brimful.search.shop.cell import Leanest
 from brimful.search.shop.values import Request
 from brimful.search.space import grids
 from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.values.job import Job
 from brimful.values.strategy import Attention, default_reference
 
-_Alike = tuple[str, int]
+_Alike = tuple[str, int, Multiprocessors | None]
 
 
-def _alike(device: Device) -> _Alike:
-    """Return what decides which tensors a device makes: its kernels, and cuBLAS's workspace."""
-    return kernels_of(device), libraries().cublas_bytes(version_of(device.capability))
+def _alike(job: Job, device: Device) -> _Alike:
+    """Return what decides which tensors a device makes: kernels, cuBLAS's workspace, and sums."""
+    cublas = libraries().cublas_bytes(version_of(device.capability))
+    return kernels_of(device), cublas, chip_of(job, device)
 
 
 _Key = tuple[int, int, _Alike]
 
 
-def _key(cluster: Cluster) -> _Key:
+def _key(job: Job, cluster: Cluster) -> _Key:
     """Return what decides the strategies of a cluster, and what tensors they make."""
-    return cluster.num_devices, cluster.devices_per_node, _alike(cluster.device)
+    return cluster.num_devices, cluster.devices_per_node, _alike(job, cluster.device)
 
 
 class _Shared(NamedTuple):
@@ -47,7 +50,7 @@ class _Shared(NamedTuple):
     kept: dict[Hashable, Any]
     works: dict[Hashable, Any]
     least: dict[int, Any]
-    insides: dict[int, Any]
+    insides: dict[Multiprocessors | None, dict[int, Any]]
     space: list[Grid]
 
 
@@ -76,7 +79,7 @@ class Shelf:
 
     def attention(self, device: Device) -> Attention:
         """Return how the job attends on a device: as is usual, or without writing scores out."""
-        request, key = self.request, _alike(device)
+        request, key = self.request, _alike(self.request.job, device)
         if key not in self._attentions:
             others = beside_usual(request.job, request.attention, device) if request.others else ()
             told = (
@@ -94,7 +97,8 @@ class Shelf:
         return Search(
             request.job, cluster, self.attention(cluster.device), held={}, levels=shared.levels,
             works=shared.works, waits={}, kept=shared.kept, least=shared.least,
-            peaks=self._peaks.setdefault(_key(cluster), {}), insides=shared.insides,
+            peaks=self._peaks.setdefault(_key(request.job, cluster), {}),
+            insides=shared.insides.setdefault(chip_of(request.job, device), {}),
             wide=self._wide.setdefault(wide, {}), between=self._between.setdefault(wide, {}),
         )  # fmt: skip
 
@@ -109,7 +113,7 @@ class Shelf:
     def least(self, cluster: Cluster) -> Least:
         """Return what one device of a kind takes at least."""
         job, device = self.request.job, cluster.device
-        key = _alike(device)
+        key = _alike(job, device)
         if key not in self._works:
             self._works[key] = least_work(job, self.attention(device), device)
         return least_seconds(self._works[key], job, device)
@@ -120,7 +124,7 @@ class Shelf:
         Raises:
             BrimfulError: The job cannot be spread over so many.
         """
-        key = _key(cluster)
+        key = _key(self.request.job, cluster)
         if key not in self._leanest:
             self._leanest[key] = Leanest(self.search(cluster), self.space(cluster))
         return self._leanest[key]
