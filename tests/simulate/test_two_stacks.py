@@ -6,6 +6,7 @@ What is learnt is a pair of texts, each as long as ``seq_len`` says.
 import pytest
 
 from brimful.cost.estimate import estimate
+from brimful.cost.family import bodies_of
 from brimful.cost.formula import missing_formula
 from brimful.cost.own_programs import needs_of
 from brimful.cost.reserved import predicted_reserved
@@ -13,7 +14,9 @@ from brimful.models.config import layout_of, read_config
 from brimful.models.traced import find_built
 from brimful.search.lean import ladder
 from brimful.search.pins import Pins
-from brimful.search.space import needs
+from brimful.search.solve import tabulate
+from brimful.search.space import grids, needs
+from brimful.search.table import strategy_at
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch
@@ -32,6 +35,8 @@ BART = {
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 160,
     "decoder_ffn_dim": 160, "vocab_size": 304, "max_position_embeddings": 1024,
 }  # fmt: skip
+EVEN = T5 | {"num_layers": 5}
+UNEVEN = EVEN | {"num_decoder_layers": 2}
 LORA = {"method": "lora", "adapter": make_adapter(rank=8)}
 CASES = {
     "plain": (T5, {}, {"micro_batch": 2}),
@@ -58,6 +63,27 @@ CASES = {
         {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "full"},
     ),
     "experts": (SWITCH, {}, {"micro_batch": 2}),
+    **{
+        f"{how} of 5 + {5 if even else 2}": (
+            EVEN if even else UNEVEN, {}, {"micro_batch": 2, "activation_checkpointing": how}
+        )
+        for how, even in {
+            "full:1": True, "full:2": False, "full:3": True, "full:4": True, "full:5": True,
+            "full:6": False, "full:7": True, "full:8": True, "selective:3": True,
+            "selective:4": False, "selective:5": False, "selective:6": True, "selective:9": True,
+        }.items()
+    },
+    "some, sharded": (
+        EVEN,
+        {"global_batch": 16, "precision": "bf16"},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "full:7"},
+    ),
+    "some of another class": (
+        BART | {"encoder_layers": 5}, {}, {"micro_batch": 2, "activation_checkpointing": "full:3"}
+    ),
+    "some with experts": (
+        SWITCH | {"num_layers": 6}, {}, {"micro_batch": 2, "activation_checkpointing": "full:8"}
+    ),
     "replicas": (T5, {"global_batch": 8}, {"micro_batch": 1, "dp_replicate": 8, "zero": 0}),
 }  # fmt: skip
 
@@ -75,7 +101,7 @@ def traced(job, strategy):
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
-@pytest.mark.few(only=["sharded", "uneven"])  # of two sequences, and of one
+@pytest.mark.few(only=["sharded", "uneven", "full:2 of 5 + 2", "full:8 of 5 + 5"])
 @pytest.mark.parametrize("case", CASES)
 def test_two_stacks_are_predicted_as_they_are_simulated(case):
     from brimful.simulate.run import simulate
@@ -105,12 +131,33 @@ def test_the_layout_that_is_read_off_is_the_one_that_is_described():
     assert built.kinds == (0, 1, 1, 2, 3, 3)
 
 
-def test_some_checkpointed_blocks_are_not_searched_and_have_no_formula():
-    job, cluster = job_of(T5), make_cluster("cuda")
-    asked = needs(job, [Pins()], "eager", cluster)
-    assert {need.body for need in asked} == {"plain", "checkpointed"}
+def test_a_search_tries_numbers_that_share_a_program():
+    job, cluster = job_of(T5 | {"num_layers": 6, "num_decoder_layers": 5}), make_cluster("cuda")
+    assert {need.body for need in needs(job, [Pins()], "eager", cluster)} == {
+        "plain", "mixed", "later-mixed", "checkpointed"
+    }  # fmt: skip
+    assert list(bodies_of(job)["mixed"]) == [3, 4]
+    assert list(bodies_of(job)["later-mixed"]) == [9]
+    asked = needs(job, [Pins(activation_checkpointing="full:7")], "eager", cluster)
+    assert {need.body for need in asked} == {"plain", "7 checkpointed"}
     leaner = ladder(job, cluster, make_strategy(attention="eager"))
-    assert {each.activation_checkpointing for each in leaner} == {"none", "selective", "full"}
-    some = make_strategy(attention="eager", activation_checkpointing="full:2")
-    reason = missing_formula(job, some, cluster.device)
-    assert reason.startswith("activation_checkpointing=full:2 of two stacks has no formula")
+    assert {each.activation_checkpointing for each in leaner} == {
+        "none", "selective", "full:5", "full"
+    }  # fmt: skip
+
+
+def test_a_search_over_two_stacks_is_its_estimates():
+    from brimful.simulate.on_demand import trace_needs
+
+    job, cluster = job_of(EVEN, global_batch=4), make_cluster("cuda")
+    pins = Pins(loss_chunks=1)
+    asked = needs(job, [pins], "eager", cluster)
+    trace_needs(job, "eager", "cuda", asked, watch=lambda _state: None)
+    table = tabulate(job, cluster, "eager", grids(job, pins, attention="eager", cluster=cluster))
+    assert set(table.num_blocks.tolist()) == {0, 3, 8, 10}
+    for row in range(len(table.peak_bytes)):
+        strategy = strategy_at(job, table, row, "eager")
+        assert not missing_formula(job, strategy, cluster.device)
+        alone = estimate(job, cluster, strategy)
+        assert round(table.peak_bytes[row]) == alone.predicted_peak_allocated_bytes, strategy
+        assert table.step_s[row] == pytest.approx(alone.predicted_step_s, rel=1e-9)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from brimful.cli.resolved import Asked
     from brimful.simulate.on_demand import Tracing
 
-_LEANEST_FIRST: tuple[Body, ...] = ("checkpointed", "plain", "mixed")
+_LEANEST_FIRST: tuple[Body, ...] = ("checkpointed", "plain")
 """Of these plain ones tell the work that is not computed again."""
 MOST_LEANER_S = 6.0
 """After which no further body is traced to say what would make a job fit."""
@@ -107,8 +107,8 @@ def trace_leaner(args: argparse.Namespace, asked: "Asked") -> None:
             _trace(args, asked, list(some), "", _nothing)
 
 
-def _most_recomputed(need: Need) -> tuple[bool, int]:
-    return need.gathers, _LEANEST_FIRST.index(need.body)
+def _most_recomputed(need: Need) -> tuple[bool, tuple[bool, ...], Body]:
+    return need.gathers, tuple(need.body != body for body in _LEANEST_FIRST), need.body
 
 
 def _trace(

@@ -277,7 +277,8 @@ def all_of(needs: "list[Need]") -> "list[Need]":
 
 def _only_whole(needs: "list[Need]") -> "list[Need]":
     """Trace what recomputes nothing, and what recomputes every block whole."""
-    return [need for need in needs if need.recompute == "full" and need.body != "mixed"]
+    whole = {"plain", "checkpointed"}
+    return [need for need in needs if need.recompute == "full" and need.body in whole]
 
 
 def _only_plain(needs: "list[Need]") -> "list[Need]":

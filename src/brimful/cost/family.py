@@ -4,6 +4,7 @@ They share one variant of a profile and one set of dimensions, so a whole family
 with an array where a single strategy has a number.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from brimful.cost.profiles import (
     variant_key,
     with_chunks,
 )
+from brimful.models.stacks import num_readers
 from brimful.techniques.fused_kernels import FusedKernels, chunk_tokens, fused_head
 from brimful.techniques.offload import NOTHING, Away
 from brimful.values.job import Job
@@ -100,7 +102,7 @@ class Family(NamedTuple):
 def family_of(job: Job, strategy: Strategy) -> Family:
     """Return the family that holds this one strategy."""
     num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
-    body = body_of(num_blocks, job.model.num_layers)
+    body = next(body for body, counts in bodies_of(job).items() if num_blocks in counts)
     recompute = recompute_of(strategy) if num_blocks else "full"
     return Family(
         micro_batch=strategy.micro_batch,
@@ -157,18 +159,38 @@ def family_shards(family: Family) -> NDArray[np.float64]:
 
 
 def body_of(num_blocks: int, num_layers: int) -> Body:
-    """Name the body of a model with ``num_blocks`` of its ``num_layers`` checkpointed."""
+    """Name the body of one stack with ``num_blocks`` of its ``num_layers`` checkpointed."""
     if num_blocks == 0:
         return "plain"
     return "checkpointed" if num_blocks == num_layers else "mixed"
 
 
-def has_mixed(job: Job) -> bool:
-    """Whether a model with some of its blocks checkpointed is traced.
+def bodies_of(job: Job) -> dict[Body, range]:
+    """Return every body that there may be, and which numbers of checkpointed blocks make it.
 
-    Not an encoder-decoder: which of its two stacks has both kinds hangs on how many there are.
+    Args:
+        job: What is trained.
     """
-    return job.task != "seq2seq"
+    num = job.model.num_layers
+    return _bodies(num, num_readers(job.model) if job.task == "seq2seq" else num)
+
+
+@cache
+def _bodies(num: int, first: int) -> dict[Body, range]:
+    """Return the bodies of ``num`` blocks, of which so many are in the first list.
+
+    Which list has both kinds of blocks hangs on how many are checkpointed. What the first of each
+    makes for all behind it, such as positions, is let go by the last that keeps it: so one program
+    tells those numbers that leave two others of each kind, and each other number is its own.
+    """
+    if first == num:
+        some = {"mixed": range(1, num)}
+    else:
+        several = {"mixed": range(3, first - 1), "later-mixed": range(first + 3, num - 1)}
+        alone = set(range(1, num)).difference(*several.values())
+        some = several | {f"{one} checkpointed": range(one, one + 1) for one in sorted(alone)}
+    every: dict[Body, range] = {"plain": range(1), **some, "checkpointed": range(num, num + 1)}
+    return {body: counts for body, counts in every.items() if counts}
 
 
 def family_variant(job: Job, profile: Profile, family: Family) -> Variant:

@@ -7,7 +7,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 from collections.abc import Iterable
 
 from brimful.cost.deepspeed_engine import alone_of, missing_engine
-from brimful.cost.family import family_chunks, family_of, has_mixed
+from brimful.cost.family import family_chunks, family_of
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
     SHIPPED_AGAIN,
@@ -225,11 +225,7 @@ def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
 
 def _untraced_switch(job: Job, strategy: Strategy) -> str:
     """Name a switch that no formula was traced with; empty where there is none."""
-    is_mixed = family_of(job, strategy).body == "mixed"
     asked = {
-        f"activation_checkpointing={strategy.activation_checkpointing} of two stacks": (
-            is_mixed and not has_mixed(job)
-        ),
         f"offload={strategy.offload}": not _is_away_predicted(job, strategy),
         "optimizer_in_backward=True": strategy.optimizer_in_backward,
         f"compile={strategy.compile}": strategy.compile != "none",

@@ -36,7 +36,11 @@ Group = str
 """``checkpointed``, ``plain`` or ``chunk``; empty for what is in none. In a profile of blocks of
 several kinds each traced block is a group of its own, ``plain:3`` the fourth of them
 (``sequences.py``)."""
-Body = Literal["plain", "checkpointed", "mixed"]
+Body = str
+"""Which blocks are checkpointed: none (``plain``), all, or some, from the first on (``mixed``).
+
+Where they stand in two lists, and all of the first and some of the second are: ``later-mixed``. A
+number near either end of a list is a body of its own there, such as ``1 checkpointed``."""
 Mark = Literal["", "cuBLAS", "cuBLASLt", "embedding"]
 """What is asked for at an instant, whose size is no product of dimensions: the workspace that the
 first product of a thread makes, and the sums of the embedding's rows."""
@@ -176,8 +180,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         works: The distinct works.
         variants: By body and how the loss is chunked: ``plain``, ``plain+2chunks``, ...
         of_one: Works that are others where there is one sequence, and which those are.
-        sequence: The kinds of the blocks that were traced, in order, where there are several; of
-            plain blocks behind checkpointed ones, of each.
+        sequence: The kinds of the blocks that were traced, in order, where there are several; the
+            numbers of plain blocks go on behind those of the checkpointed ones of a mixed body.
         num_parts: Of a profile with pieces (``spread.py``): kinds of blocks that hold other
             parameters, each of which has its own.
     """

@@ -91,9 +91,16 @@ class _Writer:
         self._like: dict[tuple[Group, ...], list[Group]] = {}
 
     def covers(self, variant: Variant) -> bool:
-        """Whether a variant has the groups of blocks that there are."""
-        traced = {run.group.partition(PLACE)[0] for run in variant.first if is_place(run.group)}
-        return traced == set(self._groups)
+        """Whether a variant has blocks of every kind and group that there is, and of no other group."""
+        groups = [run.group for run in variant.first if is_place(run.group)]
+        traced = set(map(self._traced, groups))
+        real = set(map(_Block, self._groups, self._blocks.kinds))
+        return real <= traced and {each.group for each in traced} == set(self._groups)
+
+    def _traced(self, group: Group) -> _Block:
+        """Return which block a group of one traced block is."""
+        sequence = self._profile.sequence
+        return _Block(group.partition(PLACE)[0], sequence[_number(group) % len(sequence)])
 
     def runs(self, runs: Sequence[Run]) -> tuple[Run, ...]:
         """Return the runs of every block in the place of those that were traced."""
@@ -130,9 +137,9 @@ class _Writer:
         self, runs: Sequence[Run], places: Sequence[int]
     ) -> dict[tuple[int, int], Sequence[Run]]:
         """Return what was traced between blocks of two kinds, one behind the other."""
-        sequence, found = self._profile.sequence, dict[tuple[int, int], Sequence[Run]]()
+        found = dict[tuple[int, int], Sequence[Run]]()
         for one, other in pairwise(places):
-            kinds = [sequence[_number(runs[at].group) % len(sequence)] for at in (one, other)]
+            kinds = [self._traced(runs[at].group).kind for at in (one, other)]
             if other > one + 1:
                 found.setdefault((kinds[0], kinds[1]), runs[one + 1 : other])
         return found
@@ -163,10 +170,7 @@ class _Writer:
     def _likes(self, traced: tuple[Group, ...]) -> list[Group]:
         """Return the traced block that each block of the model is like, of those of a variant."""
         if traced not in self._like:
-            sequence = self._profile.sequence
-            told = [
-                _Block(g.partition(PLACE)[0], sequence[_number(g) % len(sequence)]) for g in traced
-            ]
+            told = list(map(self._traced, traced))
             real = [_Block(*each) for each in zip(self._groups, self._blocks.kinds, strict=True)]
             here = [_surroundings(told, place) for place in range(len(told))]
             self._like[traced] = [

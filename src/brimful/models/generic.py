@@ -193,6 +193,12 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     )
 
 
+def num_readers(spec: ModelSpec) -> int:
+    """Count the blocks of an encoder-decoder that read, by its configuration's own class."""
+    made = _make(spec.name, spec.model_type, spec.hf_config)
+    return _blocks(spec.name, made, _READERS)
+
+
 def is_rotary(spec: ModelSpec) -> bool:
     """Whether a model's positions are angles, by its configuration's own class."""
     made = _make(spec.name, spec.model_type, spec.hf_config)

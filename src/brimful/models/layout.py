@@ -80,6 +80,12 @@ class Layout(NamedTuple):
     head: Parameters
 
 
+def num_in_first_list(layout: Layout) -> int:
+    """Count the blocks of the first list that blocks stand in: those of an encoder that read."""
+    first = layout.blocks[0].prefix
+    return sum(run.num_blocks for run in layout.blocks if run.prefix == first)
+
+
 def all_parameters(layout: Layout) -> Iterator[Parameter]:
     """Yield every parameter under its full name, in the order of ``Module.parameters()``."""
     yield from layout.embedding

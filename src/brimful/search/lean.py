@@ -9,7 +9,6 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.family import has_mixed
 from brimful.cost.reserved import predicted_reserved
 from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import Cluster, offered_bytes
@@ -131,7 +130,7 @@ def least_limit(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
 def ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]:
     """Yield one sequence at a time, spread in each plain way, recomputed more and more."""
     layers, num = job.model.num_layers, cluster.num_devices
-    half = [spell_checkpointing(layers // 2, num_layers=layers)] * has_mixed(job)
+    half = spell_checkpointing(layers // 2, num_layers=layers)
     plain = Strategy(
         micro_batch=1,
         activation_checkpointing="none",
@@ -142,7 +141,7 @@ def ladder(job: Job, cluster: Cluster, strategy: Strategy) -> Iterator[Strategy]
         fused_kernels=strategy.fused_kernels,
     )
     for spread in _spread(plain, num):
-        for recomputed in ("none", "selective", *half, "full"):
+        for recomputed in ("none", "selective", half, "full"):
             for chunks in CHUNKS if cuts_loss(job, strategy.fused_kernels) else CHUNKS[:1]:
                 yield msgspec.structs.replace(
                     spread, activation_checkpointing=recomputed, loss_chunks=chunks

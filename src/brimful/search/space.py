@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.family import Family, body_of, chunk_of, has_mixed
+from brimful.cost.family import Family, bodies_of, chunk_of
 from brimful.cost.own_programs import (
     SHIPPED_AGAIN,
     Need,
@@ -50,6 +50,8 @@ from brimful.values.strategy import (
 )
 
 CHUNKS = (1, 2, 4, 8, 16, 32)
+_SEARCHED: frozenset[Body] = frozenset({"plain", "mixed", "later-mixed", "checkpointed"})
+"""Bodies that are tried where nobody asks for one: others tell one number of blocks each."""
 
 
 def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
@@ -355,20 +357,21 @@ def _bodies(job: Job, pins: Pins, recompute: Recompute) -> list[tuple[Body, NDAr
     """List bodies with their counts of checkpointed blocks; none is ``full`` by convention."""
     num_layers = job.model.num_layers
     if pins.activation_checkpointing is not None:
-        return _pinned_body(pins.activation_checkpointing, num_layers, recompute)
-    every: list[tuple[Body, NDArray[np.int64]]] = [
-        ("plain", np.array([0] if recompute == "full" else [], dtype=np.int64)),
-        ("mixed", np.arange(1, num_layers if has_mixed(job) else 1)),
-        ("checkpointed", np.array([num_layers])),
-    ]
-    return [(body, blocks) for body, blocks in every if len(blocks)]
+        asked = _pinned_blocks(pins.activation_checkpointing, num_layers, recompute)
+    else:
+        asked = range(int(recompute != "full"), num_layers + 1)
+    is_pinned = pins.activation_checkpointing is not None
+    every = {
+        body: [num for num in counts if num in asked]
+        for body, counts in bodies_of(job).items()
+        if is_pinned or body in _SEARCHED
+    }
+    return [(body, np.array(counts)) for body, counts in every.items() if counts]
 
 
-def _pinned_body(
-    text: str, num_layers: int, recompute: Recompute
-) -> list[tuple[Body, NDArray[np.int64]]]:
+def _pinned_blocks(text: str, num_layers: int, recompute: Recompute) -> range:
+    """Return how many blocks are checkpointed where the user says so; none in another way."""
     pinned = Strategy(micro_batch=1, activation_checkpointing=text, loss_chunks=1, attention="sdpa")
     blocks = num_checkpointed(pinned, num_layers=num_layers)
-    if recompute != (recompute_of(pinned) if blocks else "full"):
-        return []
-    return [(body_of(blocks, num_layers), np.array([blocks]))]
+    is_so = recompute == (recompute_of(pinned) if blocks else "full")
+    return range(blocks, blocks + is_so)

@@ -53,12 +53,14 @@ class Blocks(NamedTuple):
         path: Finds a block in the path of a module: the list it stands in, and its number there.
         sequence: Their kinds in order, where there are several.
         starts: Of a list of blocks, how many blocks are before it; of others: none.
+        numbers: By which each traced block is told, in order; empty: by where it stands.
     """
 
     num_checkpointed: int
     path: re.Pattern[str] = _BLOCK
     sequence: tuple[int, ...] = ()
     starts: Mapping[str, int] = MappingProxyType({})
+    numbers: tuple[int, ...] = ()
 
 
 Label = tuple[Group, int]
@@ -139,7 +141,8 @@ def _block_of(owner: str, blocks: Blocks) -> Label | None:
         return None
     index = int(block["number"]) + blocks.starts.get(block["stack"], 0)
     group: Group = "checkpointed" if index < blocks.num_checkpointed else "plain"
-    return (place_group(group, index) if blocks.sequence else group, index)
+    number = blocks.numbers[index] if blocks.numbers else index
+    return (place_group(group, number) if blocks.sequence else group, index)
 
 
 def _beside(owner: str, now: Label) -> Label:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from brimful.cost.efficiency import size_of
-from brimful.cost.family import Family, has_mixed, runs_one
+from brimful.cost.family import Family, bodies_of, runs_one
 from brimful.cost.memory import profile_for
 from brimful.cost.own_programs import traced_program
 from brimful.cost.profiles import Body
@@ -34,8 +34,8 @@ from brimful.values.job import OVER_TOKENS, Job
 from brimful.values.strategy import Attention, Recompute, default_reference
 
 _BODIES: tuple[tuple[Body, Recompute], ...] = (
-    ("plain", "full"), ("mixed", "full"), ("checkpointed", "full"),
-    ("mixed", "selective"), ("checkpointed", "selective"),
+    ("plain", "full"), ("mixed", "full"), ("later-mixed", "full"), ("checkpointed", "full"),
+    ("mixed", "selective"), ("later-mixed", "selective"), ("checkpointed", "selective"),
 )  # fmt: skip
 
 
@@ -98,8 +98,7 @@ def _keys(job: Job, attention: Attention, device: Device) -> Iterator[Key]:
                 continue
             for body, recompute in _BODIES:
                 program = traced_program(job, attention, kernels, recompute, gathers=gathers, tp=tp)
-                is_there = body != "mixed" or (job.model.num_layers > 1 and has_mixed(job))
-                if program is not None and is_there:
+                if program is not None and body in bodies_of(job):
                     yield Key(gathers, tp > 1, body, recompute)
 
 
@@ -130,7 +129,7 @@ def _least_amounts(
 
 
 def _family(job: Job, key: Key, micro_batch: int, chunks: int) -> Family:
-    blocks = {"plain": 0, "mixed": 1, "checkpointed": job.model.num_layers}[key.body]
+    blocks = bodies_of(job)[key.body][0]
     return Family(
         micro_batch=micro_batch,
         loss_chunks=chunks,
