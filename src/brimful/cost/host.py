@@ -184,7 +184,7 @@ def _offloaded(node: _Node) -> Iterator[tuple[str, int]]:
         if is_deepspeeds(node.strategy)
         else on_host(job, family, pins=not node.is_cpu, sent=sent)
     )
-    yield PARAMETERS, node.num_processes * held.parameters
+    yield PARAMETERS, node.num_processes * (held.parameters + held.base)
     yield GRADIENTS, node.num_processes * (held.gradients + held.passing)
     yield OPTIMIZER_STATE, node.num_processes * held.optimizer_state
     yield SAVED_ACTIVATIONS, node.num_processes * held.activations

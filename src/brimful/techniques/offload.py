@@ -5,7 +5,8 @@ the parameters of the first K blocks too, and so all that ``optimizer`` says; bu
 are updated inside the backward pass they are alone on the host, and a block's update runs while the
 block is on the device; with ``optimizer`` beside it their state is on the host too, and travels
 with its block. Of adapters it is the frozen base of these blocks alone: what trains stays on the
-device, and so does its update, unless ``optimizer`` is named beside it. ``activations:K``: what the first K blocks keep for their backward pass.
+device, and so does its update, unless ``optimizer`` is named beside it. ``activations:K``: what the
+first K blocks keep for their backward pass.
 Without a K: all blocks. Several go together, separated by commas. Knows no torch; ``build.offload``
 moves.
 """
@@ -25,7 +26,7 @@ ACTIVATIONS = "activations"
 SHARDS = 2
 """The first stage of ZeRO that shards parameters."""
 HOLDS_ITS_OWN: Base = "llm-int8"
-"""The base whose layers keep what they compute with beside their weight: no copy takes its place."""
+"""The base whose layers keep what they compute with beside their weight."""
 KINDS = (OPTIMIZER, PARAMETERS, ACTIVATIONS)
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")
@@ -165,17 +166,14 @@ def _refused(
     job: Job, away: Away, devices: Devices
 ) -> Iterator[tuple[str, str, Mapping[str, object]]]:
     """Yield what does not go with something on the host, what does, and the nearest that runs."""
-    num, pp, zero, tp = devices
+    num, pp, zero, _ = devices
     if away == NOTHING:
         return
     if pp > 1:
         yield f"pp={pp}", "pp=1", {"pp": 1}
-    if away.frozen and tp > 1:
-        yield f"tp={tp}", "tp=1", {"tp": 1}
-    if num > 1 and away.frozen and zero >= SHARDS:
-        fix = "zero=0 or zero=1, of which each brings the base from its own host memory"
-        yield f"zero={zero} on {num} devices", fix, {"zero": 1}
-    if num > 1 and away.parameters and not away.frozen:
+    if away.frozen:
+        yield from _refused_base(job, devices)
+    elif num > 1 and away.parameters:
         yield f"{num} devices", "offload=optimizer, or one device", {"offload": OPTIMIZER}
     if num > 1 and away.optimizer and zero < SHARDS:
         fix = "zero=2 or zero=3, whose shards it updates"
@@ -183,13 +181,23 @@ def _refused(
     rules = [rule.name for rule in OPTIMIZERS.values() if rule.on_host]
     if away.optimizer and job.optimizer not in rules:
         yield f"optimizer={job.optimizer}", f"{' or '.join(rules)}", {"offload": NONE}
-    base = job.adapter.base if job.adapter is not None else "same"
-    if away.parameters and base == HOLDS_ITS_OWN:
-        yield f"base={base}", "base=nf4-double, nf4 or int8", {"offload": NONE}
     if away.parameters and job.precision == FP8:
         yield f"precision={FP8}", "another precision", {"offload": NONE}
     if away.parameters + away.activations and job.task == MODULE:
         yield f"task={MODULE}", "another task", {"offload": NONE}
+
+
+def _refused_base(job: Job, devices: Devices) -> Iterator[tuple[str, str, Mapping[str, object]]]:
+    """Yield the same of a frozen base of blocks on the host."""
+    num, _, zero, tp = devices
+    base = job.adapter.base if job.adapter is not None else "same"
+    if tp > 1:
+        yield f"tp={tp}", "tp=1", {"tp": 1}
+    if num > 1 and zero >= SHARDS:
+        fix = "zero=0 or zero=1, of which each brings the base from its own host memory"
+        yield f"zero={zero} on {num} devices", fix, {"zero": 1}
+    if base == HOLDS_ITS_OWN:
+        yield f"base={base}", "base=nf4-double, nf4 or int8", {"offload": NONE}
 
 
 def check_early(job: Job, away: Away, text: str, *, num_devices: int) -> None:
