@@ -168,8 +168,9 @@ def _reads(profile: Profile, run: Run, like: Run, layers: _Layers, dims: Dimensi
         last.append(latest if copies[number].input else end)
     if run.group.startswith("checkpointed"):
         return _Reads(0, tuple(last))
-    begins = _begin(profile, own, min(places.values(), default=0))
-    return _Reads(begins, tuple(last))
+    if any(copy.is_stack for copy in copies):  # whose layers tell of nothing, and may be the last
+        return _Reads(0, tuple(last))
+    return _Reads(_begin(profile, own, min(places.values(), default=0)), tuple(last))
 
 
 def _wide_gone(

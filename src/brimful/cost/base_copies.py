@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
+from brimful.cost.expert_shards import EXPERTS
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.trained import (
     adapter_shapes_of,
@@ -26,13 +27,15 @@ class BaseCopy(NamedTuple):
         wide: Bytes of the weight that is made of a packed one; 0 of others.
         adapters: Bytes of the gradients of what is beside it, the last one first; empty where there
             is nothing.
-        input: Numbers of an input of its layer; 0 of what is no matrix.
+        input: Numbers of an input of its layer; 0 of what is no linear layer's.
+        is_stack: Whether it is of experts.
     """
 
     num_bytes: int
     wide: int = 0
     adapters: tuple[int, ...] = ()
     input: int = 0
+    is_stack: bool = False
 
 
 def base_copies(job: Job) -> tuple[tuple[BaseCopy, ...], ...]:
@@ -42,6 +45,18 @@ def base_copies(job: Job) -> tuple[tuple[BaseCopy, ...], ...]:
         job: What is trained, with adapters.
     """
     return tuple(tuple(_copy_of(job, each) for each in some) for some in block_kinds(job.model))
+
+
+def tells_reads(job: Job) -> bool:
+    """Whether adapters show when each matrix is read: all of plain weights, the last of packed ones.
+
+    Args:
+        job: What is trained, with adapters.
+    """
+    every = [[copy for copy in copies if copy.input] for copies in base_copies(job)]
+    return all(bool(copy.adapters) for layers in every for copy in layers if not copy.wide) and all(
+        bool(layers[-1].adapters) for layers in every if layers
+    )
 
 
 def base_sizes(job: Job) -> Iterator[int]:
@@ -60,7 +75,8 @@ def _copy_of(job: Job, parameter: Parameter) -> BaseCopy:
     assert adapter is not None
     if parameter.kind not in LINEAR:
         is_wide = adapter.upcast == "norms" and parameter.kind == "norm"
-        return BaseCopy(size * (FP32_BYTES if is_wide else frozen_element(job)))
+        num_bytes = size * (FP32_BYTES if is_wide else frozen_element(job))
+        return BaseCopy(num_bytes, is_stack=parameter.kind == EXPERTS)
     is_packed, shapes = adapter.base in QUANTIZED, adapter_shapes_of(job, parameter)
     first, last = parameter.shape
     return BaseCopy(

@@ -6,6 +6,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 
 from collections.abc import Iterable
 
+from brimful.cost.base_copies import tells_reads
 from brimful.cost.deepspeed_engine import alone_of, missing_engine
 from brimful.cost.family import family_chunks, family_of, has_mixed
 from brimful.cost.needed import needed, traced_job
@@ -234,7 +235,7 @@ def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
 
 
 def _is_base_predicted(job: Job, away: Away) -> bool:
-    """Whether events were derived for a frozen base on the host: of LoRA and QLoRA.
+    """Whether events were derived for a frozen base on the host: of LoRA and QLoRA on all layers.
 
     What autocast makes of a weight in fp32 is kept for backward in its place.
     """
@@ -244,6 +245,7 @@ def _is_base_predicted(job: Job, away: Away) -> bool:
         and job.method in {"lora", "qlora"}
         and job.task != PREFERENCE
         and not is_cast
+        and tells_reads(job)
     )
 
 
