@@ -288,8 +288,8 @@ def _fill_quantized(
         fill(layer, weight)
         del weight  # before the next one is made
         if goes:
-            read_by_copies(layer)
             layer.weight = sent_home(layer.weight, device)
+            read_by_copies(layer)
         setattr(layer.weight, LOADED, True)
 
 

@@ -66,7 +66,11 @@ def _read_by_own_state(layer: Any, _args: Any) -> None:
 
 
 def _by_copies(layer: Any) -> None:
-    """Let a layer compute by a product that saves the weight, and not hold it until backward."""
+    """Let a layer compute by a product that saves the weight, and does not hold it until backward.
+
+    Beside the weight that it has meanwhile is what it is read by, for who saves it.
+    """
+    layer.weight.quant_state = layer.quant_state
     layer.forward = partial(_product, layer)
 
 
