@@ -48,7 +48,7 @@ def base_copies(job: Job) -> tuple[tuple[BaseCopy, ...], ...]:
 
 
 def tells_reads(job: Job) -> bool:
-    """Whether adapters show when each matrix is read: all of plain weights, the last of packed ones.
+    """Whether adapters show when matrices are read: all of plain weights, the last of packed ones.
 
     Args:
         job: What is trained, with adapters.

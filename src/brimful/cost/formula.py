@@ -230,7 +230,7 @@ def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
         )
     )
     tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
-    sent = not away.parameters and tokens >= LEAST_SENT_TOKENS
+    sent = (away.frozen or not away.parameters) and tokens >= LEAST_SENT_TOKENS
     return (not away.activations or sent) and (not away.parameters or blocks)
 
 

@@ -125,7 +125,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     offload: Annotated[
         Line,
         Flag(
-            "kept on the host: optimizer, parameters:K (which takes the optimizer along), "
+            "kept on the host: optimizer, parameters:K (which takes the optimizer along; of "
+            "adapters their frozen base alone), "
             "activations:K, of the first K blocks, or several with commas; {default}",
             metavar="WHAT",
         ),
