@@ -6,10 +6,11 @@ import pytest
 from brimful.cost.host import training_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
-from brimful.search.offloading import solve_offloading
+from brimful.search.offloading import for_known_host, solve_offloading
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.show.plan import plan_summary
+from brimful.show.predicted import offloaded_bytes
 from brimful.units import GIB, format_bytes
 from brimful.values.job import plain_job
 from samples import make_adapter
@@ -78,12 +79,43 @@ def test_where_the_optimizer_alone_does_not_suffice_blocks_go_too():
 
 
 def test_parameters_that_are_too_large_are_named():
-    job = msgspec.structs.replace(
-        job_of(model="llama-3.1-70b"), method="lora", adapter=make_adapter(rank=16)
-    )
+    adapter = make_adapter(rank=16, targets=("q_proj", "v_proj"))
+    job = msgspec.structs.replace(job_of(model="llama-3.1-70b"), method="lora", adapter=adapter)
     found = solve_offloading(job, card(), Pins(), **ASKED)
     assert found.offloaded.strategy.offload == "optimizer"
     assert "parameters alone are 131" in facts_of(found)["offload"]
+
+
+def adapted(model="llama-3.3-70b", base="nf4-double"):
+    adapter = make_adapter(rank=16, base=base)
+    return msgspec.structs.replace(job_of("bf16-mixed", model), method="qlora", adapter=adapter)
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_a_frozen_base_is_brought_where_no_card_has_room_for_it(num):
+    cluster = msgspec.structs.replace(
+        load_cluster(f"{num}xrtx-3090", memory_limit_bytes=None), host_ram_bytes=128 * GIB
+    )
+    found = solve_offloading(adapted(), cluster, Pins(), **ASKED)
+    strategy = found.plan.strategy
+    assert strategy.offload == "parameters"
+    assert strategy.zero in {0, 1}
+    assert found.plan.estimate.fits
+    assert found.plan.estimate.host.fits
+    assert offloaded_bytes(found.plan.estimate) > num * 35 * GIB
+
+
+def test_where_nothing_is_known_of_the_host_it_is_said_what_a_frozen_base_needs():
+    found = solve_offloading(adapted(), card(), Pins(), **ASKED)
+    assert found.plan.strategy.offload == "parameters"
+    assert "to train" in facts_of(found)["host"]
+
+
+def test_a_base_that_has_room_is_not_looked_for_on_the_host():
+    job = adapted("llama-3.1-8b")
+    assert for_known_host(job, card(256), (Pins(),), "sdpa") == [Pins(offload="optimizer")]
+    found = solve_offloading(job, card(256), Pins(), **ASKED)
+    assert found.plan.strategy.offload != "parameters"
 
 
 @pytest.mark.few(2)

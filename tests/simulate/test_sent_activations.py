@@ -42,6 +42,15 @@ CASES = {
     "adapters": (
         "llama", {"method": "lora", "adapter": make_adapter(rank=8)}, {"offload": "activations:5"},
     ),
+    "beside a base that is away": (
+        "llama", {"method": "qlora", "adapter": make_adapter(rank=8, base="nf4-double")},
+        {"offload": "parameters,activations", "activation_checkpointing": "full:4"},
+    ),
+    "beside a base that each device brings": (
+        "llama",
+        {"method": "qlora", "global_batch": 8, "adapter": make_adapter(rank=8, base="nf4-double")},
+        {"offload": "parameters,activations:5", "dp_replicate": 2},
+    ),
     "experts": ("mixtral", {}, {"offload": "activations:5", "activation_checkpointing": "full:2"}),
     "windows": ("gemma2", {}, {"offload": "activations:5", "attention": "eager"}),
 }  # fmt: skip

@@ -3,12 +3,14 @@
 import msgspec
 import pytest
 
+from brimful.cost.family import family_of
+from brimful.cost.on_host import on_host
 from brimful.models.config import read_config
 from brimful.models.mixtures import known_experts
 from brimful.simulate import unrolled
-from brimful.simulate.run import trace
+from brimful.simulate.run import simulate, trace
 from other_decoders import CONFIGS, EAGER_ONLY
-from samples import make_adapter, make_job, make_model, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -77,6 +79,47 @@ def test_a_few_blocks_unrolled_are_the_whole_model(name, checkpointing):
     traced = [num_deep * period, unrolled.NUM_SHALLOW * period]
     assert depths == [*(first + num for num in traced), num_layers]
     assert_same(short, whole)
+
+
+@pytest.mark.few(only=["nf4-double"])
+@pytest.mark.parametrize("base", ["same", "nf4-double", "int8"])
+def test_a_base_that_is_brought_is_unrolled_where_blocks_are_computed_again(base):
+    job, depths = deeper(adapted("bf16", base), 10), []
+    strategy = make_strategy(activation_checkpointing="full", offload="parameters")
+
+    def record(job, strategy):
+        depths.append(job.model.num_layers)
+        return trace(job, strategy, imitate="cuda").recording
+
+    short, whole = unrolled.record_whole(job, strategy, record), record(job, strategy)
+    assert depths == [unrolled.NUM_DEEP_AWAY, unrolled.NUM_SHALLOW, 10]
+    assert_same(short, whole)
+
+
+def test_what_is_on_the_host_of_a_base_is_that_of_all_blocks():
+    job, cluster = deeper(adapted("bf16", "nf4-double"), 10), make_cluster("cuda")
+    strategy = make_strategy(activation_checkpointing="full", offload="parameters")
+    held = on_host(job, family_of(job, strategy), pins=False)
+    assert simulate(job, cluster, strategy).simulated_peak_host_bytes == held.base
+
+
+@pytest.mark.parametrize(
+    ("how", "counts_costs"),
+    [
+        ({"activation_checkpointing": "none"}, False),
+        ({"activation_checkpointing": "full"}, True),
+        ({"activation_checkpointing": "full", "offload": "optimizer,parameters"}, False),
+        ({"activation_checkpointing": "full", "dp_replicate": 2}, False),
+    ],
+    ids=str,
+)
+def test_all_else_that_is_offloaded_is_traced_whole(how, counts_costs):
+    job, depths = deeper(adapted("bf16", "same"), 10), []
+    strategy = make_strategy(**{"offload": "parameters", **how})
+    unrolled.record_whole(
+        job, strategy, lambda job, _: depths.append(job.model.num_layers), counts_costs=counts_costs
+    )
+    assert depths == [10]
 
 
 def assert_same(short, whole):

@@ -11,6 +11,9 @@ from brimful.values.job import FP8
 from samples import make_adapter, make_job, make_strategy
 
 DEPTH = 3
+LORA = {"method": "lora", "adapter": make_adapter()}
+QLORA = {"method": "qlora", "adapter": make_adapter(base="nf4")}
+PARAMETERS = {"offload": "parameters:1", "micro_batch": 2}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,20 @@ def test_what_people_type_is_read(text, expected):
 def test_what_is_spelled_is_read_again(optimizer, parameters, activations):
     away = Away(optimizer or parameters > 0, parameters, activations)
     assert away_of(spell_offload(away, num_layers=DEPTH), num_layers=DEPTH) == away
+
+
+@given(st.booleans(), st.integers(0, DEPTH), st.integers(0, DEPTH))
+def test_what_is_spelled_of_a_frozen_base_is_read_again(optimizer, parameters, activations):
+    away = Away(optimizer, parameters, activations, frozen=parameters > 0)
+    text = spell_offload(away, num_layers=DEPTH)
+    assert away_of(text, num_layers=DEPTH, is_frozen=True) == away
+
+
+@pytest.mark.parametrize("spread", [{}, {"dp_replicate": 2}, {"zero": 1, "dp_shard": 2}], ids=str)
+@pytest.mark.parametrize("base", ["nf4", "nf4-double", "int8"])
+def test_a_frozen_base_is_each_devices_own_to_bring(base, spread):
+    job = make_job(method="qlora", adapter=make_adapter(base=base))
+    check_strategy(job, make_strategy(micro_batch=2, offload="parameters", **spread))
 
 
 def test_parameters_that_are_updated_early_do_not_take_the_optimizer_along():
@@ -68,11 +85,10 @@ def test_what_cannot_be_read_is_refused_with_what_can(text, said):
         ({}, {"offload": "activations", "pp": 3}, "pp=3"),
         ({"precision": FP8}, {"offload": "parameters"}, f"precision={FP8}"),
         ({"optimizer": "adamw-8bit"}, {"offload": "optimizer"}, "optimizer=adamw-8bit"),
-        (
-            {"method": "qlora", "adapter": make_adapter(base="nf4")},
-            {"offload": "parameters:1"},
-            "base=nf4",
-        ),
+        ({**QLORA, "adapter": make_adapter(base="llm-int8")}, PARAMETERS, "base=llm-int8"),
+        (QLORA, {**PARAMETERS, "zero": 2, "dp_shard": 2}, "use zero=0 or zero=1"),
+        (QLORA, {**PARAMETERS, "pp": 3}, "pp=3"),
+        (LORA, {**PARAMETERS, "tp": 2}, "tp=2"),
     ],
 )
 def test_what_is_not_run_is_refused(job, strategy, said):

@@ -32,7 +32,7 @@ ARCHITECTURES = ["llama", "gpt2"]
 IDS = torch.arange(40).reshape(2, 20)
 
 
-def trained_model(kind, architecture="llama", *, trained_modules=(), tied=None):
+def trained_model(kind, architecture="llama", *, trained_modules=(), tied=None, offload="none"):
     """Build a model whose adapters make a difference."""
     method, base = KINDS[kind]
     adapter = Adapter(
@@ -47,7 +47,7 @@ def trained_model(kind, architecture="llama", *, trained_modules=(), tied=None):
     )
     model = make_model(architecture, **({} if tied is None else {"tie_word_embeddings": tied}))
     job = make_job(architecture, model=model, method=method, adapter=adapter)
-    program = build_program(job, make_strategy(), torch.device("cpu"))
+    program = build_program(job, make_strategy(offload=offload), torch.device("cpu"))
     torch.manual_seed(5)
     with torch.no_grad():
         for name, parameter in program.model.named_parameters():
@@ -129,6 +129,15 @@ def test_a_merged_model_is_a_plain_one_with_equal_logits(kind, architecture, tmp
     near = 1e-5 if kind != "llm-int8" else 2e-2
     torch.testing.assert_close(logits(merged), expected, rtol=near, atol=near)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("kind", ["lora", "nf4-double", "int8"])
+def test_a_base_on_the_host_is_merged_as_one_that_is_here(kind):
+    here, away = (
+        plain_model(trained_model(kind, offload=offload), dtype=torch.float32).state_dict()
+        for offload in ("none", "parameters")
+    )
+    assert all(torch.equal(tensor, away[name]) for name, tensor in here.items())
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -8,6 +8,7 @@ from brimful.errors import FileFormatError, UnsupportedError
 from brimful.models.config import read_config
 from brimful.techniques.optimizers import OPTIMIZERS as RULES
 from float8 import NEEDS_TORCHAO
+from samples import make_adapter
 
 pytestmark = pytest.mark.torch
 
@@ -404,6 +405,29 @@ def test_a_run_goes_on_wherever_its_state_is(plan_with, tmp_path, before, after,
 
     optimizer, precision = kind
     plan = plan_with(optimizer=optimizer, precision=precision)
+    first, second = away(plan, before), away(plan, after)
+    program = build(first)
+    take_steps(program, (1, 2))
+    path = save_checkpoint(tmp_path / "checkpoints", program, progress(first, 2))
+    expected = take_steps(program, (3, 4, 5))
+    fresh = build(second)
+    load_checkpoint(path, fresh)
+    assert take_steps(fresh, (3, 4, 5)) == expected
+    assert same(weights(program), weights(fresh))
+
+
+@pytest.mark.few
+@pytest.mark.parametrize("base", ["same", "nf4", "nf4-double", "int8"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("parameters", "parameters"), ("none", "parameters:1"), ("parameters,activations", "none")],
+)
+def test_adapters_go_on_wherever_their_base_is(plan_with, tmp_path, before, after, base):
+    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+
+    if base in {"nf4", "nf4-double"}:
+        pytest.importorskip("bitsandbytes")
+    plan = plan_with(method="lora" if base == "same" else "qlora", adapter=make_adapter(base=base))
     first, second = away(plan, before), away(plan, after)
     program = build(first)
     take_steps(program, (1, 2))

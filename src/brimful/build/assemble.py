@@ -115,7 +115,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     if strategy.engine == "torch":
         called = parallelize(root, job, strategy, mesh)
     num_layers = job.model.num_layers
-    away = offloaded(strategy, num_layers=num_layers)
+    away = offloaded(job, strategy)
     mark_away(skeleton, away)
     model = materialize(skeleton, device=device, job=job)
     if job.task == "module":
@@ -142,7 +142,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         mesh=mesh,
         reference=second,
         pipeline=spread.pipeline,
-        early=_early(spread.optimizer, strategy, device, moved, num_layers=num_layers),
+        early=_early(spread.optimizer, job, strategy, device, moved),
         offloaded=moved,
     )
 
@@ -193,7 +193,7 @@ def _spread(root: Root, called: tuple[nn.Module, ...], site: Site, away: Offload
 def _optimizer(model: nn.Module, site: Site, away: Offloaded) -> torch.optim.Optimizer:
     """Build the optimizer, on the host where its state is to be there."""
     job, strategy = site.job, site.strategy
-    if not offloaded(strategy, num_layers=job.model.num_layers).optimizer:
+    if not offloaded(job, strategy).optimizer:
         return build_optimizer(job, model, parted=parted(strategy, site.mesh))
     kept = () if away.parameters is None else away.parameters.parameters
     optimizer = HostOptimizer(
@@ -206,15 +206,14 @@ def _optimizer(model: nn.Module, site: Site, away: Offloaded) -> torch.optim.Opt
 
 def _early(
     optimizer: torch.optim.Optimizer,
+    job: Job,
     strategy: Strategy,
     device: torch.device,
     moved: Offloaded,
-    *,
-    num_layers: int,
 ) -> EarlyUpdate | None:
     if not strategy.optimizer_in_backward:
         return None
-    away = offloaded(strategy, num_layers=num_layers)
+    away = offloaded(job, strategy)
     return EarlyUpdate(optimizer, device, moved.parameters, state_travels=away.states)
 
 

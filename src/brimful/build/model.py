@@ -18,13 +18,13 @@ from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
 from brimful.build.keep_fp32 import keep_fp32
 from brimful.build.logits import LogitStep, mark_head
-from brimful.build.offload.blocks import empty_at_home
+from brimful.build.offload import empty_at_home, is_away, sent_home
 from brimful.build.own import own_memory, region_of
 from brimful.build.parallel.draw import DrawnWhole
 from brimful.build.parallel.stages import absent_modules, forget_absent, tie_absent
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.precision.kept import find_kept, hold
-from brimful.build.quantize import fill, full_shape, is_quantized
+from brimful.build.quantize import fill, full_shape, is_quantized, read_by_copies
 from brimful.build.switch import use_fixed_capacity
 from brimful.build.user_module import UserModule, make, without_dropout
 from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
@@ -274,8 +274,12 @@ def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def _fill_quantized(
     skeleton: nn.Module, device: torch.device, checkpoint: Checkpoint | None
 ) -> None:
-    """Quantise layer by layer: one weight in full at a time, read or drawn."""
+    """Quantise layer by layer: one weight in full at a time, read or drawn.
+
+    On the device: of what is kept on the host its bytes go there.
+    """
     for name, layer in _quantized(skeleton, checkpoint):
+        goes = is_away(layer.weight)
         weight = torch.empty(full_shape(layer), dtype=layer.compute_dtype, device=device)
         if name is not None and checkpoint is not None:
             read_into(checkpoint, name, weight)
@@ -283,6 +287,9 @@ def _fill_quantized(
             weight.normal_(std=getattr(skeleton.config, "initializer_range", 0.02))
         fill(layer, weight)
         del weight  # before the next one is made
+        if goes:
+            layer.weight = sent_home(layer.weight, device)
+            read_by_copies(layer)
         setattr(layer.weight, LOADED, True)
 
 

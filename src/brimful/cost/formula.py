@@ -6,6 +6,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 
 from collections.abc import Iterable
 
+from brimful.cost.base_copies import tells_reads
 from brimful.cost.deepspeed_engine import alone_of, missing_engine
 from brimful.cost.family import family_chunks, family_of
 from brimful.cost.needed import needed, traced_job
@@ -21,14 +22,24 @@ from brimful.cost.own_programs import (
 )
 from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
-from brimful.cost.programs import WITH_LIGER, adapted_of, kernels_of, program_of, untraced_attention
+from brimful.cost.programs import (
+    HALF,
+    WITH_LIGER,
+    adapted_of,
+    kernels_of,
+    program_of,
+    untraced_attention,
+)
+from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.sending import LEAST_SENT_TOKENS, sending_of
+from brimful.cost.trained import frozen_element
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.models.config import default_task, experts_of
 from brimful.models.spec import MODULE
+from brimful.techniques.offload import Away
 from brimful.techniques.parallel.stages import Schedule
-from brimful.values.job import QAT, Job, Task
+from brimful.values.job import PREFERENCE, QAT, Job, Task
 from brimful.values.strategy import (
     Strategy,
     gathers_alone,
@@ -207,20 +218,39 @@ def told_beside(reason: str) -> str:
 def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
     """Whether events were derived for what is kept on the host.
 
-    That is the optimizer, the parameters of all blocks where all of them train, and what blocks
-    keep, of micro-batches of which as much is sent as was traced.
+    That is the optimizer, the parameters of all blocks where all or none of them train, and what
+    blocks keep, of micro-batches of which as much is sent as was traced.
     """
     away = what_is_away(job, strategy)
     blocks = (
-        away.parameters == job.model.num_layers
-        and job.method == "full"
-        and strategy.accumulate != "hold"
-        and not away.states
-        and away.optimizer
+        _is_base_predicted(job, away)
+        if away.frozen
+        else (
+            away.parameters == job.model.num_layers
+            and job.method == "full"
+            and strategy.accumulate != "hold"
+            and not away.states
+            and away.optimizer
+        )
     )
     tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
-    sent = not away.parameters and tokens >= LEAST_SENT_TOKENS
+    sent = (away.frozen or not away.parameters) and tokens >= LEAST_SENT_TOKENS
     return (not away.activations or sent) and (not away.parameters or blocks)
+
+
+def _is_base_predicted(job: Job, away: Away) -> bool:
+    """Whether events were derived for a frozen base on the host: of LoRA and QLoRA on all layers.
+
+    What autocast makes of a weight in fp32 is kept for backward in its place.
+    """
+    is_cast = frozen_element(job) == FP32_BYTES and job.precision in HALF
+    return (
+        away.parameters == job.model.num_layers
+        and job.method in {"lora", "qlora"}
+        and job.task != PREFERENCE
+        and not is_cast
+        and tells_reads(job)
+    )
 
 
 def _untraced_switch(job: Job, strategy: Strategy) -> str:

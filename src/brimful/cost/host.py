@@ -184,7 +184,7 @@ def _offloaded(node: _Node) -> Iterator[tuple[str, int]]:
         if is_deepspeeds(node.strategy)
         else on_host(job, family, pins=not node.is_cpu, sent=sent)
     )
-    yield PARAMETERS, node.num_processes * held.parameters
+    yield PARAMETERS, node.num_processes * (held.parameters + held.base)
     yield GRADIENTS, node.num_processes * (held.gradients + held.passing)
     yield OPTIMIZER_STATE, node.num_processes * held.optimizer_state
     yield SAVED_ACTIVATIONS, node.num_processes * held.activations
@@ -254,14 +254,15 @@ def _copy_bytes(node: _Node) -> int:
 def _model_bytes(node: _Node) -> int:
     """Return what of a model is put together on the host to be written.
 
-    A GPU's is copied, a sharded one gathered, and adapters of a base that no file holds are merged
-    into a model; a CPU's own memory is written as it is.
+    A GPU's is copied, a sharded one gathered; a CPU's own memory is written as it is. Adapters go
+    alone, as of a base that files hold: what merging them takes, which adapters of random weights
+    are, is not counted.
     """
     job, count = node.job, parameter_count(node.job.model).total
-    if job.adapter is not None and job.weights is not None:
+    if job.adapter is not None:
         return num_trained(job) * trained_recipe(job).parameter
     element = frozen_element(job)
-    if node.is_cpu and job.adapter is None and not is_cut(node.strategy):
+    if node.is_cpu and not is_cut(node.strategy):
         return 0
     return count * element if is_cut(node.strategy) else min(count * element, SHARD_BYTES)
 

@@ -80,7 +80,7 @@ def leaving_steps(
 
 def away_gradients(job: Job, profile: Profile, variant: Variant, family: Family) -> Gradients:
     """Return the gradients of blocks whose parameters are on the host; none: of no block."""
-    if not family.away.parameters:
+    if not family.away.parameters or family.away.frozen:
         return ()
     return block_gradients(job, profile, variant.first, family_dimensions(job, family))
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.cost.additions import is_block
+from brimful.cost.away_base import with_base_away
 from brimful.cost.embedding import with_embedding
 from brimful.cost.family import (
     Family,
@@ -165,6 +166,8 @@ def follow_family(  # noqa: PLR0913 - what a step is made of
 def family_steps(job: Job, profile: Profile, family: Family) -> Steps:
     """Return what the first micro-batch runs, and every later one where there are several."""
     variant = family_variant(job, profile, family)
+    if family.away.frozen:
+        profile, variant = with_base_away(job, profile, variant, family_dimensions(job, family))
     if family.is_spread:
         return spread_step(job, profile, variant, family)
     if family.away.optimizer:

@@ -11,6 +11,7 @@ from itertools import chain
 from math import prod
 from typing import NamedTuple
 
+from brimful.cost.base_copies import base_sizes
 from brimful.cost.brought import NUM_ON_THE_WAY
 from brimful.cost.copied import Copied
 from brimful.cost.expert_shards import EXPERTS, held_shape
@@ -39,6 +40,7 @@ class OnHost(NamedTuple):
         passing: The most that comes and goes: gradients of later micro-batches that are about to be
             added, or what the update takes.
         optimizer_state: What the rule keeps, masters included.
+        base: A frozen base of blocks.
         activations: What blocks keep for their backward pass.
     """
 
@@ -47,6 +49,7 @@ class OnHost(NamedTuple):
     passing: int = 0
     optimizer_state: int = 0
     activations: int = 0
+    base: int = 0
 
 
 NUM_PASSES = 2
@@ -65,9 +68,9 @@ def on_host(
         sent: What blocks send of a micro-batch.
     """
     taken = pinned_bytes if pins else sum
-    activations = int(taken(sent.sizes))
+    activations, base = int(taken(sent.sizes)), _base(job, pins) if family.away.frozen else 0
     if not family.away.optimizer:
-        return OnHost(activations=activations)
+        return OnHost(activations=activations, base=base)
     num_shards = num_shards_of(family)
     parting = parting_of(family, num_shards)
     held = _held(job, parting, pins)
@@ -79,7 +82,14 @@ def on_host(
         passing=max(_passing(job, parting, pins) if adds_up else 0, int(update.transient)),
         optimizer_state=int(update.kept),
         activations=activations,
+        base=base,
     )
+
+
+@once_for_each
+def _base(job: Job, pins: bool) -> int:  # noqa: FBT001 - a key of what is kept
+    """Count the bytes of a frozen base of blocks."""
+    return int((pinned_bytes if pins else sum)(list(base_sizes(job))))
 
 
 @once_for_each
@@ -143,16 +153,15 @@ def copied_of(job: Job, family: Family, sent: SentActivations = NOTHING_SENT) ->
         sent: What blocks send of a micro-batch.
     """
     every = family_micro_batches(job, family)
-    if not family.away.optimizer:
-        return Copied(
-            to_host=float(sum(sent.sizes) * every), to_device=float(sent.to_device * every)
-        )
     held = on_host(job, family, pins=False)
+    to_device = (sent.to_device + NUM_PASSES * held.base) * every
+    if not family.away.optimizer:
+        return Copied(to_host=float(sum(sent.sizes) * every), to_device=float(to_device))
     brought = trained_recipe(job).parameter * away_numbers(job, family)
     times = 1 if holds_gradients(job, family) else every
     return Copied(
         to_host=float(held.gradients * times + sum(sent.sizes) * every),
-        to_device=float(NUM_PASSES * brought * times + sent.to_device * every),
+        to_device=float(NUM_PASSES * brought * times + to_device),
         updated=float(held.parameters - brought),
         host_traffic=traffic_of_update(
             gradients=held.gradients, kept=held.parameters + held.optimizer_state

@@ -65,7 +65,8 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     shards = 1 if holds_everything(family) else num_shards_of(family)
     if job.adapter is not None:
         parted = family if family.ep > 1 else None
-        yield from adapted(job, shards, in_order(job), parted=parted)
+        goes = family.away.frozen
+        yield from adapted(job, shards, in_order(job), parted=parted, goes=goes)
     else:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
@@ -92,17 +93,22 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
 
 
 def _drawn_blocks(job: Job) -> Iterator[int]:
-    """Yield the bytes of the matrices of blocks, which are drawn whole."""
-    element = trained_recipe(job).parameter
+    """Yield the bytes of the matrices of blocks that are drawn whole: what is not quantised."""
+    element = frozen_element(job)
     for parameter, in_block in in_order(job):
-        if in_block and parameter.kind not in {"norm", "bias"}:
+        if in_block and parameter.kind not in {"norm", "bias"} and not _is_packed(job, parameter):
             yield parameter.num_elements * element
 
 
-def _drawn_shapes(job: Job) -> Iterator[Shape]:
+def _is_packed(job: Job, parameter: Parameter) -> bool:
+    """Whether a parameter of a block is quantised."""
     is_quantized = job.adapter is not None and job.adapter.base in QUANTIZED
+    return is_quantized and parameter.kind in LINEAR
+
+
+def _drawn_shapes(job: Job) -> Iterator[Shape]:
     for parameter, in_block in in_order(job):
-        is_packed = is_quantized and in_block and parameter.kind in LINEAR
+        is_packed = in_block and _is_packed(job, parameter)
         if parameter.kind not in {"norm", "bias"} and not is_packed:
             yield parameter.shape
 
@@ -177,6 +183,7 @@ def adapted(
     parameters: Iterable[tuple[Parameter, bool]],
     *,
     parted: Family | None = None,
+    goes: bool = False,
 ) -> Iterator[Made]:
     """Yield a frozen base with its adapters, in the order of modules; what is quantised last.
 
@@ -187,19 +194,19 @@ def adapted(
         shards: Devices that share every parameter.
         parameters: Of the base, in order, and whether each is a block's.
         parted: Strategies that part experts; None: experts are sharded as all else is.
+        goes: Whether the base of blocks goes to the host.
     """
     assert job.adapter is not None
-    is_quantized = job.adapter.base in QUANTIZED
     element, wide = frozen_element(job), trained_recipe(job).parameter
     packed: list[Parameter] = []
     for module, in_block in _modules(parameters):
         for parameter in module:
             is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
-            if is_quantized and in_block and parameter.kind in LINEAR:
+            if in_block and _is_packed(job, parameter):
                 packed.append(parameter)
                 if shards > 1:
                     yield Made((prod(first_shard(packed_shape(parameter), shards)),))
-            else:
+            elif not (in_block and goes):
                 size = FP32_BYTES if is_wide else element
                 held = (
                     first_shard(parameter.shape, shards)
@@ -210,7 +217,8 @@ def adapted(
         for shape in adapter_shapes_of(job, module[0]) if in_block else ():
             yield Made((prod(first_shard(shape, shards)) * wide,))
     for parameter in packed:
-        yield _quantized(parameter, loaded_element(job), job.adapter.base, is_sharded=shards > 1)
+        element = loaded_element(job)
+        yield _quantized(parameter, element, job.adapter.base, is_sharded=shards > 1, goes=goes)
 
 
 def _modules(
@@ -222,11 +230,13 @@ def _modules(
             yield module, in_block
 
 
-def _quantized(weight: Parameter, element: int, base: Base, *, is_sharded: bool) -> Made:
+def _quantized(
+    weight: Parameter, element: int, base: Base, *, is_sharded: bool, goes: bool
+) -> Made:
     """Return a weight in nf4 with its constants while the full one is there.
 
     Its scales are quantised too, or not. One that has rows last is copied first. The whole of what
-    is sharded goes.
+    is sharded goes; what holds a weight that is kept on the host goes there last.
 
     Source: ``QuantState`` and ``quantize_4bit`` of ``bitsandbytes/functional.py``.
     """
@@ -243,5 +253,5 @@ def _quantized(weight: Parameter, element: int, base: Base, *, is_sharded: bool)
     scales_at, table_at, host_code, centred = packed + 1, packed + 2, packed + 4, packed + 5
     copied = [(copy, table_at) for copy in range(1, packed)]
     nested_gone = (centred, scales_at, host_code) if base == DOUBLE else ()
-    gone = (*nested_gone, *[packed] * is_sharded, 0)
+    gone = (*nested_gone, *[packed] * is_sharded, 0, *[packed] * goes)
     return Made(made, (*copied, *((place, last) for place in gone)))

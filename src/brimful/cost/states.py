@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.base_copies import base_sizes
 from brimful.cost.expert_shards import held_groups, held_shape, held_shapes
 from brimful.cost.family import Family, family_shards, parting_of
 from brimful.cost.preference import reference_bytes
@@ -193,6 +194,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
     frozen = _frozen(job, shards, whole=whole) if family.ep == 1 else _parted_base(job, family)
+    frozen = frozen - away_base(job, family)
     second = np.full_like(shards, reference_bytes(job, family.reference, kernels))
     if family.gathers and np.any(second):  # a second model is sharded as the first is
         second = frozen if job.adapter is not None else held * recipe.parameter
@@ -208,11 +210,16 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
 
 
 def away_numbers(job: Job, family: Family) -> int:
-    """Count the parameters that are on the host: those of all blocks, or none."""
-    if not family.away.parameters:
+    """Count the parameters that train and are on the host: those of all blocks, or none."""
+    if not family.away.parameters or family.away.frozen:
         return 0
     blocks = layout_of(job.model).blocks
     return sum(run.num_blocks * num_elements(run.parameters) for run in blocks)
+
+
+def away_base(job: Job, family: Family) -> int:
+    """Return the bytes of a frozen base that are on the host: of all blocks, or none."""
+    return sum(base_sizes(job)) if family.away.frozen else 0
 
 
 def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
@@ -276,7 +283,7 @@ def drawn_bytes(job: Job, family: Family) -> Bytes:
     largest = largest_parameter(job.model)
     is_cut = (shards > 1) & (not holds_everything(family)) | (family.tp > 1)
     if family.away.parameters:  # a block's is drawn on the device, and copied to the host
-        blocks = layout_of(job.model).blocks
+        blocks = layout_of(job.model).blocks  # or quantised there
         largest = max(each.num_elements for run in blocks for each in run.parameters)
     is_drawn = is_cut | bool(family.away.parameters)
     return np.where(is_drawn, largest * frozen_element(job), 0.0)

@@ -99,7 +99,7 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
 def _rooms(search: Search, grid: Grid) -> NDArray[np.int64]:
     """Return 1 where a node's host has room for what is kept there, or nobody knows: [shards]."""
     job, cluster, one = search.job, search.cluster, grid.batches[0]
-    if not one.away.optimizer or not cluster.host_ram_bytes:
+    if not (one.away.optimizer or one.away.frozen) or not cluster.host_ram_bytes:
         return np.ones(len(grid.num_shards), dtype=np.int64)
     each = [one._replace(num_shards=int(num)) for num in grid.num_shards]
     pins = cluster.device.kernels != "cpu"

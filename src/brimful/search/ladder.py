@@ -18,7 +18,7 @@ from brimful.search.solve import solve
 from brimful.search.space import cuts_loss
 from brimful.search.table import Objective
 from brimful.techniques.exact import Field, exactness
-from brimful.techniques.offload import Away, away_of, spell_offload
+from brimful.techniques.offload import Away, spell_offload
 from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
 from brimful.values.strategy import (
@@ -29,6 +29,7 @@ from brimful.values.strategy import (
     is_selective,
     num_checkpointed,
     spell_checkpointing,
+    what_is_away,
     world_size,
 )
 
@@ -194,13 +195,21 @@ def _early(_job: Job, strategy: Strategy) -> Iterator[Strategy]:
 
 
 def _offloaded(job: Job, strategy: Strategy) -> Iterator[Strategy]:
-    """Keep more and more on the host: what the update needs, parameters of blocks, activations."""
-    before = away_of(strategy.offload, num_layers=job.model.num_layers)
-    rest = ((1, 0), (1, 1)) if world_size(strategy) == 1 else ((0, 1),)
-    for parameters, activations in ((0, 0), *rest):
+    """Keep more and more on the host: what the update needs, parameters of blocks, activations.
+
+    Of adapters the update needs next to nothing.
+    """
+    before, is_frozen = what_is_away(job, strategy), job.adapter is not None
+    rest = ((1, 0), (1, 1)) if world_size(strategy) == 1 or is_frozen else ((0, 1),)
+    for parameters, activations in rest if is_frozen else ((0, 0), *rest):
         most = job.model.num_layers
         kept = max(activations * most, before.activations)
-        away = Away(optimizer=True, parameters=parameters * most, activations=kept)
+        away = Away(
+            optimizer=before.optimizer or not is_frozen,
+            parameters=parameters * most,
+            activations=kept,
+            frozen=is_frozen,
+        )
         text = spell_offload(away, num_layers=most)
         if text != strategy.offload and before.parameters <= away.parameters:
             yield _with(strategy, optimizer_in_backward=False, offload=text)

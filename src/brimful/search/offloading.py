@@ -1,6 +1,7 @@
 """Searching what keeps the optimizer on the host, and parameters, beside what keeps all here.
 
-Where a node's host is known to suffice both are searched, and the faster is the plan. Where nobody
+Where a node's host is known to suffice both are searched, and the faster is the plan; the frozen
+base of adapters is put there only where nothing holds with it on the devices. Where nobody
 knows what it has, what offloads is searched if nothing holds without; and where it is known to be
 too small, to say what it lacks. A CPU is its own host: it offloads where that is asked for, and not
 to find room. A GPU whose memory is the host's own offloads nothing.
@@ -24,7 +25,7 @@ from brimful.techniques.offload import OPTIMIZER, PARAMETERS
 from brimful.techniques.runnable import check_strategy, placed
 from brimful.values.job import Job
 from brimful.values.plan import HostMemory
-from brimful.values.strategy import Attention
+from brimful.values.strategy import Attention, Strategy
 
 AWAY = (OPTIMIZER, PARAMETERS)
 """What is offloaded, the least first."""
@@ -59,11 +60,15 @@ def solve_offloading(  # noqa: PLR0913 - as ``solve``
     held = hold(ask(cluster, pins, also=(*also, *more)))
     if _holds(held):
         return held.solution
+    if bases := with_base_away(job, cluster, every, attention):
+        away = hold(ask(cluster, bases[0], also=bases[1:]))
+        if _holds(away):
+            return away.solution
     anywhere = msgspec.structs.replace(cluster, host_ram_bytes=0)
     nearest = None
     for what in AWAY:
         first, *others = offloaded(job, anywhere, every, attention, what) or (None,)
-        if first is None or first in more:
+        if first is None or first in (*more, *bases):
             continue
         beside = hold(ask(anywhere, first, also=others))
         nearest = beside.solution.plan
@@ -87,7 +92,26 @@ def for_known_host(
     """
     if not cluster.host_ram_bytes:
         return []
-    return [one for what in AWAY for one in offloaded(job, cluster, every, attention, what)]
+    kinds = [what for what in AWAY if not (what == PARAMETERS and job.adapter is not None)]
+    return [one for what in kinds for one in offloaded(job, cluster, every, attention, what)]
+
+
+def with_base_away(
+    job: Job, cluster: Cluster, every: Sequence[Pins], attention: Attention
+) -> list[Pins]:
+    """Return the same of a frozen base, which is brought where nothing holds with all of it here.
+
+    It is copied again and again, and makes nothing faster where there is room for it.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        every: What is fixed.
+        attention: How the model attends.
+    """
+    if not cluster.host_ram_bytes or job.adapter is None:
+        return []
+    return offloaded(job, cluster, every, attention, PARAMETERS)
 
 
 def offloaded(
@@ -115,16 +139,23 @@ def offloaded(
 
 def _host(job: Job, cluster: Cluster, pins: Pins, attention: Attention) -> HostMemory | None:
     """Return what a host holds of what offloads; None: it has no formula, or cannot run."""
-    asked = pinned_strategy(pins, attention, cluster.num_devices)
     if pins.optimizer_in_backward:
         return None
-    try:
-        strategy = check_strategy(job, placed(asked, cluster.num_devices))
-    except (InputError, UnsupportedError):
-        return None
-    if missing_formula(job, strategy, cluster.device):
+    strategy = _that_runs(job, cluster, pins, attention)
+    if strategy is None or missing_formula(job, strategy, cluster.device):
         return None
     return estimate(job, cluster, strategy).host
+
+
+def _that_runs(job: Job, cluster: Cluster, pins: Pins, attention: Attention) -> Strategy | None:
+    """Return what is asked for where this version runs it, or the same with a whole model."""
+    num = cluster.num_devices
+    for each in (pins, pins._replace(zero=0)) if pins.zero is None else (pins,):
+        try:
+            return check_strategy(job, placed(pinned_strategy(each, attention, num), num))
+        except (InputError, UnsupportedError):
+            continue
+    return None
 
 
 def _holds(held: Held) -> bool:

@@ -142,7 +142,12 @@ def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
 def _away(job: Job, pins: Pins) -> Away:
     """Return what is offloaded."""
     text, early = pins.offload or NO_OFFLOAD, bool(pins.optimizer_in_backward)
-    return away_of(text, num_layers=job.model.num_layers, updates_early=early)
+    return away_of(
+        text,
+        num_layers=job.model.num_layers,
+        updates_early=early,
+        is_frozen=job.adapter is not None,
+    )
 
 
 def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:

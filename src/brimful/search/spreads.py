@@ -161,7 +161,7 @@ def _is_possible(  # noqa: PLR0913, PLR0917 - the degrees
     spread = {"zero": zero, "dp_shard": shards, "dp_replicate": replicas, "tp": tp, "ep": ep}
     try:
         check_spread(job, msgspec.structs.replace(plain, **spread))
-        check_offload(job, offload, Devices(replicas * shards * tp, 1, zero))
+        check_offload(job, offload, Devices(replicas * shards * tp, 1, zero, tp))
     except (InputError, UnsupportedError):
         return False
     return True

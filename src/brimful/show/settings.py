@@ -3,7 +3,6 @@
 from brimful.allocator.config import EXPANDABLE
 from brimful.models.mixtures import known_experts
 from brimful.techniques.offload import NONE as NO_OFFLOAD
-from brimful.techniques.offload import away_of
 from brimful.values.job import PREFERENCE, QUANTIZED, Job
 from brimful.values.strategy import (
     Recompute,
@@ -12,6 +11,7 @@ from brimful.values.strategy import (
     num_checkpointed,
     num_micro_batches,
     recompute_of,
+    what_is_away,
     world_size,
 )
 
@@ -131,10 +131,7 @@ def _offloaded(job: Job, strategy: Strategy) -> str:
         return ""
     if strategy.engine != "torch":
         return f"{strategy.offload} offloaded"
-    num_layers = job.model.num_layers
-    away = away_of(
-        strategy.offload, num_layers=num_layers, updates_early=strategy.optimizer_in_backward
-    )
+    away = what_is_away(job, strategy)
     counts = {"parameters": away.parameters, "activations": away.activations}
     parts = [f"{what} of {num} layers" for what, num in counts.items() if num]
     optimizer = ["optimizer"] if away.optimizer or away.states else []

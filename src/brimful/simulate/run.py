@@ -57,7 +57,7 @@ from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
 from brimful.simulate.series import blocks_of, body_in, may_stand_in, series_of
-from brimful.simulate.unrolled import record_whole
+from brimful.simulate.unrolled import brings_base, record_whole
 from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.techniques.kernel_support import (
     Place,
@@ -164,27 +164,27 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
         return max(each, key=fullness)
     device, start = cluster.device, time.perf_counter()
     traces: list[Traced] = []
+    of_all: dict[str, Any] = {
+        "imitate": device.kernels,
+        "capability": device.capability,
+        "rank": rank,
+        "count_costs": count_costs,
+        "count_messages": world_size(strategy) > 1,
+        "routing": routing,
+        "on_op": on_op,
+    }
 
     def record(job: Job, strategy: Strategy) -> Recording:
-        traced = _traced(
-            job,
-            strategy,
-            imitate=device.kernels,
-            capability=device.capability,
-            rank=rank,
-            count_costs=count_costs,
-            count_messages=world_size(strategy) > 1,
-            routing=routing,
-            on_op=on_op,
-        )
-        traces.append(traced)
-        return traced.recording
+        traces.append(_traced(job, strategy, **of_all))
+        return traces[-1].recording
 
     if routing.received:  # every block is of its own
         recording = record(job, strategy)
     else:
         recording = record_whole(job, strategy, record, counts_costs=count_costs)
     host = traces[-1].host  # where something is kept there the whole was traced, once
+    if len(traces) > 1 and brings_base(job, strategy):  # or not, and loading puts all of it there
+        host = _traced(job, strategy, **of_all, num_steps=0).host
     simulation = read_simulation(
         recording,
         kernels=device.kernels,

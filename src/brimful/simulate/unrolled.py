@@ -3,10 +3,11 @@
 A model of few blocks is traced twice and its tape unrolled (``pretend.unroll``): first the blocks
 that are checkpointed, then those that are not (but what operations cost is not told of these apart
 by two tapes). Where a tape does not repeat, where the architecture is none of those known here, in
-a pipeline (whose micro-batches are unrolled instead: ``chosen.py``), where something is offloaded,
-where blocks are compiled (their gradients come in another order, and they share one compilation),
-and where masters are updated or gradients reduced (DDP, ZeRO-1) in buckets, which are cut by bytes
-and not by blocks, the whole is traced; most of its blocks stand in then (``series.py``).
+a pipeline (whose micro-batches are unrolled instead: ``chosen.py``), where something is offloaded
+(but a frozen base, whose blocks repeat where they are computed again), where blocks are compiled
+(their gradients come in another order, and they share one compilation), and where masters are
+updated or gradients reduced (DDP, ZeRO-1) in buckets, which are cut by bytes and not by blocks, the
+whole is traced; most of its blocks stand in then (``series.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from brimful.pretend.blocks import NotPeriodicError, Pattern
 from brimful.pretend.recording import Recording
 from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
 from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.offload import PARAMETERS
 from brimful.values.job import Job
 from brimful.values.strategy import (
     Strategy,
@@ -34,12 +36,14 @@ from brimful.values.strategy import (
     num_checkpointed,
     recompute_of,
     spell_checkpointing,
+    what_is_away,
 )
 
 NUM_DEEP, NUM_SHALLOW = MIN_UNITS, 1
 """Units of blocks in the two models that are traced: a block, or a round of kinds."""
-NUM_DEEP_PREFIXED = NUM_DEEP + 2
-"""Of four blocks behind dense ones no two are alike where FSDP2 shards a large mixture."""
+NUM_DEEP_PREFIXED = NUM_DEEP_AWAY = NUM_DEEP + 2
+"""Of four blocks behind dense ones no two are alike where FSDP2 shards a large mixture; nor of four
+that are brought, of which the first is brought with the second."""
 
 _TYPES = "layer_types"
 """What a configuration calls a list of its blocks' kinds."""
@@ -62,21 +66,28 @@ def record_whole(
     is_staged = strategy.pp > 1
     has_buckets = data_parallel(strategy) > 1 and not gathers(strategy)
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
-    is_cut = is_cut or names_blocks(job) or strategy.offload != NO_OFFLOAD
+    is_brought = brings_base(job, strategy) and not counts_costs
+    is_cut = is_cut or names_blocks(job) or not (is_brought or strategy.offload == NO_OFFLOAD)
     is_cut = is_cut or strategy.compile != "none"
     if is_staged or is_cut or not stack:
         return trace(job, strategy)
     num_first = num_prefix(job.model)
     period = period_of(job.model, num_first)
-    groups = _groups(strategy, job.model.num_layers, num_first, period)
+    groups = _groups(strategy, job.model.num_layers, num_first, period, is_brought=is_brought)
     deep, shallow = (_numbers(groups, name) for name in ("deep", "shallow"))
-    if deep == shallow or (counts_costs and all(deep)):
+    is_less = sum(deep) + sum(shallow) < job.model.num_layers or not is_brought
+    if deep == shallow or (counts_costs and all(deep)) or not is_less:
         return trace(job, strategy)
     tapes = [trace(*_cut(job, strategy, num_first, numbers)) for numbers in (deep, shallow)]
     try:
         return _unrolled(tapes, Pattern(stack=stack, num_prefix=num_first, period=period), groups)
     except NotPeriodicError:
         return trace(job, strategy)
+
+
+def brings_base(job: Job, strategy: Strategy) -> bool:
+    """Whether what is on the host is a frozen base, of all blocks, and nothing else."""
+    return what_is_away(job, strategy).frozen and strategy.offload == PARAMETERS
 
 
 class _Group(NamedTuple):
@@ -96,19 +107,21 @@ class _Group(NamedTuple):
 
 
 def _groups(
-    strategy: Strategy, num_blocks: int, num_first: int, period: int
+    strategy: Strategy, num_blocks: int, num_first: int, period: int, *, is_brought: bool
 ) -> tuple[_Group, _Group]:
     """Tell the blocks that are checkpointed from those that are not, dense first ones left out.
 
     Of two groups that are both cut one loses a block more: what is outside the blocks and grows
-    with one of them by more than with the other shows then, as it does not grow evenly.
+    with one of them by more than with the other shows then, as it does not grow evenly. Plain
+    blocks that are brought are none that repeats: a backward lets go of what the last one brought.
     """
     num = num_checkpointed(strategy, num_layers=num_blocks)
     wholes = (max(0, num - num_first), num_blocks - max(num, num_first))
     if 0 < num <= num_first:  # where they end is told of the first ones
         return _Group(0, 0, 0), _Group(wholes[1], wholes[1], wholes[1])
-    num_deep = NUM_DEEP_PREFIXED if num_first else NUM_DEEP
+    num_deep = NUM_DEEP_PREFIXED if num_first else NUM_DEEP_AWAY if is_brought else NUM_DEEP
     is_cut = [whole // period > num_deep + NUM_SHALLOW for whole in wholes]
+    is_cut[1] = is_cut[1] and not is_brought
     few = (NUM_SHALLOW, NUM_SHALLOW + is_cut[0])
     first, second = (
         _cut_group(whole, period, num_deep, less) if cut else _Group(whole, whole, whole)

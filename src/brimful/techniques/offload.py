@@ -4,7 +4,9 @@
 the parameters of the first K blocks too, and so all that ``optimizer`` says; but where parameters
 are updated inside the backward pass they are alone on the host, and a block's update runs while the
 block is on the device; with ``optimizer`` beside it their state is on the host too, and travels
-with its block. ``activations:K``: what the first K blocks keep for their backward pass.
+with its block. Of adapters it is the frozen base of these blocks alone: what trains stays on the
+device, and so does its update, unless ``optimizer`` is named beside it. ``activations:K``: what the
+first K blocks keep for their backward pass.
 Without a K: all blocks. Several go together, separated by commas. Knows no torch; ``build.offload``
 moves.
 """
@@ -15,7 +17,7 @@ from typing import NamedTuple
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.techniques.optimizers import OPTIMIZERS
-from brimful.values.job import FP8, MODULE, QUANTIZED, Job
+from brimful.values.job import FP8, MODULE, Base, Job
 
 NONE = "none"
 OPTIMIZER = "optimizer"
@@ -23,6 +25,8 @@ PARAMETERS = "parameters"
 ACTIVATIONS = "activations"
 SHARDS = 2
 """The first stage of ZeRO that shards parameters."""
+HOLDS_ITS_OWN: Base = "llm-int8"
+"""The base whose layers keep what they compute with beside their weight."""
 KINDS = (OPTIMIZER, PARAMETERS, ACTIVATIONS)
 """In the order in which they are spelled."""
 _PART = re.compile(r"(optimizer|parameters|activations)(?::(\d{1,9}))?")
@@ -33,16 +37,19 @@ class Away(NamedTuple):
 
     Attributes:
         optimizer: Whether the optimizer's state and its update, and the gradients, are.
-        parameters: Of how many blocks the parameters are, from the first block on.
+        parameters: Of how many blocks the parameters are, from the first block on; where a base is
+            frozen those of the base.
         activations: Of how many blocks what they keep for backward is, from the first block on.
         states: Whether the state of parameters that are there is there too, and updates are on the
             device all the same.
+        frozen: Whether none of the parameters that are there train.
     """
 
     optimizer: bool
     parameters: int
     activations: int
     states: bool = False
+    frozen: bool = False
 
 
 NOTHING = Away(optimizer=False, parameters=0, activations=0)
@@ -55,11 +62,13 @@ class Devices(NamedTuple):
         num: Of all that run it.
         pp: Stages of a pipeline.
         zero: Stage of ZeRO: the host of several devices updates what each has a shard of.
+        tp: Devices that share every matrix.
     """
 
     num: int
     pp: int
     zero: int
+    tp: int = 1
 
 
 def num_sent(away: Away, num_layers: int) -> int:
@@ -67,25 +76,30 @@ def num_sent(away: Away, num_layers: int) -> int:
     return min(away.activations, max(0, num_layers - 1))
 
 
-def away_of(text: str, *, num_layers: int, updates_early: bool = False) -> Away:
+def away_of(
+    text: str, *, num_layers: int, updates_early: bool = False, is_frozen: bool = False
+) -> Away:
     """Read what is offloaded.
 
     Args:
         text: As people type it: ``none``, or kinds separated by commas.
         num_layers: Blocks of the model.
         updates_early: Whether parameters are updated inside the backward pass, on the device.
+        is_frozen: Whether the base is frozen and adapters train.
 
     Raises:
         InputError: It cannot be read, names a kind twice, or more blocks than there are.
     """
     counts = dict(_parts(text, num_layers)) if text != NONE else {}
     parameters, is_named = counts.get("parameters", 0), bool(counts.get("optimizer", 0))
-    travels = is_named and parameters > 0 and updates_early
+    trains_away = parameters > 0 and not is_frozen
+    travels = is_named and trains_away and updates_early
     return Away(
-        optimizer=(is_named and not travels) or (parameters > 0 and not updates_early),
+        optimizer=(is_named and not travels) or (trains_away and not updates_early),
         parameters=parameters,
         activations=counts.get("activations", 0),
         states=travels,
+        frozen=parameters > 0 and is_frozen,
     )
 
 
@@ -113,7 +127,7 @@ def _parts(text: str, num_layers: int) -> list[tuple[str, int]]:
 def spell_offload(away: Away, *, num_layers: int) -> str:
     """Write what is offloaded the way people type it."""
     parts = []
-    if away.states or (away.optimizer and not away.parameters):
+    if away.states or (away.optimizer and (not away.parameters or away.frozen)):
         parts.append("optimizer")
     for kind, count in (("parameters", away.parameters), ("activations", away.activations)):
         if count:
@@ -134,7 +148,12 @@ def check_offload(job: Job, text: str, devices: Devices, *, updates_early: bool 
         InputError: The text cannot be read.
         UnsupportedError: It does not go with something else that is asked for.
     """
-    away = away_of(text, num_layers=job.model.num_layers, updates_early=updates_early)
+    away = away_of(
+        text,
+        num_layers=job.model.num_layers,
+        updates_early=updates_early,
+        is_frozen=job.adapter is not None,
+    )
     for what, fix, nearest in _refused(job, away, devices):
         raise UnsupportedError(
             f"offload={text} with {what} is not run by engine=torch in this version; use {fix}, or "
@@ -147,12 +166,14 @@ def _refused(
     job: Job, away: Away, devices: Devices
 ) -> Iterator[tuple[str, str, Mapping[str, object]]]:
     """Yield what does not go with something on the host, what does, and the nearest that runs."""
-    num, pp, zero = devices
+    num, pp, zero, _ = devices
     if away == NOTHING:
         return
     if pp > 1:
         yield f"pp={pp}", "pp=1", {"pp": 1}
-    if num > 1 and away.parameters:
+    if away.frozen:
+        yield from _refused_base(job, devices)
+    elif num > 1 and away.parameters:
         yield f"{num} devices", "offload=optimizer, or one device", {"offload": OPTIMIZER}
     if num > 1 and away.optimizer and zero < SHARDS:
         fix = "zero=2 or zero=3, whose shards it updates"
@@ -160,13 +181,23 @@ def _refused(
     rules = [rule.name for rule in OPTIMIZERS.values() if rule.on_host]
     if away.optimizer and job.optimizer not in rules:
         yield f"optimizer={job.optimizer}", f"{' or '.join(rules)}", {"offload": NONE}
-    base = job.adapter.base if job.adapter is not None else "same"
-    if away.parameters and base in QUANTIZED:
-        yield f"base={base}", "a base of plain weights", {"offload": NONE}
     if away.parameters and job.precision == FP8:
         yield f"precision={FP8}", "another precision", {"offload": NONE}
     if away.parameters + away.activations and job.task == MODULE:
         yield f"task={MODULE}", "another task", {"offload": NONE}
+
+
+def _refused_base(job: Job, devices: Devices) -> Iterator[tuple[str, str, Mapping[str, object]]]:
+    """Yield the same of a frozen base of blocks on the host."""
+    num, _, zero, tp = devices
+    base = job.adapter.base if job.adapter is not None else "same"
+    if tp > 1:
+        yield f"tp={tp}", "tp=1", {"tp": 1}
+    if num > 1 and zero >= SHARDS:
+        fix = "zero=0 or zero=1, of which each brings the base from its own host memory"
+        yield f"zero={zero} on {num} devices", fix, {"zero": 1}
+    if base == HOLDS_ITS_OWN:
+        yield f"base={base}", "base=nf4-double, nf4 or int8", {"offload": NONE}
 
 
 def check_early(job: Job, away: Away, text: str, *, num_devices: int) -> None:

@@ -20,6 +20,7 @@ from brimful.techniques.exact import Field, exactness
 from brimful.techniques.offload import (
     OPTIMIZER,
     PARAMETERS,
+    SHARDS,
     Devices,
     away_of,
     check_early,
@@ -326,7 +327,7 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     if strategy.engine == "torch":
         early, num_devices = strategy.optimizer_in_backward, world_size(strategy)
         _check_sharded_on_host(job, strategy)
-        devices = Devices(num_devices, strategy.pp, strategy.zero)
+        devices = Devices(num_devices, strategy.pp, strategy.zero, strategy.tp)
         check_offload(job, strategy.offload, devices, updates_early=early)
         if early:
             check_early(job, what_is_away(job, strategy), strategy.offload, num_devices=num_devices)
@@ -349,7 +350,9 @@ def _check_sharded_on_host(job: Job, strategy: Strategy) -> None:
         UnsupportedError: They are to be there, and DeepSpeed can.
     """
     num_layers, num_devices = job.model.num_layers, world_size(strategy)
-    away = away_of(strategy.offload, num_layers=num_layers)
+    away = what_is_away(job, strategy)
+    if away.frozen and strategy.zero < SHARDS:  # which ours runs
+        return
     if num_devices == 1 or away.parameters < num_layers or away.activations:
         return
     other = deepspeed_precision(job.precision)

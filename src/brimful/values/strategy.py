@@ -127,7 +127,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     offload: Annotated[
         Line,
         Flag(
-            "kept on the host: optimizer, parameters:K (which takes the optimizer along), "
+            "kept on the host: optimizer, parameters:K (which takes the optimizer along; of "
+            "adapters their frozen base alone), "
             "activations:K, of the first K blocks, or several with commas; {default}",
             metavar="WHAT",
         ),
@@ -255,9 +256,14 @@ def default_accumulate(engine: Engine, zero: Zero, pp: int = 1) -> Accumulate:
 
 
 def what_is_away(job: Job, strategy: Strategy) -> Away:
-    """Return what a strategy keeps on the host."""
-    early = strategy.optimizer_in_backward
-    return away_of(strategy.offload, num_layers=job.model.num_layers, updates_early=early)
+    """Return what a strategy keeps on the host; DeepSpeed's own takes a frozen base as all else."""
+    early, is_ours = strategy.optimizer_in_backward, strategy.engine == "torch"
+    return away_of(
+        strategy.offload,
+        num_layers=job.model.num_layers,
+        updates_early=early,
+        is_frozen=job.adapter is not None and is_ours,
+    )
 
 
 def keeps_checkpoints(strategy: Strategy) -> bool:

@@ -11,15 +11,12 @@ from torch.utils import _pytree as pytree
 
 from brimful.build.blocks import decoder_blocks
 from brimful.build.offload.activations import AwayActivations, Flight, Ref, View, memory_of, stays
-from brimful.build.offload.host import take_like
-from brimful.build.offload.parameters import AwayBlocks
-from brimful.techniques.offload import NONE, Away, away_of, num_sent
-from brimful.values.results import PARAMETERS
-from brimful.values.strategy import Strategy
+from brimful.build.offload.parameters import AWAY, AwayBlocks, at_home, is_away
+from brimful.techniques.offload import NOTHING, Away, num_sent
+from brimful.values.job import Job
+from brimful.values.strategy import Strategy, what_is_away
 
 Run = Callable[..., Any]
-AWAY = "brimful_away"
-"""Attribute of a parameter that is kept on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +32,33 @@ class Offloaded:
             self.parameters.forget()
 
 
-def offloaded(strategy: Strategy, *, num_layers: int) -> Away:
+def offloaded(job: Job, strategy: Strategy) -> Away:
     """Return what our own engine keeps on the host; DeepSpeed sees to its own."""
-    text = strategy.offload if strategy.engine == "torch" else NONE
-    early = strategy.optimizer_in_backward
-    return away_of(text, num_layers=num_layers, updates_early=early)
+    return what_is_away(job, strategy) if strategy.engine == "torch" else NOTHING
 
 
 def mark_away(skeleton: nn.Module, away: Away) -> None:
-    """Mark the parameters that are to be allocated on the host; the skeleton is on ``meta``."""
+    """Mark the parameters that are to be allocated on the host; the skeleton is on ``meta``.
+
+    Beside adapters that is what is frozen.
+    """
     for block in decoder_blocks(skeleton)[: away.parameters]:
         for parameter in block.parameters():
-            setattr(parameter, AWAY, True)
+            if not (away.frozen and parameter.requires_grad):
+                setattr(parameter, AWAY, True)
 
 
 def empty_at_home(tensor: torch.Tensor, device: torch.device) -> torch.Tensor | None:
     """Return empty memory on the host for a marked parameter; None for all others."""
-    if not getattr(tensor, AWAY, False):
-        return None
-    empty = nn.Parameter(
-        take_like(PARAMETERS, tensor.detach(), device), requires_grad=tensor.requires_grad
-    )
-    setattr(empty, AWAY, True)
-    return empty
+    return at_home(tensor, device) if is_away(tensor) else None
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
+def sent_home(parameter: torch.Tensor, device: torch.device) -> nn.Parameter:
+    """Return a parameter of the host that has the numbers of one on a device."""
+    home = at_home(parameter, device)
+    home.copy_(parameter)
+    return home
 
 
 def offload_blocks(

@@ -4,7 +4,7 @@ The model's parameters are tensors of the host. Before a block runs they are cop
 and the copies stand in their places; the next block's are on their way meanwhile, and in the
 backward pass those of the block before. What autograd saves of a copy is a reference by which it
 is copied again. Gradients go to the host a block at a time; or stay, where the copies are updated
-at once and brought home (``early_update``).
+at once and brought home (``early_update``); a frozen base has none.
 """
 
 import contextlib
@@ -16,9 +16,13 @@ from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
 
+from brimful.build.offload.host import take_like
 from brimful.build.offload.lane import Lane
 from brimful.build.phases import in_backward
+from brimful.values.results import PARAMETERS
 
+AWAY = "brimful_away"
+"""Attribute of a parameter that is kept on the host."""
 Deliver = Callable[[torch.Tensor, torch.Tensor], None]
 """Takes a parameter of the host and its gradient on the device."""
 
@@ -57,7 +61,7 @@ class AwayBlocks:
         """Take the blocks.
 
         Args:
-            blocks: With parameters on the host.
+            blocks: With parameters on the host, which are marked (``at_home``).
             device: Where they compute.
         """
         self._slots = [_slots_of(block) for block in blocks]
@@ -125,7 +129,8 @@ class AwayBlocks:
         what is to be updated would have to be brought once more. Kept in the forward pass they
         would be there for all of it.
         """
-        return self.update is not None and in_backward()
+        trains = any(home.requires_grad for home in self.parameters)
+        return trains and self.update is not None and in_backward()
 
     def forget(self) -> None:
         """Drop what is still on the device: a forward and a backward pass are over."""
@@ -145,8 +150,26 @@ def _slots_of(block: nn.Module) -> list[Slot]:
         Slot(module, name, parameter)
         for module in block.modules()
         for name, parameter in module._parameters.items()  # noqa: SLF001
-        if parameter is not None
+        if parameter is not None and is_away(parameter)
     ]
+
+
+def is_away(parameter: torch.Tensor) -> bool:
+    """Whether a parameter is kept on the host, or will be as soon as it has memory."""
+    return bool(getattr(parameter, AWAY, False))
+
+
+def at_home(like: torch.Tensor, device: torch.device) -> nn.Parameter:
+    """Return a parameter in memory of the host, empty and marked.
+
+    Args:
+        like: Of its shape and type, and whether it trains.
+        device: What copies of it run to.
+    """
+    memory = take_like(PARAMETERS, like.detach(), device)
+    home = nn.Parameter(memory, requires_grad=like.requires_grad)
+    setattr(home, AWAY, True)
+    return home
 
 
 class _Way(NamedTuple):

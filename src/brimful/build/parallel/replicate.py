@@ -5,6 +5,7 @@ An average, not a sum, because of accumulation: what the last micro-batch left i
 every device and is reduced again. So each backward is of the loss times the number of devices.
 Gradients that are held over several micro-batches are no views: a bucket is filled from them at the
 end, and they are filled from it.
+A frozen base that is on the host is no affair of DDP's.
 Under ZeRO-1 each device keeps the optimizer's state of some parameters, updates those, and sends
 them to the others.
 """
@@ -18,12 +19,15 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from brimful.build.offload import is_away
 from brimful.build.optimizers.base import Group, Rule
 from brimful.values.job import Job
 
 _NOW, _BEFORE = "forward_sync_buffers", "broadcast_buffers"
 _BUFFERS = _NOW if _NOW in signature(DistributedDataParallel.__init__).parameters else _BEFORE
 """What says that buffers are not sent before every forward; renamed in torch 2.13."""
+_IGNORED = "_ddp_params_and_buffers_to_ignore"
+"""What DDP reads of what it wraps: names of parameters that it leaves alone."""
 
 
 def replicate(root: nn.Module, mesh: DeviceMesh, *, holds: bool) -> nn.Module:
@@ -34,6 +38,7 @@ def replicate(root: nn.Module, mesh: DeviceMesh, *, holds: bool) -> nn.Module:
         mesh: One axis.
         holds: Whether gradients are held over several micro-batches.
     """
+    setattr(root, _IGNORED, [name for name, each in root.named_parameters() if is_away(each)])
     return DistributedDataParallel(
         root,
         process_group=mesh.get_group(),

@@ -98,6 +98,17 @@ def fill(module: Any, weight: torch.Tensor) -> None:
     FORMATS[getattr(module, _FORMAT)].fill(module, rows.to(module.compute_dtype))
 
 
+def read_by_copies(module: Any) -> None:
+    """Let a filled layer compute with copies of its weight, each for as long as it is needed.
+
+    Args:
+        module: For which ``is_quantized``; of a format that can.
+    """
+    by_copies = FORMATS[getattr(module, _FORMAT)].by_copies
+    assert by_copies is not None  # check_offload refused the others
+    by_copies(module)
+
+
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
 def dequantize(module: Any) -> torch.Tensor:
     """Return the weight that a filled layer computes with, laid out as in the layer it replaced."""

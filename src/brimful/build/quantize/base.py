@@ -30,12 +30,15 @@ class Format(NamedTuple):
             Where it is sharded, all processes must call this.
         packed: Says of (out features, in features) the shape and type of what holds the weight;
             None: it lies where sharding does not see it.
+        by_copies: Lets a filled layer compute with whatever stands in its weight's place, and save
+            that for backward; None: it computes with what it keeps beside its weight.
     """
 
     linear: Callable[[int, int, bool, torch.dtype], nn.Linear]
     fill: Callable[[Any, torch.Tensor], None]
     dequantize: Callable[[Any], torch.Tensor]
     packed: Callable[[int, int], Packed] | None
+    by_copies: Callable[[Any], None] | None = None
 
 
 def require_bitsandbytes() -> Any:

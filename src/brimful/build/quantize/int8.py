@@ -87,11 +87,16 @@ def _fill(layer: Any, weight: torch.Tensor) -> None:
 
 
 def _dequantize(layer: Any) -> torch.Tensor:
-    return _widen(whole(layer.weight), layer.scale, layer.compute_dtype)
+    weight = whole(layer.weight).to(layer.scale.device)  # kept on the host, maybe
+    return _widen(weight, layer.scale, layer.compute_dtype)
 
 
 def _packed(rows: int, columns: int) -> Packed:
     return Packed((rows, columns), torch.int8)
 
 
-INT8 = Format(_linear, _fill, _dequantize, _packed)
+def _by_copies(_layer: Any) -> None:
+    """Leave a layer as it is: what it saves for backward is what stands in its weight's place."""
+
+
+INT8 = Format(_linear, _fill, _dequantize, _packed, _by_copies)

@@ -65,6 +65,47 @@ def _read_by_own_state(layer: Any, _args: Any) -> None:
     layer.weight.quant_state = layer.quant_state
 
 
+def _by_copies(layer: Any) -> None:
+    """Let a layer compute by a product that saves the weight, and does not hold it until backward.
+
+    Beside the weight that it has meanwhile is what it is read by, for who saves it.
+    """
+    layer.weight.quant_state = layer.quant_state
+    layer.forward = partial(_product, layer)
+
+
+def _product(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    """Return what ``Linear4bit.forward`` does, by the same operators."""
+    low = x.to(layer.compute_dtype)
+    bias = None if layer.bias is None else layer.bias.to(layer.compute_dtype)
+    out: torch.Tensor = _Product.apply(low, layer.weight, bias, layer.quant_state)
+    return out.to(x.dtype)
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped to mypy
+    """``MatMul4Bit``, but that autograd is told what it keeps of the weight.
+
+    Source: ``bitsandbytes/autograd/_functions.py`` (0.50).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, state: Any
+    ) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        ctx.state = state
+        out: torch.Tensor = require_bitsandbytes().matmul_4bit(
+            x, weight, bias=bias, quant_state=state
+        )
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        (weight,) = ctx.saved_tensors
+        wide = require_bitsandbytes().functional.dequantize_4bit
+        return torch.matmul(grad, wide(weight, ctx.state).to(grad.dtype)), None, None, None
+
+
 def _packed(rows: int, columns: int) -> Packed:
     return Packed((-(-rows * columns // 2), 1), torch.uint8)
 
@@ -99,13 +140,20 @@ def _constants(state: Any) -> dict[str, torch.Tensor]:
 
 
 def _dequantize(layer: Any) -> torch.Tensor:
+    packed = whole(layer.weight.data).to(layer.quant_state.absmax.device)  # on the host, maybe
     weight: torch.Tensor = require_bitsandbytes().functional.dequantize_4bit(
-        whole(layer.weight.data), layer.quant_state
+        packed, layer.quant_state
     )
     return weight
 
 
-NF4 = Format(partial(_linear, double=False), partial(_fill, double=False), _dequantize, _packed)
-NF4_DOUBLE = Format(
-    partial(_linear, double=True), partial(_fill, double=True), _dequantize, _packed
+NF4, NF4_DOUBLE = (
+    Format(
+        partial(_linear, double=double),
+        partial(_fill, double=double),
+        _dequantize,
+        _packed,
+        _by_copies,
+    )
+    for double in (False, True)
 )
