@@ -136,13 +136,12 @@ def _labels(recording: Recording, start: int, stop: int, blocks: Blocks) -> list
 
 def _block_of(owner: str, blocks: Blocks) -> Label | None:
     """Return the label of the block that an owner is in; None: it is in none."""
-    block = blocks.path.search(owner)
-    if block is None:
+    if (block := blocks.path.search(owner)) is None:
         return None
     index = int(block["number"]) + blocks.starts.get(block["stack"], 0)
     group: Group = "checkpointed" if index < blocks.num_checkpointed else "plain"
-    number = blocks.numbers[index] if blocks.numbers else index
-    return (place_group(group, number) if blocks.sequence else group, index)
+    told = place_group(group, blocks.numbers[index] if blocks.numbers else index)
+    return (told if blocks.sequence else group, index)
 
 
 def _beside(owner: str, now: Label) -> Label:
