@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -419,11 +420,27 @@ PAIRED = dict.fromkeys(
 """Encoder-decoders that no file here describes."""
 
 
+OWN_PAIRS = {
+    "mvp": STACKS,
+    "longt5": T5_LIKE,
+    "longt5 that sees blocks from afar": T5_LIKE
+    | {
+        "model_type": "longt5",
+        "encoder_attention_type": "transient-global",
+        "local_radius": 5,
+        "global_block_size": 4,
+    },
+}
+"""Those whose attention is their own, which makes its masks of what is padding."""
+
+
 @pytest.mark.few(8)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("model_type", PAIRED)
+@pytest.mark.parametrize(
+    ("model_type", "attention"),
+    [*product(PAIRED, ("sdpa", "eager")), *product(OWN_PAIRS, ("eager",))],
+)
 def test_other_encoder_decoders_compute_what_their_own_forward_does(model_type, attention):
-    model = read_config(model_type, {"model_type": model_type, **PAIRED[model_type]})
+    model = read_config(model_type, {"model_type": model_type} | (PAIRED | OWN_PAIRS)[model_type])
     assert (default_task(model), model.num_layers) == ("seq2seq", 5)
     job = make_job(model=model, task="seq2seq", packing="none")
     program = build_program(job, make_strategy(attention=attention), CPU)
@@ -467,10 +484,19 @@ def test_texts_whose_end_is_looked_for_are_not_simulated(name):
         simulate(job, make_cluster("cuda"), make_strategy(attention="eager"))
 
 
-def test_an_encoder_decoder_that_masks_by_itself_is_refused():
-    model = read_config("tiny", {"model_type": "mvp", **STACKS})
+@pytest.mark.parametrize("model_type", ["pegasus_x", "bigbird_pegasus"])
+def test_an_encoder_decoder_that_reads_in_blocks_is_refused(model_type):
+    model = read_config("tiny", {"model_type": model_type, **STACKS})
     job = make_job(model=model, task="seq2seq", packing="none")
-    with pytest.raises(UnsupportedError, match="takes no masks from outside; use T5, BART"):
+    with pytest.raises(UnsupportedError, match="which reads in blocks of"):
+        build_skeleton(job, make_strategy(attention="eager"))
+
+
+def test_an_encoder_decoder_that_hides_in_a_way_of_its_own_is_refused():
+    sizes = {"hidden_size": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "vocab_size": 97}
+    model = read_config("tiny", {"model_type": "prophetnet", **sizes})
+    job = make_job(model=model, task="seq2seq", packing="none")
+    with pytest.raises(UnsupportedError, match="neither takes masks from outside nor hides"):
         build_skeleton(job, make_strategy(attention="eager"))
 
 

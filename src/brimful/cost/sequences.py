@@ -91,7 +91,7 @@ class _Writer:
         self._like: dict[tuple[Group, ...], list[Group]] = {}
 
     def covers(self, variant: Variant) -> bool:
-        """Whether a variant has blocks of every kind and group that there is, of no other group."""
+        """Whether a variant has every kind of block that there is, and no group more."""
         groups = [run.group for run in variant.first if is_place(run.group)]
         traced = set(map(self._traced, groups))
         real = set(map(_Block, self._groups, self._blocks.kinds))

@@ -6,7 +6,7 @@ Shapes: B batch, S tokens read, T tokens written, D width.
 import inspect
 import sys
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from brimful.build.tasks.base import TaskParts
 from brimful.build.tasks.padding import padded_sample, padding_mask
 from brimful.errors import UnsupportedError
 from brimful.models.architectures import MIXTURES
-from brimful.models.attention_source import lets_attend
+from brimful.models.attention_source import is_causal_by_itself, lets_attend
 from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import check_taken
 from brimful.models.own_task import is_encoder_decoder
@@ -33,6 +33,10 @@ _MAKES_MASKS = "create_bidirectional_mask("
 """What a class calls that takes a mask of numbers, [B, 1, 1 or S, S], as it is."""
 _SEVERAL_MASKS = "sliding_window"
 """What is in the source of a class whose blocks want masks of more than one kind."""
+_ACROSS = "encoder_attention_mask"
+"""What a decoder takes that is told which tokens of what was read are padding."""
+_IN_BLOCKS = "block_size"
+"""What a configuration says of a class that pads or cuts what it reads into blocks of tokens."""
 _SCALES = "model_dim**-0.5"
 """What T5 and its kin multiply states by before the head, where it is tied."""
 _ADDED = "final_logits_bias"
@@ -52,10 +56,18 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
         )
     check_taken(job, strategy.attention)
     model = skeleton_of(AutoModelForSeq2SeqLM, job, strategy)
-    if job.model.model_type not in SEQ2SEQ_TYPES and not _takes_masks(model):
+    is_ours = job.model.model_type in SEQ2SEQ_TYPES or _takes_masks(model)
+    if not is_ours and not _masks_by_itself(model):
         raise UnsupportedError(
-            f"{job.model.name} is of type {job.model.model_type}, whose attention takes no masks "
-            f"from outside; use T5, BART, Pegasus, Marian, M2M-100 or their kin"
+            f"{job.model.name} is of type {job.model.model_type}, whose decoder neither takes "
+            f"masks from outside nor hides by itself what is written later and what is padding; "
+            f"use T5, BART, Pegasus, Marian, M2M-100 or their kin"
+        )
+    if not is_ours and hasattr(model.config, _IN_BLOCKS):
+        raise UnsupportedError(
+            f"{job.model.name} is of type {job.model.model_type}, which reads in blocks of "
+            f"{model.config.block_size} tokens, so that what it takes is not told from few of "
+            f"them; use T5, BART, Pegasus, Marian, LongT5 or their kin"
         )
     if getattr(model.config, "decoder_start_token_id", None) is None:
         # T5 begins what it writes with padding; a bare config leaves that out.
@@ -74,15 +86,15 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
     """Return this micro-batch's share of the step's loss."""
     model = program.model
     dtype = query_dtype(model, program.job, program.strategy, program.device)
-    mask = padding_mask(batch, dtype)
+    masks = _told_padding(batch) if _masks_by_itself(model) else _masks(model, batch, dtype)
     read_BSD = model.get_encoder()(  # noqa: N806
-        input_ids=batch.inputs, attention_mask=_for_encoder(model, batch, mask)
+        input_ids=batch.inputs, attention_mask=masks.read
     )[0]
     written_BTD = model.get_decoder()(  # noqa: N806
         input_ids=_written_so_far(model, batch.labels),
-        attention_mask=_not_ahead(batch, dtype),
+        attention_mask=masks.written,
         encoder_hidden_states=read_BSD,
-        encoder_attention_mask=mask,
+        encoder_attention_mask=masks.across,
         use_cache=False,
     )[0]
     if _is_scaled(model):
@@ -91,6 +103,32 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
         written_BTD.flatten(0, 1), batch.labels.flatten(), num_targets
     )
     return total
+
+
+class _Masks(NamedTuple):
+    """What hides tokens from others; None: nothing, or what the class itself makes of nothing.
+
+    Attributes:
+        read: From what is read, padding.
+        written: From what is written, what is written later.
+        across: From what is written, padding of what is read.
+    """
+
+    read: torch.Tensor | None
+    written: torch.Tensor | None
+    across: torch.Tensor | None
+
+
+def _masks(model: Any, batch: Batch, dtype: torch.dtype) -> _Masks:
+    """Make the masks of a class that hands on those that it is given."""
+    mask = padding_mask(batch, dtype)
+    return _Masks(_for_encoder(model, batch, mask), _not_ahead(batch, dtype), mask)
+
+
+def _told_padding(batch: Batch) -> _Masks:
+    """Say which tokens are no padding, [B, S], to a class that makes all its masks of that."""
+    seen = None if batch.segments is None else (batch.segments != 0).long()
+    return _Masks(seen, None, seen)
 
 
 def _for_encoder(model: Any, batch: Batch, mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -135,8 +173,27 @@ def _forward_source(module: str, name: str) -> str:
 
 def _takes_masks(model: nn.Module) -> bool:
     """Whether a class attends by a kernel's rules and hands on the one mask that it is given."""
-    source = inspect.getsource(_module_of(model))
+    source = _source(_module_of(model).__name__)
     return _MAKES_MASKS in source and _SEVERAL_MASKS not in source and lets_attend(source)
+
+
+def _masks_by_itself(model: Any) -> bool:
+    """Whether a class that attends by itself makes its masks of what is padding, in both stacks."""
+    if model.config.model_type in SEQ2SEQ_TYPES:
+        return False
+    source = _source(_module_of(model).__name__)
+    written = inspect.signature(_forward_of(model.get_decoder())).parameters
+    return not lets_attend(source) and is_causal_by_itself(source) and _ACROSS in written
+
+
+def _forward_of(stack: nn.Module) -> Any:
+    of = _class_of(stack)
+    return inspect.unwrap(of.forward)
+
+
+@cache
+def _source(module: str) -> str:
+    return inspect.getsource(sys.modules[module])
 
 
 def _module_of(model: nn.Module) -> Any:
