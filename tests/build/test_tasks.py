@@ -285,7 +285,18 @@ OTHERS = {
     "opt": {"ffn_dim": 80, "word_embed_proj_dim": 32},
     "phi": {},
     "seed_oss": {"num_key_value_heads": 2, "head_dim": 8},
+    "hyperclovax": {"num_key_value_heads": 2, "logits_scaling": 0.25, "head_dim": 8},
+    "minicpm3": {
+        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+        "v_head_dim": 8, "dim_model_base": 8, "num_key_value_heads": 4,
+    },
+    "modernbert-decoder": {
+        "local_attention": 64, "global_attn_every_n_layers": 3, "pad_token_id": 0,
+        "cls_token_id": 0, "sep_token_id": 0, "bos_token_id": 0, "eos_token_id": 0,
+    },
+    "bert-generation": {"is_decoder": True, "pad_token_id": 0},
 }  # fmt: skip
+"""Of the last four, what stands around the output layer is read from the class."""
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 80,

@@ -1,11 +1,18 @@
 """The blocks of a model: what is checkpointed, sharded and dealt out to stages as one."""
 
+import inspect
+import re
+import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
+
+_PASSED_BY = re.compile(r"\b(layer|block)\w*\.forward\(")
+"""In a class that does not call its blocks, but what they run, so that no hooks of theirs do."""
 
 
 def body_of(model: Any) -> Any:
@@ -14,6 +21,38 @@ def body_of(model: Any) -> Any:
         return model.base_model
     inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
     return inner[0] if inner else model
+
+
+def give_switch(model: Any) -> None:
+    """Let blocks be checkpointed where transformers checkpoints none, if they are in one list.
+
+    They are of one class of the model's own, and as many as its configuration says.
+
+    Args:
+        model: On ``meta``, as its class made it.
+    """
+    if any(isinstance(module, GradientCheckpointingLayer) for module in model.modules()):
+        return
+    home = type(model).__module__
+    depth = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    lists = [
+        list(module)
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList) and len(module) == depth
+    ]
+    lists = [each for each in lists if {type(block) for block in each} == {type(each[0])}]
+    lists = [each for each in lists if type(each[0]).__module__ == home]
+    if len(lists) == 1 and _PASSED_BY.search(inspect.getsource(sys.modules[home])) is None:
+        for block in lists[0]:
+            kind: Any = type(block)
+            block.__class__ = _switched(kind)
+
+
+@cache
+def _switched(block_class: type[nn.Module]) -> type[nn.Module]:
+    """Make the class of blocks that can be checkpointed as others of transformers can."""
+    fields = {"__module__": block_class.__module__}
+    return type(block_class.__name__, (GradientCheckpointingLayer, block_class), fields)
 
 
 def decoder_blocks(model: nn.Module) -> list[nn.Module]:

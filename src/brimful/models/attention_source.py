@@ -40,8 +40,14 @@ _BEHIND = re.compile(r'hub_with_fallback\(\s*"\w+",\s*"(\w+)"')
 """The package of whose function a class's own stands in the place of."""
 _DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d",
                   "mamba_ssm": "mamba-ssm"}  # fmt: skip
-_MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask\(")
-"""What a decoder calls that hides from each token those behind it, whatever it is given."""
+_MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask(\(|\s+if)|nn\.Buffer\(\s*torch\.tril\(")
+"""What a decoder calls, or holds, that hides later tokens from each, whatever it is given."""
+_PADDED = re.compile(r"max_position_embeddings,\s*config\.hidden_size,\s*padding_idx")
+"""A table of positions in a class that has a row of padding among them."""
+_ASKS = re.compile(r"config\.is_decoder\b(?!\s*=\s)")
+"""In a class that hides later tokens only where its configuration says so."""
+_SCORES = "softmax("
+"""What a class calls that weighs tokens against each other; a recurrence goes forward anyhow."""
 
 
 def scores_of(source: str) -> str:
@@ -73,6 +79,19 @@ def left_out_of(model_type: str) -> str:
     return scores_of(source) or ("" if _HAS_SDPA in source else NO_SDPA)
 
 
+@cache
+def pads_positions(model_type: str) -> bool:
+    """Whether an architecture's learned positions have a row of padding, behind which they start.
+
+    Args:
+        model_type: As its configuration spells it.
+    """
+    path = _modeling_file(model_type)
+    return (
+        path is not None and path.is_file() and _PADDED.search(path.read_text("utf-8")) is not None
+    )
+
+
 def lets_attend(source: str) -> bool:
     """Whether the classes of a module let others attend for them.
 
@@ -83,12 +102,21 @@ def lets_attend(source: str) -> bool:
 
 
 def is_causal_by_itself(source: str) -> bool:
-    """Whether the classes of a module make the mask that hides later tokens.
+    """Whether tokens of a decoder of a module see none of those behind them, by its own doing.
 
     Args:
         source: The text of the module.
     """
-    return _MAKES_CAUSAL.search(source) is not None
+    return _MAKES_CAUSAL.search(source) is not None or _SCORES not in source
+
+
+def asks_whether_causal(source: str) -> bool:
+    """Whether the classes of a module hide later tokens only where their configuration says so.
+
+    Args:
+        source: The text of the module.
+    """
+    return _ASKS.search(source) is not None
 
 
 @cache

@@ -59,7 +59,8 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
     if attends_by_itself(model) and strategy.attention != "eager":
         raise UnsupportedError(
             f"{job.model.name} is of type {job.model.model_type}, whose attention cannot be given "
-            f"from outside; use attention=eager"
+            f"from outside; use attention=eager",
+            nearest={"attention": "eager"},
         )
     check_windows(model, job, strategy)
     return model
