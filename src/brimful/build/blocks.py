@@ -11,16 +11,63 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+_TEXT = "brimful_reads_text"
+"""Attribute of the part of a model that text goes through, where there are others."""
+_SCORE = "score"
+"""What a decoder that classifies calls its head."""
 _PASSED_BY = re.compile(r"\b(layer|block)\w*\.forward\(")
 """In a class that does not call its blocks, but what they run, so that no hooks of theirs do."""
 
 
 def body_of(model: Any) -> Any:
-    """Return what of a model is before its head, whatever its class calls it."""
+    """Return what of a model is before its head, whatever its class calls it.
+
+    Of one that reads images or sounds too it is the part that reads text.
+    """
+    if (text := _text_of(model)) is not None:
+        return text
     if model.base_model is not model:
         return model.base_model
     inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
     return inner[0] if inner else model
+
+
+def mark_text(model: Any) -> None:
+    """Note which part reads text in a model that reads images or sounds too; freeze the others.
+
+    No text goes through those, so that they get no gradients in any case.
+
+    Args:
+        model: On ``meta``, as its class made it.
+    """
+    text = model.config.get_text_config()
+    if text is model.config or model.config.is_encoder_decoder:
+        return
+    parts = [m for m in model.modules() if isinstance(m, PreTrainedModel) and m is not model]
+    own = [part for part in parts if part.config.model_type == text.model_type]
+    if own:
+        setattr(own[0].base_model, _TEXT, True)
+        for parameter in idle_parameters(model).values():
+            parameter.requires_grad_(requires_grad=False)
+
+
+def _text_of(model: nn.Module) -> Any:
+    """Return the part of a model that was noted; None: text goes through all of it."""
+    return next((module for module in model.modules() if getattr(module, _TEXT, False)), None)
+
+
+def idle_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that no text goes through, by their names.
+
+    Args:
+        model: Or a module around it.
+    """
+    if (text := _text_of(model)) is None:
+        return {}
+    top: Any = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
+    used = [text, top.get_output_embeddings(), getattr(top, _SCORE, None)]
+    ids = {id(p) for part in used if part is not None for p in part.parameters()}
+    return {name: p for name, p in model.named_parameters() if id(p) not in ids}
 
 
 def give_switch(model: Any) -> None:
@@ -57,11 +104,12 @@ def _switched(block_class: type[nn.Module]) -> type[nn.Module]:
 
 def decoder_blocks(model: nn.Module) -> list[nn.Module]:
     """List the decoder blocks in the order in which they run."""
-    return list(dict.fromkeys(_blocks(model, {})))
+    return list(dict.fromkeys(_blocks(_text_of(model) or model, {})))
 
 
 def stacks_of(model: nn.Module) -> dict[nn.Module, list[nn.Module]]:
     """Return the lists that the decoder blocks stand in, each with its blocks, in order."""
+    model = _text_of(model) or model
     holds = {child: module for module in model.modules() for child in module.children()}
     found: dict[nn.Module, list[nn.Module]] = {}
     for block in decoder_blocks(model):

@@ -15,6 +15,7 @@ from torch import nn
 
 from brimful.build.attention.own import attends_by_itself, other_kinds, takes_kernels
 from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
+from brimful.build.blocks import body_of
 from brimful.build.logits import LogitWay, OwnWayError, read_way
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.models.attention_source import (
@@ -72,7 +73,7 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> LogitWay:
 def _check_own_attention(model: Any, job: Job, strategy: Strategy) -> None:
     """Refuse a class whose attention is its own where it would not be run as the class runs it."""
     name, model_type = job.model.name, job.model.model_type
-    source = inspect.getsource(sys.modules[type(model).__module__])
+    source = inspect.getsource(sys.modules[type(body_of(model)).__module__])
     is_decoder = getattr(model.config, "is_decoder", True)
     is_encoder = is_decoder is False and asks_whether_causal(source)
     if is_encoder or not is_causal_by_itself(source):
@@ -106,7 +107,7 @@ def check_scores(model: Any, job: Job, strategy: Strategy) -> None:
     """
     if strategy.attention == "eager":
         return
-    if what := left_out(type(model)):
+    if what := left_out(type(body_of(model))):
         raise UnsupportedError(
             f"attention={strategy.attention} would leave out the {what} of {job.model.name}, which "
             f"is of type {job.model.model_type}; use eager"

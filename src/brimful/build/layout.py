@@ -14,7 +14,7 @@ from transformers import AutoConfig
 
 from brimful.build.adapters import is_plain
 from brimful.build.attention.windows import CHUNKED, SLIDING
-from brimful.build.blocks import decoder_blocks, stacks_of
+from brimful.build.blocks import decoder_blocks, idle_parameters, stacks_of
 from brimful.build.experts import expert_modules
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
@@ -57,6 +57,7 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
         windows=tuple(sorted(_windows(config))),
         kinds=kinds_of(config, *stacks_of(skeleton).values()),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
+        idle=tuple(tuple(each.shape) for each in idle_parameters(skeleton).values()),
         parts=any(expert_modules(skeleton)),
         spec=job.model,
     )
@@ -133,8 +134,10 @@ def _layout(skeleton: Any, job: Job) -> Layout:
     blocks: dict[str, list[list[Parameter]]] = {
         prefix: [[] for _ in range(num)] for prefix, num in num_in.items()
     }
-    now = ""
+    now, idle = "", idle_parameters(skeleton)
     for name, tensor in skeleton.named_parameters():
+        if name in idle:
+            continue
         parameter = Parameter(name, tuple(tensor.shape), _kind(modules, experts, name))
         stack = next((prefix for prefix in num_in if name.startswith(f"{prefix}.")), "")
         if stack:

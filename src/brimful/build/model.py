@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from brimful.build.adapters import adapt, base_dtype, initialize
 from brimful.build.attention import IMPLEMENTATION
 from brimful.build.attention.own import attends_by_itself, read_as_one_text
-from brimful.build.blocks import give_switch
+from brimful.build.blocks import give_switch, mark_text
 from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
 from brimful.build.keep_fp32 import keep_fp32
@@ -68,6 +68,7 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     with torch.device("meta"):
         skeleton = _from_config(auto_class, config, job, strategy)
     _leave_devices(skeleton)
+    mark_text(skeleton)
     give_switch(skeleton)
     check_scores(skeleton, job, strategy)
     check_experts(skeleton, job)

@@ -346,7 +346,7 @@ class _Trial:
     ) -> Variant:
         """Fit two micro-batches; loops over tokens are written out for so many of them."""
         parts = [_parts(self._numbers[case]) for case in cases]
-        if self._traced.own.grows and cases[0].S < cases[1].S:
+        if self._traced.own.grows and cases[0].S < cases[-1].S:
             loops = LoopFitter(self._kept, fit, tables, self._blocks, self._marks)
             lengths = [case.S for case in cases]
             first, later = (
