@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 _TEXT = "brimful_reads_text"
 """Attribute of the part of a model that text goes through, where there are others."""
+_TOWER = "brimful_reads_no_text"
+"""Attribute of a part of a body that no text goes through."""
 _SCORE = "score"
 """What a decoder that classifies calls its head."""
 _PASSED_BY = re.compile(r"\b(layer|block)\w*\.forward\(")
@@ -41,14 +43,23 @@ def mark_text(model: Any) -> None:
         model: On ``meta``, as its class made it.
     """
     text = model.config.get_text_config()
-    if text is model.config or model.config.is_encoder_decoder:
+    if model.config.is_encoder_decoder:
         return
     parts = [m for m in model.modules() if isinstance(m, PreTrainedModel) and m is not model]
     own = [part for part in parts if part.config.model_type == text.model_type]
-    if own:
+    if text is model.config:
+        _mark_towers(model, [part for part in parts if part not in own])
+    elif own:
         setattr(own[0].base_model, _TEXT, True)
-        for parameter in idle_parameters(model).values():
-            parameter.requires_grad_(requires_grad=False)
+    for parameter in idle_parameters(model).values():
+        parameter.requires_grad_(requires_grad=False)
+
+
+def _mark_towers(model: Any, towers: Sequence[nn.Module]) -> None:
+    """Note what holds towers where the part that reads text is the body itself."""
+    for child in body_of(model).children() if towers else ():
+        if any(module in towers for module in child.modules()):
+            setattr(child, _TOWER, True)
 
 
 def _text_of(model: nn.Module) -> Any:
@@ -62,12 +73,15 @@ def idle_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     Args:
         model: Or a module around it.
     """
+    named = model.named_parameters()
     if (text := _text_of(model)) is None:
-        return {}
+        towers = [module for module in model.modules() if hasattr(module, _TOWER)]
+        idle = {id(p) for tower in towers for p in tower.parameters()}
+        return {name: p for name, p in named if id(p) in idle}
     top: Any = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
     used = [text, top.get_output_embeddings(), getattr(top, _SCORE, None)]
     ids = {id(p) for part in used if part is not None for p in part.parameters()}
-    return {name: p for name, p in model.named_parameters() if id(p) not in ids}
+    return {name: p for name, p in named if id(p) not in ids}
 
 
 def give_switch(model: Any) -> None:
@@ -124,6 +138,8 @@ def _blocks(module: nn.Module, holds_more: dict[type, bool]) -> Iterator[nn.Modu
         module: Where to look.
         holds_more: Of each class of block that was seen: whether blocks lie in one of it.
     """
+    if hasattr(module, _TOWER):
+        return
     kind = type(module)
     is_block = isinstance(module, GradientCheckpointingLayer)
     if is_block:

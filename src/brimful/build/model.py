@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from torch._guards import detect_fake_mode
 from torch.distributed.tensor import DTensor
@@ -32,6 +33,7 @@ from brimful.build.switch import use_fixed_capacity
 from brimful.build.user_module import UserModule, make, without_dropout
 from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
 from brimful.errors import ModelConfigError, UnsupportedError
+from brimful.models.generic import auto_class_of
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, gathers
 
@@ -89,6 +91,8 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
 
 
 def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> nn.Module:
+    if auto_class is AutoModelForCausalLM:
+        auto_class = getattr(transformers, auto_class_of(job.model.model_type))
     try:
         skeleton: nn.Module = auto_class.from_config(
             config,
@@ -101,7 +105,8 @@ def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> 
             raise UnsupportedError(
                 f"{job.model.name} is of type {job.model.model_type}, which transformers runs with "
                 f"eager attention only{_why_eager(auto_class, config)}; use eager, not "
-                f"{strategy.attention}"
+                f"{strategy.attention}",
+                nearest={"attention": "eager"},
             ) from error
         raise ModelConfigError(
             f"transformers cannot build {job.model.name} for task={job.task} "

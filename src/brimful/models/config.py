@@ -502,4 +502,4 @@ def _auto_class(model_type: str) -> Any:
         return transformers.AutoModelForSeq2SeqLM
     if is_encoder(model_type):
         return transformers.AutoModelForSequenceClassification
-    return transformers.AutoModelForCausalLM
+    return getattr(transformers, generic.auto_class_of(model_type))

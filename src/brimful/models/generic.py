@@ -74,7 +74,7 @@ def known_types() -> frozenset[str]:
         {
             *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             *auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-            *encoder_decoder_types(),
+            *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         }
     )
 
@@ -155,6 +155,19 @@ def encoder_types() -> frozenset[str]:
         *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     }
     return masked | ({*auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES} - writes)
+
+
+def auto_class_of(model_type: str) -> str:
+    """Name the class of ``transformers`` that builds a decoder with its output layer.
+
+    Those that answer to sounds with text stand among the encoder-decoders, and are none.
+    """
+    from transformers.models.auto import modeling_auto as auto
+
+    writes = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    hears = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    is_other = model_type not in writes and model_type in hears
+    return "AutoModelForSeq2SeqLM" if is_other else "AutoModelForCausalLM"
 
 
 def encoder_decoder_types() -> frozenset[str]:
