@@ -414,6 +414,32 @@ def test_an_encoders_windows_are_those_of_its_own_forward(attention):
     assert evaluate(program, [batch]) != pytest.approx(float(loss), rel=1e-5)
 
 
+POOLED = {
+    "eurobert": {"classifier_pooling": "late", "num_key_value_heads": 2, "head_dim": 8},
+    "modernbert": {
+        "classifier_pooling": "mean", "local_attention": 8, "global_attn_every_n_layers": 2,
+        "cls_token_id": 0, "sep_token_id": 0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", POOLED)
+def test_a_head_that_takes_a_mean_leaves_padding_out(model_type):
+    labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "pad_token_id": 0}
+    fields = {**SIZES, **labels, **POOLED[model_type]}
+    model = read_config(model_type, {"model_type": model_type, **fields})
+    job = make_other_job("bert", model=model)
+    program = build_program(job, make_strategy(attention="sdpa"), CPU)
+    batch = ragged(job, step=0)
+    own = build_program(job, make_strategy(attention="eager"), CPU).model.eval()
+    with torch.no_grad():
+        seen = (batch.segments != 0).long()
+        logits = own(input_ids=batch.inputs, attention_mask=seen).logits
+    kept = batch.labels != IGNORE_INDEX
+    loss = torch.nn.functional.cross_entropy(logits[kept], batch.labels[kept])
+    assert evaluate(program, [batch]) == pytest.approx(float(loss), rel=1e-5)
+
+
 STACKS = {
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
     "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 64, "vocab_size": 97,
