@@ -173,8 +173,13 @@ def _stacks(skeleton: nn.Module, job: Job) -> dict[str, int]:
     for name in names:
         prefix, _, place = name.rpartition(".")
         stacks.setdefault(prefix, []).append(place)
+    if not stacks:
+        raise UnsupportedError(
+            f"{job.model.name} has no list of blocks that run one after the other, as where parts "
+            f"of blocks stand in lists of their own, or one block runs many times"
+        )
     in_order = all(each == [str(n) for n in range(len(each))] for each in stacks.values())
-    if not in_order or not stacks or (len(stacks) > 1 and job.task != "seq2seq"):
+    if not in_order or (len(stacks) > 1 and job.task != "seq2seq"):
         raise UnsupportedError(
             f"the blocks of {job.model.name} do not follow one another in their lists"
         )
