@@ -9,9 +9,8 @@ import ast
 import re
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
-from brimful.models.generic import module_of
+from brimful.models.generic import modeling_file
 
 _CALL = "attention_interface"
 """What every class calls the function that it was given to attend with."""
@@ -42,8 +41,6 @@ _DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv
                   "mamba_ssm": "mamba-ssm"}  # fmt: skip
 _MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask(\(|\s+if)|nn\.Buffer\(\s*torch\.tril\(")
 """What a decoder calls, or holds, that hides later tokens from each, whatever it is given."""
-_PADDED = re.compile(r"max_position_embeddings,\s*config\.hidden_size,\s*padding_idx")
-"""A table of positions in a class that has a row of padding among them."""
 _ASKS = re.compile(r"config\.is_decoder\b(?!\s*=\s)")
 """In a class that hides later tokens only where its configuration says so."""
 _SCORES = "softmax("
@@ -70,26 +67,13 @@ def left_out_of(model_type: str) -> str:
     Returns:
         A few words; empty where it is nothing, or where nobody can read it.
     """
-    path = _modeling_file(model_type)
+    path = modeling_file(model_type)
     if path is None or not path.is_file():
         return ""
     source = path.read_text("utf-8")
     if not lets_attend(source):
         return OWN_ATTENTION
     return scores_of(source) or ("" if _HAS_SDPA in source else NO_SDPA)
-
-
-@cache
-def pads_positions(model_type: str) -> bool:
-    """Whether an architecture's learned positions have a row of padding, behind which they start.
-
-    Args:
-        model_type: As its configuration spells it.
-    """
-    path = _modeling_file(model_type)
-    return (
-        path is not None and path.is_file() and _PADDED.search(path.read_text("utf-8")) is not None
-    )
 
 
 def lets_attend(source: str) -> bool:
@@ -131,7 +115,7 @@ def missing_kernels(model_type: str) -> tuple[str, ...]:
     Returns:
         As the registry of packages names them.
     """
-    path = _modeling_file(model_type)
+    path = modeling_file(model_type)
     if path is None or not path.is_file():
         return ()
     packages = dict.fromkeys(_BEHIND.findall(path.read_text("utf-8")))
@@ -149,13 +133,3 @@ def _told(source: str) -> frozenset[str]:
         for word in call.keywords
         if word.arg is not None
     )
-
-
-def _modeling_file(model_type: str) -> Path | None:
-    """Find the module of an architecture's classes, where ``transformers`` is installed."""
-    found = find_spec("transformers")
-    if found is None or not found.submodule_search_locations:
-        return None
-    parts = module_of(model_type).split(".")
-    folder = Path(found.submodule_search_locations[0], "models", *parts)
-    return folder / f"modeling_{parts[-1]}.py"

@@ -9,6 +9,7 @@ import inspect
 import re
 from functools import cache
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ _REASON_LENGTH = 160
 
 _POSITIONS = re.compile(r"max_(\w+_)?positions?(_embeddings)?")
 """What else says how many positions there are, as of one of two stacks: the fewest count."""
+_PADDED = re.compile(r"max_position_embeddings,\s*config\.hidden_size,\s*padding_idx")
+"""A table of positions in a class that has a row of padding among them."""
 _HEADS = re.compile(r"heads?(_|$)")
 """In the name of a field that says something of heads."""
 _READERS = ("encoder_layers", "num_encoder_layers", "num_layers")
@@ -141,6 +144,16 @@ def installed_module_of(model_type: str) -> str:
     return str(model_type_to_module_name(model_type))
 
 
+def modeling_file(model_type: str) -> Path | None:
+    """Find the module of an architecture's classes, where ``transformers`` is installed."""
+    found = find_spec("transformers")
+    if found is None or not found.submodule_search_locations:
+        return None
+    parts = module_of(model_type).split(".")
+    folder = Path(found.submodule_search_locations[0], "models", *parts)
+    return folder / f"modeling_{parts[-1]}.py"
+
+
 def encoder_types() -> frozenset[str]:
     """Name the model types whose tokens see the whole text: those with a masked-language head.
 
@@ -216,11 +229,13 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     )
 
 
+@cache
 def _are_after_padding(model_type: str) -> bool:
     """Whether a first token stands at the position after the padding token's id, as RoBERTa's."""
-    from brimful.models.attention_source import pads_positions
-
-    return pads_positions(model_type)
+    path = modeling_file(model_type)
+    return (
+        path is not None and path.is_file() and _PADDED.search(path.read_text("utf-8")) is not None
+    )
 
 
 def is_rotary(spec: ModelSpec) -> bool:
