@@ -41,20 +41,29 @@ from brimful.cost.formula import is_traceable, missing_formula
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
-from brimful.errors import BrimfulError
+from brimful.errors import BrimfulError, UnsupportedError
 from brimful.files.traced import source_hash
+from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import default_task, read_config
-from brimful.models.kernels import left_out
+from brimful.models.kernels import attentions_of
 from brimful.models.spec import ModelSpec
-from brimful.values.job import Adapter, plain_job
+from brimful.values.job import Adapter, Job, plain_job
 from brimful.values.strategy import Attention, Strategy, world_size
 
 MOST_BLOCKS = 12
-LIMIT_S = 90
+LIMIT_S = 240
 NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
            "decoder_layers", "num_decoder_layers")  # fmt: skip
+_HEADS = {
+    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "AutoModelForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+}
+"""By the class that makes a head: where transformers says which types have it."""
+_NOT_BUILT = "does not build"
 _LENGTHS = (512, 1024, 3072, 6144)
 
 
@@ -94,14 +103,7 @@ def architectures() -> list[str]:
     """Name every type that transformers has a causal, masked, seq2seq or classifying head for."""
     from transformers.models.auto import modeling_auto as auto
 
-    return sorted(
-        {
-            *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-            *auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-            *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-            *auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-        }
-    )
+    return sorted({name for mapping in _HEADS.values() for name in getattr(auto, mapping)})
 
 
 def _apart(name: str, seed: int) -> ArchitectureRow:
@@ -133,14 +135,21 @@ def _tell(pipe: Any, name: str, seed: int) -> None:
 
 def tried(name: str, seed: int) -> ArchitectureRow:
     """Build, trace, predict and simulate one architecture on two drawn shapes."""
+    if why := not_built(name):
+        return ArchitectureRow(model_type=name, cause=f"{_NOT_BUILT}: {why}")
     try:
-        model = small(name)
-    except Exception as error:  # noqa: BLE001 - classes refuse their own defaults in many ways
-        return ArchitectureRow(model_type=name, cause=f"does not build: {short(error)}")
+        return _compared_twice(name, small(name), seed)
+    except BrimfulError as error:
+        return ArchitectureRow(model_type=name, cause=f"refused: {short(error)}")
+    except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
+        return ArchitectureRow(model_type=name, cause=f"FAULT {short(error)}")
+
+
+def _compared_twice(name: str, model: ModelSpec, seed: int) -> ArchitectureRow:
     rng, peaks = random.Random(f"{seed} {name}"), list[ComparedPeaks]()  # noqa: S311 - cases
     for shape in (_alone(rng, model), _spread(rng, model)):
-        case = _case(model, shape)
         try:
+            case = _case(model, shape)
             cause = traced(case)
             if cause:
                 return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
@@ -160,18 +169,55 @@ def short(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:200]}"
 
 
+def not_built(name: str) -> str:
+    """Say why transformers itself builds none of a type's heads from its defaults; empty: it does.
+
+    Nothing of ours takes part, so that what we refuse counts against us.
+    """
+    import torch
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    why = ""
+    for auto_class, mapping in _HEADS.items():
+        if name in getattr(modeling_auto, mapping):
+            try:
+                config = transformers.CONFIG_MAPPING[name]()
+                with torch.device("meta"):
+                    getattr(transformers, auto_class).from_config(config)
+            except Exception as error:  # noqa: BLE001 - classes refuse their defaults in many ways
+                why = why or short(error)
+            else:
+                return ""
+    return why
+
+
 def small(name: str) -> ModelSpec:
-    """Describe a model of an architecture: its class's defaults, in few blocks."""
+    """Describe a model of an architecture: its class's defaults, in few blocks if it may have few.
+
+    What a reader of ours asks a file to say is said as the class has it.
+    """
     from transformers import CONFIG_MAPPING
 
     made = CONFIG_MAPPING[name]()
     inner = made.get_text_config()
-    own = {spelt for spelt in _LAYERS if isinstance(vars(inner).get(spelt), int)}
-    fewer = {spelt: min(getattr(inner, spelt), MOST_BLOCKS) for spelt in own}
-    if inner is made:
-        return read_config(f"small-{name}", {"model_type": name, **fewer, **_ends(made)})
-    field = next(key for key, value in vars(made).items() if value is inner)
-    return read_config(f"small-{name}", {"model_type": name, field: fewer})
+    asked = ARCHITECTURES[name].required if name in ARCHITECTURES else ()
+    told = {field: getattr(made, field) for field in asked}
+    field = next((key for key, value in vars(made).items() if value is inner), "")
+    fewer: dict[str, Any] = _fewer(inner)
+    if field:
+        fewer = {field: fewer}
+    try:
+        CONFIG_MAPPING[name](**fewer)
+    except Exception:  # noqa: BLE001 - of some a list says of every block what it is
+        fewer = {}
+    return read_config(f"small-{name}", {"model_type": name, **told, **_ends(made), **fewer})
+
+
+def _fewer(config: Any) -> dict[str, int]:
+    """Return the fields that say how many blocks a model has, with few of them."""
+    own = {spelt for spelt in _LAYERS if isinstance(vars(config).get(spelt), int)}
+    return {spelt: min(getattr(config, spelt), MOST_BLOCKS) for spelt in own}
 
 
 def _ends(made: Any) -> dict[str, Any]:
@@ -226,8 +272,7 @@ _ADAPTER = Adapter(
 
 def _case(model: ModelSpec, shape: Shape) -> Case:
     task = default_task(model)
-    attention: Attention = "eager" if left_out(model) else "sdpa"
-    strategy = Strategy(attention=attention, **shape.strategy)
+    strategy = Strategy(attention="sdpa", **shape.strategy)
     if task != "causal-lm":
         strategy = msgspec.structs.replace(strategy, loss_chunks=1)
     job = plain_job(
@@ -239,9 +284,29 @@ def _case(model: ModelSpec, shape: Shape) -> Case:
         num_steps=2,
         **shape.job,
     )
+    strategy = msgspec.structs.replace(strategy, attention=_attention(job, strategy))
     if strategy.attention == "eager" and strategy.zero in {2, 3}:
         job = msgspec.structs.replace(job, precision="bf16")
     return Case(job=job, strategy=strategy, kernels="cuda")
+
+
+def _attention(job: Job, strategy: Strategy) -> Attention:
+    """Return the kernel that a plan would take: the fused one, or what its refusal names instead.
+
+    Raises:
+        BrimfulError: Neither runs.
+    """
+    from brimful.build.assemble import build_skeleton
+
+    taken = attentions_of(job)
+    usual: Attention = "sdpa" if "sdpa" in taken else taken[0]
+    try:
+        build_skeleton(job, msgspec.structs.replace(strategy, attention=usual))
+    except UnsupportedError as error:
+        if (instead := error.nearest.get("attention")) is None:
+            raise
+        return instead
+    return usual
 
 
 def traced(case: Case) -> str:
@@ -293,7 +358,7 @@ def _words(case: Case) -> str:
 
 def summarize(rows: list[ArchitectureRow]) -> Summary:
     """Sum up: how many are predicted, how far off, and what hinders the others."""
-    builds = [row for row in rows if not row.cause.startswith("does not build")]
+    builds = [row for row in rows if not row.cause.startswith(_NOT_BUILT)]
     told = [row for row in builds if not row.cause]
     peaks = [peak for row in told for peak in row.peaks]
     causes = Counter(row.cause for row in builds if row.cause)

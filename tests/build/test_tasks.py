@@ -286,7 +286,18 @@ OTHERS = {
     "opt": {"ffn_dim": 80, "word_embed_proj_dim": 32},
     "phi": {},
     "seed_oss": {"num_key_value_heads": 2, "head_dim": 8},
+    "hyperclovax": {"num_key_value_heads": 2, "logits_scaling": 0.25, "head_dim": 8},
+    "minicpm3": {
+        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+        "v_head_dim": 8, "dim_model_base": 8, "num_key_value_heads": 4,
+    },
+    "modernbert-decoder": {
+        "local_attention": 64, "global_attn_every_n_layers": 3, "pad_token_id": 0,
+        "cls_token_id": 0, "sep_token_id": 0, "bos_token_id": 0, "eos_token_id": 0,
+    },
+    "bert-generation": {"is_decoder": True, "pad_token_id": 0},
 }  # fmt: skip
+"""Of the last four, what stands around the output layer is read from the class."""
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 80,
@@ -402,6 +413,32 @@ def test_an_encoders_windows_are_those_of_its_own_forward(attention):
     assert evaluate(program, [batch]) == pytest.approx(float(loss), rel=1e-5)
     program.model.config.sliding_window = 10_000  # as if there were none
     assert evaluate(program, [batch]) != pytest.approx(float(loss), rel=1e-5)
+
+
+POOLED = {
+    "eurobert": {"classifier_pooling": "late", "num_key_value_heads": 2, "head_dim": 8},
+    "modernbert": {
+        "classifier_pooling": "mean", "local_attention": 8, "global_attn_every_n_layers": 2,
+        "cls_token_id": 0, "sep_token_id": 0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", POOLED)
+def test_a_head_that_takes_a_mean_leaves_padding_out(model_type):
+    labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "pad_token_id": 0}
+    fields = {**SIZES, **labels, **POOLED[model_type]}
+    model = read_config(model_type, {"model_type": model_type, **fields})
+    job = make_other_job("bert", model=model)
+    program = build_program(job, make_strategy(attention="sdpa"), CPU)
+    batch = ragged(job, step=0)
+    own = build_program(job, make_strategy(attention="eager"), CPU).model.eval()
+    with torch.no_grad():
+        seen = (batch.segments != 0).long()
+        logits = own(input_ids=batch.inputs, attention_mask=seen).logits
+    kept = batch.labels != IGNORE_INDEX
+    loss = torch.nn.functional.cross_entropy(logits[kept], batch.labels[kept])
+    assert evaluate(program, [batch]) == pytest.approx(float(loss), rel=1e-5)
 
 
 STACKS = {

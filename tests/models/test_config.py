@@ -171,10 +171,18 @@ def test_positions_that_begin_after_the_padding_are_fewer():
 
 
 @pytest.mark.torch
+def test_positions_that_nobody_counts_have_no_end_and_what_does_not_attend_has_one_head():
+    bloom, mamba, led = (read_config("m", {"model_type": of}) for of in ("bloom", "mamba", "led"))
+    assert bloom.max_seq_len == mamba.max_seq_len == MAX_POSITIONS
+    assert (bloom.num_heads, mamba.num_heads, mamba.head_dim) == (8, 1, mamba.hidden_size)
+    assert led.max_seq_len == 1024  # of the stack that has fewer
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("config", "facts"),
     [
-        ({"model_type": "mamba"}, ("mamba", "num_attention_heads")),
+        ({"model_type": "canine"}, ("canine", "vocab_size")),
         ({"model_type": "lama"}, ("'lama'", "did you mean llama?")),
         ({"model_type": "vit"}, ("'vit'", "llama, mistral", "t5")),
         ({"model_type": 3}, ("3",)),

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from brimful.build.blocks import idle_parameters
 from brimful.build.experts import targets_as_named
 from brimful.build.own import whole
 from brimful.build.precision import COMPUTE_DTYPE, PARAMETER_DTYPE
@@ -121,7 +122,9 @@ def _check_upcast(job: Job, adapter: Adapter) -> None:
 
 def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
     """List the paths of the layers that get an adapter."""
-    linear = [name for name, module in model.named_modules() if is_plain(module)]
+    idle = {name.rpartition(".")[0] for name in idle_parameters(model)}
+    plain = {name for name, module in model.named_modules() if is_plain(module)}
+    linear = [name for name, _ in model.named_modules() if name in plain - idle]
     heads = paths_of(model, output_layers(model))
     candidates = [n for n in linear if n not in heads and not ends_in(n, adapter.trained_modules)]
     if ALL_LINEAR in adapter.targets:
@@ -192,7 +195,8 @@ def _quantize(model: nn.Module, job: Job, adapter: Adapter) -> None:
     Source: ``get_keys_to_not_convert`` of ``transformers/quantizers/base.py``.
     """
     heads = paths_of(model, output_layers(model))
-    whole = {*heads, *_tied(model), _last(model)}
+    idle = {name.rpartition(".")[0] for name in idle_parameters(model)}
+    whole = {*heads, *_tied(model), _last(model), *idle}
 
     modules = dict(model.named_modules())
 

@@ -15,9 +15,14 @@ from torch import nn
 
 from brimful.build.attention.own import attends_by_itself, other_kinds, takes_kernels
 from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
-from brimful.build.logits import LogitStep, OwnWayError, read_steps
+from brimful.build.blocks import body_of
+from brimful.build.logits import LogitWay, OwnWayError, read_way
 from brimful.errors import UnknownMemoryError, UnsupportedError
-from brimful.models.attention_source import is_causal_by_itself, scores_of
+from brimful.models.attention_source import (
+    asks_whether_causal,
+    is_causal_by_itself,
+    scores_of,
+)
 from brimful.values.job import PACKINGS, Job
 from brimful.values.strategy import Strategy
 
@@ -30,7 +35,7 @@ _ONE_WIDTH = ("flash", "varlen")
 """Kernels of FlashAttention-2, whose keys and values are equally wide."""
 
 
-def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, ...]:
+def check_decoder(model: Any, job: Job, strategy: Strategy) -> LogitWay:
     """Refuse a decoder whose logits, masks or losses cannot be computed here.
 
     Args:
@@ -39,7 +44,7 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, 
         strategy: Says how it attends.
 
     Returns:
-        What is done to its logits after the output layer.
+        How it makes its logits.
 
     Raises:
         UnsupportedError: It cannot be trained as what it is.
@@ -49,7 +54,7 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, 
     if is_own:
         _check_own_attention(model, job, strategy)
     try:
-        steps = read_steps(model)
+        way = read_way(model)
     except OwnWayError as error:
         raise UnsupportedError(
             f"{name} is of type {job.model.model_type}, which changes its logits after the output "
@@ -62,14 +67,15 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> tuple[LogitStep, 
         )
     if not is_own:
         _check_masks(model, job, strategy)
-    return steps
+    return way
 
 
 def _check_own_attention(model: Any, job: Job, strategy: Strategy) -> None:
     """Refuse a class whose attention is its own where it would not be run as the class runs it."""
     name, model_type = job.model.name, job.model.model_type
-    source = inspect.getsource(sys.modules[type(model).__module__])
-    is_encoder = getattr(model.config, "is_decoder", True) is False
+    source = inspect.getsource(sys.modules[type(body_of(model)).__module__])
+    is_decoder = getattr(model.config, "is_decoder", True)
+    is_encoder = is_decoder is False and asks_whether_causal(source)
     if is_encoder or not is_causal_by_itself(source):
         raise UnsupportedError(
             f"{name} is of type {model_type}, whose attention cannot be given from outside and "
@@ -101,7 +107,7 @@ def check_scores(model: Any, job: Job, strategy: Strategy) -> None:
     """
     if strategy.attention == "eager":
         return
-    if what := left_out(type(model)):
+    if what := left_out(type(body_of(model))):
         raise UnsupportedError(
             f"attention={strategy.attention} would leave out the {what} of {job.model.name}, which "
             f"is of type {job.model.model_type}; use eager"

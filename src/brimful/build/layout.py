@@ -14,7 +14,7 @@ from transformers import AutoConfig
 
 from brimful.build.adapters import is_plain
 from brimful.build.attention.windows import CHUNKED, SLIDING
-from brimful.build.blocks import decoder_blocks, stacks_of
+from brimful.build.blocks import decoder_blocks, idle_parameters, stacks_of
 from brimful.build.experts import expert_modules
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
@@ -57,6 +57,7 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
         windows=tuple(sorted(_windows(config))),
         kinds=kinds_of(config, *stacks_of(skeleton).values()),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
+        idle=tuple(tuple(each.shape) for each in idle_parameters(skeleton).values()),
         parts=any(expert_modules(skeleton)),
         spec=job.model,
     )
@@ -133,8 +134,10 @@ def _layout(skeleton: Any, job: Job) -> Layout:
     blocks: dict[str, list[list[Parameter]]] = {
         prefix: [[] for _ in range(num)] for prefix, num in num_in.items()
     }
-    now = ""
+    now, idle = "", idle_parameters(skeleton)
     for name, tensor in skeleton.named_parameters():
+        if name in idle:
+            continue
         parameter = Parameter(name, tuple(tensor.shape), _kind(modules, experts, name))
         stack = next((prefix for prefix in num_in if name.startswith(f"{prefix}.")), "")
         if stack:
@@ -170,8 +173,13 @@ def _stacks(skeleton: nn.Module, job: Job) -> dict[str, int]:
     for name in names:
         prefix, _, place = name.rpartition(".")
         stacks.setdefault(prefix, []).append(place)
+    if not stacks:
+        raise UnsupportedError(
+            f"{job.model.name} has no list of blocks that run one after the other, as where parts "
+            f"of blocks stand in lists of their own, or one block runs many times"
+        )
     in_order = all(each == [str(n) for n in range(len(each))] for each in stacks.values())
-    if not in_order or not stacks or (len(stacks) > 1 and job.task != "seq2seq"):
+    if not in_order or (len(stacks) > 1 and job.task != "seq2seq"):
         raise UnsupportedError(
             f"the blocks of {job.model.name} do not follow one another in their lists"
         )

@@ -1,23 +1,27 @@
 """The model: built on no device, moved to one, then filled, in the same way real or fake."""
 
 import contextlib
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from torch._guards import detect_fake_mode
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, initialization
+from transformers.pytorch_utils import Conv1D
 
 from brimful.build.adapters import adapt, base_dtype, initialize
 from brimful.build.attention import IMPLEMENTATION
 from brimful.build.attention.own import attends_by_itself, read_as_one_text
+from brimful.build.blocks import give_switch, mark_text
 from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
 from brimful.build.keep_fp32 import keep_fp32
-from brimful.build.logits import LogitStep, mark_head
+from brimful.build.logits import LogitWay, mark_head
 from brimful.build.offload import empty_at_home, is_away, sent_home
 from brimful.build.own import own_memory, region_of
 from brimful.build.parallel.draw import DrawnWhole
@@ -29,6 +33,7 @@ from brimful.build.switch import use_fixed_capacity
 from brimful.build.user_module import UserModule, make, without_dropout
 from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
 from brimful.errors import ModelConfigError, UnsupportedError
+from brimful.models.generic import auto_class_of
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, gathers
 
@@ -38,6 +43,8 @@ GIVEN = "given_fields"
 """Attribute of a model: fields of its configuration that training changed, as they were given."""
 _NO_KERNEL = "does not support an attention implementation"
 _REASON_LENGTH = 160
+_STD = 0.02
+"""Of the weights of such a layer."""
 _WEIGHT = "weight"
 _PADDING = "padding_idx"
 
@@ -62,11 +69,14 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     config.use_cache = False
     with torch.device("meta"):
         skeleton = _from_config(auto_class, config, job, strategy)
+    _leave_devices(skeleton)
+    mark_text(skeleton)
+    give_switch(skeleton)
     check_scores(skeleton, job, strategy)
     check_experts(skeleton, job)
-    steps: tuple[LogitStep, ...] = ()
+    way = LogitWay((), ())
     if auto_class is AutoModelForCausalLM:
-        steps = check_decoder(skeleton, job, strategy)
+        way = check_decoder(skeleton, job, strategy)
         if attends_by_itself(skeleton):
             read_as_one_text(skeleton)
     use_fixed_capacity(skeleton)
@@ -76,12 +86,13 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     changed = {f: v for f, v in before.items() if v is not after[f] and _is_plain(v)}
     setattr(skeleton, GIVEN, changed)
     adapted = adapt(skeleton, job)
-    if steps:
-        mark_head(adapted.get_output_embeddings(), steps)
+    mark_head(adapted, way)
     return keep_fp32(adapted, job, is_gathered=gathers(strategy))
 
 
 def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> nn.Module:
+    if auto_class is AutoModelForCausalLM:
+        auto_class = getattr(transformers, auto_class_of(job.model.model_type))
     try:
         skeleton: nn.Module = auto_class.from_config(
             config,
@@ -94,13 +105,23 @@ def _from_config(auto_class: Any, config: Any, job: Job, strategy: Strategy) -> 
             raise UnsupportedError(
                 f"{job.model.name} is of type {job.model.model_type}, which transformers runs with "
                 f"eager attention only{_why_eager(auto_class, config)}; use eager, not "
-                f"{strategy.attention}"
+                f"{strategy.attention}",
+                nearest={"attention": "eager"},
             ) from error
         raise ModelConfigError(
             f"transformers cannot build {job.model.name} for task={job.task} "
             f"({reason[:_REASON_LENGTH]}); mend that field of its configuration"
         ) from error
     return skeleton
+
+
+def _leave_devices(skeleton: nn.Module) -> None:
+    """Take the bytes of parameters that a class makes by a call that heeds no ``meta``."""
+    for module in skeleton.modules():
+        for name, made in list(module.named_parameters(recurse=False)):
+            if not made.is_meta:
+                blank = nn.Parameter(made.data.to("meta"), requires_grad=made.requires_grad)
+                setattr(module, name, blank)
 
 
 def _why_eager(auto_class: Any, config: Any) -> str:
@@ -124,7 +145,13 @@ def _switch_off_noise(config: Any) -> None:
 
 
 def _keep_types(skeleton: Any, dtype: torch.dtype) -> None:
-    """Hold in fp32 what the architecture says must not be held in a type of half the size."""
+    """Hold in fp32 what the architecture says must not be held in a type of half the size.
+
+    Vectors that a class makes in fp32 whatever it is built in are held as a checkpoint's are.
+    """
+    for parameter in skeleton.parameters():
+        if parameter.ndim == 1 and parameter.dtype == torch.float32 != dtype:
+            parameter.data = parameter.data.to(dtype)
     patterns = skeleton._get_dtype_plan(dtype)  # noqa: SLF001 - as from_pretrained does
     for name, parameter in skeleton.named_parameters():
         parts = name.split(".")
@@ -175,10 +202,30 @@ def materialize(skeleton: nn.Module, *, device: torch.device, job: Job) -> nn.Mo
     with DrawnWhole(device):
         with _padding_left(skeleton):
             skeleton.initialize_weights()
+        _draw_left(skeleton)
         _blank_padding(skeleton)
         initialize(skeleton, job)
     forget_absent(skeleton)
     return skeleton.train()
+
+
+def _draw_left(skeleton: nn.Module) -> None:
+    """Draw layers that a class leaves as they made themselves, which is on no device here."""
+    makers = {type(m) for m in skeleton.modules() if isinstance(m, PreTrainedModel)}
+    told = [inspect.getsource(each) for maker in makers for each in _drawing(maker)]
+    if any(Conv1D.__name__ in source for source in told):
+        return
+    for module in skeleton.modules():
+        if type(module) is Conv1D:
+            initialization.normal_(module.weight, std=_STD)
+            initialization.zeros_(module.bias)
+
+
+def _drawing(model_class: type) -> Iterator[Any]:
+    """Yield how a class of transformers and those above it draw the weights of a module."""
+    for each in model_class.__mro__:
+        if "_init_weights" in vars(each):
+            yield vars(each)["_init_weights"]
 
 
 def _padded(skeleton: nn.Module) -> list[tuple[Any, int]]:

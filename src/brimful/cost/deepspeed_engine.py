@@ -50,9 +50,10 @@ from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
 from brimful.cost.sections import Event, Section, changed, ended, of_bytes
 from brimful.cost.shapes import parameter_shapes
 from brimful.cost.states import States
+from brimful.cost.trained import constants_of
 from brimful.cost.update import Update, settings_of, updated_groups, updater_of
 from brimful.hardware.cluster import Device
-from brimful.models.config import buffers_of, layout_of
+from brimful.models.config import layout_of
 from brimful.techniques.optimizers import OPTIMIZERS, bytes_kept
 from brimful.values.job import Job
 from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS
@@ -227,7 +228,7 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
         gradients = kept * element * is_later + max(pieces.sizes) * element * is_away
     return States(
         frozen=0,
-        constants=sum(buffers_of(job.model)),
+        constants=sum(constants_of(job)),
         trained=trained,
         buckets=gradients,
         gradients=0,

@@ -24,6 +24,7 @@ from brimful.cost.trained import (
     NF4_BLOCK,
     NF4_NESTED_BLOCK,
     adapter_shapes_of,
+    constants_of,
     frozen_element,
     in_order,
     loaded_element,
@@ -33,7 +34,7 @@ from brimful.cost.trained import (
     trained_shapes,
 )
 from brimful.cost.update import state_tensors, updated_groups
-from brimful.models.config import buffers_of, layout_of
+from brimful.models.config import layout_of
 from brimful.models.layout import Parameter, all_parameters
 from brimful.models.targets import LINEAR
 from brimful.values.job import QUANTIZED, Base, Job
@@ -73,7 +74,7 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
             yield Made((prod(shape) * element,))
     if family.away.parameters:  # and are drawn on the device
         yield from (drawn(num_bytes) for num_bytes in _drawn_blocks(job))
-    yield from (Made((num_bytes,)) for num_bytes in buffers_of(job.model))
+    yield from (Made((num_bytes,)) for num_bytes in constants_of(job))
     if shards > 1 or family.tp > 1:
         yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
     if np.any(held.buckets):

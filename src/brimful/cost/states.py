@@ -16,6 +16,7 @@ from brimful.cost.shapes import Shape, largest_parameter, parameter_shapes
 from brimful.cost.shards import Cut, cut_of, even_share, first_shard, largest_share, padded
 from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
+    constants_of,
     frozen_bytes,
     frozen_element,
     in_order,
@@ -28,7 +29,7 @@ from brimful.cost.trained import (
 from brimful.cost.update import Update, Updater, update_apart, update_of, updater_of
 from brimful.files.remembered import once_for_each
 from brimful.hardware.cluster import Device
-from brimful.models.config import buffers_of, layout_of, parameter_count
+from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter, all_parameters, num_elements
 from brimful.models.targets import LINEAR
 from brimful.values.job import QUANTIZED, Job
@@ -79,7 +80,7 @@ def states(job: Job, update: Update) -> States:
     parameters, constants = frozen_bytes(job)
     return States(
         frozen=parameters,
-        constants=constants + sum(buffers_of(job.model)),
+        constants=constants + sum(constants_of(job)),
         trained=trained * recipe.parameter,
         buckets=0,
         gradients=trained * recipe.gradient,
@@ -200,7 +201,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
         second = frozen if job.adapter is not None else held * recipe.parameter
     return States(
         frozen=frozen,
-        constants=np.full_like(shards, frozen_bytes(job).constants + sum(buffers_of(job.model))),
+        constants=np.full_like(shards, frozen_bytes(job).constants + sum(constants_of(job))),
         trained=(held - away_numbers(job, family)) * recipe.parameter,
         buckets=buckets,
         gradients=(held * recipe.gradient - views) * stays,

@@ -16,7 +16,7 @@ from brimful.cost.pieces import piece_shape
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
-from brimful.models.config import layout_of, parameter_count
+from brimful.models.config import buffers_of, idle_shapes, layout_of, parameter_count
 from brimful.models.layout import Parameter, Parameters, all_parameters, parts
 from brimful.models.module_paths import lies_in
 from brimful.models.spec import ModelSpec
@@ -276,6 +276,13 @@ def frozen_bytes(job: Job) -> Frozen:
     is_double = job.adapter.base == DOUBLE
     constants = sum(nf4_constants(size, is_double=is_double) for size in sizes)
     return Frozen((total - sum(sizes)) * element + widened + packed, constants)
+
+
+def constants_of(job: Job) -> tuple[int, ...]:
+    """List the bytes of what a model holds whole and never trains: buffers, and what is idle."""
+    element = trained_recipe(job).parameter if job.adapter is None else frozen_element(job)
+    idle = (prod(shape) * element for shape in idle_shapes(job.model))
+    return *idle, *buffers_of(job.model)
 
 
 def _num_norms(job: Job) -> int:

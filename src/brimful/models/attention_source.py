@@ -9,9 +9,8 @@ import ast
 import re
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
-from brimful.models.generic import module_of
+from brimful.models.generic import modeling_file
 
 _CALL = "attention_interface"
 """What every class calls the function that it was given to attend with."""
@@ -40,8 +39,12 @@ _BEHIND = re.compile(r'hub_with_fallback\(\s*"\w+",\s*"(\w+)"')
 """The package of whose function a class's own stands in the place of."""
 _DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d",
                   "mamba_ssm": "mamba-ssm"}  # fmt: skip
-_MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask\(")
-"""What a decoder calls that hides from each token those behind it, whatever it is given."""
+_MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask(\(|\s+if)|nn\.Buffer\(\s*torch\.tril\(")
+"""What a decoder calls, or holds, that hides later tokens from each, whatever it is given."""
+_ASKS = re.compile(r"config\.is_decoder\b(?!\s*=\s)")
+"""In a class that hides later tokens only where its configuration says so."""
+_SCORES = "softmax("
+"""What a class calls that weighs tokens against each other; a recurrence goes forward anyhow."""
 
 
 def scores_of(source: str) -> str:
@@ -64,7 +67,7 @@ def left_out_of(model_type: str) -> str:
     Returns:
         A few words; empty where it is nothing, or where nobody can read it.
     """
-    path = _modeling_file(model_type)
+    path = modeling_file(model_type)
     if path is None or not path.is_file():
         return ""
     source = path.read_text("utf-8")
@@ -83,12 +86,21 @@ def lets_attend(source: str) -> bool:
 
 
 def is_causal_by_itself(source: str) -> bool:
-    """Whether the classes of a module make the mask that hides later tokens.
+    """Whether tokens of a decoder of a module see none of those behind them, by its own doing.
 
     Args:
         source: The text of the module.
     """
-    return _MAKES_CAUSAL.search(source) is not None
+    return _MAKES_CAUSAL.search(source) is not None or _SCORES not in source
+
+
+def asks_whether_causal(source: str) -> bool:
+    """Whether the classes of a module hide later tokens only where their configuration says so.
+
+    Args:
+        source: The text of the module.
+    """
+    return _ASKS.search(source) is not None
 
 
 @cache
@@ -103,7 +115,7 @@ def missing_kernels(model_type: str) -> tuple[str, ...]:
     Returns:
         As the registry of packages names them.
     """
-    path = _modeling_file(model_type)
+    path = modeling_file(model_type)
     if path is None or not path.is_file():
         return ()
     packages = dict.fromkeys(_BEHIND.findall(path.read_text("utf-8")))
@@ -121,13 +133,3 @@ def _told(source: str) -> frozenset[str]:
         for word in call.keywords
         if word.arg is not None
     )
-
-
-def _modeling_file(model_type: str) -> Path | None:
-    """Find the module of an architecture's classes, where ``transformers`` is installed."""
-    found = find_spec("transformers")
-    if found is None or not found.submodule_search_locations:
-        return None
-    parts = module_of(model_type).split(".")
-    folder = Path(found.submodule_search_locations[0], "models", *parts)
-    return folder / f"modeling_{parts[-1]}.py"

@@ -17,7 +17,7 @@ from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
 from brimful.models.hub import fetch_file, is_hub_id
 from brimful.models.language_parts import says_it_sees, sees
-from brimful.models.layout import Layout, count_parameters
+from brimful.models.layout import Layout, Shape, count_parameters
 from brimful.models.mixtures import built_experts, known_experts
 from brimful.models.module import is_factory, read_factory
 from brimful.models.own_task import is_encoder, is_encoder_decoder, own_task
@@ -358,6 +358,12 @@ def buffers_of(spec: ModelSpec) -> tuple[int, ...]:
     return () if built is None else built.buffers
 
 
+def idle_shapes(spec: ModelSpec) -> tuple[Shape, ...]:
+    """List the shapes of parameters that no text goes through, where that was read off a model."""
+    built = None if has_parameter_count(spec) or spec.model_type == MODULE else find_built(spec)
+    return () if built is None else built.idle
+
+
 def experts_of(spec: ModelSpec) -> Experts:
     """Read the experts of a model; ``NO_EXPERTS`` of a dense one.
 
@@ -496,4 +502,4 @@ def _auto_class(model_type: str) -> Any:
         return transformers.AutoModelForSeq2SeqLM
     if is_encoder(model_type):
         return transformers.AutoModelForSequenceClassification
-    return transformers.AutoModelForCausalLM
+    return getattr(transformers, generic.auto_class_of(model_type))

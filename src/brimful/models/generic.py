@@ -6,8 +6,10 @@ first asked for. Imports ``transformers``, and only for them.
 
 import difflib
 import inspect
+import re
 from functools import cache
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,13 @@ _SIZES = {
         "moe_intermediate_size",
     ),
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "encoder_layers"),
-    "num_heads": ("num_attention_heads", "n_head", "n_heads", "encoder_attention_heads"),
+    "num_heads": (
+        "num_attention_heads",
+        "n_head",
+        "n_heads",
+        "encoder_attention_heads",
+        "num_heads",
+    ),
     "vocab_size": ("vocab_size",),
     "max_seq_len": (
         "max_position_embeddings",
@@ -44,18 +52,15 @@ _SIZES = {
 _UNKNOWN = {"intermediate_size": 0}
 """What a size is that a configuration does not say under any of these names, and nothing is counted
 by: an MLP is as wide as it is when it is built."""
-_POSITIONS_AFTER_PADDING = frozenset(
-    {
-        "camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta",
-        "xlm-roberta-xl", "xmod",
-    }
-)  # fmt: skip
-"""RoBERTa and its kin, whose first token stands at the position after the padding token's id."""
 _REASON_LENGTH = 160
 
 
-_RELATIVE = "relative_attention_num_buckets"
-"""What a configuration has whose positions are distances, of which there is no end."""
+_POSITIONS = re.compile(r"max_(\w+_)?positions?(_embeddings)?")
+"""What else says how many positions there are, as of one of two stacks: the fewest count."""
+_PADDED = re.compile(r"max_position_embeddings,\s*config\.hidden_size,\s*padding_idx")
+"""A table of positions in a class that has a row of padding among them."""
+_HEADS = re.compile(r"heads?(_|$)")
+"""In the name of a field that says something of heads."""
 _READERS = ("encoder_layers", "num_encoder_layers", "num_layers")
 _WRITERS = ("decoder_layers", "num_decoder_layers")
 """How many blocks read, and how many write, in a model that has both."""
@@ -72,7 +77,7 @@ def known_types() -> frozenset[str]:
         {
             *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             *auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-            *encoder_decoder_types(),
+            *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         }
     )
 
@@ -139,12 +144,43 @@ def installed_module_of(model_type: str) -> str:
     return str(model_type_to_module_name(model_type))
 
 
+def modeling_file(model_type: str) -> Path | None:
+    """Find the module of an architecture's classes, where ``transformers`` is installed."""
+    found = find_spec("transformers")
+    if found is None or not found.submodule_search_locations:
+        return None
+    parts = module_of(model_type).split(".")
+    folder = Path(found.submodule_search_locations[0], "models", *parts)
+    return folder / f"modeling_{parts[-1]}.py"
+
+
 def encoder_types() -> frozenset[str]:
-    """Name the model types whose tokens see the whole text: those with a masked-language head."""
+    """Name the model types whose tokens see the whole text: those with a masked-language head.
+
+    Those that have no head but one that classifies are taken for such too.
+    """
     quiet_libraries()
     from transformers.models.auto import modeling_auto as auto
 
-    return frozenset(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    masked = frozenset(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    writes = {
+        *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    }
+    return masked | ({*auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES} - writes)
+
+
+def auto_class_of(model_type: str) -> str:
+    """Name the class of ``transformers`` that builds a decoder with its output layer.
+
+    Those that answer to sounds with text stand among the encoder-decoders, and are none.
+    """
+    from transformers.models.auto import modeling_auto as auto
+
+    writes = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    hears = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    is_other = model_type not in writes and model_type in hears
+    return "AutoModelForSeq2SeqLM" if is_other else "AutoModelForCausalLM"
 
 
 def encoder_decoder_types() -> frozenset[str]:
@@ -177,7 +213,7 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     """
     made = _make(name, model_type, config)
     sizes = {field: _size(name, made, field) for field in _SIZES}
-    if model_type in _POSITIONS_AFTER_PADDING:
+    if _are_after_padding(model_type):
         sizes["max_seq_len"] -= made.pad_token_id + 1
     if is_encoder_decoder(model_type):
         sizes["num_layers"] = sum(_blocks(name, made, stack) for stack in (_READERS, _WRITERS))
@@ -197,6 +233,15 @@ def num_readers(spec: ModelSpec) -> int:
     """Count the blocks of an encoder-decoder that read, by its configuration's own class."""
     made = _make(spec.name, spec.model_type, spec.hf_config)
     return _blocks(spec.name, made, _READERS)
+
+
+@cache
+def _are_after_padding(model_type: str) -> bool:
+    """Whether a first token stands at the position after the padding token's id, as RoBERTa's."""
+    path = modeling_file(model_type)
+    return (
+        path is not None and path.is_file() and _PADDED.search(path.read_text("utf-8")) is not None
+    )
 
 
 def is_rotary(spec: ModelSpec) -> bool:
@@ -247,10 +292,23 @@ def _blocks(name: str, made: Any, fields: tuple[str, ...]) -> int:
 
 
 def _size(name: str, made: Any, field: str) -> int:
+    """Return a size of a configuration.
+
+    Positions that it does not count have no end: they are distances, or there are none. A model
+    without any heads, which does not attend, has one.
+
+    Raises:
+        ModelConfigError: It lacks the size.
+    """
     if found := _first(made, _SIZES[field]):
         return found
-    if field == "max_seq_len" and _value(made, _RELATIVE):
-        return MAX_POSITIONS
+    told = {other: value for other, value in vars(made).items() if type(value) is int}
+    if field == "max_seq_len":
+        return min(
+            (n for other, n in told.items() if _POSITIONS.fullmatch(other)), default=MAX_POSITIONS
+        )
+    if field == "num_heads" and not any(map(_HEADS.search, told)):
+        return 1
     if field in _UNKNOWN:
         return _UNKNOWN[field]
     raise ModelConfigError(

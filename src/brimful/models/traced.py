@@ -11,7 +11,7 @@ import msgspec
 
 from brimful.files.remembered import once_for_each
 from brimful.files.traced import digest, keep_traced, read_traced
-from brimful.models.layout import Layout
+from brimful.models.layout import Layout, Shape
 from brimful.models.spec import ModelSpec
 
 
@@ -27,6 +27,8 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         buffers: Bytes of every tensor that the model holds beside its parameters.
         loops: Whether other operations run with every length of a sequence, as where a recurrence
             is a loop: then it is traced at a job's own length.
+        idle: Shapes of parameters that no text goes through, as of what reads images: they are in
+            no layout, never train and are whole on every device.
         parts: Whether several devices can part its experts: each block's are one grouped product.
         spec: Its dimensions, as transformers reads its configuration; None: it was built by a
             version that did not keep them.
@@ -37,6 +39,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[int, ...]
     buffers: tuple[int, ...]
     loops: bool = False
+    idle: tuple[Shape, ...] = ()
     parts: bool = True
     spec: ModelSpec | None = None
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from traceback import walk_tb
 from typing import NamedTuple
 
 import msgspec
@@ -48,6 +49,7 @@ from brimful.values.job import Adapter, Job, plain_job
 from brimful.values.strategy import Strategy, spell_checkpointing
 
 _REASON_LENGTH = 160
+_CLASSES = "transformers.models."
 
 Formulas = dict[int, SizeFormulas]
 """By sequences of the first shape: of a job's sizes, what they are at all shapes."""
@@ -103,9 +105,8 @@ def with_variants(
                     ) from None
                 raise
             except Exception as error:  # what classes raise that are run in few of their blocks
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise UnsupportedError(
-                    f"{own.job.model.name} ({body}) cannot be profiled: {reason[:_REASON_LENGTH]}"
+                    f"{own.job.model.name} ({body}) cannot be profiled: {_reason(error)}"
                 ) from error
     return Profile(
         schema=PROFILE_SCHEMA,
@@ -116,6 +117,18 @@ def with_variants(
         works=tuple(tables.works),
         variants=variants,
         sequence=_kinds_shown(own),
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Say what hinders a trace: what was found here, or that a class does not run so."""
+    told = (str(error).strip() or type(error).__name__).splitlines()[0][:_REASON_LENGTH]
+    through = [str(f.f_globals.get("__name__")) for f, _ in walk_tb(error.__traceback__)]
+    if not any(name.startswith(_CLASSES) for name in through):
+        return told
+    return (
+        f"its class ends in an error where few of its blocks run, or at other lengths than the "
+        f"job's ({told})"
     )
 
 
@@ -380,7 +393,7 @@ class _Trial:
     ) -> Variant:
         """Fit two micro-batches; loops over tokens are written out for so many of them."""
         parts = [_parts(self._numbers[case]) for case in cases]
-        if self._traced.own.grows and cases[0].S < cases[1].S:
+        if self._traced.own.grows and cases[0].S < cases[-1].S:
             loops = LoopFitter(self._kept, fit, tables, self._blocks, self._marks)
             lengths = [case.S for case in cases]
             first, later = (

@@ -28,12 +28,12 @@ def attends_by_itself(model: Any) -> bool:
     Blocks of other kinds than attention, full or limited (convolutions, recurrences), are given
     masks of other kinds, which the class knows; others number their tokens by the mask.
     """
-    is_given = model._supports_attention_backend  # noqa: SLF001 - the class says it nowhere else
+    is_given = body_of(model)._supports_attention_backend  # noqa: SLF001 - the class says it nowhere else
     return not is_given or bool(other_kinds(model.config)) or _BY_MASK in _source(model)
 
 
 def _source(model: Any) -> str:
-    return inspect.getsource(sys.modules[type(model).__module__])
+    return inspect.getsource(sys.modules[type(body_of(model)).__module__])
 
 
 def takes_kernels(model: Any) -> bool:

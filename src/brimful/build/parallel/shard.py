@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_common as fsdp
 from torch.distributed.tensor import Shard
 
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import decoder_blocks, idle_parameters
 from brimful.build.experts import expert_modules
 from brimful.build.own import own_memory
 from brimful.build.parallel.mesh import EXPERTS, REPLICATE, SAME_EXPERTS
@@ -73,6 +73,8 @@ def shard(model: nn.Module, job: Job, strategy: Strategy, meshes: Meshes) -> Non
     }
     if meshes.experts is not None:
         how["shard_placement_fn"] = _apart(expert_modules(model), meshes.experts)
+    if idle := set(idle_parameters(model).values()):
+        how["ignored_params"] = idle
     wide = {**how, "mp_policy": MixedPrecisionPolicy()}
     for unit, is_kept in _units(model):
         fully_shard(unit, **(wide if is_kept else how))

@@ -8,6 +8,7 @@ from brimful.build.attention import model_inputs
 from brimful.build.batch import Batch
 from brimful.build.blocks import body_of
 from brimful.build.liger import FusedLoss, fuses_loss
+from brimful.build.logits import before_head
 from brimful.build.loss import TokenLoss
 from brimful.build.model import skeleton_of
 from brimful.build.parallel.stages import StagePart
@@ -35,7 +36,8 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
     out = body_of(program.model)(
         input_ids=batch.inputs, **model_inputs(program, batch), use_cache=False
     )
-    total: torch.Tensor = program.loss(out[0].flatten(0, 1), batch.labels.flatten(), num_targets)
+    hidden = before_head(program.model, out[0])
+    total: torch.Tensor = program.loss(hidden.flatten(0, 1), batch.labels.flatten(), num_targets)
     return total
 
 
@@ -52,6 +54,7 @@ def stage(
     out: torch.Tensor = body_of(program.model)(**inputs, use_cache=False)[0]
     if not part.is_last:
         return out
+    out = before_head(program.model, out)
     total: torch.Tensor = program.loss(out.flatten(0, 1), batch.labels.flatten(), num_targets)
     return total
 

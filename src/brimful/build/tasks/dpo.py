@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from brimful.build.attention import model_inputs
 from brimful.build.batch import ANSWER, IGNORE_INDEX, Batch
-from brimful.build.logits import finish, steps_of
+from brimful.build.logits import before_head, finish, steps_of
 from brimful.build.loss import CHUNK, without_weight_cache
 from brimful.build.model import skeleton_of
 from brimful.build.phases import phase
@@ -183,6 +183,7 @@ def _answer_scores(
     hidden_BSD = model.base_model(  # noqa: N806
         input_ids=rows.inputs, **model_inputs(program, rows), use_cache=False
     )[0]
+    hidden_BSD = before_head(model, hidden_BSD)  # noqa: N806
     if model is program.model:
         scores_N = program.loss.answers(hidden_BSD.flatten(0, 1), labels_N)  # noqa: N806
     else:

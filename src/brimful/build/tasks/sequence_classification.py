@@ -1,5 +1,11 @@
 """Encoders, and decoders with a score, that put one of several labels on a text."""
 
+import ast
+import contextlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +30,9 @@ from brimful.errors import UnsupportedError
 from brimful.models.kernels import check_taken
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy
+
+_MASK = "attention_mask"
+"""What every class calls the mask that it is given."""
 
 
 class LabelLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
@@ -59,7 +68,8 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
     if attends_by_itself(model) and strategy.attention != "eager":
         raise UnsupportedError(
             f"{job.model.name} is of type {job.model.model_type}, whose attention cannot be given "
-            f"from outside; use attention=eager"
+            f"from outside; use attention=eager",
+            nearest={"attention": "eager"},
         )
     check_windows(model, job, strategy)
     return model
@@ -88,8 +98,40 @@ def _classes(program: Program, batch: Batch) -> torch.Tensor:
         mask = None if batch.segments is None else (batch.segments != 0).long()
     else:
         mask = _masks(program, batch)
-    logits: torch.Tensor = program.model(input_ids=batch.inputs, attention_mask=mask).logits
+    logits: torch.Tensor
+    own_class: Any = type(program.model)
+    if batch.segments is not None and mask is not None and _heeds_padding(own_class):
+        with _given(body_of(program.model), mask):
+            seen = (batch.segments != 0).long()
+            logits = program.model(input_ids=batch.inputs, attention_mask=seen).logits
+        return logits
+    logits = program.model(input_ids=batch.inputs, attention_mask=mask).logits
     return logits
+
+
+@cache
+def _heeds_padding(model_class: type[nn.Module]) -> bool:
+    """Whether a class reads the mask of padding itself, as for a mean, and not its body alone."""
+    source = inspect.getsource(inspect.unwrap(model_class.forward))
+    nodes = list(ast.walk(ast.parse(textwrap.dedent(source))))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    given = [each for call in calls for each in (*call.args, *(k.value for k in call.keywords))]
+    read = {id(node) for node in nodes if isinstance(node, ast.Name) and node.id == _MASK}
+    return bool(read - {*map(id, given)})
+
+
+@contextlib.contextmanager
+def _given(body: nn.Module, mask: Any) -> Iterator[None]:
+    """Give a body another mask than its head inside the block."""
+
+    def swap(_body: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        return args, {**kwargs, _MASK: mask}
+
+    handle = body.register_forward_pre_hook(swap, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _masks(program: Program, batch: Batch) -> Any:
