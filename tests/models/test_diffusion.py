@@ -3,7 +3,8 @@
 import pytest
 
 from brimful.errors import UnsupportedError
-from brimful.models.config import find_named, load_model
+from brimful.models.by_name import find_named
+from brimful.models.config import load_model
 from brimful.models.diffusion import diffusion_models, find_diffusion, what_it_is
 from brimful.models.language_parts import find_part, language_parts
 from brimful.models.names import find

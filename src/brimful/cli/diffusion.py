@@ -14,7 +14,7 @@ def refuse(args: argparse.Namespace) -> None:
     Raises:
         UnsupportedError: The model is one of these.
     """
-    from brimful.models.config import find_named
+    from brimful.models.by_name import find_named
     from brimful.models.diffusion import Diffusion, refusal
 
     name = getattr(args, "model", None)

@@ -11,7 +11,8 @@ from brimful.errors import FileFormatError, InputError, ModelConfigError, Unsupp
 from brimful.files.writing import is_there, read_whole
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
-from brimful.models.diffusion import Diffusion, find_diffusion, refusal
+from brimful.models.by_name import find_named
+from brimful.models.diffusion import Diffusion, refusal
 from brimful.models.dimensions import check_dimensions, check_routing
 from brimful.models.experts import Experts, num_active_parameters
 from brimful.models.fields import check_experts, check_fields
@@ -83,18 +84,6 @@ def _source_of(name_or_path: str) -> str | Path:
         return taken.name
     more = "give a name (brimful models lists them), a folder, a config.json or a hub id org/name"
     raise _with_nearest(names.unknown_model(name_or_path, more=more), name_or_path)
-
-
-def find_named(name_or_path: str) -> names.Taken | Diffusion | None:
-    """Find what is known by a name, and by no path or factory: a language or an image model.
-
-    Raises:
-        UnknownNameError: It means several language models.
-    """
-    is_path = name_or_path.startswith((".", "/", "~")) or name_or_path.endswith(".json")
-    if is_path or is_factory(name_or_path) or is_there(name_or_path):
-        return None
-    return names.find(name_or_path) or find_diffusion(name_or_path)
 
 
 def _with_nearest(error: InputError, name_or_path: str) -> InputError:

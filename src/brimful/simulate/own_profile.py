@@ -15,14 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.family import bodies_of
 from brimful.cost.own_programs import traced_adapters, traced_task
 from brimful.cost.profiles import OF_ONE, PROFILE_SCHEMA, Body, Profile, Term, Variant, variant_key
 from brimful.cost.programs import HALF, Adapted, Program, capability_of
-from brimful.cost.sending import shown_sending
 from brimful.errors import BrimfulError, UnsupportedError
 from brimful.files.traced import all_versions, is_of_these_libraries, source_hash
-from brimful.models.sequence import numbered, shown_by
 from brimful.models.traced import BuiltModel
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
@@ -40,6 +37,7 @@ from brimful.simulate.own_shapes import (
     shapes_of,
     single_of,
 )
+from brimful.simulate.own_stack import kinds_shown, stack_of
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.runs import Blocks, Parts, RunFitter, UnlikeShapesError, cut
 from brimful.simulate.tables import Tables
@@ -116,7 +114,7 @@ def with_variants(
         kinds=tuple(tables.kinds),
         works=tuple(tables.works),
         variants=variants,
-        sequence=_kinds_shown(own),
+        sequence=kinds_shown(own),
     )
 
 
@@ -145,70 +143,6 @@ def _tell(formulas: Formulas, known: Profile, own: OwnProgram) -> None:
 
 def _is_whole(terms: Iterable[Term]) -> bool:
     return all(term.coefficient > 0 and "C" not in term.factors for term in terms)
-
-
-class _Stack(NamedTuple):
-    """The blocks that are traced.
-
-    Attributes:
-        places: Of each, which of the model's it is, in order; of a mixed body first as they are
-            checkpointed, then as they are not, but where some send what they keep.
-        num_again: How many are checkpointed, from the first on.
-        num_sent: How many send what they keep.
-        numbers: By which each is told (``Profile.sequence``); empty: by where it stands.
-    """
-
-    places: tuple[int, ...]
-    num_again: int
-    num_sent: int = 0
-    numbers: tuple[int, ...] = ()
-
-
-def _kinds_shown(own: OwnProgram) -> tuple[int, ...]:
-    """Return the kinds of the blocks that are traced, where there are several."""
-    kinds = own.built.kinds
-    if shown := shown_sending(own.built, own.sending):
-        return tuple(each.kind for each in shown)
-    return tuple(kinds[place] for place in shown_by(kinds)) if len(set(kinds)) > 1 else ()
-
-
-def _stack(own: OwnProgram, body: Body) -> _Stack:
-    """Return which blocks are traced.
-
-    Of a body of which some are checkpointed every kind that may be is there so, and behind them
-    every kind that may not be as it is then: in each list, of which an encoder's is the first. Of
-    one number of checkpointed blocks those that show all, each between its neighbours.
-    """
-    kinds, last = own.built.kinds, len(own.built.kinds) - 1
-    if shown := shown_sending(own.built, own.sending):
-        sums = (sum(each.is_again for each in shown), sum(each.is_sent for each in shown))
-        return _Stack(tuple(each.place for each in shown), *sums)
-    places = shown_by(kinds) if len(set(kinds)) > 1 else (0, min(1, last), last)
-    if body in {"plain", "checkpointed"}:
-        return _Stack(places, len(places) * (body != "plain"))
-    counts = bodies_of(own.job)[body]
-    if len(counts) == 1 and len(set(kinds)) > 1:
-        return _stack_of(kinds, places, counts[0])
-    told = list(enumerate(places))
-    may_be, may_not = set(kinds[: counts[-1]]), set(kinds[counts[0] :])
-    again = [each for each in told if kinds[each[1]] in may_be]
-    plain = [(n + len(places), place) for n, place in told if kinds[place] in may_not]
-    numbers, both = zip(*again, *plain, strict=True)
-    return _Stack(both, len(again), numbers=numbers)
-
-
-def _stack_of(kinds: Sequence[int], usual: Sequence[int], num_again: int) -> _Stack:
-    """Return which blocks are traced where so many are checkpointed.
-
-    Args:
-        kinds: Of the model's blocks.
-        usual: Places of those that are traced where none is; they tell kinds by their numbers.
-        num_again: How many of the model's blocks are, from the first on.
-    """
-    places = shown_by(numbered((kind, at < num_again) for at, kind in enumerate(kinds)))
-    number_of = {kinds[place]: number for number, place in enumerate(usual)}
-    numbers = [number_of[kinds[place]] + at * len(usual) for at, place in enumerate(places)]
-    return _Stack(places, sum(place < num_again for place in places), numbers=tuple(numbers))
 
 
 class _Traced(NamedTuple):
@@ -359,10 +293,10 @@ class _Trial:
         self._groups = groups
         recording = _recorded(own, body, cases, more)
         self._kept, self._marks = with_formulas(recording), marks_of(recording)
-        stack = _stack(own, body)
+        stack = stack_of(own, body)
         starts = _starts(own.built, stack.places)
         self._blocks = Blocks(
-            stack.num_again, _path_of(starts), _kinds_shown(own), starts, stack.numbers
+            stack.num_again, _path_of(starts), kinds_shown(own), starts, stack.numbers
         )
         self._numbers = {case: number for number, case in enumerate([*cases, *more], start=1)}
         self._traced, self._tables = traced, traced.tables
@@ -446,7 +380,7 @@ def _recorded(
     own: OwnProgram, body: Body, cases: Sequence[TokenShape], more: Sequence[TokenShape] = ()
 ) -> Recording:
     """Run micro-batches of every case by one build, and return its tape; see ``run_cases``."""
-    program, (places, num_again, num_sent, _) = own.program, _stack(own, body)
+    program, (places, num_again, num_sent, _) = own.program, stack_of(own, body)
     longest = max(case.S for case in (*cases, *more))
     job = _traced_job(own, num_blocks=len(places), seq_len=longest)
     away = NOTHING._replace(activations=num_sent)
