@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from brimful.cost.estimate import estimate
-from brimful.cost.family import family_of
 from brimful.cost.profiles import Dimensions
-from brimful.cost.row_sums import Event, RowSums, row_sums
+from brimful.cost.row_sums import Event, RowSums, chips_of
 from brimful.hardware.cuda_chips import chips
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
@@ -15,7 +14,7 @@ from brimful.search.solve import tabulate
 from brimful.search.space import grids
 from brimful.values.results import WORKSPACES
 from cost.test_other_architectures import EXACT, errors, how, make_other, make_other_job
-from samples import make_job, make_strategy
+from samples import make_adapter, make_job, make_strategy
 from search.test_grid import assert_rows_are_estimates
 from search.test_solve import FREE, on_devices
 
@@ -30,7 +29,7 @@ BERT = {
 
 def bytes_of(*events, vectors=(768,)):
     """Return what is beside events: each its factors, a coefficient and whether it comes."""
-    sums = RowSums(every="BS", vectors=frozenset(vectors), chip=CHIP)
+    sums = RowSums(every="BS", vectors=frozenset(vectors), chips=(CHIP,))
     told = []
     for factors, coefficient, *mark in events:
         size = abs(coefficient) * np.prod([getattr(DIMS, f) for f in factors], dtype=float)
@@ -84,11 +83,12 @@ def test_a_vector_of_few_rows_leaves_nothing():
 
 
 def test_adapters_have_no_vectors_and_a_cpu_no_blocks_of_threads():
-    cpu = load_cluster("h100-80gb", memory_limit_bytes=None).device
+    gpu = load_cluster("h100-80gb", memory_limit_bytes=None).device
     job = make_job()
-    family = family_of(job, make_strategy())
-    assert row_sums(job, family, cpu).chip == CHIP
-    assert row_sums(job, family, msgspec.structs.replace(cpu, capability=0.0)).chip is None
+    assert chips_of(job, gpu) == (CHIP,)
+    assert chips_of(job, msgspec.structs.replace(gpu, capability=0.0)) == ()
+    adapted = msgspec.structs.replace(job, method="lora", adapter=make_adapter())
+    assert chips_of(adapted, gpu) == ()
 
 
 @pytest.mark.torch
