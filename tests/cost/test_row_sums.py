@@ -10,11 +10,15 @@ from brimful.cost.row_sums import Event, RowSums, chips_of
 from brimful.hardware.cuda_chips import chips
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
+from brimful.search.grid import peaks_of
+from brimful.search.grid_values import Search
+from brimful.search.shop.shelf import Shelf
 from brimful.search.solve import tabulate
 from brimful.search.space import grids
 from brimful.values.results import WORKSPACES
 from cost.test_other_architectures import EXACT, errors, how, make_other, make_other_job
 from samples import make_adapter, make_job, make_strategy
+from search.shop.test_market import request
 from search.test_grid import assert_rows_are_estimates
 from search.test_solve import FREE, on_devices
 
@@ -136,3 +140,18 @@ def test_rows_of_a_search_know_them(num_devices):
         assert_rows_are_estimates(job, cluster, table, rows)
         peaks.append(table.peak_bytes)
     assert len(np.unique(np.rint(peaks[0] - peaks[1]))) > 2
+
+
+def test_chips_of_a_market_share_the_peaks_that_hang_on_none():
+    model = make_other("gpt2-gelu", "medium", n_layer=4)
+    job = make_job(model=model, precision="bf16", seq_len=1024, global_batch=4)
+    shelf, shared = Shelf(request(job=job)), []
+    for gpu in ("h100-80gb", "a100-80gb"):
+        cluster = load_cluster(gpu, memory_limit_bytes=None)
+        search = shelf.search(cluster)
+        own = Search(job, cluster, "sdpa", held={}, levels={}, works={}, waits={})
+        for grid in shelf.space(cluster):
+            np.testing.assert_array_equal(peaks_of(search, grid), peaks_of(own, grid))
+        shared.append(set(search.insides))
+    assert {type(key) for key in shared[1]} == {int, tuple}
+    assert len(shared[1]) > len(shared[0])
