@@ -5,17 +5,20 @@ import numpy as np
 import pytest
 
 from brimful.cost.estimate import estimate
-from brimful.cost.family import family_of
 from brimful.cost.profiles import Dimensions
-from brimful.cost.row_sums import Event, RowSums, row_sums
+from brimful.cost.row_sums import Event, RowSums, chips_of
 from brimful.hardware.cuda_chips import chips
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
+from brimful.search.grid import peaks_of
+from brimful.search.grid_values import Search
+from brimful.search.shop.shelf import Shelf
 from brimful.search.solve import tabulate
 from brimful.search.space import grids
 from brimful.values.results import WORKSPACES
 from cost.test_other_architectures import EXACT, errors, how, make_other, make_other_job
-from samples import make_job, make_strategy
+from samples import make_adapter, make_job, make_strategy
+from search.shop.test_market import request
 from search.test_grid import assert_rows_are_estimates
 from search.test_solve import FREE, on_devices
 
@@ -30,7 +33,7 @@ BERT = {
 
 def bytes_of(*events, vectors=(768,)):
     """Return what is beside events: each its factors, a coefficient and whether it comes."""
-    sums = RowSums(every="BS", vectors=frozenset(vectors), chip=CHIP)
+    sums = RowSums(every="BS", vectors=frozenset(vectors), chips=(CHIP,))
     told = []
     for factors, coefficient, *mark in events:
         size = abs(coefficient) * np.prod([getattr(DIMS, f) for f in factors], dtype=float)
@@ -84,11 +87,12 @@ def test_a_vector_of_few_rows_leaves_nothing():
 
 
 def test_adapters_have_no_vectors_and_a_cpu_no_blocks_of_threads():
-    cpu = load_cluster("h100-80gb", memory_limit_bytes=None).device
+    gpu = load_cluster("h100-80gb", memory_limit_bytes=None).device
     job = make_job()
-    family = family_of(job, make_strategy())
-    assert row_sums(job, family, cpu).chip == CHIP
-    assert row_sums(job, family, msgspec.structs.replace(cpu, capability=0.0)).chip is None
+    assert chips_of(job, gpu) == (CHIP,)
+    assert chips_of(job, msgspec.structs.replace(gpu, capability=0.0)) == ()
+    adapted = msgspec.structs.replace(job, method="lora", adapter=make_adapter())
+    assert chips_of(adapted, gpu) == ()
 
 
 @pytest.mark.torch
@@ -136,3 +140,18 @@ def test_rows_of_a_search_know_them(num_devices):
         assert_rows_are_estimates(job, cluster, table, rows)
         peaks.append(table.peak_bytes)
     assert len(np.unique(np.rint(peaks[0] - peaks[1]))) > 2
+
+
+def test_chips_of_a_market_share_the_peaks_that_hang_on_none():
+    model = make_other("gpt2-gelu", "medium", n_layer=4)
+    job = make_job(model=model, precision="bf16", seq_len=1024, global_batch=4)
+    shelf, shared = Shelf(request(job=job)), []
+    for gpu in ("h100-80gb", "a100-80gb"):
+        cluster = load_cluster(gpu, memory_limit_bytes=None)
+        search = shelf.search(cluster)
+        own = Search(job, cluster, "sdpa", held={}, levels={}, works={}, waits={})
+        for grid in shelf.space(cluster):
+            np.testing.assert_array_equal(peaks_of(search, grid), peaks_of(own, grid))
+        shared.append(set(search.insides))
+    assert {type(key) for key in shared[1]} == {int, tuple}
+    assert len(shared[1]) > len(shared[0])

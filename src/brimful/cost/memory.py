@@ -30,7 +30,7 @@ from brimful.cost.own_programs import blocks_of, chosen_program
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
 from brimful.cost.programs import kernels_of
-from brimful.cost.row_sums import sums_behind
+from brimful.cost.row_sums import chips_of, sums_behind
 from brimful.cost.sending import sending_of
 from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
@@ -156,7 +156,8 @@ def follow_family(  # noqa: PLR0913 - what a step is made of
     steps = [alter(step) for step in family_steps(job, profile, family)]
     counts = family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=by_item)
-    peak, runs = follow_step(steps, sizes, counts, sums_behind(job, [family], device))
+    behind = sums_behind(job, [family], [chips_of(job, device)])
+    peak, runs = follow_step(steps, sizes, counts, behind)
     if adds_rows(job, device, family):
         there = rows_beside(job, profile, family)
         peak = with_embedding(job, family, peak, there=there, by_item=by_item)

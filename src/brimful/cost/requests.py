@@ -15,7 +15,7 @@ from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes, sizes_in
 from brimful.cost.piece_tensors import Tensors, piece_tensors
 from brimful.cost.reference_requests import reference_made, reference_of
 from brimful.cost.resident import loaded, num_shards_of, optimizer_state, updated_groups_of
-from brimful.cost.row_sums import row_sums
+from brimful.cost.row_sums import chips_of, row_sums
 from brimful.cost.shards import piece_bytes
 from brimful.cost.states import states_of, updates_of
 from brimful.cost.trained import trained_parts
@@ -64,7 +64,8 @@ def asked_of(
     counts = family_counts(job, family)
     sizes = step_sizes(job, steps, family, by_item=False)
     pieces = _pieces(job, family)
-    marked, sums = marked_bytes(job, family, device, profile), row_sums(job, family, device)
+    marked = marked_bytes(job, family, device, profile)
+    sums = row_sums(job, family, chips_of(job, device))
     reference = reference_of(job, family, strategy.attention, device, sums)
     works: list[tuple[MicroBatch, tuple[Work, ...]]] = []
     for (each, runs), mine in zip(steps, sizes, strict=True):

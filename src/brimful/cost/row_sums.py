@@ -30,6 +30,8 @@ from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.values.job import Job
 
 Terms = tuple[tuple[str, float], ...]
+Chips = tuple[Multiprocessors, ...]
+"""On which a job may run: one, or several whose most is asked for; none: nothing is left beside."""
 _OF_TOKENS = frozenset("BSnCr")
 """Dimensions of a batch; all others are a model's widths."""
 
@@ -63,15 +65,17 @@ class Sum(NamedTuple):
     factors: str
     times: int
 
-    def beside(self, dims: Dimensions, chip: Multiprocessors) -> int:
+    def beside(self, dims: Dimensions, on: Chips) -> int:
         """Return the bytes that come and go behind it.
 
         Args:
             dims: Sizes of dimensions.
-            chip: That it is made on.
+            on: Chips that it may be made on; the most that it leaves on one of them.
         """
         rows = self.times * prod(getattr(dims, factor) for factor in self.factors)
-        return _row_sums_bytes(rows, self.columns, self.element, chip)
+        return max(
+            (_row_sums_bytes(rows, self.columns, self.element, chip) for chip in on), default=0
+        )
 
 
 _row_sums_bytes = cache(row_sums_bytes)
@@ -83,13 +87,13 @@ class RowSums(NamedTuple):
     Attributes:
         every: Dimensions whose product is the tokens of a device.
         vectors: Elements of parameters of one dimension.
-        chip: That it runs on; None: nothing is known of it.
+        chips: That it may run on.
         partial: Bytes of what Liger's norms add up by themselves, a row for each multiprocessor.
     """
 
     every: str
     vectors: frozenset[int]
-    chip: Multiprocessors | None
+    chips: Chips
     partial: frozenset[int] = frozenset()
 
     def beside(self, events: Sequence[Event], dims: Dimensions) -> list[int]:
@@ -100,9 +104,8 @@ class RowSums(NamedTuple):
             dims: Sizes of dimensions.
         """
         sizes = [0] * len(events)
-        if self.chip is not None:
-            for place, each in self.among(events):
-                sizes[place] = each.beside(dims, self.chip)
+        for place, each in self.among(events) if self.chips else ():
+            sizes[place] = each.beside(dims, self.chips)
         return sizes
 
     def among(self, events: Sequence[Event]) -> list[tuple[int, Sum]]:
@@ -215,32 +218,35 @@ def _left_of(factors: str, letters: str) -> str | None:
     return "".join(left)
 
 
-def chip_of(job: Job, device: Device) -> Multiprocessors | None:
-    """Return the chip that splits the sums of a job; None: it has none, or nothing is known of it.
+def chips_of(job: Job, device: Device) -> Chips:
+    """Return the chip that splits the sums of a job; none, where it has none or none is known.
 
     Args:
         job: What is trained; of adapters no vector is.
         device: On what.
     """
-    return chips().get(version_of(device.capability)) if _vectors(job, 1) else None
+    chip = chips().get(version_of(device.capability))
+    return (chip,) if chip is not None and _vectors(job, 1) else ()
 
 
-def row_sums(job: Job, family: Family, device: Device) -> RowSums:
+def every_chip(job: Job) -> Chips:
+    """Return all chips that may split the sums of a job."""
+    return tuple(chips().values()) if _vectors(job, 1) else ()
+
+
+def row_sums(job: Job, family: Family, on: Chips) -> RowSums:
     """Return what tells the sums of one strategy.
 
     Args:
         job: What is trained.
         family: One strategy.
-        device: On what.
+        on: Chips that it may run on.
     """
-    vectors, chip = _vectors(job, family.tp), chip_of(job, device)
-    rows = chip.num_multiprocessors if chip is not None and family.fused == "liger" else 0
-    return RowSums(
-        every="n" if family.tp > 1 else "BS",
-        vectors=vectors,
-        chip=chip,
-        partial=frozenset(rows * FP32_BYTES * columns for columns in vectors) - {0},
-    )
+    vectors = _vectors(job, family.tp)
+    rows = {chip.num_multiprocessors for chip in on if family.fused == "liger"}
+    partial = frozenset(num * FP32_BYTES * columns for num in rows for columns in vectors)
+    every = "n" if family.tp > 1 else "BS"
+    return RowSums(every=every, vectors=vectors, chips=on, partial=partial)
 
 
 class _Behind:
@@ -256,7 +262,7 @@ class _Behind:
         self._known: dict[tuple[int, Sum], Array] = {}
         alike_ones: dict[tuple[RowSums, Dimensions], list[int]] = {}
         for number, (sums, dims) in enumerate(each):
-            if sums.chip is not None:
+            if sums.chips:
                 alike_ones.setdefault((sums, dims._replace(**_NO_BATCH)), []).append(number)
         self._alike = [(*told, np.array(numbers)) for told, numbers in alike_ones.items()]
 
@@ -277,7 +283,7 @@ class _Behind:
         key = int(numbers[0]), each
         if key not in self._known:
             told = (self._each[number] for number in numbers)
-            sizes = [each.beside(dims, sums.chip) for sums, dims in told if sums.chip]
+            sizes = [each.beside(dims, sums.chips) for sums, dims in told]
             self._known[key] = np.array(sizes, dtype=np.float64)
         return self._known[key]
 
@@ -286,16 +292,17 @@ _NO_BATCH = dict.fromkeys(_OF_TOKENS, 1)
 """Sizes of a batch where they decide nothing."""
 
 
-def sums_behind(job: Job, families: Sequence[Family], device: Device) -> Behind:
+def sums_behind(job: Job, families: Sequence[Family], on: Sequence[Chips]) -> Behind:
     """Return what sums leave beside the events of some strategies.
 
     Args:
         job: What is trained.
         families: The strategies, a family for each batch.
-        device: On what.
+        on: Of each, chips that it may run on.
     """
     return _Behind([
-        (row_sums(job, family, device), family_dimensions(job, family)) for family in families
+        (row_sums(job, family, chips_of_one), family_dimensions(job, family))
+        for family, chips_of_one in zip(families, on, strict=True)
     ])  # fmt: skip
 
 

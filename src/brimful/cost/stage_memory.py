@@ -27,7 +27,7 @@ from brimful.cost.pipeline_orders import Row
 from brimful.cost.profiles import Group, is_own, load_profile
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.row_sums import sums_behind
+from brimful.cost.row_sums import chips_of, sums_behind
 from brimful.cost.sequences import Blocks
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, part_pieces
@@ -280,7 +280,7 @@ def _inside(site: Site, stage: Stage, act: Act, pieces: Array) -> Level:
     """Return the highest level within a work, above the one at its start."""
     found = stage_runs(part_of(site, stage), act)
     sizes, counts = _sizes(site, found, pieces), counts_of(site, stage)
-    behind = sums_behind(site.job, [site.family], site.device)
+    behind = sums_behind(site.job, [site.family], [chips_of(site.job, site.device)])
     peak = follow(found.profile, found.runs, sizes, counts, behind)
     where = describe_run(found.runs, int(peak.run[0]))
     return Level(peak.level[:, 0], f"{where}, of {_name(stage)}")

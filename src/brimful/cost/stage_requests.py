@@ -26,7 +26,7 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.requests import NUM_STEPS
 from brimful.cost.resident import Made, adapted, drawn, state_of_shapes
-from brimful.cost.row_sums import row_sums
+from brimful.cost.row_sums import chips_of, row_sums
 from brimful.cost.shapes import Shape
 from brimful.cost.situations import Situation, Turn, every_situation, num_kept, shortened, turns_of
 from brimful.cost.stage_memory import (
@@ -100,7 +100,7 @@ class _Device:
         self._row = Row(strategy.pp, self._num, strategy.stages_per_device)
         self._asked = Asked()
         self._sent: list[int] = []
-        self._sums = row_sums(site.job, site.family, site.device)
+        self._sums = row_sums(site.job, site.family, chips_of(site.job, site.device))
         message = message_of(site)
         self._passing: Alike = ((message.factors, message.coefficient),), _TRANSIENT
         self._kept: Alike = self._passing[0], _SAVED

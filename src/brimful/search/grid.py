@@ -5,7 +5,7 @@ only. They are a grid: batches (micro-batch and chunks) by counts of checkpointe
 of shards; peaks and times are arrays of that shape. ``cost.estimate`` says the same of one of them.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice, product
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from brimful.cost.memory import adds_rows, blas_bytes, family_steps, rows_beside
 from brimful.cost.on_host import on_host
 from brimful.cost.preference import asked_bytes, asks_by_itself
 from brimful.cost.profiles import NUM_CHUNKS, Dimensions, Profile
-from brimful.cost.row_sums import chip_of, sums_behind
+from brimful.cost.row_sums import Chips, chips_of, every_chip, sums_behind
 from brimful.cost.sequence_levels import sequence_levels
 from brimful.cost.shards import ROWS, row_bytes
 from brimful.cost.spread import holds_whole, num_pieces
@@ -215,16 +215,32 @@ def _make_peaks(search: Search, grid: Grid) -> Array:
     blas = np.concatenate([
         blas_bytes(job, family, device, profile) for family, profile in _each(search, grid)
     ])  # fmt: skip
-    peak: Array = _shared(search.insides, search, grid, _make_insides) + blas[:, None]
+    peak: Array = _insides(search, grid) + blas[:, None]
     loading: Array = np.maximum(peak, held.states.loaded + held.drawn)
     return loading
 
 
-def _make_insides(search: Search, grid: Grid) -> Array:
-    """Return peaks without what cuBLAS keeps: [batches, counts of blocks, shards]."""
+def _insides(search: Search, grid: Grid) -> Array:
+    """Return peaks without what cuBLAS keeps: [batches, counts of blocks, shards].
+
+    Chips split sums of rows in other ways, which few of them hang on.
+    """
+    known, own = search.insides, chips_of(search.job, search.cluster.device)
+    if known is None:
+        return _make_insides(search, grid, _above(search, grid, (own,))[0])
+    keys: tuple[Hashable, Hashable] = id(grid), (id(grid), own)
+    if not any(key in known for key in keys):
+        least, *most = _above(search, grid, tuple(dict.fromkeys(((), every_chip(search.job)))))
+        hangs = not all(np.array_equal(least, each) for each in most)
+        above = _above(search, grid, (own,))[0] if hangs else least
+        known[keys[hangs]] = _make_insides(search, grid, above)
+    return next(known[key] for key in keys if key in known)
+
+
+def _make_insides(search: Search, grid: Grid, above: Array) -> Array:
+    """Return peaks without what cuBLAS keeps, of steps that rise so high above what stays."""
     one = grid.batches[0]
-    held, updates, pieces, _, _ = held_of(search, grid)
-    above = _above(search, grid, pieces)
+    held, updates = held_of(search, grid)[:2]
     if asks_by_itself(one.reference):
         above = np.maximum(above, _asked(search, grid, held)[:, None])
     inside = held.loaded + held.optimizer_state + above
@@ -250,12 +266,18 @@ def _each(search: Search, grid: Grid) -> list[tuple[Family, Profile]]:
     return [(one._replace(num_blocks=count), profile) for count, profile in every]
 
 
-def _above(search: Search, grid: Grid, pieces: Array) -> Array:
-    """Return how high a step rises above what stays: [batches, counts of blocks, shards]."""
-    num_blocks = grid.num_blocks.astype(np.float64)
+def _above(search: Search, grid: Grid, ways: Sequence[Chips]) -> list[Array]:
+    """Return how high a step rises above what stays: [batches, counts of blocks, shards].
+
+    Args:
+        search: What for.
+        grid: The strategies.
+        ways: Chips on which each of what is returned may be.
+    """
+    num_blocks, pieces = grid.num_blocks.astype(np.float64), held_of(search, grid).pieces
     if search.wide is None:
-        return _levels(search, grid).peaks(num_blocks, pieces)
-    columns = _columns(search, grid)
+        return [_levels(search, grid).peaks(num_blocks, pieces)]
+    columns = _columns(search, grid, ways)
     found: dict[int, list[int]] = {}
     for place, column in enumerate(columns):
         found.setdefault(id(column.levels), []).append(place)
@@ -263,27 +285,30 @@ def _above(search: Search, grid: Grid, pieces: Array) -> Array:
     for places in found.values():
         own = np.array([columns[place].number for place in places])
         above[places] = columns[places[0]].levels.of_batches(own).peaks(num_blocks, pieces)
-    return above
+    return np.split(above, len(ways))
 
 
-def _columns(search: Search, grid: Grid) -> list[Column]:
-    """Return the levels of each batch; of what other numbers of devices will ask for too."""
+def _columns(search: Search, grid: Grid, ways: Sequence[Chips]) -> list[Column]:
+    """Return the levels of each batch, way by way; of what other numbers of devices ask for too."""
     assert search.wide is not None
     job, one = search.job, grid.batches[0]
     profiles = profiles_of(search, grid)
     key = (
         *_levels_key(search, grid), one.is_spread, _num_alike(job, one),
         profiles[0].key, profiles[-1].key,
-        min(family_chunks(job, one), NUM_CHUNKS), tuple(grid.num_blocks.tolist()),
+        min(family_chunks(job, one), NUM_CHUNKS), tuple(grid.num_blocks.tolist()), ways,
     )  # fmt: skip
     known = search.wide.setdefault(key, {})
     if any(_batch_of(family) not in known for family in grid.kin):
         missing = {_batch_of(family): family for family in (*grid.kin, *_others_of(job, grid))}
         families = tuple(each for name, each in missing.items() if name not in known)
-        made = _make_levels(search, grid._replace(batches=families))
-        for number, family in enumerate(families):
-            known[_batch_of(family)] = Column(made, number)
-    return [known[_batch_of(family)] for family in grid.batches]
+        every = grid._replace(batches=families * len(ways))
+        made = _make_levels(search, every, [way for way in ways for _ in families])
+        for place, family in enumerate(families):
+            numbers = range(place, every.num_batches, len(families))
+            known[_batch_of(family)] = tuple(Column(made, number) for number in numbers)
+    told = [known[_batch_of(family)] for family in grid.batches]
+    return [columns[way] for way in range(len(ways)) for columns in told]
 
 
 def _num_alike(job: Job, family: Family) -> int:
@@ -323,7 +348,6 @@ def _levels_key(search: Search, grid: Grid) -> tuple[Hashable, ...]:
     spread = (one.zero, one.accumulate) if one.gathers else whole
     key: tuple[Any, ...] = (
         spread, one.away, one.ep, one.num_shards, one.body, one.recompute,
-        chip_of(search.job, search.cluster.device),
     )  # fmt: skip
     return key
 
@@ -333,7 +357,8 @@ def _levels(search: Search, grid: Grid) -> Levels:
     batches = tuple((family.tp, family.micro_batch, family.loss_chunks) for family in grid.kin)
     key = (*_levels_key(search, grid), batches)
     if key not in search.levels:
-        made = _make_levels(search, grid._replace(batches=grid.kin))
+        on = [chips_of(search.job, search.cluster.device)] * len(grid.kin)
+        made = _make_levels(search, grid._replace(batches=grid.kin), on)
         keep(search.levels, key, made, most=MOST_LEVELS)
     if len(grid.batches) == len(grid.kin):
         return search.levels[key]
@@ -341,7 +366,7 @@ def _levels(search: Search, grid: Grid) -> Levels:
     return search.levels[key].of_batches(own)
 
 
-def _make_levels(search: Search, grid: Grid) -> Levels:
+def _make_levels(search: Search, grid: Grid, on: Sequence[Chips]) -> Levels:
     job, num = search.job, grid.num_batches
     dims, each = grid_dimensions(job, grid.batches), _each(search, grid)
     every = [family_steps(job, profile, family) for family, profile in each]
@@ -357,7 +382,7 @@ def _make_levels(search: Search, grid: Grid) -> Levels:
     at_end = np.stack([_rows_at_end(search, grid, dims, profile) for _, profile in each])
     chunks = np.array([family_chunks(job, family) for family in grid.batches], dtype=np.float64)
     counts = Counts(job.model.num_layers, chunks)
-    behind = sums_behind(job, grid.batches, search.cluster.device)
+    behind = sums_behind(job, grid.batches, on)
     if len(every) > 1:
         return sequence_levels(every, sizes, counts, at_end=at_end, behind=behind)
     (steps,) = every

@@ -98,8 +98,10 @@ class Search(NamedTuple):
             of ``held``; None: nothing is shared.
         peaks: What they share beside it: peaks, by the identity of a grid.
         least: And what those are at least.
-        insides: And peaks without what cuBLAS keeps, which other chips keep more of.
-        wide: What searches on any number of devices share: levels of single batches.
+        insides: And peaks without what cuBLAS keeps, which other chips keep more of; by the chip
+            too where its sums of rows are part of one.
+        wide: What searches on any number of devices share: levels of single batches, one for each
+            of the chips that were asked for together.
         between: And what is there between the blocks' forward and backward, of single batches.
     """
 
@@ -113,8 +115,8 @@ class Search(NamedTuple):
     kept: "dict[Hashable, Held] | None" = None
     peaks: dict[int, Array] | None = None
     least: dict[int, Array] | None = None
-    insides: dict[int, Array] | None = None
-    wide: "dict[Hashable, dict[Hashable, Column]] | None" = None
+    insides: dict[Hashable, Array] | None = None
+    wide: "dict[Hashable, dict[Hashable, tuple[Column, ...]]] | None" = None
     between: dict[Hashable, Array] | None = None
 
 

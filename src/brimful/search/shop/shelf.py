@@ -8,11 +8,11 @@ from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import missing_formula
 from brimful.cost.programs import kernels_of
-from brimful.cost.row_sums import chip_of
+from brimful.cost.row_sums import Chips, chips_of
 from brimful.cost.states import held_bytes
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device
-from brimful.hardware.cuda_chips import Multiprocessors, version_of
+from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
 from brimful.search.attending import beside_usual
 from brimful.search.grid_values import Grid, Search
@@ -26,13 +26,13 @@ from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job
 from brimful.values.strategy import Attention, default_reference
 
-_Alike = tuple[str, int, Multiprocessors | None]
+_Alike = tuple[str, int, Chips]
 
 
 def _alike(job: Job, device: Device) -> _Alike:
     """Return what decides which tensors a device makes: kernels, cuBLAS's workspace, and sums."""
     cublas = libraries().cublas_bytes(version_of(device.capability))
-    return kernels_of(device), cublas, chip_of(job, device)
+    return kernels_of(device), cublas, chips_of(job, device)
 
 
 _Key = tuple[int, int, _Alike]
@@ -50,7 +50,7 @@ class _Shared(NamedTuple):
     kept: dict[Hashable, Any]
     works: dict[Hashable, Any]
     least: dict[int, Any]
-    insides: dict[Multiprocessors | None, dict[int, Any]]
+    insides: dict[Hashable, Any]
     space: list[Grid]
 
 
@@ -98,7 +98,7 @@ class Shelf:
             request.job, cluster, self.attention(cluster.device), held={}, levels=shared.levels,
             works=shared.works, waits={}, kept=shared.kept, least=shared.least,
             peaks=self._peaks.setdefault(_key(request.job, cluster), {}),
-            insides=shared.insides.setdefault(chip_of(request.job, device), {}),
+            insides=shared.insides,
             wide=self._wide.setdefault(wide, {}), between=self._between.setdefault(wide, {}),
         )  # fmt: skip
 
