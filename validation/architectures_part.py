@@ -44,10 +44,10 @@ from brimful.cost.reserved import candidate_of
 from brimful.errors import BrimfulError
 from brimful.files.traced import source_hash
 from brimful.models.config import default_task, read_config
-from brimful.models.kernels import left_out
+from brimful.models.kernels import attentions_of
 from brimful.models.spec import ModelSpec
 from brimful.values.job import Adapter, plain_job
-from brimful.values.strategy import Attention, Strategy, world_size
+from brimful.values.strategy import Strategy, world_size
 
 MOST_BLOCKS = 12
 LIMIT_S = 90
@@ -226,8 +226,7 @@ _ADAPTER = Adapter(
 
 def _case(model: ModelSpec, shape: Shape) -> Case:
     task = default_task(model)
-    attention: Attention = "eager" if left_out(model) else "sdpa"
-    strategy = Strategy(attention=attention, **shape.strategy)
+    strategy = Strategy(attention="sdpa", **shape.strategy)
     if task != "causal-lm":
         strategy = msgspec.structs.replace(strategy, loss_chunks=1)
     job = plain_job(
@@ -239,6 +238,8 @@ def _case(model: ModelSpec, shape: Shape) -> Case:
         num_steps=2,
         **shape.job,
     )
+    if "sdpa" not in attentions_of(job):
+        strategy = msgspec.structs.replace(strategy, attention="eager")
     if strategy.attention == "eager" and strategy.zero in {2, 3}:
         job = msgspec.structs.replace(job, precision="bf16")
     return Case(job=job, strategy=strategy, kernels="cuda")
