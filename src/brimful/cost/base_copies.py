@@ -48,15 +48,18 @@ def base_copies(job: Job) -> tuple[tuple[BaseCopy, ...], ...]:
 
 
 def tells_reads(job: Job) -> bool:
-    """Whether adapters show when matrices are read: all of plain weights, the last of packed ones.
+    """Whether a profile shows when matrices are read: of blocks that hold the same.
+
+    Adapters tell it of all plain weights; what is made of packed ones tells it of these, if the
+    last of a block has adapters, behind which computing it again ends.
 
     Args:
         job: What is trained, with adapters.
     """
-    every = [[copy for copy in copies if copy.input] for copies in base_copies(job)]
-    return all(bool(copy.adapters) for layers in every for copy in layers if not copy.wide) and all(
-        bool(layers[-1].adapters) for layers in every if layers
-    )
+    kinds = base_copies(job)
+    layers = [copy for copy in kinds[0] if copy.input]
+    has_all = all(bool(copy.adapters) for copy in layers if not copy.wide)
+    return len(kinds) == 1 and bool(layers) and has_all and bool(layers[-1].adapters)
 
 
 def base_sizes(job: Job) -> Iterator[int]:

@@ -35,7 +35,7 @@ from brimful.cost.sending import LEAST_SENT_TOKENS, sending_of
 from brimful.cost.trained import frozen_element
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.models.config import default_task, experts_of
+from brimful.models.config import default_task, experts_of, has_layout
 from brimful.models.spec import MODULE
 from brimful.techniques.offload import Away
 from brimful.techniques.parallel.stages import Schedule
@@ -249,6 +249,7 @@ def _is_base_predicted(job: Job, away: Away) -> bool:
         and job.method in {"lora", "qlora"}
         and job.task != PREFERENCE
         and not is_cast
+        and has_layout(job.model)
         and tells_reads(job)
     )
 

@@ -20,7 +20,6 @@ from brimful.techniques.exact import Field, exactness
 from brimful.techniques.offload import (
     OPTIMIZER,
     PARAMETERS,
-    SHARDS,
     Devices,
     away_of,
     check_early,
@@ -351,7 +350,7 @@ def _check_sharded_on_host(job: Job, strategy: Strategy) -> None:
     """
     num_layers, num_devices = job.model.num_layers, world_size(strategy)
     away = what_is_away(job, strategy)
-    if away.frozen and strategy.zero < SHARDS:  # which ours runs
+    if away.frozen:  # of which ours runs what shards no parameters
         return
     if num_devices == 1 or away.parameters < num_layers or away.activations:
         return
