@@ -337,7 +337,7 @@ _WHY = {
     SAVED_ACTIVATIONS: "profile: allocated in forward, kept for backward",
     LOGITS: "profile: logits, log-probabilities, their gradients",
     TRANSIENTS: "profile: dropped within the phase",
-    WORKSPACES: "cuBLAS's, of attention's backward, and of sums over rows",
+    WORKSPACES: "cuBLAS's, and of attention's backward",
     GATHERED: "closed form: whole blocks, the one that runs and the one that comes",
     REDUCED: "closed form: whole gradients on their way, a block's or (DDP) all",
     REFERENCE: "the second model: parameters x bytes of the recipe",
