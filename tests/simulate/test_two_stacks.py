@@ -101,7 +101,7 @@ def traced(job, strategy):
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
-@pytest.mark.few(only=["sharded", "uneven", "full:2 of 5 + 2", "full:8 of 5 + 5"])
+@pytest.mark.few(only=["sharded", "uneven", "full:8 of 5 + 5"])
 @pytest.mark.parametrize("case", CASES)
 def test_two_stacks_are_predicted_as_they_are_simulated(case):
     from brimful.simulate.run import simulate
@@ -146,6 +146,7 @@ def test_a_search_tries_numbers_that_share_a_program():
     }  # fmt: skip
 
 
+@pytest.mark.long  # tables of other models are compared in tests/search
 def test_a_search_over_two_stacks_is_its_estimates():
     from brimful.simulate.on_demand import trace_needs
 
