@@ -2,7 +2,7 @@
 
 import os
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,11 +10,9 @@ import torch
 import torch.distributed as dist
 
 from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
 from brimful.build.parallel.place import own_part
-from brimful.build.step import train_step
 from brimful.techniques.runnable import check_strategy
-from build.plain import ragged_batch
+from build.plain import ragged_step
 from pairs import make_lora
 from processes import run_group
 from samples import make_job, make_strategy
@@ -30,17 +28,8 @@ def take(strategy):
     job = make_job(**make_lora("qlora", base="nf4-double"))
     check_strategy(job, strategy)
     program = build_program(job, strategy, torch.device("cpu"))
-    said = []
-    for step in range(NUM_STEPS):
-        pair, size = ragged_batch(job, step=step), strategy.micro_batch
-        batches = [Batch(*each) for each in zip(*(x.split(size) for x in pair), strict=True)]
-        done = train_step(
-            program,
-            own_part(batches, strategy),
-            num_targets=count_targets(batches),
-            learning_rate=job.learning_rate,
-        )
-        said.append((float(done.loss), float(done.grad_norm)))
+    part = partial(own_part, strategy=strategy)
+    said = [ragged_step(program, step=step, part=part) for step in range(NUM_STEPS)]
     return said, [each.detach() for each in program.model.parameters() if each.requires_grad]
 
 

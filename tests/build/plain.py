@@ -20,6 +20,30 @@ def ragged_batch(job, *, step):
     return input_ids, labels
 
 
+def ragged_batches(job, strategy, *, step):
+    """Make the same in micro-batches."""
+    from brimful.build.batch import Batch
+
+    rows = (part.split(strategy.micro_batch) for part in ragged_batch(job, step=step))
+    return [Batch(*pair) for pair in zip(*rows, strict=True)]
+
+
+def ragged_step(program, *, step, part=lambda batches: batches):
+    """Train a step of them, or of a part of them; returns its loss and norm."""
+    from brimful.build.batch import count_targets
+    from brimful.build.step import train_step
+
+    job = program.job
+    batches = ragged_batches(job, program.strategy, step=step)
+    done = train_step(
+        program,
+        part(batches),
+        num_targets=count_targets(batches),
+        learning_rate=job.learning_rate,
+    )
+    return float(done.loss), float(done.grad_norm)
+
+
 def plain_model(job, weights):
     """Build the model as anybody would, holding the given weights."""
     fields = {**job.model.hf_config, "use_cache": False}

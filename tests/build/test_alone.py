@@ -5,15 +5,13 @@ import torch
 import torch.distributed as dist
 
 from brimful.build.assemble import build_program
-from brimful.build.batch import Batch, count_targets
 from brimful.build.parallel.alone import join_alone, leave_alone
-from brimful.build.step import train_step
 from brimful.cost.formula import missing_formula
 from brimful.errors import InputError, UnsupportedError
 from brimful.simulate.run import simulate
 from brimful.techniques.runnable import check_examined, check_strategy
 from brimful.values.job import LossScale
-from build.plain import ragged_batch
+from build.plain import ragged_step
 from metered import meter_steps, product_scratch_bytes
 from pairs import make_lora
 from samples import make_cluster, make_job, make_strategy
@@ -45,17 +43,7 @@ def run(job, strategy):
     """Train, and return each step's loss and norm, and the weights at the end."""
     check_strategy(job, strategy)
     program = build_program(job, strategy, CPU)
-    numbers = []
-    for step in range(NUM_STEPS):
-        rows = [part.split(strategy.micro_batch) for part in ragged_batch(job, step=step)]
-        batches = [Batch(*pair) for pair in zip(*rows, strict=True)]
-        result = train_step(
-            program,
-            batches,
-            num_targets=count_targets(batches),
-            learning_rate=job.learning_rate,
-        )
-        numbers.append((float(result.loss), float(result.grad_norm)))
+    numbers = [ragged_step(program, step=step) for step in range(NUM_STEPS)]
     return numbers, [_whole(p) for p in program.model.parameters()]
 
 

@@ -13,7 +13,7 @@ from brimful.build.quantize import dequantize, is_quantized
 from brimful.build.step import evaluate, train_step
 from brimful.techniques.runnable import check_strategy
 from build.away_base_programs import WAYS, in_two_processes
-from build.plain import ragged_batch
+from build.plain import ragged_batch, ragged_step
 from pairs import cut_pairs, make_lora, make_pair_job, make_pairs
 from samples import make_job, make_strategy
 
@@ -36,18 +36,7 @@ def run(job, strategy, *, num_steps=3):
     """Train, and return each step's loss and norm, and the program."""
     check_strategy(job, strategy)
     program = build_program(job, strategy, CPU)
-    numbers = []
-    for step in range(num_steps):
-        pair, size = ragged_batch(job, step=step), strategy.micro_batch
-        batches = [Batch(*each) for each in zip(*(x.split(size) for x in pair), strict=True)]
-        result = train_step(
-            program,
-            batches,
-            num_targets=count_targets(batches),
-            learning_rate=job.learning_rate,
-        )
-        numbers.append((float(result.loss), float(result.grad_norm)))
-    return numbers, program
+    return [ragged_step(program, step=step) for step in range(num_steps)], program
 
 
 CASES = [

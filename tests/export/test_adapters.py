@@ -14,6 +14,7 @@ from round_trips import plan_of
 
 FLAGS = ("--gpus", "rtx-4090", "--seq-len", "512")
 ASKED = ("plan", "qwen2.5-0.5b", *FLAGS, "--no-proof")
+BASE_AWAY = ("--method", "lora", "--offload", "parameters", "--host-memory", "64GiB")
 GIVEN = Given("plan.yaml", "my/data", "out")
 
 
@@ -77,6 +78,8 @@ def test_attention_is_called_as_transformers_calls_it(target, ours, theirs):
         (("--method", "full"), "axolotl", "precision=bf16-mixed with method=full"),
         (("--method", "qlora"), "hf-trainer", "--to trl, axolotl or llama-factory, which load it"),
         (("--method", "lora"), "unsloth", "the nearest is --to trl"),
+        (BASE_AWAY, "trl", "offload=parameters of adapters' frozen base"),
+        (BASE_AWAY, "accelerate", "offload=parameters of adapters' frozen base"),
     ],
 )
 def test_what_would_train_something_else_is_refused(tmp_path, capsys, more, target, words):

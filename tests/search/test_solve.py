@@ -212,6 +212,17 @@ def best_of(rows, limit):
     return min(fitting, key=lambda row: (round(math.log(row[2]) / math.log1p(TIE)), row[1]))
 
 
+def check_it_is_best(found, rows, limit):
+    """Compare what a search found with the best of all rows, whose peak is returned."""
+    _, peak, seconds = best_of(rows, limit)
+    made = found.plan.estimate
+    assert made.predicted_peak_allocated_bytes == peak
+    # Where nothing fits, strategies that are short of the same are equally good.
+    ties = [seconds] if peak <= limit else [row[2] for row in rows if row[1] == peak]
+    assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
+    return peak
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize("number", range(NUM_SPACES))
 def test_the_optimum_is_that_of_trying_everything(number):
@@ -221,12 +232,7 @@ def test_the_optimum_is_that_of_trying_everything(number):
     rows = every(job, cluster)
     cluster, limit = limited(cluster, rows, rng.random())
     found = solve(job, cluster, ALONE, attention="sdpa", objective="time")
-    _, peak, seconds = best_of(rows, limit)
-    made = found.plan.estimate
-    assert made.predicted_peak_allocated_bytes == peak
-    # Where nothing fits, strategies that are short of the same are equally good.
-    ties = [seconds] if peak <= limit else [row[2] for row in rows if row[1] == peak]
-    assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
+    check_it_is_best(found, rows, limit)
     assert found.record.num_considered == len(rows)
     assert found.record.num_fitting == sum(row[1] <= limit for row in rows)
 
@@ -245,11 +251,7 @@ def test_the_optimum_of_any_technique_is_that_of_trying_everything(number):
         return
     cluster, limit = limited(cluster, rows, random.Random(number).random())  # noqa: S311
     found = solve(job, cluster, pins, attention="sdpa", objective="time")
-    _, peak, seconds = best_of(rows, limit)
-    made = found.plan.estimate
-    assert made.predicted_peak_allocated_bytes == peak
-    ties = [seconds] if peak <= limit else [row[2] for row in rows if row[1] == peak]
-    assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
+    check_it_is_best(found, rows, limit)
     assert found.record.num_considered == len(rows)
 
 
@@ -272,10 +274,7 @@ def test_the_best_pipeline_is_that_of_trying_every_one(number):
     cluster, limit = limited(cluster, rows, rng.uniform(-0.1, 1.0))
     pins = FREE._replace(pp=pp)
     found = solve(job, cluster, pins, attention="sdpa", objective="time")
-    made, (_, peak, seconds) = found.plan.estimate, best_of(rows, limit)
-    assert made.predicted_peak_allocated_bytes == peak
-    ties = [seconds] if peak <= limit else [row[2] for row in rows if row[1] == peak]
-    assert any(made.predicted_step_s == pytest.approx(each) for each in ties)
+    peak = check_it_is_best(found, rows, limit)
     assert found.plan.strategy.pp == pp
     assert found.record.rows[0].fits == (peak <= limit)
     assert found.record.num_considered <= len(rows)

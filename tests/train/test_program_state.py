@@ -387,6 +387,20 @@ def away(plan, offload):
     return msgspec.structs.replace(plan, strategy=strategy)
 
 
+def check_it_goes_on(first, second, tmp_path):
+    """Save a run after two steps, load it under another plan, and train three more of both."""
+    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+
+    program = build(first)
+    take_steps(program, (1, 2))
+    path = save_checkpoint(tmp_path / "checkpoints", program, progress(first, 2))
+    expected = take_steps(program, (3, 4, 5))
+    fresh = build(second)
+    load_checkpoint(path, fresh)
+    assert take_steps(fresh, (3, 4, 5)) == expected
+    assert same(weights(program), weights(fresh))
+
+
 @pytest.mark.few
 @pytest.mark.parametrize(
     "kind", [("adamw", "fp32"), ("sgd", "fp32"), ("adamw", "bf16-master"), ("sgd", "bf16-master")]
@@ -401,19 +415,9 @@ def away(plan, offload):
     ],
 )
 def test_a_run_goes_on_wherever_its_state_is(plan_with, tmp_path, before, after, kind):
-    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
-
     optimizer, precision = kind
     plan = plan_with(optimizer=optimizer, precision=precision)
-    first, second = away(plan, before), away(plan, after)
-    program = build(first)
-    take_steps(program, (1, 2))
-    path = save_checkpoint(tmp_path / "checkpoints", program, progress(first, 2))
-    expected = take_steps(program, (3, 4, 5))
-    fresh = build(second)
-    load_checkpoint(path, fresh)
-    assert take_steps(fresh, (3, 4, 5)) == expected
-    assert same(weights(program), weights(fresh))
+    check_it_goes_on(away(plan, before), away(plan, after), tmp_path)
 
 
 @pytest.mark.few
@@ -423,20 +427,10 @@ def test_a_run_goes_on_wherever_its_state_is(plan_with, tmp_path, before, after,
     [("parameters", "parameters"), ("none", "parameters:1"), ("parameters,activations", "none")],
 )
 def test_adapters_go_on_wherever_their_base_is(plan_with, tmp_path, before, after, base):
-    from brimful.train.checkpoint import load_checkpoint, save_checkpoint
-
     if base in {"nf4", "nf4-double"}:
         pytest.importorskip("bitsandbytes")
     plan = plan_with(method="lora" if base == "same" else "qlora", adapter=make_adapter(base=base))
-    first, second = away(plan, before), away(plan, after)
-    program = build(first)
-    take_steps(program, (1, 2))
-    path = save_checkpoint(tmp_path / "checkpoints", program, progress(first, 2))
-    expected = take_steps(program, (3, 4, 5))
-    fresh = build(second)
-    load_checkpoint(path, fresh)
-    assert take_steps(fresh, (3, 4, 5)) == expected
-    assert same(weights(program), weights(fresh))
+    check_it_goes_on(away(plan, before), away(plan, after), tmp_path)
 
 
 @pytest.mark.few

@@ -44,7 +44,7 @@ GIVEN = "given_fields"
 _NO_KERNEL = "does not support an attention implementation"
 _REASON_LENGTH = 160
 _STD = 0.02
-"""Of the weights of such a layer."""
+"""Standard deviation of the weights of a ``Conv1D`` that its class leaves undrawn: its own."""
 _WEIGHT = "weight"
 _PADDING = "padding_idx"
 

@@ -222,20 +222,19 @@ def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
     blocks keep, of micro-batches of which as much is sent as was traced.
     """
     away = what_is_away(job, strategy)
-    blocks = (
-        _is_base_predicted(job, away)
-        if away.frozen
-        else (
-            away.parameters == job.model.num_layers
-            and job.method == "full"
-            and strategy.accumulate != "hold"
-            and not away.states
-            and away.optimizer
-        )
-    )
     tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
     sent = (away.frozen or not away.parameters) and tokens >= LEAST_SENT_TOKENS
-    return (not away.activations or sent) and (not away.parameters or blocks)
+    if away.activations and not sent:
+        return False
+    if away.frozen:
+        return _is_base_predicted(job, away)
+    return not away.parameters or (
+        away.parameters == job.model.num_layers
+        and job.method == "full"
+        and strategy.accumulate != "hold"
+        and not away.states
+        and away.optimizer
+    )
 
 
 def _is_base_predicted(job: Job, away: Away) -> bool:

@@ -55,10 +55,10 @@ from brimful.values.strategy import Attention, Recompute, Strategy
 SHIPPED_TASKS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo"})
 """Of which shipped profiles are: all run the blocks and the logits of the first."""
 SHIPPED_PACKINGS: frozenset[Packing] = frozenset({"wrapped", "none"})
+"""Packed documents take another attention kernel, and a map of documents beside the tokens."""
 SHIPPED_AGAIN: tuple[Recompute, ...] = ("full", "selective")
 """How blocks are recomputed in shipped profiles, and in searches where nobody says: ``alternate``
 is another program's way."""
-"""Packed documents take another attention kernel, and a map of documents beside the tokens."""
 OWN_SCHEMA = "brimful.own-profile/3"
 ANY = "any"
 """In the place of a number, where one profile tells every such number."""

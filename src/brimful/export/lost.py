@@ -14,7 +14,7 @@ from brimful.errors import UnsupportedError
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, whole_of
 from brimful.values.job import FP8, PREFERENCE, QAT, QUANTIZED, Job
 from brimful.values.plan import Plan
-from brimful.values.strategy import Strategy, data_parallel, num_micro_batches
+from brimful.values.strategy import Strategy, data_parallel, num_micro_batches, what_is_away
 
 BITSANDBYTES = frozenset({"nf4", "nf4-double", "llm-int8"})
 """Bases that transformers loads by bitsandbytes, and so do programs on top of it."""
@@ -188,13 +188,20 @@ def refuse(
     Raises:
         UnsupportedError: Names the first, and what to change.
     """
-    refused = next(iter([*_refused(plan.job, bases, tasks), *also]), None)
+    every = (*_refused(plan.job, bases, tasks), *_refused_base(plan), *also)
+    refused = next(iter(every), None)
     if refused is not None:
         what, fix = refused
         raise UnsupportedError(
             f"{what} cannot be said to {to}, which would run something else; {fix}, or export "
             f"--to {_loads_it(plan.job, bases)}torchrun, which runs the plan as it is"
         )
+
+
+def _refused_base(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield that blocks bring their frozen base from the host, as no other loop than ours does."""
+    if what_is_away(plan.job, plan.strategy).frozen:
+        yield f"offload={plan.strategy.offload} of adapters' frozen base", "use offload=none"
 
 
 def _loads_it(job: Job, bases: Container[str]) -> str:

@@ -35,7 +35,7 @@ from brimful.techniques.exact import exactness
 from brimful.techniques.fused_kernels import FusedKernels, fused_head
 from brimful.techniques.kernel_support import first_that_runs
 from brimful.techniques.offload import NONE as NO_OFFLOAD
-from brimful.techniques.offload import Away, away_of
+from brimful.techniques.offload import Away, away_in
 from brimful.techniques.runnable import check_spread, check_strategy, placed
 from brimful.values.job import OVER_TOKENS, Job
 from brimful.values.strategy import (
@@ -141,13 +141,8 @@ def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
 
 def _away(job: Job, pins: Pins) -> Away:
     """Return what is offloaded."""
-    text, early = pins.offload or NO_OFFLOAD, bool(pins.optimizer_in_backward)
-    return away_of(
-        text,
-        num_layers=job.model.num_layers,
-        updates_early=early,
-        is_frozen=job.adapter is not None,
-    )
+    early = bool(pins.optimizer_in_backward)
+    return away_in(job, pins.offload or NO_OFFLOAD, updates_early=early)
 
 
 def _plainest(pins: Pins, degrees: Sequence[int]) -> Iterator[Pins]:

@@ -103,6 +103,25 @@ def away_of(
     )
 
 
+def away_in(job: Job, text: str, *, updates_early: bool) -> Away:
+    """Read what our own engine keeps on the host of a job.
+
+    Args:
+        job: What is trained; beside adapters its base is frozen.
+        text: As people type it.
+        updates_early: Whether parameters are updated inside the backward pass.
+
+    Raises:
+        InputError: It cannot be read; see ``away_of``.
+    """
+    return away_of(
+        text,
+        num_layers=job.model.num_layers,
+        updates_early=updates_early,
+        is_frozen=job.adapter is not None,
+    )
+
+
 def _parts(text: str, num_layers: int) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     for part in text.split(","):
@@ -148,12 +167,7 @@ def check_offload(job: Job, text: str, devices: Devices, *, updates_early: bool 
         InputError: The text cannot be read.
         UnsupportedError: It does not go with something else that is asked for.
     """
-    away = away_of(
-        text,
-        num_layers=job.model.num_layers,
-        updates_early=updates_early,
-        is_frozen=job.adapter is not None,
-    )
+    away = away_in(job, text, updates_early=updates_early)
     for what, fix, nearest in _refused(job, away, devices):
         raise UnsupportedError(
             f"offload={text} with {what} is not run by engine=torch in this version; use {fix}, or "

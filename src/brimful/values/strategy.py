@@ -8,7 +8,7 @@ import msgspec
 from brimful.errors import InputError
 from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.offload import NONE as NO_OFFLOAD
-from brimful.techniques.offload import Away, away_of
+from brimful.techniques.offload import Away, away_in, away_of
 from brimful.techniques.parallel.stages import Schedule, Split
 from brimful.text.escaping import Line
 from brimful.values.flag import Flag
@@ -28,8 +28,8 @@ DEFAULT_FSDP: Fsdp = 2
 Accumulate = Literal["reduce-each", "hold"]
 """Over several micro-batches: reduce the gradients of each, or hold whole ones until the last."""
 Recompute = Literal["full", "selective", "alternate"]
-"""What a checkpointed block computes again in backward: all of it, or all but its matrix products
-and its attention."""
+"""What a checkpointed block computes again in backward: all of it, all but its matrix products and
+its attention, or every second of these products too."""
 Compile = Literal["none", "blocks"]
 """What ``torch.compile`` compiles: nothing, or each block by itself."""
 Reference = Literal["none", "resident", "offloaded", "adapters-off", "precomputed"]
@@ -257,13 +257,10 @@ def default_accumulate(engine: Engine, zero: Zero, pp: int = 1) -> Accumulate:
 
 def what_is_away(job: Job, strategy: Strategy) -> Away:
     """Return what a strategy keeps on the host; DeepSpeed's own takes a frozen base as all else."""
-    early, is_ours = strategy.optimizer_in_backward, strategy.engine == "torch"
-    return away_of(
-        strategy.offload,
-        num_layers=job.model.num_layers,
-        updates_early=early,
-        is_frozen=job.adapter is not None and is_ours,
-    )
+    text, early = strategy.offload, strategy.optimizer_in_backward
+    if strategy.engine == "torch":
+        return away_in(job, text, updates_early=early)
+    return away_of(text, num_layers=job.model.num_layers, updates_early=early)
 
 
 def keeps_checkpoints(strategy: Strategy) -> bool:

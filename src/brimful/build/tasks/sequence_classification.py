@@ -98,14 +98,14 @@ def _classes(program: Program, batch: Batch) -> torch.Tensor:
         mask = None if batch.segments is None else (batch.segments != 0).long()
     else:
         mask = _masks(program, batch)
-    logits: torch.Tensor
-    own_class: Any = type(program.model)
+    model: Any = program.model
+    own_class: Any = type(model)
+    told: Any = mask
+    giving: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if batch.segments is not None and mask is not None and _heeds_padding(own_class):
-        with _given(body_of(program.model), mask):
-            seen = (batch.segments != 0).long()
-            logits = program.model(input_ids=batch.inputs, attention_mask=seen).logits
-        return logits
-    logits = program.model(input_ids=batch.inputs, attention_mask=mask).logits
+        told, giving = (batch.segments != 0).long(), _given(body_of(model), mask)
+    with giving:
+        logits: torch.Tensor = model(input_ids=batch.inputs, attention_mask=told).logits
     return logits
 
 
