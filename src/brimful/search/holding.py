@@ -88,6 +88,21 @@ def as_it_fits(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | Non
     return None
 
 
+def replayed(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[int, Strategy]:
+    """Return by how many bytes a strategy exceeds what is sure, and with which settings; 0: it fits.
+
+    Args:
+        job: What is trained.
+        cluster: On what.
+        strategy: How; one whose sequence of requests is not known fits as it is.
+    """
+    candidate = candidate_of(job, cluster, strategy)
+    if candidate is None:
+        return 0, strategy
+    excess, allocator = _least_excess(candidate, strategy)
+    return excess, msgspec.structs.replace(strategy, allocator=allocator)
+
+
 def _least_excess(candidate: Candidate, strategy: Strategy) -> tuple[int, str]:
     """Return by how many bytes a replay exceeds what is sure, and with which settings.
 

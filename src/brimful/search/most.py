@@ -1,7 +1,7 @@
 """The longest text and the largest micro-batch that fit: what is asked as "how long", "how many".
 
 Memory grows with both, so that each is found by halving, on what is predicted; the end is replayed
-by the allocator's rules, and given up in small steps until it holds.
+by the allocator's rules, and as much is given up as is held beyond what is sure, until it holds.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import msgspec
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
-from brimful.search.holding import as_it_fits
+from brimful.search.holding import replayed
 from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
 from brimful.values.job import Job
@@ -23,8 +23,8 @@ STEP_TOKENS = 256
 MAX_SEQUENCES = 4096
 """Micro-batches beyond are not looked for."""
 CHUNKS = 16
-SHARES_GIVEN_UP = (0.0, 0.02, 0.05, 0.1, 0.2)
-"""Of what fits by live bytes: replayed in this order until it holds."""
+MAX_REPLAYS = 6
+"""Sizes replayed at most: two or three mostly hold."""
 
 
 class Most(NamedTuple):
@@ -105,10 +105,14 @@ _At = Callable[[int], tuple[Job, Strategy]]
 
 
 def _most(at: _At, cluster: Cluster, low: int, most: int, *, scale: int) -> Most | None:
-    def fits(number: int) -> bool:
+    def told(number: int) -> Estimate | None:
         job, strategy = at(number)
         made = predict(Point(job, strategy), cluster)
-        return isinstance(made, Estimate) and made.fits
+        return made if isinstance(made, Estimate) else None
+
+    def fits(number: int) -> bool:
+        made = told(number)
+        return made is not None and made.fits
 
     first, high = low, max(low + 1, 2 * low)
     while high <= most and fits(high):
@@ -119,18 +123,27 @@ def _most(at: _At, cluster: Cluster, low: int, most: int, *, scale: int) -> Most
         low, high = (middle, high) if fits(middle) else (low, middle)
     if low == most - 1 and fits(most):
         low = most
-    for number in sorted({int(low * (1 - share)) for share in SHARES_GIVEN_UP}, reverse=True):
+    ends = [told(number) for number in (max(1, first), low)] if low > first else []
+    peaks = [made.predicted_peak_allocated_bytes for made in ends if made is not None]
+    if len(peaks) < len(ends) or not ends:
+        return None
+    each = max(1.0, (peaks[1] - peaks[0]) / (low - max(1, first)))
+    number = low
+    for _ in range(MAX_REPLAYS):
         if number <= first:
             return None
         job, strategy = at(number)
         held = _held(job, cluster, strategy)
-        if held is not None:
-            return Most(number * scale, number == most, held)
+        if held is None:
+            return None
+        if not held[0]:
+            return Most(number * scale, number == most, held[1])
+        number -= max(1, int(held[0] / each))
     return None
 
 
-def _held(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | None:
+def _held(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[int, Strategy] | None:
     try:
-        return as_it_fits(job, cluster, strategy)
+        return replayed(job, cluster, strategy)
     except (InputError, UnsupportedError):
         return None
