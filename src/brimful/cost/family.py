@@ -198,8 +198,8 @@ def family_variant(job: Job, profile: Profile, family: Family) -> Variant:
     num_chunks = family_chunks(job, family)
     variant = profile.variants[variant_key(family.body, num_chunks=num_chunks)]
     return Variant(
-        first=with_chunks(variant.first, num_chunks=num_chunks),
-        later=with_chunks(variant.later, num_chunks=num_chunks),
+        first=with_chunks(variant.first, num_chunks),
+        later=with_chunks(variant.later, num_chunks),
     )
 
 

@@ -39,6 +39,7 @@ from brimful.cost.states import States, drawn_bytes, states_of, updates_of
 from brimful.cost.trained import has_biases, num_trained, trained_recipe
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.cost.update import Update
+from brimful.files.remembered import once_for_each
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
@@ -239,18 +240,24 @@ def blas_bytes(
         return np.zeros(len(num_blocks), dtype=np.int64)
     cublas = libraries().cublas_bytes(version_of(device.capability))
     if profile is not None and is_own(profile.key):
-        runs = family_variant(job, profile, family).first
-        marked = {place for place, kind in enumerate(profile.kinds) if kind.mark}
-        marks = Counter[Mark]()
-        for number, times in Counter(run.work for run in runs).items():
-            for event in marked.intersection(profile.works[number].events):
-                of_work = profile.works[number].events.count(event)
-                marks[profile.kinds[event].mark] += times * of_work
+        marks = _marks_of(profile, family_variant(job, profile, family).first)
         light = marks["cuBLASLt"] * min(libraries().cublas_lt_bytes, cublas)
         return np.full(len(num_blocks), marks["cuBLAS"] * cublas + light, dtype=np.int64)
     again = (num_blocks > 0) & (family.recompute == "full")
     num_biased = (1 + again) * has_biases(job.model)
     return NUM_BLAS_THREADS * cublas + num_biased * min(libraries().cublas_lt_bytes, cublas)
+
+
+@once_for_each
+def _marks_of(profile: Profile, runs: tuple[Run, ...]) -> Counter[Mark]:
+    """Count how often a micro-batch makes what is marked."""
+    marked = {place for place, kind in enumerate(profile.kinds) if kind.mark}
+    marks = Counter[Mark]()
+    for number, times in Counter(run.work for run in runs).items():
+        for event in marked.intersection(profile.works[number].events):
+            of_work = profile.works[number].events.count(event)
+            marks[profile.kinds[event].mark] += times * of_work
+    return marks
 
 
 def step_memory(

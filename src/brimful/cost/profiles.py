@@ -226,7 +226,8 @@ def variant_key(body: Body, *, num_chunks: int) -> str:
     return f"{body}+2chunks" if num_chunks == TWO_CHUNKS else f"{body}+chunks"
 
 
-def with_chunks(runs: tuple[Run, ...], *, num_chunks: int) -> tuple[Run, ...]:
+@once_for_each
+def with_chunks(runs: tuple[Run, ...], num_chunks: int) -> tuple[Run, ...]:
     """Leave out the chunks of a traced loss that a loss in fewer chunks does not have."""
     if num_chunks <= TWO_CHUNKS:
         return runs

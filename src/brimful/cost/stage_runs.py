@@ -142,7 +142,7 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
     """Return the runs of a phase that a stage has, each with its events."""
     variant = profile.variants[variant_key(part.body, num_chunks=part.num_chunks)]
     fresh = act.is_first or (part.way is not None and part.way.widens)
-    runs = with_chunks(variant.first if fresh else variant.later, num_chunks=part.num_chunks)
+    runs = with_chunks(variant.first if fresh else variant.later, part.num_chunks)
     every = of_phase = [run for run in runs if run.phase == act.phase]
     if part.way is not None and part.is_single and not load_profile(part.key).sequence:
         stays = "first" if act.phase == "forward" else "last"

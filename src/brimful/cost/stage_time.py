@@ -128,7 +128,7 @@ def _amounts(profile: Profile, dims: Dimensions, num_chunks: int) -> dict[str, A
         runs = profile.variants[variant_key(body, num_chunks=num_chunks)].later
         told = defaultdict[str, Array](lambda: np.zeros((2, _AMOUNTS)))
         for row, phase in enumerate(("forward", "backward")):
-            mine = with_chunks(tuple(r for r in runs if r.phase == phase), num_chunks=num_chunks)
+            mine = tuple(r for r in with_chunks(runs, num_chunks) if r.phase == phase)
             first = next(place for place, run in enumerate(mine) if is_a_block(run))
             sides = ("before", "behind") if phase == "forward" else ("behind", "before")
             for place, run in enumerate(mine):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from brimful.errors import FileFormatError, InputError, ModelConfigError, UnsupportedError
+from brimful.files.remembered import once_for_each
 from brimful.files.writing import is_there, read_whole
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
@@ -331,8 +332,11 @@ def layout_of(spec: ModelSpec) -> Layout:
     Raises:
         UnsupportedError: Its architecture has no layout; its parameters are known when it is built.
     """
-    if not has_parameter_count(spec):
-        return _built(spec).layout
+    return _described(spec) if has_parameter_count(spec) else _built(spec).layout
+
+
+@once_for_each
+def _described(spec: ModelSpec) -> Layout:
     layout = ARCHITECTURES[spec.model_type].layout(spec)
     is_scored = _is_scored(spec.model_type, spec.hf_config)
     return scored_layout(layout, spec) if is_scored else layout
