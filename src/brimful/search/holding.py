@@ -89,7 +89,7 @@ def as_it_fits(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | Non
 
 
 def replayed(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[int, Strategy]:
-    """Return by how many bytes a strategy exceeds what is sure, and with which settings; 0: it fits.
+    """Return by how many bytes a strategy exceeds what is sure, and its settings; 0: it fits.
 
     Args:
         job: What is trained.

@@ -78,7 +78,7 @@ def longest(
 
     most = job.model.max_seq_len // STEP_TOKENS
     first = (job.seq_len if least is None else least) // STEP_TOKENS
-    return _most(at, cluster, first, most, scale=STEP_TOKENS)
+    return _most(_Sizes(at, cluster), first, most, scale=STEP_TOKENS)
 
 
 def largest_micro_batch(job: Job, cluster: Cluster, strategy: Strategy) -> Most | None:
@@ -98,52 +98,66 @@ def largest_micro_batch(job: Job, cluster: Cluster, strategy: Strategy) -> Most 
         larger = msgspec.structs.replace(job, global_batch=number * shares)
         return larger, msgspec.structs.replace(strategy, micro_batch=number)
 
-    return _most(at, cluster, strategy.micro_batch, MAX_SEQUENCES, scale=1)
+    return _most(_Sizes(at, cluster), strategy.micro_batch, MAX_SEQUENCES, scale=1)
 
 
 _At = Callable[[int], tuple[Job, Strategy]]
 
 
-def _most(at: _At, cluster: Cluster, low: int, most: int, *, scale: int) -> Most | None:
-    def told(number: int) -> Estimate | None:
-        job, strategy = at(number)
-        made = predict(Point(job, strategy), cluster)
+class _Sizes(NamedTuple):
+    """A job of any size on some devices."""
+
+    at: _At
+    cluster: Cluster
+
+    def told(self, number: int) -> Estimate | None:
+        """Predict one; None: no formula says."""
+        job, strategy = self.at(number)
+        made = predict(Point(job, strategy), self.cluster)
         return made if isinstance(made, Estimate) else None
 
-    def fits(number: int) -> bool:
-        made = told(number)
+    def fits(self, number: int) -> bool:
+        """Whether its live bytes do."""
+        made = self.told(number)
         return made is not None and made.fits
 
-    first, high = low, max(low + 1, 2 * low)
-    while high <= most and fits(high):
+    def bytes_each(self, low: int, high: int) -> float | None:
+        """Return by how much the peak grows with one more; None: no formula says."""
+        ends = [self.told(number) for number in (low, high)]
+        peaks = [made.predicted_peak_allocated_bytes for made in ends if made is not None]
+        return None if len(peaks) < len(ends) else max(1.0, (peaks[1] - peaks[0]) / (high - low))
+
+    def held(self, number: int) -> tuple[int, Strategy] | None:
+        """Replay one: see ``replayed``; None: it cannot run."""
+        job, strategy = self.at(number)
+        try:
+            return replayed(job, self.cluster, strategy)
+        except (InputError, UnsupportedError):
+            return None
+
+
+def _most(sizes: _Sizes, first: int, most: int, *, scale: int) -> Most | None:
+    low, high = first, max(first + 1, 2 * first)
+    while high <= most and sizes.fits(high):
         low, high = high, 2 * high
     high = min(high, most + 1)
     while high - low > max(1, low // 64):
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    if low == most - 1 and fits(most):
+        low, high = (middle, high) if sizes.fits(middle) else (low, middle)
+    if low == most - 1 and sizes.fits(most):
         low = most
-    ends = [told(number) for number in (max(1, first), low)] if low > first else []
-    peaks = [made.predicted_peak_allocated_bytes for made in ends if made is not None]
-    if len(peaks) < len(ends) or not ends:
-        return None
-    each = max(1.0, (peaks[1] - peaks[0]) / (low - max(1, first)))
-    number = low
-    for _ in range(MAX_REPLAYS):
-        if number <= first:
-            return None
-        job, strategy = at(number)
-        held = _held(job, cluster, strategy)
-        if held is None:
-            return None
-        if not held[0]:
-            return Most(number * scale, number == most, held[1])
-        number -= max(1, int(held[0] / each))
+    return _replayed(sizes, first, low, scale=scale, most=most) if low > first else None
+
+
+def _replayed(sizes: _Sizes, first: int, number: int, *, scale: int, most: int) -> Most | None:
+    """Replay a size, and smaller ones by what it lacks until one holds."""
+    each = sizes.bytes_each(max(1, first), number)
+    for _ in range(MAX_REPLAYS if each else 0):
+        held = sizes.held(number) if number > first else None
+        if held is None or each is None:
+            break
+        excess, strategy = held
+        if not excess:
+            return Most(number * scale, number == most, strategy)
+        number -= max(1, int(excess / each))
     return None
-
-
-def _held(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[int, Strategy] | None:
-    try:
-        return replayed(job, cluster, strategy)
-    except (InputError, UnsupportedError):
-        return None
