@@ -92,7 +92,14 @@ class _SaysCuda(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped to
 class _Below(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Notes that what runs now is PyTorch itself, which the engine calls from below."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE_BELOW and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # two calls in three, from PyTorch's own inner workings
         before, _State.inside = _State.inside, True
         try:
             return func(*args, **(kwargs or {}))

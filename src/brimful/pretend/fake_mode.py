@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.pretend.costs import Work, work
 
@@ -100,6 +101,30 @@ _known: dict[tuple[Any, ...], Recipe | None] = {}
 """What is made, by call; None: PyTorch would not remember it."""
 
 
+class NotesBehind(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
+    """A mode that notes what operations did, which it can be told of later, but for some."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
+        return False
+
+    def changes(self, func: Any) -> bool:
+        """Whether an operation may be asked for otherwise than it was called, by known values."""
+        raise NotImplementedError
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Follow what an operation does to what is known.
+
+        Args:
+            func: The operator overload, which has run.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            out: What it returned.
+        """
+        raise NotImplementedError
+
+
 class Call:
     """A call of an operation, and what it hangs on.
 
@@ -123,14 +148,17 @@ class Call:
         Returns:
             ``NotImplemented`` where it is not known, or where another mode stands between.
         """
-        if torch._C._len_torch_dispatch_stack() != 1:  # noqa: SLF001 - nobody else knows
-            return NotImplemented
-        mode = torch._C._get_dispatch_mode(_FAKE)  # noqa: SLF001
-        if not isinstance(mode, FakeMode):
+        mode, *others = _modes()
+        if not isinstance(mode, FakeMode) or not all(_lets(other, self.func) for other in others):
             return NotImplemented
         key = mode.key_of(self.func, self.args, self.kwargs)
         self.recipe = _known.get(key) if key is not None else None
-        return NotImplemented if self.recipe is None else mode.follow(self.recipe, self.args)
+        if self.recipe is None:
+            return NotImplemented
+        out = mode.follow(self.recipe, self.args)
+        for other in others:
+            other.note(self.func, self.args, self.kwargs, out)
+        return out
 
     def work(self, out: Any) -> Work:
         """Return what it costs, which is what it cost before where it makes the same.
@@ -144,6 +172,17 @@ class Call:
             if self.recipe is not None:
                 self.recipe.work = found
         return found
+
+
+def _modes() -> list[Any]:
+    """Return the modes that stand between whoever asks and PyTorch, PyTorch's own first."""
+    depth = torch._C._len_torch_dispatch_stack()  # noqa: SLF001 - nobody else knows
+    return [torch._C._get_dispatch_stack_at(place) for place in range(depth)] or [None]  # noqa: SLF001
+
+
+def _lets(mode: Any, func: Any) -> bool:
+    """Whether a mode only notes what an operation did, which it can be told of later."""
+    return isinstance(mode, NotesBehind) and not mode.changes(func)
 
 
 def made(

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import torch._subclasses
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.pretend import known_collectives, real_values
+from brimful.pretend.fake_mode import NotesBehind
 from brimful.pretend.finite_values import of_finite
 
 MOST_ELEMENTS = 2**20
@@ -65,14 +65,15 @@ _DECIDED = {
 }
 """Operations of two of which one may decide the result, with what it then is, and the result."""
 
-
+_BY_VALUES = frozenset({_aten.index.Tensor, _aten.masked_select.default})
+"""Operations whose results have as many elements as values say."""
 _OF_ALL = frozenset({
     _aten.any.default, _aten.all.default, _aten.max.default, _aten.min.default,
 })  # fmt: skip
 """Operations that find of many numbers that are alike what they find of one of them."""
 
 
-class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
+class KnownValues(NotesBehind):
     """Computes integers beside the fake tensors that stand for them."""
 
     def __init__(self) -> None:
@@ -94,6 +95,15 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             if twins is None:
                 raise
             return self._as_fake(_really(func, *twins), _device_of(args))
+        self.note(func, args, kwargs, out)
+        return out
+
+    def changes(self, func: Any) -> bool:
+        """Whether it chooses as many elements as values say."""
+        return func in _BY_VALUES
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Compute what is known beside the fake tensors, and forget what is not any more."""
         if func.namespace == _COLLECTIVES:
             self._exchange(func, args)
         elif func is _aten.topk.default and self.value(args[0]) is None:
@@ -104,7 +114,6 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             elif (number := of_finite(func, args)) is not None:
                 self._know_alike(out, number)
             self._follow(func, args, kwargs, out)
-        return out
 
     def value(self, tensor: Any) -> torch.Tensor | None:
         """Return the known values of a tensor, None where they are not known."""
