@@ -63,8 +63,8 @@ def test_optimizers_of_other_programs_are_taken_for_ours(brimful, name):
 
 def test_epochs_are_told_to_need_the_size_of_the_data(brimful):
     said = brimful("estimate", "smollm2-135m", *H100, "--epochs", 3)
-    assert said.code == 2
-    assert "epochs need the size of your data: give --tokens" in said.err
+    assert said.code == 0
+    assert "--epochs 3 is left out: epochs need the size of your data: --tokens" in said.err
 
 
 def test_who_shops_for_serving_is_told_what_answers(brimful):

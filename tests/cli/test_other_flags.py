@@ -97,10 +97,53 @@ def test_flags_of_unsloth_and_peft_are_ours_or_named(brimful):
     job = json.loads(said.out)["job"]
     assert (job["adapter"]["rank"], job["adapter"]["alpha"], job["seed"]) == (8, 16.0, 3407)
     assert (job["method"], job["adapter"]["base"]) == ("qlora", "nf4-double")
-    for flag, words in {"--torch_dtype": "--precision", "--lora_dropout": "leave it out"}.items():
-        refused = brimful("estimate", "qwen3-4b", flag, "1")
-        assert refused.code == 2
-        assert words in refused.err
+    refused = brimful("estimate", "qwen3-4b", "--torch_dtype", "1")
+    assert refused.code == 2
+    assert "--precision" in refused.err
+
+
+def test_what_has_no_place_here_stops_no_answer():
+    typed = ["qwen3-4b", "--num_train_epochs", "3", "--lora_dropout=0.05", "--seq-len", "512"]
+    taken = taken_for_ours(typed, PLAN)
+    assert taken.arguments == ["qwen3-4b", "--seq-len", "512"]
+    assert [note.partition(":")[0] for note in taken.notes] == [
+        "--num_train_epochs 3 is left out", "--lora_dropout=0.05 is left out",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "gpus", "ours"),
+    [
+        ("HYBRID_SHARD", "2x8xh100", ["--zero", "3", "--dp-shard", "8"]),
+        ("hybrid_shard_zero2", "4xh100", ["--zero", "2"]),
+        ("2", "8xh100", ["--zero", "2"]),
+        ("NO_SHARD", "8xh100", ["--zero", "0"]),
+    ],
+)
+def test_strategies_of_fsdp1_say_what_is_sharded_and_over_how_many(typed, gpus, ours):
+    said = ["--sharding-strategy", typed, "--gpus", gpus]
+    assert taken_for_ours(said, PLAN | {"--dp-shard"}).arguments == [*ours, "--gpus", gpus]
+
+
+def test_a_strategy_that_fsdp1_has_not_is_refused_with_those_it_has():
+    said = ["--sharding-strategy", "SOME_SHARD"]
+    with pytest.raises(InputError, match="SOME_SHARD: give one of FULL_SHARD, SHARD_GRAD_OP"):
+        taken_for_ours(said, PLAN | {"--dp-shard"})
+
+
+def test_money_and_time_go_by_other_names_where_a_verb_has_them():
+    shop = PLAN | {"--money-budget", "--prices", "--deadline"}
+    typed = ["--budget", "500eur", "--price-list", "a.yaml", "--max-time", "3d"]
+    ours = ["--money-budget", "500eur", "--prices", "a.yaml", "--deadline", "3d"]
+    assert taken_for_ours(typed, shop).arguments == ours
+    assert taken_for_ours(["--budget", "60"], shop | {"--budget"}).arguments == ["--budget", "60"]
+
+
+def test_attention_and_markets_are_known_by_others_words(brimful):
+    said = brimful("estimate", "qwen3-4b", "--attn_implementation", "flash_attention_2", "--json")
+    assert json.loads(said.out)["strategy"]["attention"] == "sdpa"
+    said = brimful("estimate", "qwen3-4b", "--gpus", "h100-80gb", "--market", "spot")
+    assert "--market community is taken for 'spot': no prices of spot machines ship" in said.err
 
 
 def test_tokens_that_are_read_and_written_are_one_text():

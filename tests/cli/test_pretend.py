@@ -373,6 +373,42 @@ def test_sizes_that_are_left_to_the_script_are_named_too(tmp_path, brimful):
     assert "sizes     --largest batch-size before -- finds the largest batch-size" in said.out
 
 
+def test_what_ends_a_script_behind_what_no_card_holds_ends_no_answer(tmp_path, brimful):
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import sys\nimport torch\nx = torch.zeros(int(sys.argv[1]) << 30, device='cuda')\n"
+        "{}['lost']\n"
+    )
+    said = brimful("pretend", "--gpus", "t4", "--", script, 9)
+    assert said.code == 1
+    assert "ends.py:4 raised KeyError" in said.err
+    assert "is more than the card holds: it ends before" in said.err
+    assert "memory    ██████████▶ 36.00 GiB" in said.out
+    assert brimful("pretend", "--gpu", "t4", "--", script, 1).code == 2
+
+
+def test_the_memory_of_the_host_is_not_the_cards(tmp_path, brimful):
+    script = tmp_path / "host.py"
+    script.write_text(
+        "import torch\nx = torch.zeros(1 << 44, device='cuda')\ntorch.bincount\nx.cpu().numpy()\n"
+    )
+    said = brimful("pretend", "--gpu", "t4", "--", script)
+    assert said.code == 1
+    assert "it is the memory of this machine's host that is short, not the card's" in said.err
+
+
+def test_what_loading_lacks_is_fewer_bits_or_its_part_alone(tmp_path, brimful):
+    script = tmp_path / "loads.py"
+    script.write_text(
+        "import torch\nmodel = torch.nn.Sequential(*[torch.nn.Linear(2**15, 2**15, device='cuda') "
+        "for _ in range(8)])\n"
+    )
+    told = " ".join(brimful("pretend", "--gpu", "t4", "--", script).out.split())
+    assert "peak 32.00 GiB of tensors in load" in told
+    assert "change in 16 bits 16.00 GiB less; of several GPUs" in told
+    assert "meta device" in told
+
+
 def test_a_no_names_the_smallest_gpu_and_how_sizes_are_found(tmp_path, brimful):
     script = tmp_path / "wide.py"
     script.write_text(WIDE)

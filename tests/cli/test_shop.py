@@ -209,6 +209,10 @@ def test_a_run_on_ones_own_gpu_has_its_part_of_the_price_in_it(capsys):
     assert told["break_even_months"] == pytest.approx(told["break_even_hours"] / 60)
     code, out, _ = run(capsys, *own, "--hours-per-month", "60", "--years", "2")
     assert "its part of the GPU's price with it" in " ".join(out.split())
+    code, out, _ = run(
+        capsys, *own, "--own", "2xrtx-3090", "--hours-per-month", "60", "--years", "2"
+    )
+    assert "its part of the GPUs' price (2 x 1,000 USD) with it" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

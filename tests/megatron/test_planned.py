@@ -46,11 +46,20 @@ def test_the_answer_is_short(capsys):
     assert len(said.splitlines()) <= 12
 
 
+def test_a_run_of_some_length_has_days_and_dollars(capsys):
+    assert main([*SMALL, "--tokens", "10B"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    rate = float(re.search(r"speed ([\d.]+)K tokens/s", said)[1]) * 1000
+    days = float(re.search(r"\(10B tokens\): ([\d.]+) days, [\d,.]+ USD", said)[1])
+    assert days == pytest.approx(10e9 / rate / 86400, rel=0.01)
+    assert re.search(r"; \d+ TFLOP/s a GPU, MFU", said)
+
+
 def test_where_it_was_written_is_said(tmp_path, capsys):
     path = tmp_path / "layout.yaml"
     assert main([*SMALL, "--tp", "1", "--pp", "1", "-o", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"written {path}: all arguments but the data's" in said
+    assert f"written {path}, but the data's arguments" in said
     assert "give too --rotary-base" in said
 
 

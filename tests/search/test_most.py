@@ -7,12 +7,16 @@ from brimful.models.config import load_model
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.most import largest_micro_batch, leanest, longest
-from brimful.values.job import plain_job
+from brimful.values.job import Adapter, plain_job
 from brimful.values.plan import Estimate
 from brimful.values.strategy import Strategy
 
 JOB = plain_job(load_model("llama-3.2-1b"), precision="bf16", seq_len=2048)
 CARD = load_cluster("rtx-4090", memory_limit_bytes=None)
+NF4 = Adapter(
+    rank=16, alpha=32.0, targets=("all-linear",), trained_modules=(), dtype="same",
+    base="nf4-double", upcast="none", input_requires_grad=False,
+)  # fmt: skip
 LEAN = leanest(
     JOB,
     Strategy(micro_batch=4, activation_checkpointing="none", loss_chunks=1, attention="sdpa"),
@@ -40,6 +44,17 @@ def test_the_most_texts_at_once_hold_and_more_do_not():
     assert found.number > 1
     assert found.strategy.micro_batch == found.number
     assert not fits(wide, msgspec.structs.replace(LEAN, micro_batch=more))
+
+
+def test_what_a_replay_lacks_is_given_up_however_much_it_is():
+    """By live bytes 8,192 tokens fit, of which a fifth less is held no more than all of them."""
+    job = plain_job(load_model("llama-3.1-8b"), precision="bf16-mixed", seq_len=2048)
+    job = msgspec.structs.replace(job, method="qlora", adapter=NF4, global_batch=8)
+    card = load_cluster("rtx-4070", memory_limit_bytes=None)
+    found = longest(job, card, leanest(job, LEAN))
+    assert found.number > job.seq_len
+    at = msgspec.structs.replace(job, seq_len=found.number)
+    assert as_it_fits(at, card, found.strategy) is not None
 
 
 def test_positions_end_before_the_memory_does():

@@ -266,20 +266,36 @@ def run_of(
         estimate: What was predicted; None: only the time of a step is known.
         step_s: Seconds per optimizer step; None: unknown.
     """
+    from brimful.show.run import speed_facts
+
+    num = cluster.num_devices
+    speed = speed_facts(job, estimate, step_s, device=cluster.device, num_devices=num)
+    return (*speed, *money_facts(args, job, cluster, step_s))
+
+
+def money_facts(
+    args: argparse.Namespace, job: "Job", cluster: "Cluster", step_s: float | None
+) -> tuple[Fact, ...]:
+    """Say how long the run takes, what it costs, and what of the limits that leaves.
+
+    Args:
+        args: The flags: a length and prices may be among them.
+        job: What is trained.
+        cluster: On what.
+        step_s: Seconds per optimizer step; None: unknown.
+    """
     from brimful.cli.limits import limit_facts
     from brimful.cost.money import cost_of
-    from brimful.show.run import run_facts, speed_facts
+    from brimful.show.run import run_facts
     from brimful.units import shown_in
 
     is_given = is_length_given(args)
     cost = cost_of(job, cluster, step_s, prices_from(args))
     with shown_in(getattr(args, "currency", None)):
-        money = (
+        return (
             *run_facts(job, cost, is_length_given=is_given),
             *limit_facts(args, cost, is_length_given=is_given),
         )
-    num = cluster.num_devices
-    return (*speed_facts(job, estimate, step_s, device=cluster.device, num_devices=num), *money)
 
 
 def limits_json(

@@ -1,7 +1,7 @@
 """The flags that verbs share; those of jobs and strategies are made of their fields' metadata."""
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast, get_args, get_origin
 
 from brimful.cli import defaults
@@ -171,7 +171,7 @@ def _read(name: str, flag: Flag, kind: Any) -> tuple[str, Callable[[str], Any] |
     if name in _OWN_READERS:
         return "", _OWN_READERS[name]
     if get_origin(kind) is Literal:
-        others = taken_as(name) if name in NOT_RUN else None
+        others = taken_as(name) if name in NOT_RUN else _SAME.get(name)
         what, remark = typed.removeprefix("--"), _of_paged if name == "optimizer" else None
         read = choice(what, _choices(name, flag, kind), others, remark=remark)
         if all(isinstance(each, int) for each in get_args(kind)):
@@ -239,10 +239,29 @@ def _block_counts(text: str) -> tuple[int, ...]:
     return tuple(parse(part) for part in text.split(","))
 
 
+_SAME: dict[str, Mapping[str, str]] = {
+    "attention": dict.fromkeys(
+        ("fa2", "fa3", "flash-attention-2", "flash-attention-3", "flash-attn"), "sdpa"
+    ),
+}
+"""Of a flag, other words for what it takes: those of ``attn_implementation``."""
 _OWN_READERS: dict[str, Callable[[str], Any]] = {
     "zero": stage_of_zero, "stage_blocks": _block_counts, "activation_checkpointing": str,
 }  # fmt: skip
 """What reads the flags whose values their types do not tell."""
+
+
+_SPOT = frozenset({"interruptible", "preemptible", "spot"})
+_OTHER_MARKETS = {
+    **dict.fromkeys((*_SPOT, "marketplace", "vast", "vast.ai"), "community"),
+    **dict.fromkeys(("cloud", "data-center", "datacenter", "on-demand"), "secure"),
+}
+
+
+def _of_market(word: str) -> str:
+    """Say what a market lacks that is taken for another."""
+    is_spot = word.lower() in _SPOT
+    return ": no prices of spot machines ship, and owners' single ones come nearest" * is_spot
 
 
 def add_prices(parser: argparse.ArgumentParser, *, market: str | None = None) -> None:
@@ -252,7 +271,7 @@ def add_prices(parser: argparse.ArgumentParser, *, market: str | None = None) ->
     parser.add_argument(
         "--market",
         metavar="NAME",
-        type=choice("market", MARKETS),
+        type=choice("market", MARKETS, _OTHER_MARKETS, remark=_of_market),
         default=market,
         help="whose prices: secure (data centres) or community (owners of single machines); "
         f"default: {market or 'secure, and community where there is no other'}",

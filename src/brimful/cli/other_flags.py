@@ -1,7 +1,7 @@
 """Flags of other programs, taken for ours: the Trainer, PEFT, TRL, Unsloth, LLaMA-Factory and more.
 
 What means the same is taken and said. What a program writes, logs or reads takes nothing of a GPU
-and is left out, and said; what is left is refused by the parser.
+and is left out, and said, as is what has no place here; what is left is refused by the parser.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -42,6 +42,10 @@ _FLAGS = {
     "--ep": ("--expert-model-parallel-size", "--expert-parallel"),
     "--cp": ("--context-parallel", "--context-parallel-size"),
     "--gpus": ("--gpu", "--hardware"),
+    "--prices": ("--price-file", "--price-list"),
+    "--money-budget": ("--budget", "--max-cost", "--max-price"),
+    "--deadline": ("--max-time", "--time-limit"),
+    "--attention": ("--attn-implementation",),
 }  # fmt: skip
 _OURS = {other: flag for flag, others in _FLAGS.items() for other in others}
 _SWITCHES = {
@@ -83,24 +87,28 @@ _OF_NO_WEIGHT = frozenset({
     "--warmup-ratio",
 })  # fmt: skip
 """What takes no memory of a GPU, whatever its value."""
+_LEFT_OUT = {
+    **dict.fromkeys(
+        ("--epochs", "--max-epochs", "--num-epochs", "--num-train-epochs"),
+        "epochs need the size of your data: --tokens says those of one times epochs",
+    ),
+    **dict.fromkeys(
+        ("--attention-dropout", "--dropout", "--hidden-dropout", "--lora-dropout"),
+        "dropout is off in this version, and takes a little memory",
+    ),
+}
+"""What has no place here, with why; an answer does not hang on it, or not by much."""
+_SHARDING = frozenset({"--fsdp-sharding-strategy", "--sharding-strategy"})
+"""Strategies of FSDP1 by their names, hybrid ones among them, which shard within a node."""
+_ZERO, _SHARDS = "--zero", "--dp-shard"
 _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
 _YES, _NO = frozenset({"1", "true", "unsloth", "yes"}), frozenset({"0", "false", "no"})
 NO_FLAG = {
     **dict.fromkeys(
-        ("--epochs", "--max-epochs", "--num-epochs", "--num-train-epochs"),
-        "epochs need the size of your data: give --tokens, those of one epoch times epochs",
-    ),
-    **dict.fromkeys(
         ("--dtype", "--model-dtype", "--torch-dtype"),
         "what it trains in is said by --precision, as in --precision bf16",
     ),
-    **dict.fromkeys(
-        ("--attn-implementation", "--use-flash-attention-2"),
-        "how it attends is said by --attention",
-    ),
-    **dict.fromkeys(
-        ("--dropout", "--lora-dropout"), "dropout is off in this version: leave it out"
-    ),
+    "--use-flash-attention-2": "how it attends is said by --attention",
     **dict.fromkeys(
         ("--weights-format", "--prompt-len"),
         "that is of serving: brimful estimate MODEL --task inference --gpus ... answers it",
@@ -110,7 +118,10 @@ NO_FLAG = {
 """What other programs ask for, and what says the same here."""
 
 
-_OF_FILES = frozenset({"--deepspeed", "--gpu", "--hardware", "--stage"})
+_OF_FILES = frozenset({
+    "--attn-implementation", "--deepspeed", "--gpu", "--hardware", "--stage",
+    *_FLAGS["--deadline"], *_FLAGS["--money-budget"], *_FLAGS["--prices"],
+})  # fmt: skip
 """Flags of these tables whose words mean something else among a call's arguments."""
 
 
@@ -177,6 +188,7 @@ class _Reader:
         self._models: list[str] = []
         self._switches: dict[str, str] = {}
         self._accumulated: _Typed | None = None
+        self._sharding: _Typed | None = None
         self._written: dict[str, int] = {}
         self._notes: list[str] = []
 
@@ -196,6 +208,10 @@ class _Reader:
         flag, value = typed.flag, typed.value
         if flag in _OF_NO_WEIGHT or (flag in _SWITCHES and (value or "").lower() in _NO):
             self._notes.append(f"{' '.join(typed.words)} is left out")
+        elif flag in _LEFT_OUT:
+            self._notes.append(f"{' '.join(typed.words)} is left out: {_LEFT_OUT[flag]}")
+        elif flag in _SHARDING and value is not None and _SHARDS in self._known:
+            self._sharding = typed
         elif flag in _SWITCHES and _SWITCHES[flag][0] in self._known:
             self._switches[flag] = word
         elif flag in _MODELS and value is not None:
@@ -225,6 +241,10 @@ class _Reader:
             ours = [*ours, _OF_JOBS, tokens]
             both = " and ".join(f"{flag} {num}" for flag, num in parts.items())
             notes.append(f"{_OF_JOBS} {tokens} is taken for {both}")
+        if self._sharding is not None:
+            shards = _shards(self._sharding, ours)
+            ours = [*shards, *ours]
+            notes.append(f"{' '.join(shards)} is taken for {' '.join(self._sharding.words)}")
         if self._accumulated is not None:
             batch = _global_batch(self._accumulated, ours)
             ours = [*ours, _BATCH, batch]
@@ -254,7 +274,27 @@ def _typed(arguments: Sequence[str]) -> Iterator[_Typed]:
             yield _Typed([word], name, None)
 
 
-_VALUED = frozenset(chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT, _WRITTEN))
+_VALUED = frozenset(
+    chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT, _WRITTEN, _LEFT_OUT, _SHARDING)
+)
+
+
+def _shards(sharding: _Typed, ours: Sequence[str]) -> list[str]:
+    """Return what one of FSDP1's strategies shards, and over how many devices if not over all.
+
+    Raises:
+        InputError: It has no such strategy.
+    """
+    from brimful.export.read_accelerate import STAGES, STRATEGIES
+
+    numbered = {str(number): name for number, name in enumerate(STRATEGIES, 1)}
+    text = (sharding.value or "").upper()
+    word = numbered.get(text, text)
+    if word not in STRATEGIES:
+        raise InputError(f"{' '.join(sharding.words)}: give one of {', '.join(STRATEGIES)}")
+    counted = split_counts(dict(pairwise(ours)).get("--gpus", "1"))
+    within = word.startswith("HYBRID") and counted.num_nodes > 1
+    return [_ZERO, str(STAGES[word]), *([_SHARDS, str(counted.per_node)] if within else [])]
 
 
 def _global_batch(accumulated: _Typed, ours: Sequence[str]) -> str:

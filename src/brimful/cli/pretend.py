@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     gpu = f"a name (brimful gpus); default {defaults.PRETEND_GPU}"
     add("--gpu", metavar="GPU", default=defaults.PRETEND_GPU, help=gpu)
+    add("--gpus", dest="gpu", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     budget = "exit with 1 where the allocator would need more, e.g. 70GiB"
     add("--memory-budget", metavar="SIZE", type=parsing.size("--memory-budget"), help=budget)
     world = parsing.whole("--world-size")
@@ -137,11 +138,16 @@ def run(args: argparse.Namespace) -> int:
     pretended = _pretended(args)
     gpus = args.gpu if (args.world_size or 1) == 1 else f"{args.world_size}x{args.gpu}"
     instead = None if args.json else _Instead(gpus, typed)
-    if not _ran(pretended, program, quietly=args.json, instead=instead, is_whole=args.verbose):
+    has_ended = _ran(pretended, program, quietly=args.json, instead=instead, is_whole=args.verbose)
+    if not has_ended and not pretended.tape.num_allocations():
         return BAD_INPUT
     done = _Done(
         program, pretended, pretended.report(allocator=allocator, budget_bytes=args.memory_budget)
     )
+    if not has_ended:
+        if done.report.fits:
+            return BAD_INPUT
+        note("what the script asked for until then is more than the card holds: it ends before")
     found = None
     if argument is not None:
         found, done = _largest(args, done, argument)

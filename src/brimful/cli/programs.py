@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import parsing, resolved
+from brimful.cli.assumed import money_facts
 from brimful.cli.limits import refuse_limits
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
@@ -23,7 +24,6 @@ from brimful.text.terminal import say
 if TYPE_CHECKING:
     from brimful.programs.base import Program, RankPeak
     from brimful.show.answer import Answer
-    from brimful.values.job import Job
 
 SCHEMA = "brimful.program/1"
 _DATA = "--data-path DATA --tokenizer-type HuggingFaceTokenizer --tokenizer-model TOKENIZER"
@@ -167,19 +167,17 @@ def run_plan(args: argparse.Namespace) -> int:
         statement = f"{most} bytes allocated at the peak, predicted"
         content = msgspec.to_builtins(found)
         show_json({"schema": PLANNED_SCHEMA, "statement": statement, **content, "command": lines})
-    facts = (*_unsaid(job, found.arguments), *_following(args))
-    tell(args, lambda: Answer(planned_summary(job, cluster, found), facts, (lines,)))
+    facts = (*_unsaid(found.arguments), *_following(args))
+    run = money_facts(args, job, cluster, found.predicted_step_s)
+    tell(args, lambda: Answer(planned_summary(job, cluster, found, run), facts, (lines,)))
     return FITS if found.fits else DOES_NOT_FIT
 
 
-def _unsaid(job: "Job", arguments: "Sequence[str]") -> "tuple[Fact, ...]":
+def _unsaid(arguments: "Sequence[str]") -> "tuple[Fact, ...]":
     """Say which argument of a model nobody knows here, though it changes no byte."""
     if "rope" not in arguments or "--rotary-base" in arguments:
         return ()
-    words = (
-        f"--rotary-base by the rope_theta of {job.model.name}'s config.json, which is not carried "
-        f"here: Megatron-LM's default is 10000"
-    )
+    words = "--rotary-base, which is rope_theta in its config.json (else 10000)"
     return (Fact("give too", words),)
 
 
@@ -190,7 +188,7 @@ def _following(args: argparse.Namespace) -> "tuple[Fact, ...]":
         words = "-v prints the command line; -o FILE writes its arguments for estimate --from FILE"
         return (Fact("next", words),)
     return (
-        Fact("written", f"{args.output}: all arguments but the data's; -v prints the command line"),
+        Fact("written", f"{args.output}, but the data's arguments; -v: the command"),
         Fact("next", f"brimful simulate --from {args.output}{gpus}"),
     )
 

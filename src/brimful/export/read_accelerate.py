@@ -23,7 +23,7 @@ STAGES = {
     "HYBRID_SHARD_ZERO2": 2,
 }  # fmt: skip
 """The stage of ZeRO that FSDP2's switch says, and FSDP1's strategies."""
-_STRATEGIES = tuple(STAGES)[2:]
+STRATEGIES = tuple(STAGES)[2:]
 """Of FSDP1, which Accelerate counts from 1."""
 
 
@@ -109,12 +109,12 @@ def _stage(leaves: Leaves) -> tuple[int, str]:
     names = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
     said = [(f"{_FSDP}.{name}", leaves.rest.pop(f"{_FSDP}.{name}", None)) for name in names]
     key, value = next((each for each in said if each[1] is not None), said[1])
-    numbered = {str(number): name for number, name in enumerate(_STRATEGIES, 1)}
+    numbered = {str(number): name for number, name in enumerate(STRATEGIES, 1)}
     text = "TRUE" if value is None else str(value).upper()
     word = numbered.get(text, text)
     if word not in STAGES:
         raise InputError(
-            f"{leaves.path}: {key} is {value}; give true, false or one of {', '.join(_STRATEGIES)}"
+            f"{leaves.path}: {key} is {value}; give true, false or one of {', '.join(STRATEGIES)}"
         )
     if word.startswith("HYBRID"):
         leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")

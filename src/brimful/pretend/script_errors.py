@@ -235,6 +235,10 @@ def missing_import(error: BaseException | None) -> ImportError | None:
     return error
 
 
+_OF_HOST = "DefaultCPUAllocator: can't allocate memory"
+"""In the words of ``c10/core/impl/alloc_cpu.cpp``."""
+
+
 def _judged(
     error: BaseException, text: str, stack: list[traceback.FrameSummary], *, stood_in: bool
 ) -> tuple[str, str]:
@@ -253,6 +257,10 @@ def _judged(
     if isinstance(lacking, ImportError | OSError):
         notes = getattr(lacking, "__notes__", ())  # of what is neither here nor known
         return "it is this machine that lacks it, not the card", notes[-1] if notes else ""
+    if isinstance(error, MemoryError) or _OF_HOST in text:
+        return (
+            "it is the memory of this machine's host that is short, not the card's"
+        ), "give it fewer rows, or run this on a machine with more"
     if not _reaches_script(error):
         return "it is Brimful's own fault and not the script's", "tell us of it, with -v before --"
     is_told = bool(_OF_PRETENDING.search(text)) and not isinstance(error, _OF_NAMES)

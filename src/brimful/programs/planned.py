@@ -44,6 +44,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         predicted_step_s: Of a step.
         predicted_tokens_per_s: Of all GPUs.
         predicted_mfu: Share of the data sheet's rate that the model's operations alone take.
+        predicted_flops_per_s: Of each GPU, of the model's operations alone.
         predicted_peak_allocated_bytes: Of the fullest process, as ``torch.cuda`` counts blocks.
         predicted_peak_reserved_bytes: What its allocator holds at most, by its replay.
         capacity_bytes: What the allocator can have there whatever lies outside of it, less 4 %.
@@ -62,6 +63,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     predicted_step_s: float
     predicted_tokens_per_s: float
     predicted_mfu: float
+    predicted_flops_per_s: float
     predicted_peak_allocated_bytes: int
     predicted_peak_reserved_bytes: int
     capacity_bytes: int
@@ -121,6 +123,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         )
     fullest = max(found.peaks, key=lambda each: each.predicted_peak_reserved_bytes)
     refused = found.refused
+    flops_per_s = job.global_batch * sequence_flops(plain) / best.step_s
     return Planned(
         arguments=(*fixed, *best.flags),
         layout=best.flags,
@@ -128,7 +131,8 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         num_replicas=best.stages[0].dp,
         predicted_step_s=best.step_s,
         predicted_tokens_per_s=job.global_batch * job.seq_len / best.step_s,
-        predicted_mfu=job.global_batch * sequence_flops(plain) / (best.step_s * rate),
+        predicted_mfu=flops_per_s / rate,
+        predicted_flops_per_s=flops_per_s / cluster.num_devices,
         predicted_peak_allocated_bytes=fullest.predicted_peak_allocated_bytes,
         predicted_peak_reserved_bytes=fullest.predicted_peak_reserved_bytes,
         capacity_bytes=capacity,

@@ -8,7 +8,9 @@ from brimful.pretend.report_values import PretendReport, StateBytes
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
 from brimful.values.results import (
+    EVAL,
     GRADIENTS,
+    LOAD,
     LOGITS,
     OPTIMIZER_STATE,
     PARAMETERS,
@@ -20,6 +22,8 @@ _WITH_BATCH = (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS)
 """Classes of bytes that grow with the tokens of a batch."""
 _ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Of types in which an optimizer keeps moments, that one of 8 bits would keep in one."""
+WIDE_BYTES = 4
+"""Of elements that 16 bits would halve."""
 LEAST_NAMED = 0.02
 """Of the peak: what changes less is not named."""
 
@@ -33,6 +37,12 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     Returns:
         Nothing where nothing trains.
     """
+    failure = report.at_capacity.failure
+    phase = "" if failure is None else failure.tensor.phase
+    if phase == LOAD:
+        return _loading(report)
+    if phase.endswith(EVAL) and report.logits is not None:
+        return _evaluating(report)
     states = _by_name(report.states)
     if not states.get(GRADIENTS) and not states.get(OPTIMIZER_STATE):
         return ()
@@ -64,6 +74,8 @@ def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
         sure_bytes: What the allocator may hold whatever lies outside of it.
     """
     logits, at = report.logits, report.at_capacity
+    if at.failure is not None and at.failure.tensor.phase.endswith(EVAL):
+        return ()
     is_tight = at.num_retries or at.simulated_peak_reserved_bytes > sure_bytes
     trains = any(state.name == GRADIENTS for state in report.states)
     if logits is None or not trains or (at.failure is None and not is_tight):
@@ -75,6 +87,38 @@ def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
     if at.failure is None or not logits.in_chunks_fits:
         return ()
     return (Fact("may fit", f"{how}: TIGHT, by replay"),)
+
+
+def _loading(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what makes loading smaller: fewer bits, or no whole model on a device that has a part."""
+    wide = sum(
+        each.num_bytes
+        for each in report.alike
+        if _ELEMENT_BYTES.get(each.one.dtype, 0) >= WIDE_BYTES
+    )
+    half = f"in 16 bits {format_bytes(wide // 2)} less; " if wide else ""
+    words = (
+        f"{half}of several GPUs each has its part alone where the model is built on the meta "
+        f"device, sharded, and filled then (to_empty)"
+    )
+    return (
+        Fact(
+            "change",
+            words,
+            f"{half}of several GPUs, built on the meta device, sharded, and filled then",
+        ),
+    )
+
+
+def _evaluating(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what makes the logits of an evaluation smaller, which a metric is computed of."""
+    held = sum(item.num_bytes for item in report.items if item.name == LOGITS)
+    words = (
+        f"logits of an evaluation {format_bytes(held)}: fewer rows at once; keep what the metric "
+        f"needs (the Trainer's preprocess_logits_for_metrics), or move them to the host "
+        f"(eval_accumulation_steps)"
+    )
+    return (Fact("change", words),)
 
 
 def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:

@@ -81,6 +81,7 @@ def pretend_summary(
     is_kept = report.grows is not None or report.unused_graphs is not None
     is_no = at.failure is not None and not is_most and not is_kept
     changes = change_facts(report) if is_no else ()
+    peak, why = [_peak(report)], at.failure is not None and _has_parts(report)
     return Summary(
         "UNKNOWN" if is_most and word == "no" else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
@@ -96,11 +97,12 @@ def pretend_summary(
             *(_allocator(report) if report.allocator else ()),
             *chunk_facts(report, _firm(report)),
             *_instead(report),
+            *(peak if why else []),
             *_unfused(report),
             *sizes,
-            *(() if at.failure is None else _tensors(report)),
-            _peak(report),
-            *(_tensors(report) if at.failure is None else ()),
+            *([] if why or at.failure is not None else peak),
+            *_tensors(report),
+            *([] if why or at.failure is None else peak),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
             *(() if changes or _unfused(report) or report.grows is not None else _first(report)),
@@ -356,6 +358,12 @@ def _peak(report: PretendReport) -> Fact:
     if not words:
         return Fact("peak", f"{size} of tensors {when}")
     return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}")
+
+
+def _has_parts(report: PretendReport) -> bool:
+    """Whether more than one class of bytes takes much of the peak."""
+    least = LEAST_ALIKE * report.simulated_peak_allocated_bytes
+    return sum(item.num_bytes >= least for item in report.items) > 1
 
 
 def _grows(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:

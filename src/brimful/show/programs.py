@@ -92,13 +92,16 @@ def _expandable(found: Prediction) -> tuple[Fact, ...]:
     return (Fact("would fit", words),)
 
 
-def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:
+def planned_summary(
+    job: Job, cluster: Cluster, found: Planned, run: tuple[Fact, ...] = ()
+) -> Summary:
     """Say which layout of Megatron-LM is the fastest that fits.
 
     Args:
         job: What is trained.
         cluster: On what.
         found: The layout.
+        run: Of its length and cost.
     """
     tensors = "--tensor-model-parallel-size"
     plain = () if tensors in found.layout else (tensors, "1")
@@ -117,9 +120,11 @@ def planned_summary(job: Job, cluster: Cluster, found: Planned) -> Summary:
                 "speed",
                 f"{format_count(found.predicted_tokens_per_s)} tokens/s, "
                 f"{format_count(found.predicted_tokens_per_s / cluster.num_devices)} a GPU, "
-                f"{format_seconds(found.predicted_step_s)} a step of "
-                f"{job.tokens_per_step:,} tokens; MFU {found.predicted_mfu:.0%}",
+                f"{format_seconds(found.predicted_step_s)} a step; "
+                f"{found.predicted_flops_per_s / _TERA:,.0f} TFLOP/s a GPU, MFU "
+                f"{found.predicted_mfu:.0%}",
             ),
+            *run,
             Fact("why", looked if found.fits else "no layout fits: this one lacks least"),
             Fact("at peak", found.place),
         ),

@@ -77,7 +77,9 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
         return ()
     in_tokens = not is_per_sample(job.task)
     steps = f"{cost.num_steps:,} steps"
-    what = f"{steps} ({format_count(cost.num_tokens)} tokens)" if in_tokens else steps
+    samples = f"{cost.num_steps * job.global_batch:,} {noun(job.task)}"
+    seen = f"{format_count(cost.num_tokens)} tokens" if in_tokens else samples
+    what = f"{steps} ({seen})"
     times = 1.0
     if not is_length_given and in_tokens:
         what, times = "a billion tokens", _BILLION / cost.num_tokens

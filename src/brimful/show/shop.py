@@ -309,7 +309,7 @@ def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
         less = "less" if whole < rent else "more"
         words = (
             f"{owned.gpus}: {format_days(owned.predicted_days)} and {format_money(whole)}, its "
-            f"part of the GPU's price with it, {less} than to rent {best.gpus}"
+            f"part of {_price_words(owned, own)} with it, {less} than to rent {best.gpus}"
         )
         return Fact("yours", words + _paid_back(own, rent))
     if rent is None or not kwh:
@@ -323,6 +323,13 @@ def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
             f"GPU costs is not in it (-v: after how many hours that is paid back)"
         )
     return Fact("yours", words)
+
+
+def _price_words(owned: Option, own: Ownership) -> str:
+    """Say what the GPUs cost, of several what each does: a sum for all is easily meant."""
+    if own.buy_usd is None or owned.num_gpus == 1:
+        return "the GPU's price"
+    return f"the GPUs' price ({owned.num_gpus} x {format_money(own.buy_usd / owned.num_gpus)})"
 
 
 def _paid_back(own: Ownership, rent_usd: float) -> str:
