@@ -57,7 +57,7 @@ seq_len = 8192
 mode = "none"
 """
 CASES = (
-    ("axolotl.yaml", "rtx-4090", {"micro_batch_size": 1, "gradient_checkpointing": True}),
+    ("axolotl.yaml", "rtx-4090", {"micro_batch_size": 2, "gradient_checkpointing": True}),
     (
         "llama-factory.yaml",
         "2xrtx-4090",
@@ -130,7 +130,8 @@ def test_a_file_with_the_keys_that_are_named_holds(brimful, files, name, gpus, s
     answer = json.loads(planned(brimful, name, gpus, "--json").out)
     assert answer["verdict"] == "NO"
     told = answer["file_changes"][0]
-    assert some.items() <= {each["key"]: each["new"] for each in told["keys"]}.items()
+    keys = {each["key"]: each["new"] for each in told["keys"]}
+    assert some == {key: keys.get(key) for key in some}
     changed(files / name, told["keys"])
     after = json.loads(planned(brimful, name, gpus, "--json").out)
     assert after["verdict"] == ("TIGHT" if told["is_tight"] else "FITS")
@@ -145,11 +146,43 @@ def test_keys_stand_in_the_first_twelve_lines(brimful):
     lines = said.out.splitlines()
     (at,) = (at for at, line in enumerate(lines) if line.startswith("change"))
     assert at + len(said.err.splitlines()) < 12
-    assert "axolotl.yaml: micro_batch_size: 8 -> 1" in lines[at]
+    assert "axolotl.yaml: micro_batch_size: 8 -> 2" in lines[at]
     assert "  axolotl.yaml: taken: method=lora" in said.out
 
 
 @pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("llama-factory.yaml", {"enable_liger_kernel": True}),
+        ("axolotl.yaml", {
+            "plugins": ["own.Plugin", "axolotl.integrations.liger.LigerPlugin"],
+            "liger_fused_linear_cross_entropy": True,
+        }),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("alone")
+def test_kernels_that_a_program_brings_along_change_nothing_that_is_learnt(
+    brimful, files, name, keys
+):
+    lean = {
+        "llama-factory.yaml": {
+            "disable_gradient_checkpointing": False, "per_device_train_batch_size": 2,
+        },
+        "axolotl.yaml": {
+            "gradient_checkpointing": True, "micro_batch_size": 2, "plugins": ["own.Plugin"],
+        },
+    }[name]  # fmt: skip
+    (files / name).write_text(yaml.safe_dump(BASE[name] | lean))
+    answer = json.loads(planned(brimful, name, "rtx-4090", "--json").out)
+    assert answer["verdict"] == "NO"
+    first, *_ = answer["file_changes"]
+    assert not first["price"]
+    assert not first["is_tight"]
+    found = {each["key"]: each["new"] for each in first["keys"]}
+    assert keys == {key: found.get(key) for key in keys}
+
+
 def test_what_fits_is_told_what_would_be_faster(brimful, files):
     (files / "axolotl.yaml").write_text(yaml.safe_dump(LEAN), "utf-8")
     answer = json.loads(planned(brimful, "axolotl.yaml", "a100-80gb", "--json").out)
@@ -168,7 +201,7 @@ def test_what_is_tight_is_told_what_holds(brimful, files):
     assert answer["verdict"] == "TIGHT"
     (told,) = answer["file_changes"]
     assert not told["is_tight"]
-    assert told["price"]
+    assert not told["price"]  # Liger's kernels, before anything that changes what is learnt
     changed(files / "axolotl.yaml", told["keys"])
     after = json.loads(planned(brimful, "axolotl.yaml", "rtx-4090", "--json").out)
     assert after["verdict"] == "FITS"
@@ -206,4 +239,4 @@ def test_values_of_a_file_stay_text(brimful, files):
     (files / "axolotl.yaml").write_text(yaml.safe_dump(odd), "utf-8")
     said = planned(brimful, "axolotl.yaml", "rtx-4090")
     assert "\x1b" not in said.out + said.err
-    assert "micro_batch_size: 8 -> 1" in said.out
+    assert "micro_batch_size: 8 -> 2" in said.out

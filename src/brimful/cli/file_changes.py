@@ -136,7 +136,7 @@ def _fitting(asked: _Asked, *, is_tight: bool) -> Iterator[FileChange]:
             return
         if not has_room(job, asked.plan.cluster):
             continue
-        freed = _freed(asked, typed)
+        freed = _freed(asked, typed, fuses=True)
         if freed is None:
             continue
         changed = _changed(asked, freed, typed, price=price)
@@ -180,14 +180,24 @@ def _variant(
     return new
 
 
-def _freed(asked: _Asked, typed: Mapping[str, Any]) -> argparse.Namespace | None:
-    """Return the flags without the settings that the file says, within what its keys can say."""
+def _freed(
+    asked: _Asked, typed: Mapping[str, Any], *, fuses: bool = False
+) -> argparse.Namespace | None:
+    """Return the flags without the settings that the file says, within what its keys can say.
+
+    Args:
+        asked: What is asked.
+        typed: What the owner could allow.
+        fuses: Whether fused kernels are looked at too, which a program brings along: they are
+            traced for it, which what fits already is not worth.
+    """
     try:
         new = _variant(asked.args, typed)
         for name in {*flags.STRATEGY} - _STAY:
             if name not in typed and asked.args.typed.get(name) is None:
                 setattr(new, name, None)
         for_program.narrow_wholly(new, asked.plan)
+        new.fuses = fuses
     except (InputError, UnsupportedError):
         return None
     return new

@@ -138,7 +138,7 @@ def _fused_or_not(args: argparse.Namespace, budget: "Budget") -> "Solution":
     if args.fused_kernels is not None or not _may_fuse(args) or not _is_predicted(fused):
         return _searched(args, budget)
     plain = _searched(args, budget)
-    if plain.record.rows[0].fits and not _are_here():
+    if _holds(plain) and not _are_here():
         return plain
     found = min(plain, _searched(fused, budget), key=partial(_badness, objective=args.objective))
     args.fused_kernels = found.plan.strategy.fused_kernels
@@ -161,7 +161,7 @@ def _may_fuse(args: argparse.Namespace) -> bool:
     from brimful.search.space import plainest_strategy
     from brimful.techniques.kernel_support import why_not_fused
 
-    is_own = getattr(args, "program", None) in {None, OWN}
+    is_own = getattr(args, "program", None) in {None, OWN} and not getattr(args, "fuses", False)
     if is_own and not _are_here():
         return False
     job, cluster, _ = _plainest(args)
@@ -185,12 +185,16 @@ def _is_predicted(args: argparse.Namespace) -> bool:
     return is_traceable(job, strategy, cluster.device)
 
 
-def _badness(found: "Solution", objective: str) -> tuple[bool, float]:
-    """Order plans: those that fit first, then what is to be least."""
-    best = found.record.rows[0]
+def _badness(found: "Solution", objective: str) -> tuple[bool, bool, float]:
+    """Order plans: those that hold first, then those that may, then what is to be least."""
+    best, fails = found.record.rows[0], not _holds(found)
     if not best.fits or objective == "memory" or best.step_s is None:
-        return not best.fits, best.peak_bytes
-    return False, best.step_s * (found.plan.cluster.num_devices if objective == "cost" else 1)
+        return not best.fits, fails, best.peak_bytes
+    return (
+        False,
+        fails,
+        best.step_s * (found.plan.cluster.num_devices if objective == "cost" else 1),
+    )
 
 
 def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":

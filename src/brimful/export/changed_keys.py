@@ -231,10 +231,17 @@ def _proposed(file: _File, before: Plan, after: Plan) -> Iterator[dict[str, Any]
                 continue
             was, will = spelled
             for key in _differing(was, will):  # type: ignore[arg-type]
-                found.pop(prefix + key, None)
+                there = found.pop(prefix + key, None)
                 if key in will:  # type: ignore[operator]
-                    found[prefix + key] = will[key]  # type: ignore[index]
+                    found[prefix + key] = _beside(there, will[key])  # type: ignore[index]
         yield found
+
+
+def _beside(there: Any, new: Any) -> Any:
+    """Return what a key says then: to a list, as of plugins, is added what it has not."""
+    if not isinstance(there, list) or not isinstance(new, list):
+        return new
+    return [*there, *(each for each in new if each not in there)]
 
 
 def _targets(file: _File) -> tuple[tuple[str, str], ...]:

@@ -50,7 +50,7 @@ def take_plain(leaves: Leaves, keys: str, why: str) -> None:
 
 def take_of_axolotl(leaves: Leaves) -> None:
     """Take Axolotl's plugins and switches of losses and Liger's kernels."""
-    plugins = leaves.rest.get(_PLUGINS)
+    plugins, leaves.known[_PLUGINS] = leaves.rest.get(_PLUGINS), list
     every = [str(each) for each in plugins] if isinstance(plugins, list) else []
     own = {each: each.rpartition(".")[2] for each in every}
     is_cut = leaves.take(_CUT_SWITCH, bool, _CUT in own.values())
