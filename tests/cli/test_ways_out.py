@@ -97,13 +97,24 @@ def test_what_was_fixed_is_freed_on_the_same_gpu():
     pins = Pins(micro_batch=8, activation_checkpointing="none", loss_chunks=1, offload="none")
     found = solve(job, cluster, pins, attention="sdpa", objective="time")
     assert not found.record.rows[0].fits
-    (way,) = _freed(found, Search(cluster, pins, "sdpa", "time"))
+    args = parse("plan", ["llama-3.2-1b", "--micro-batch", "8"])
+    (way,) = _freed(args, found, Search(cluster, pins, "sdpa", "time"))
+    assert " --global-batch 8 would" in way.words  # of which one micro-batch was all
     assert way.words.startswith("--micro-batch ")
     assert " would fit here" in way.words
     assert way.solution.plan.strategy.micro_batch < 8
     assert way.solution.plan.strategy.offload == "none"
     free = Pins(offload="none")
-    assert not list(_freed(found, Search(cluster, free, "sdpa", "time")))
+    assert not list(_freed(args, found, Search(cluster, free, "sdpa", "time")))
+
+
+def test_what_was_fixed_of_a_tight_plan_is_freed_where_that_surely_fits(brimful):
+    ask = ("plan", "llama-3.1-8b", "--method", "lora", "--gpus", "rtx-4090", "--seq-len", 4096)
+    said = brimful(*ask, "--micro-batch", 1, "--ac", "full", "--loss-chunks", 1, "--no-proof")
+    assert said.out.startswith("TIGHT")
+    (way,) = (line for line in said.out.splitlines() if line.startswith("instead   "))
+    assert "--loss-chunks " in way
+    assert brimful(*ask, "--micro-batch", 1, "--ac", "full", "--no-proof").out.startswith("FITS")
 
 
 def test_a_tight_plan_names_what_fits_with_the_same_batch(brimful):

@@ -57,21 +57,31 @@ def tell_ways_out(
         return _tell_counted(args, searched)
     is_tight = word == "tight"
     told = _Told(args, budget, MAX_WAYS_TIGHT if is_tight else MAX_WAYS)
-    here = (
-        ()
-        if is_tight or _learns_the_same(args)
-        else chain(
-            _freed(searched, search, for_program.fixed_fields(args)),
-            _without_program(args, searched, search),
-            _unrounded(searched, search),
-            _leaving(args, searched, search, budget),
-            _sending(args, searched, budget),
-        )
-    )
-    for way in here:
+    for way in () if _learns_the_same(args) else _here(args, searched, search, budget, word):
         told.tell(way)
     told.tell_all(_in_time(searched, search, budget), is_tight=is_tight)
     return told.said or (() if is_tight else _tell_counted(args, searched))
+
+
+def _here(
+    args: argparse.Namespace,
+    searched: "Solution",
+    search: "Search",
+    budget: "Budget",
+    word: "ProofWord | None",
+) -> "Iterator[WayOut]":
+    """Yield what fits on the same GPUs and learns the same; of what is tight, what is not."""
+    from brimful.search.ways_out import reserved_word
+
+    for way in _freed(args, searched, search, for_program.fixed_fields(args)):
+        made = None if way.solution is None else way.solution.plan.estimate
+        if word != "tight" or (made is not None and reserved_word(made) == "fits"):
+            yield way
+    if word != "tight":
+        yield from _without_program(args, searched, search)
+        yield from _unrounded(searched, search)
+        yield from _leaving(args, searched, search, budget)
+        yield from _sending(args, searched, budget)
 
 
 def _learns_the_same(args: argparse.Namespace) -> bool:
@@ -247,11 +257,12 @@ def _how_fast(found: "Solution") -> str:
 
 
 def _freed(
-    searched: "Solution", search: "Search", told: tuple[str, ...] = ()
+    args: argparse.Namespace, searched: "Solution", search: "Search", told: tuple[str, ...] = ()
 ) -> "Iterator[WayOut]":
     """Yield what fits on the same devices if what was fixed is free, and the same is learnt.
 
     Args:
+        args: The flags.
         searched: What was found.
         search: How.
         told: Fields that stay fixed, as another program is told nothing else of them.
@@ -281,6 +292,8 @@ def _freed(
     ]
     if not others:
         return
+    if args.global_batch is None:  # which was that of one micro-batch
+        others.append(f"--global-batch {plan.job.global_batch}")
     words = f"{' '.join(others)} {_how_fast(found)}"
     yield WayOut(words, 0, math.inf, is_exact=True, solution=found)
 
