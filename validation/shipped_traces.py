@@ -57,11 +57,13 @@ class Asked(NamedTuple):
         num_gpus: Of several, others run.
         seq_lens: Tokens of a sequence: more than its windows see, and fewer; each where it loops
             over tokens.
+        recipes: Precisions of LoRA beside the usual one.
     """
 
     methods: tuple[str, ...] = DENSE
     num_gpus: tuple[int, ...] = (1, 8)
     seq_lens: tuple[int, ...] = (2048,)
+    recipes: tuple[str, ...] = ()
 
 
 PARTING = (4, 8)
@@ -76,10 +78,14 @@ OFTEN = (
     "starcoder2-3b", "starcoder2-7b", "falcon-7b", "seed-oss-36b", "hunyuan-7b",
 )  # fmt: skip
 """Trained in every way."""
+HALF = ("bf16",)
+"""Of LoRA, which many type beside it."""
+IN_HALF = ("gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "ministral-3-8b", "phi-4-mini")
 MODELS = {
     **dict.fromkeys(OFTEN, Asked()),
+    **dict.fromkeys(IN_HALF, Asked(recipes=HALF)),
     **dict.fromkeys(("olmo-3-7b", "olmo-3-32b"), Asked(seq_lens=(8192,))),
-    **dict.fromkeys(("gpt-oss-20b", "glm-4.7-flash"), Asked(MIXTURE)),
+    **dict.fromkeys(("gpt-oss-20b", "glm-4.7-flash"), Asked(MIXTURE, recipes=HALF)),
     **dict.fromkeys(
         ("deepseek-v3", "kimi-k2", "glm-4.5-air", "glm-4.6", "gpt-oss-120b", "minimax-m2"),
         Asked(MIXTURE, PARTING),
@@ -111,8 +117,10 @@ def commands(names: Sequence[str]) -> Iterator[list[str]]:
             flags = f"--method {method} --gpus {count}x{GPU} --seq-len {seq_len}"
             more = "--global-batch 64 --no-proof --pareto --json"  # all that recomputes, too
             ranks = [["--lora-rank", str(rank)] for rank in RANKS] if method != "full" else [[]]
-            for rank in ranks:
-                yield ["plan", name, *flags.split(), *more.split(), *rank]
+            others = asked.recipes if method == "lora" else ()
+            recipes = [[], *(["--precision", recipe] for recipe in others)]
+            for recipe, rank in product(recipes, ranks):
+                yield ["plan", name, *flags.split(), *more.split(), *rank, *recipe]
 
 
 class Call(NamedTuple):

@@ -61,8 +61,42 @@ def test_calls_of_other_classes_and_numbers_that_mean_none_say_nothing(tmp_path,
         "l4",
         "--learning-rate",
         "1e-05",
+        "--loss-chunks",
+        "1",
     ]
     assert not asked
+
+
+TRAINED = """
+import argparse
+from absent_trainer import SFTConfig, SFTTrainer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--liger", action="store_true")
+cli = parser.parse_args()
+SFTTrainer(model="smollm2-135m", args=SFTConfig(
+    model_name_or_path="smollm2-135m", bf16=True, use_liger_kernel=cli.liger,
+    model_init_kwargs={"dtype": DTYPE},
+))
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpus", "given", "also"),
+    [
+        ("'bfloat16'", "l4", [], ["--precision", "bf16", "--loss-chunks", "1"]),
+        ("torch.bfloat16", "l4", ["--liger"], ["--precision", "bf16", "--fused-kernels", "liger"]),
+        ("'float32'", "2xl4", ["--multi_gpu"], [
+            "--loss-chunks", "1", "--zero", "0", "--tp", "1", "--pp", "1",
+        ]),
+        ("'auto'", "2xl4", ["--use_fsdp"], ["--loss-chunks", "1"]),
+    ],
+)  # fmt: skip
+def test_what_a_trainer_does_that_nobody_wrote_is_said_too(tmp_path, dtype, gpus, given, also):
+    (path := tmp_path / "x.py").write_text(TRAINED.replace("DTYPE", dtype))
+    words = plan_of(str(path), gpus, given)
+    assert words[:4] == ["plan", "smollm2-135m", "--gpus", gpus]
+    assert words[words.index("--bf16") + 2 :] == also
 
 
 @pytest.mark.torch

@@ -15,6 +15,7 @@ from typing import Any
 from brimful.cli.other_flags import is_of_jobs, is_of_models
 from brimful.errors import BrimfulError
 from brimful.files.writing import is_there
+from brimful.hardware.names import split_counts
 from brimful.pretend.script_arguments import declared_in, find_given
 
 _LOADS, _ADAPTS = "from_pretrained", ("get_peft_model", "LoraConfig")
@@ -35,6 +36,17 @@ _SETTINGS = frozenset({"--deepspeed", "--deepspeed-config", "--ds-config", "--co
 _INITIALIZED = ("initialize", "config")
 """DeepSpeed's call that begins a training, and its keyword for the same."""
 _OF_SETTINGS = (".json", ".yaml", ".yml")
+_TRAINERS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
+"""Arguments of trainers whose loss is of whole logits, but for Liger's."""
+_OWN_LOSSES = ("unsloth", "Unsloth")
+"""In the text of a script whose loss is another."""
+_FUSES = frozenset({"--use-liger", "--use-liger-kernel"})
+_SHARDS = ("fsdp", "fully_shard", "deepspeed", "zero")
+"""In what is started, or in its text, where more is shared among GPUs than batches."""
+_REPLICATED = ("--zero", "0", "--tp", "1", "--pp", "1")
+_OF_WEIGHTS = frozenset({"--dtype", "--model-dtype", "--torch-dtype"})
+_KEYWORDS_OF_MODEL = "--model-init-kwargs"
+_HALF = frozenset({"bfloat16", "torch.bfloat16"})
 
 
 def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
@@ -73,7 +85,52 @@ def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
         *([_CHECKPOINTED] if checkpoints and _CHECKPOINTED not in said else []),
         *(part for word in declared for part in word.split("=", 1)),
         *said,
+        *_as_trained(tree, calls, values, adapts=adapts),
+        *([] if settings or not _is_replicated(tree, gpus, given) else _REPLICATED),
     ]
+
+
+def _as_trained(
+    tree: ast.Module,
+    calls: Sequence[tuple[str, ast.Call]],
+    values: Mapping[str, Any],
+    *,
+    adapts: bool,
+) -> list[str]:
+    """Return what else a trainer does, in our flags: its loss, and weights of 16 bits."""
+    every = [each for _, call in calls for each in call.keywords]
+    halves = not adapts and any(_is_half(each, values) for each in every)
+    words = ["--precision", "bf16"] if halves else []
+    has_own = any(name in ast.unparse(tree) for name in _OWN_LOSSES)
+    if has_own or not any(name.endswith(_TRAINERS) for name, _ in calls):
+        return words
+    fuses = any(_spelt(each.arg) in _FUSES and _constant(each.value, values) for each in every)
+    return [*words, *(["--fused-kernels", "liger"] if fuses else ["--loss-chunks", "1"])]
+
+
+def _is_half(keyword: ast.keyword, values: Mapping[str, Any]) -> bool:
+    """Whether an argument has weights loaded in bf16, which then train so."""
+    flag = _spelt(keyword.arg)
+    if flag == _KEYWORDS_OF_MODEL and isinstance(keyword.value, ast.Dict):
+        pairs = zip(keyword.value.keys, keyword.value.values, strict=True)
+        named = [(_constant(key, values), value) for key, value in pairs if key is not None]
+        return any(
+            _is_half(ast.keyword(name, value), values)
+            for name, value in named
+            if isinstance(name, str)
+        )
+    if flag not in _OF_WEIGHTS:
+        return False
+    return ast.unparse(keyword.value) in _HALF or _constant(keyword.value, values) in _HALF
+
+
+def _is_replicated(tree: ast.Module, gpus: str, given: Sequence[str]) -> bool:
+    """Whether several GPUs have a whole model each: nothing says that they share one."""
+    several = split_counts(gpus)
+    if several.num_nodes * several.per_node == 1:
+        return False
+    text = " ".join([*given, ast.unparse(tree)]).lower()
+    return not any(word in text for word in _SHARDS)
 
 
 # -- what names stand for --
