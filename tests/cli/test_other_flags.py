@@ -99,7 +99,24 @@ def test_flags_of_unsloth_and_peft_are_ours_or_named(brimful):
     assert (job["method"], job["adapter"]["base"]) == ("qlora", "nf4-double")
     refused = brimful("estimate", "qwen3-4b", "--torch_dtype", "1")
     assert refused.code == 2
-    assert "--precision" in refused.err
+    assert "--torch_dtype" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "recipe"),
+    [
+        (["--dtype", "bfloat16"], "bf16"),
+        (["--torch_dtype=torch.bfloat16", "--bf16"], "bf16"),
+        (["--dtype", "float32", "--bf16"], "bf16-mixed"),
+        (["--dtype", "float32"], "fp32"),
+        (["--dtype", "auto", "--bf16"], "bf16-mixed"),
+        (["--dtype", "bfloat16", "--precision", "fp8"], "fp8"),
+    ],
+)
+def test_weights_of_16_bits_train_so_whatever_autocast_does(typed, recipe):
+    ours = taken_for_ours(typed, PLAN).arguments
+    recipes = [value for flag, value in pairwise(ours) if flag == "--precision"]
+    assert recipes[-1] == recipe
 
 
 def test_what_has_no_place_here_stops_no_answer():

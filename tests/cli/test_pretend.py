@@ -382,7 +382,7 @@ def test_what_ends_a_script_behind_what_no_card_holds_ends_no_answer(tmp_path, b
     said = brimful("pretend", "--gpus", "t4", "--", script, 9)
     assert said.code == 1
     assert "ends.py:4 raised KeyError" in said.err
-    assert "is more than the card holds: it ends before" in said.err
+    assert "before that it asked for more than the card holds" in said.err
     assert "memory    ██████████▶ 36.00 GiB" in said.out
     assert brimful("pretend", "--gpu", "t4", "--", script, 1).code == 2
 

@@ -64,6 +64,7 @@ _SWITCHES = {
     "--bf16": ("--precision", "bf16-mixed"),
     "--fp16": ("--precision", "fp16-mixed"),
     "--use-distributed-optimizer": ("--zero", "1"),
+    "--use-flash-attention-2": ("--attention", "sdpa"),
 }
 """What a switch of theirs says here; of two that say the same flag the first of this table."""
 _ALSO = {"--load-in-8bit": ("--method", "qlora")}
@@ -100,15 +101,14 @@ _LEFT_OUT = {
 """What has no place here, with why; an answer does not hang on it, or not by much."""
 _SHARDING = frozenset({"--fsdp-sharding-strategy", "--sharding-strategy"})
 """Strategies of FSDP1 by their names, hybrid ones among them, which shard within a node."""
-_ZERO, _SHARDS = "--zero", "--dp-shard"
+OF_WEIGHTS = frozenset({"--dtype", "--model-dtype", "--torch-dtype"})
+"""Types in which weights are loaded: those of 16 bits train so, whatever autocast does."""
+HALVES = {"bf16": "bf16", "bfloat16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16"}
+_WHOLE = frozenset({"float", "float32", "fp32"})
+_ZERO, _SHARDS, _PRECISION = "--zero", "--dp-shard", "--precision"
 _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
 _YES, _NO = frozenset({"1", "true", "unsloth", "yes"}), frozenset({"0", "false", "no"})
 NO_FLAG = {
-    **dict.fromkeys(
-        ("--dtype", "--model-dtype", "--torch-dtype"),
-        "what it trains in is said by --precision, as in --precision bf16",
-    ),
-    "--use-flash-attention-2": "how it attends is said by --attention",
     **dict.fromkeys(
         ("--weights-format", "--prompt-len"),
         "that is of serving: brimful estimate MODEL --task inference --gpus ... answers it",
@@ -189,6 +189,7 @@ class _Reader:
         self._switches: dict[str, str] = {}
         self._accumulated: _Typed | None = None
         self._sharding: _Typed | None = None
+        self._weights: _Typed | None = None
         self._written: dict[str, int] = {}
         self._notes: list[str] = []
 
@@ -210,6 +211,10 @@ class _Reader:
             self._notes.append(f"{' '.join(typed.words)} is left out")
         elif flag in _LEFT_OUT:
             self._notes.append(f"{' '.join(typed.words)} is left out: {_LEFT_OUT[flag]}")
+        elif flag in OF_WEIGHTS and _type_of(value) == "auto":
+            self._notes.append(f"{' '.join(typed.words)} is left out")
+        elif flag in OF_WEIGHTS and _type_of(value) in {*HALVES, *_WHOLE}:
+            self._weights = typed
         elif flag in _SHARDING and value is not None and _SHARDS in self._known:
             self._sharding = typed
         elif flag in _SWITCHES and _SWITCHES[flag][0] in self._known:
@@ -224,14 +229,30 @@ class _Reader:
             return False
         return True
 
+    def _by_weights(self, said: Container[str]) -> list[str]:
+        """Return the recipe that the type of the weights says, where nothing else does.
+
+        Those of 16 bits train so, whatever a switch says of autocast.
+        """
+        if self._weights is None:
+            return []
+        recipe = HALVES.get(_type_of(self._weights.value), "fp32")
+        words = " ".join(self._weights.words)
+        if recipe == "fp32" and _PRECISION in said:
+            self._notes.append(f"{words} is left out")
+            return []
+        self._notes.append(f"{_PRECISION} {recipe} is taken for {words}")
+        return [_PRECISION, recipe]
+
     def taken(self) -> Taken:
         """Return all that was taken: what switches say before what is typed as ours, which wins."""
-        ours, notes = self._ours, list(self._notes)
+        ours, notes = self._ours, self._notes
         said: dict[str, tuple[str, str]] = {}
         for switch, says in _SWITCHES.items():
             if switch in self._switches:
                 for flag, value in (says, *([_ALSO[switch]] if switch in _ALSO else [])):
                     said.setdefault(flag, (value, self._switches[switch]))
+        ours = [*self._by_weights({*said, *ours}), *ours]
         for flag, (value, word) in said.items():
             ours = [flag, value, *ours]
             notes.append(f"{flag} {value} is taken for {word}")
@@ -275,8 +296,13 @@ def _typed(arguments: Sequence[str]) -> Iterator[_Typed]:
 
 
 _VALUED = frozenset(
-    chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT, _WRITTEN, _LEFT_OUT, _SHARDING)
+    chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT, _WRITTEN, _LEFT_OUT, _SHARDING, OF_WEIGHTS)
 )
+
+
+def _type_of(value: str | None) -> str:
+    """Return a type of weights as PyTorch names it, without that name."""
+    return (value or "").lower().removeprefix("torch.")
 
 
 def _shards(sharding: _Typed, ours: Sequence[str]) -> list[str]:

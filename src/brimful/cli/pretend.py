@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     if not has_ended:
         if done.report.fits:
             return BAD_INPUT
-        note("what the script asked for until then is more than the card holds: it ends before")
+        note("before that it asked for more than the card holds, which ends a real run there")
     found = None
     if argument is not None:
         found, done = _largest(args, done, argument)

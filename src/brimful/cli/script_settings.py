@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.other_flags import is_of_jobs, is_of_models
+from brimful.cli.other_flags import HALVES, OF_WEIGHTS, is_of_jobs, is_of_models
 from brimful.errors import BrimfulError
 from brimful.files.writing import is_there
 from brimful.hardware.names import split_counts
@@ -41,12 +41,10 @@ _TRAINERS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 _OWN_LOSSES = ("unsloth", "Unsloth")
 """In the text of a script whose loss is another."""
 _FUSES = frozenset({"--use-liger", "--use-liger-kernel"})
-_SHARDS = ("fsdp", "fully_shard", "deepspeed", "zero")
+_SHARDS = ("fsdp", "fully_shard", "deepspeed", "zeroredundancy", "zero_stage", "zero-stage")
 """In what is started, or in its text, where more is shared among GPUs than batches."""
 _REPLICATED = ("--zero", "0", "--tp", "1", "--pp", "1")
-_OF_WEIGHTS = frozenset({"--dtype", "--model-dtype", "--torch-dtype"})
 _KEYWORDS_OF_MODEL = "--model-init-kwargs"
-_HALF = frozenset({"bfloat16", "torch.bfloat16"})
 
 
 def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
@@ -119,9 +117,8 @@ def _is_half(keyword: ast.keyword, values: Mapping[str, Any]) -> bool:
             for name, value in named
             if isinstance(name, str)
         )
-    if flag not in _OF_WEIGHTS:
-        return False
-    return ast.unparse(keyword.value) in _HALF or _constant(keyword.value, values) in _HALF
+    said = _constant(keyword.value, values) or ast.unparse(keyword.value)
+    return flag in OF_WEIGHTS and HALVES.get(str(said).removeprefix("torch.")) == "bf16"
 
 
 def _is_replicated(tree: ast.Module, gpus: str, given: Sequence[str]) -> bool:
