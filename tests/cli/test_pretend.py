@@ -409,6 +409,33 @@ def test_what_loading_lacks_is_fewer_bits_or_its_part_alone(tmp_path, brimful):
     assert "meta device" in told
 
 
+GROWS = """
+import sys
+import torch
+
+batch = int(sys.argv[2])
+model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096, device="cuda") for _ in range(8)])
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.ones(batch, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_how_much_of_a_batch_would_fit_is_told_by_proportion(tmp_path, brimful):
+    script = tmp_path / "x.py"
+    script.write_text(GROWS)
+    rows = 2**17
+    told = " ".join(
+        brimful("pretend", "--gpu", "t4", "--", script, "--batch-size", rows).out.split()
+    )
+    num = int(re.search(r"sizes about batch-size (\d+)", told)[1])
+    assert 1 < num < rows
+    assert brimful("pretend", "--gpu", "t4", "--", script, "--batch-size", num * 9 // 10).code == 0
+    assert brimful("pretend", "--gpu", "t4", "--", script, "--batch-size", num * 13 // 10).code == 1
+
+
 def test_a_no_names_the_smallest_gpu_and_how_sizes_are_found(tmp_path, brimful):
     script = tmp_path / "wide.py"
     script.write_text(WIDE)

@@ -21,6 +21,7 @@ from brimful.values.plan import Word
 from brimful.values.results import (
     GATHERED,
     GRADIENTS,
+    LOAD,
     LOGITS,
     OPTIMIZER_STATE,
     PARAMETERS,
@@ -240,9 +241,45 @@ def largest_facts(
     names = _sizes(program)
     if word_of(report) == "fits" or not names:
         return ()
+    if (about := _by_proportion(report, program)) is not None:
+        name, num = about
+        words = f"about {name} {num} by proportion; --largest {name} before -- finds it"
+        return (Fact("sizes", words, f"about {name} {num}, by proportion (--largest finds it)"),)
     words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
     short = f"--largest {names[0]} before -- finds the largest that fits"
     return (Fact("sizes", words, short),)
+
+
+def _by_proportion(report: PretendReport, program: Sequence[str]) -> tuple[str, int] | None:
+    """Return the argument of a batch and how much of it would fit, if what grows with it does so.
+
+    That is what a step makes; what is held beside stays. None where nothing less would do either.
+    """
+    failure = report.at_capacity.failure
+    batches = [(name, int(text)) for name, text in _numbers(program) if "batch" in name]
+    if failure is None or not batches or report.peak_phase == LOAD:
+        return None
+    name, given = batches[0]
+    held = {item.name: item.num_bytes for item in report.items}
+    grows = sum(held.get(each, 0) for each in (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS))
+    used, peak = (
+        report.reserved.simulated_peak_reserved_bytes,
+        report.simulated_peak_allocated_bytes,
+    )
+    left = report.at_capacity.capacity_bytes * peak / used - (peak - grows)
+    num = int(given * left / grows) if grows else 0
+    return (name, num) if 0 < num < given else None
+
+
+def _numbers(program: Sequence[str]) -> list[tuple[str, str]]:
+    """List the arguments of a program that are given whole numbers."""
+    found = []
+    for word, following in pairwise([*program[1:], ""]):
+        key, is_joined, value = word.partition("=")
+        text = value if is_joined else following
+        if key.startswith("--") and text.isdecimal():
+            found.append((key.removeprefix("--"), text))
+    return found
 
 
 def _largest_words(found: Largest, *, is_bound: bool) -> str:
@@ -286,12 +323,7 @@ def _sizes(program: Sequence[str]) -> list[str]:
 
     Where none is, that of its batch, if its own text has one with a default.
     """
-    found: list[tuple[int, str]] = []
-    for word, following in pairwise([*program[1:], ""]):
-        key, is_joined, value = word.partition("=")
-        text = value if is_joined else following
-        if key.startswith("--") and text.isdecimal():
-            found.append((-int(text), key.removeprefix("--")))
+    found = [(-int(text), name) for name, text in _numbers(program)]
     of_batch = (name.removeprefix("--") for name, _ in counted(program) if "batch" in name)
     return [name for _, name in sorted(found)] or list(of_batch)
 
