@@ -85,7 +85,7 @@ MODELS = {
     **dict.fromkeys(OFTEN, Asked()),
     **dict.fromkeys(IN_HALF, Asked(recipes=HALF)),
     **dict.fromkeys(("olmo-3-7b", "olmo-3-32b"), Asked(seq_lens=(8192,))),
-    **dict.fromkeys(("gpt-oss-20b", "glm-4.7-flash"), Asked(MIXTURE, recipes=HALF)),
+    **dict.fromkeys(("gpt-oss-20b", "glm-4.7-flash"), Asked(MIXTURE)),
     **dict.fromkeys(
         ("deepseek-v3", "kimi-k2", "glm-4.5-air", "glm-4.6", "gpt-oss-120b", "minimax-m2"),
         Asked(MIXTURE, PARTING),
