@@ -153,7 +153,9 @@ def test_money_and_time_go_by_other_names_where_a_verb_has_them():
     typed = ["--budget", "500eur", "--price-list", "a.yaml", "--max-time", "3d"]
     ours = ["--money-budget", "500eur", "--prices", "a.yaml", "--deadline", "3d"]
     assert taken_for_ours(typed, shop).arguments == ours
-    assert taken_for_ours(["--budget", "60"], shop | {"--budget"}).arguments == ["--budget", "60"]
+    plan = shop | {"--budget"}
+    assert taken_for_ours(["--budget", "60"], plan).arguments == ["--budget", "60"]
+    assert taken_for_ours(["--budget=500 eur"], plan).arguments == ["--money-budget", "500 eur"]
 
 
 def test_attention_and_markets_are_known_by_others_words(brimful):

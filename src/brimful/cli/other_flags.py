@@ -4,6 +4,7 @@ What means the same is taken and said. What a program writes, logs or reads take
 and is left out, and said, as is what has no place here; what is left is refused by the parser.
 """
 
+import re
 from collections.abc import Container, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -105,6 +106,11 @@ OF_WEIGHTS = frozenset({"--dtype", "--model-dtype", "--torch-dtype"})
 """Types in which weights are loaded: those of 16 bits train so, whatever autocast does."""
 HALVES = {"bf16": "bf16", "bfloat16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16"}
 _WHOLE = frozenset({"float", "float32", "fp32"})
+_MONEY, _AMOUNT = (
+    "--money-budget",
+    re.compile(r"[$€£][\d.,]+|[\d.,]+ ?([$€£]|usd|eur|gbp)", re.IGNORECASE),
+)
+"""A sum of money, which is no budget of seconds."""
 _ZERO, _SHARDS, _PRECISION = "--zero", "--dp-shard", "--precision"
 _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
 _YES, _NO = frozenset({"1", "true", "unsloth", "yes"}), frozenset({"0", "false", "no"})
@@ -197,7 +203,8 @@ class _Reader:
         """Take a flag with its value, or what belongs to none."""
         flag, word = typed.flag, typed.words[0].partition("=")[0]
         name = _OURS.get(flag, flag)
-        is_ours = word in self._known or not flag
+        is_money = flag in _FLAGS[_MONEY] and _AMOUNT.fullmatch(typed.value or "") is not None
+        is_ours = not flag or (word in self._known and not (is_money and _MONEY in self._known))
         if not is_ours and name in self._known:
             self._ours += [name] if typed.value is None else [name, typed.value]
             self._notes.append(f"{name} is taken for {word}")
