@@ -80,7 +80,7 @@ OFTEN = (
 """Trained in every way."""
 HALF = ("bf16",)
 """Of LoRA, which many type beside it."""
-IN_HALF = ("gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "ministral-3-8b", "phi-4-mini")
+IN_HALF = ("gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "phi-4-mini")
 MODELS = {
     **dict.fromkeys(OFTEN, Asked()),
     **dict.fromkeys(IN_HALF, Asked(recipes=HALF)),
