@@ -43,6 +43,16 @@ def test_fsdp_is_a_stage_of_zero(tmp_path, own, expected):
     assert taken == {"precision": "bf16-mixed", "offload": "none", **WHOLE, **expected}
 
 
+@pytest.mark.parametrize(("machines", "shards"), [(2, 2), (1, None), (3, None), ("2", None)])
+def test_a_hybrid_strategy_shards_within_the_machines_of_the_file(tmp_path, machines, shards):
+    own = {"fsdp_version": 1, "fsdp_sharding_strategy": "HYBRID_SHARD"}
+    content = {**FSDP, "fsdp_config": own, "num_machines": machines}
+    taken, found = read(tmp_path, content)
+    assert (taken["zero"], taken.get("dp_shard")) == (3, shards)
+    said = any("--dp-shard says over how many" in note for note in found.notes)
+    assert said == (shards is None)
+
+
 def test_what_is_no_part_of_a_plan_is_said(tmp_path):
     content = {**FSDP, "num_processes": 8, "debug": False, "mixed_precision": "no"}
     taken, found = read(tmp_path, content)

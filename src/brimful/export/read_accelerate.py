@@ -80,7 +80,7 @@ def _devices(leaves: Leaves, num_devices: int) -> None:
 
 def _fsdp(leaves: Leaves, num_devices: int) -> None:
     version = leaves.take(f"{_FSDP}.fsdp_version", int)
-    stage, key = _stage(leaves)
+    stage, key = _stage(leaves, num_devices)
     if num_devices == 1:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
         return
@@ -104,7 +104,7 @@ def _fsdp(leaves: Leaves, num_devices: int) -> None:
         leaves.say("offload", "none", f"(no {_FSDP}.fsdp_offload_params)")
 
 
-def _stage(leaves: Leaves) -> tuple[int, str]:
+def _stage(leaves: Leaves, num_devices: int) -> tuple[int, str]:
     """Take how much is sharded: FSDP1's strategy, which FSDP2's switch may say too; all of it."""
     names = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
     said = [(f"{_FSDP}.{name}", leaves.rest.pop(f"{_FSDP}.{name}", None)) for name in names]
@@ -117,8 +117,18 @@ def _stage(leaves: Leaves) -> tuple[int, str]:
             f"{leaves.path}: {key} is {value}; give true, false or one of {', '.join(STRATEGIES)}"
         )
     if word.startswith("HYBRID"):
-        leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
+        _within_nodes(leaves, num_devices, word, key)
     return STAGES[word], key
+
+
+def _within_nodes(leaves: Leaves, num_devices: int, word: str, key: str) -> None:
+    """Take over how many devices a hybrid strategy shards, where the file says its machines."""
+    machines = leaves.rest.get("num_machines")
+    if isinstance(machines, int) and 1 < machines < num_devices and num_devices % machines == 0:
+        if not leaves.has(_DEGREES):  # which says it itself
+            leaves.say("dp_shard", num_devices // machines, f"{key} and num_machines")
+        return
+    leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
 
 
 def _is(leaves: Leaves, name: str) -> bool:
