@@ -390,7 +390,8 @@ def test_what_ends_a_script_behind_what_no_card_holds_ends_no_answer(tmp_path, b
 def test_the_memory_of_the_host_is_not_the_cards(tmp_path, brimful):
     script = tmp_path / "host.py"
     script.write_text(
-        "import torch\nx = torch.zeros(1 << 44, device='cuda')\ntorch.bincount\nx.cpu().numpy()\n"
+        # More than a process has addresses for, however its host overcommits.
+        "import torch\ntorch.zeros(1 << 46, device='cuda').cpu().numpy()\n"
     )
     said = brimful("pretend", "--gpu", "t4", "--", script)
     assert said.code == 1

@@ -51,6 +51,7 @@ def test_a_hybrid_strategy_shards_within_the_machines_of_the_file(tmp_path, mach
     assert (taken["zero"], taken.get("dp_shard")) == (3, shards)
     said = any("--dp-shard says over how many" in note for note in found.notes)
     assert said == (shards is None)
+    assert any("num_machines" in each for each in found.unread) == (shards is None)
 
 
 def test_what_is_no_part_of_a_plan_is_said(tmp_path):

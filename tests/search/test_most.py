@@ -47,7 +47,7 @@ def test_the_most_texts_at_once_hold_and_more_do_not():
 
 
 def test_what_a_replay_lacks_is_given_up_however_much_it_is():
-    """By live bytes 8,192 tokens fit, of which a fifth less is held no more than all of them."""
+    """By live bytes 8,192 tokens fit; replayed, not even a fifth less does."""
     job = plain_job(load_model("llama-3.1-8b"), precision="bf16-mixed", seq_len=2048)
     job = msgspec.structs.replace(job, method="qlora", adapter=NF4, global_batch=8)
     card = load_cluster("rtx-4070", memory_limit_bytes=None)

@@ -318,11 +318,9 @@ def _shards(sharding: _Typed, ours: Sequence[str]) -> list[str]:
     Raises:
         InputError: It has no such strategy.
     """
-    from brimful.export.read_accelerate import STAGES, STRATEGIES
+    from brimful.export.read_accelerate import STAGES, STRATEGIES, strategy_named
 
-    numbered = {str(number): name for number, name in enumerate(STRATEGIES, 1)}
-    text = (sharding.value or "").upper()
-    word = numbered.get(text, text)
+    word = strategy_named(sharding.value or "")
     if word not in STRATEGIES:
         raise InputError(f"{' '.join(sharding.words)}: give one of {', '.join(STRATEGIES)}")
     counted = split_counts(dict(pairwise(ours)).get("--gpus", "1"))

@@ -38,12 +38,14 @@ _INITIALIZED = ("initialize", "config")
 _OF_SETTINGS = (".json", ".yaml", ".yml")
 _TRAINERS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 """Arguments of trainers whose loss is of whole logits, but for Liger's."""
-_OWN_LOSSES = ("unsloth", "Unsloth")
-"""In the text of a script whose loss is another."""
+_OWN_LOSS = "unsloth"
+"""In the text of a script whose loss is another, in any case."""
 _FUSES = frozenset({"--use-liger", "--use-liger-kernel"})
+"""The trainers' switch for Liger's kernels, its loss among them."""
 _SHARDS = ("fsdp", "fully_shard", "deepspeed", "zeroredundancy", "zero_stage", "zero-stage")
 """In what is started, or in its text, where more is shared among GPUs than batches."""
 _REPLICATED = ("--zero", "0", "--tp", "1", "--pp", "1")
+"""What DistributedDataParallel is in our flags."""
 _KEYWORDS_OF_MODEL = "--model-init-kwargs"
 
 
@@ -99,8 +101,9 @@ def _as_trained(
     every = [each for _, call in calls for each in call.keywords]
     halves = not adapts and any(_is_half(each, values) for each in every)
     words = ["--precision", "bf16"] if halves else []
-    has_own = any(name in ast.unparse(tree) for name in _OWN_LOSSES)
-    if has_own or not any(name.endswith(_TRAINERS) for name, _ in calls):
+    if _OWN_LOSS in ast.unparse(tree).lower() or not any(
+        name.endswith(_TRAINERS) for name, _ in calls
+    ):
         return words
     fuses = any(_spelt(each.arg) in _FUSES and _constant(each.value, values) for each in every)
     return [*words, *(["--fused-kernels", "liger"] if fuses else ["--loss-chunks", "1"])]

@@ -8,7 +8,7 @@ from typing import Any
 
 from brimful.errors import InputError
 from brimful.export.leaves import Leaves, load_json, named_file
-from brimful.export.read_accelerate import STAGES
+from brimful.export.read_accelerate import STAGES, STRATEGIES, take_hybrid
 from brimful.export.trainer_leaves import DEEPSPEED
 from brimful.values.strategy import FLAT_FSDP
 
@@ -75,7 +75,7 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
     if word not in STAGES:
         raise InputError(
             f"{leaves.path}: {key} is {word.lower()}; give true, false or one of "
-            f"{', '.join(name.lower() for name in tuple(STAGES)[2:])}"
+            f"{', '.join(name.lower() for name in STRATEGIES)}"
         )
     if num_devices == 1:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
@@ -84,7 +84,7 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
     if version == str(FLAT_FSDP) and STAGES[word]:
         leaves.say("fsdp", FLAT_FSDP, f"{_FSDP}.version")
     if word.startswith("HYBRID"):
-        leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
+        take_hybrid(leaves, num_devices, word, key)
     if is_away:
         leaves.say("offload", "optimizer", f"{_FSDP}.cpu_offload")
         leaves.notes.append("FSDP's offload moves the shards too: planned without that")

@@ -109,24 +109,36 @@ def _stage(leaves: Leaves, num_devices: int) -> tuple[int, str]:
     names = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
     said = [(f"{_FSDP}.{name}", leaves.rest.pop(f"{_FSDP}.{name}", None)) for name in names]
     key, value = next((each for each in said if each[1] is not None), said[1])
-    numbered = {str(number): name for number, name in enumerate(STRATEGIES, 1)}
-    text = "TRUE" if value is None else str(value).upper()
-    word = numbered.get(text, text)
+    word = strategy_named("true" if value is None else str(value))
     if word not in STAGES:
         raise InputError(
             f"{leaves.path}: {key} is {value}; give true, false or one of {', '.join(STRATEGIES)}"
         )
     if word.startswith("HYBRID"):
-        _within_nodes(leaves, num_devices, word, key)
+        take_hybrid(leaves, num_devices, word, key)
     return STAGES[word], key
 
 
-def _within_nodes(leaves: Leaves, num_devices: int, word: str, key: str) -> None:
-    """Take over how many devices a hybrid strategy shards, where the file says its machines."""
+def strategy_named(text: str) -> str:
+    """Return a strategy of FSDP1 by its name in any case, or by Accelerate's number of it."""
+    numbered = {str(number): name for number, name in enumerate(STRATEGIES, 1)}
+    return numbered.get(text, text.upper())
+
+
+def take_hybrid(leaves: Leaves, num_devices: int, word: str, key: str) -> None:
+    """Take over how many devices a hybrid strategy shards, where the file says its machines.
+
+    Args:
+        leaves: Of the file.
+        num_devices: That it is planned for.
+        word: The strategy.
+        key: Where it stands.
+    """
     machines = leaves.rest.get("num_machines")
     if isinstance(machines, int) and 1 < machines < num_devices and num_devices % machines == 0:
         if not leaves.has(_DEGREES):  # which says it itself
             leaves.say("dp_shard", num_devices // machines, f"{key} and num_machines")
+            del leaves.rest["num_machines"]
         return
     leaves.notes.append(f"{word} shards within a node: --dp-shard says over how many")
 

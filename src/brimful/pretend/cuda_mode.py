@@ -40,6 +40,7 @@ from brimful.pretend.absent import looking_for
 from brimful.pretend.compiled import Compiler
 from brimful.pretend.cuda_calls import ANSWERS, CUDA, Generator, inward, outward
 from brimful.pretend.device import NAME
+from brimful.pretend.fake_mode import NeverCompiled
 from brimful.pretend.hub_models import absent_models
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
@@ -89,13 +90,8 @@ class _SaysCuda(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped to
             _State.inside = False
 
 
-class _Below(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
+class _Below(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Notes that what runs now is PyTorch itself, which the engine calls from below."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE_BELOW and isinstance(args[0], FakeTensor):

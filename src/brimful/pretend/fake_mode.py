@@ -7,6 +7,7 @@ PyTorch's own entry is turned; what PyTorch would not remember is not remembered
 """
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -101,18 +102,22 @@ _known: dict[tuple[Any, ...], Recipe | None] = {}
 """What is made, by call; None: PyTorch would not remember it."""
 
 
-class NotesBehind(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
-    """A mode that notes what operations did, which it can be told of later, but for some."""
+class NeverCompiled:
+    """A mode that asks for no wrapper around every call: nothing is compiled on the pretend GPU."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
         return False
 
+
+class NotesBehind(NeverCompiled, TorchDispatchMode, ABC):  # type: ignore[misc]  # torch is untyped
+    """A mode that notes what operations did, which it can be told of later, but for some."""
+
+    @abstractmethod
     def changes(self, func: Any) -> bool:
         """Whether an operation may be asked for otherwise than it was called, by known values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Follow what an operation does to what is known.
 
@@ -122,7 +127,6 @@ class NotesBehind(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped 
             kwargs: Its keyword arguments.
             out: What it returned.
         """
-        raise NotImplementedError
 
 
 class Call:
@@ -205,7 +209,7 @@ def _mode() -> "FakeMode":
     return mode
 
 
-class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
+class FakeMode(NeverCompiled, FakeTensorMode):  # type: ignore[misc]  # torch is untyped to mypy
     """A fake mode that makes no tensor on the device: modules of the user's have constants."""
 
     avoid_device_init = True
@@ -223,11 +227,6 @@ class FakeMode(FakeTensorMode):  # type: ignore[misc]  # torch is untyped to myp
     def __deepcopy__(self, memo: object) -> Self:
         """Stay one: a copied model's tensors are tensors of the same mode."""
         return self
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer a call from memory, or let PyTorch."""

@@ -31,7 +31,7 @@ from brimful.pretend import (
 )
 from brimful.pretend.cuda_calls import inward, inward_keywords
 from brimful.pretend.device import NAME
-from brimful.pretend.fake_mode import Call
+from brimful.pretend.fake_mode import Call, NeverCompiled
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
 from brimful.pretend.kernel_traffic import moved_by
 from brimful.pretend.live_storages import HOST, MAIN, LiveStorages
@@ -78,7 +78,7 @@ def go_on() -> None:
     """Let whoever has all the time there is record the next operation."""
 
 
-class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
+class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
     """Records the storages that operations create and drop while it is entered, device by device.
 
     For owners in a backward pass see ``owners.py``; for that the backward pass must run on the
@@ -272,11 +272,6 @@ class Tape(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to mypy
         streams.on_wait.remove(self._wait)
         autocast.on_weight_cast.remove(self._weight_cast)
         self.owners.unwatch()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Ask for no wrapper around every call: nothing is compiled on the pretend GPU."""
-        return False
 
     def _go_on(self) -> None:
         try:

@@ -37,11 +37,9 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     Returns:
         Nothing where nothing trains.
     """
-    failure = report.at_capacity.failure
-    phase = "" if failure is None else failure.tensor.phase
-    if phase == LOAD:
+    if _failing_phase(report) == LOAD:
         return _loading(report)
-    if phase.endswith(EVAL) and report.logits is not None:
+    if _failing_phase(report).endswith(EVAL) and report.logits is not None:
         return _evaluating(report)
     states = _by_name(report.states)
     if not states.get(GRADIENTS) and not states.get(OPTIMIZER_STATE):
@@ -74,7 +72,7 @@ def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
         sure_bytes: What the allocator may hold whatever lies outside of it.
     """
     logits, at = report.logits, report.at_capacity
-    if at.failure is not None and at.failure.tensor.phase.endswith(EVAL):
+    if _failing_phase(report).endswith(EVAL):  # whose loss nothing goes back through
         return ()
     is_tight = at.num_retries or at.simulated_peak_reserved_bytes > sure_bytes
     trains = any(state.name == GRADIENTS for state in report.states)
@@ -87,6 +85,12 @@ def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
     if at.failure is None or not logits.in_chunks_fits:
         return ()
     return (Fact("may fit", f"{how}: TIGHT, by replay"),)
+
+
+def _failing_phase(report: PretendReport) -> str:
+    """Return what a real run does where it ends for want of memory; empty: it does not."""
+    failure = report.at_capacity.failure
+    return "" if failure is None else failure.tensor.phase
 
 
 def _loading(report: PretendReport) -> tuple[Fact, ...]:

@@ -82,7 +82,8 @@ def pretend_summary(
     is_kept = report.grows is not None or report.unused_graphs is not None
     is_no = at.failure is not None and not is_most and not is_kept
     changes = change_facts(report) if is_no else ()
-    peak, why = [_peak(report)], at.failure is not None and _has_parts(report)
+    peak, fails = [_peak(report)], at.failure is not None
+    says_why = fails and _has_parts(report)
     return Summary(
         "UNKNOWN" if is_most and word == "no" else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
@@ -98,12 +99,12 @@ def pretend_summary(
             *(_allocator(report) if report.allocator else ()),
             *chunk_facts(report, _firm(report)),
             *_instead(report),
-            *(peak if why else []),
+            *(peak if says_why else []),
             *_unfused(report),
             *sizes,
-            *([] if why or at.failure is not None else peak),
+            *([] if fails else peak),
             *_tensors(report),
-            *([] if why or at.failure is None else peak),
+            *(peak if fails and not says_why else []),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
             *(() if changes or _unfused(report) or report.grows is not None else _first(report)),
