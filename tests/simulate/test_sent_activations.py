@@ -7,7 +7,6 @@ from brimful.cost.estimate import estimate
 from brimful.cost.formula import missing_formula
 from brimful.cost.own_programs import needs_of
 from brimful.cost.reserved import predicted_reserved
-from brimful.cost.sending import LEAST_SENT_TOKENS
 from brimful.cost.speed import step_flops
 from brimful.models.config import read_config
 from brimful.values.results import SAVED_ACTIVATIONS
@@ -88,13 +87,17 @@ def test_what_is_sent_is_predicted_as_it_is_simulated(case):
     ).predicted_peak_reserved_bytes == pytest.approx(reserved, rel=0.02)
 
 
-def test_many_short_sequences_send_as_they_are_simulated():
-    """One that is as long as the model allows has too few tokens, and so has a trace of four."""
+@pytest.mark.parametrize(
+    ("case", "seq_len", "micro_batch"),
+    [("all", 154, 12), ("more than are checkpointed", 30, 1), ("experts", 77, 3)],
+)
+def test_short_texts_send_as_they_are_simulated(case, seq_len, micro_batch):
+    """A statistic of a norm is of fewer bytes than a constant has to have, and is sent as well."""
     from brimful.simulate.run import simulate
 
-    (job, strategy), cluster = settings("all", longest=154, seq_len=154), make_cluster("cuda")
-    strategy = msgspec.structs.replace(strategy, micro_batch=12)
-    job = msgspec.structs.replace(job, global_batch=24)
+    (job, strategy), cluster = settings(case, longest=154, seq_len=seq_len), make_cluster("cuda")
+    strategy = msgspec.structs.replace(strategy, micro_batch=micro_batch)
+    job = msgspec.structs.replace(job, global_batch=2 * micro_batch)
     traced(job, strategy, "cuda")
     assert not missing_formula(job, strategy, cluster.device)
     peak = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
@@ -132,13 +135,3 @@ def test_the_same_work_is_done():
     traced(job, strategy, "cuda")
     here = msgspec.structs.replace(strategy, offload="none")
     assert step_flops(job, cluster, strategy) == step_flops(job, cluster, here) > 0
-
-
-def test_short_micro_batches_send_less_and_are_simulated():
-    from brimful.build.offload.activations import LEAST_BYTES
-
-    job, strategy = settings("some", seq_len=256)
-    assert LEAST_SENT_TOKENS * 4 == LEAST_BYTES
-    assert strategy.micro_batch * job.seq_len < LEAST_SENT_TOKENS
-    reason = missing_formula(job, strategy, make_cluster("cuda").device)
-    assert reason.startswith("offload=activations:4 has no formula")

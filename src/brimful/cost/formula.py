@@ -31,7 +31,7 @@ from brimful.cost.programs import (
     untraced_attention,
 )
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.sending import LEAST_SENT_TOKENS, sending_of
+from brimful.cost.sending import sending_of
 from brimful.cost.trained import frozen_element
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
@@ -219,12 +219,10 @@ def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
     """Whether events were derived for what is kept on the host.
 
     That is the optimizer, the parameters of all blocks where all or none of them train, and what
-    blocks keep, of micro-batches of which as much is sent as was traced.
+    blocks keep.
     """
     away = what_is_away(job, strategy)
-    tokens = strategy.micro_batch * job.rows_per_sample * job.seq_len
-    sent = (away.frozen or not away.parameters) and tokens >= LEAST_SENT_TOKENS
-    if away.activations and not sent:
+    if away.activations and away.parameters and not away.frozen:
         return False
     if away.frozen:
         return _is_base_predicted(job, away)

@@ -30,9 +30,6 @@ class Sending(NamedTuple):
 
 
 NONE_SENDS = Sending()
-LEAST_SENT_TOKENS = 1024
-"""Of a micro-batch from which on a number of four bytes for each token is sent, as it is traced:
-``build.offload.activations.LEAST_BYTES`` of them, which a test compares."""
 
 
 def sending_of(job: Job, family: Family) -> Sending:

@@ -32,7 +32,6 @@ from brimful.simulate.own_shapes import (
     ONE_ALONE,
     SEVERAL,
     OwnProgram,
-    are_sent_alone,
     in_chunks,
     shapes_of,
     single_of,
@@ -184,8 +183,6 @@ def _variants(
     """
     own = traced.own
     several = shapes_of(own)
-    if not are_sent_alone(own):
-        fits_one = True  # no micro-batch of one sequence runs this program
     if fits_one is None:
         return _undecided(traced, chunks, several)
     of_one: Mapping[str, Variant] = {}

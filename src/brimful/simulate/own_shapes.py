@@ -6,7 +6,7 @@ from typing import NamedTuple
 from brimful.cost.own_programs import ROUNDED_TOKENS
 from brimful.cost.profiles import NUM_CHUNKS
 from brimful.cost.programs import Program, capability_of
-from brimful.cost.sending import LEAST_SENT_TOKENS, NONE_SENDS, Sending
+from brimful.cost.sending import NONE_SENDS, Sending
 from brimful.errors import UnsupportedError
 from brimful.models.traced import BuiltModel
 from brimful.pretend.tape import go_on
@@ -82,9 +82,6 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = SEVERAL) -> list[Token
         return [TokenShape(num, seq_len) for num in dict.fromkeys(sequences)]
     least = max((window for window in own.built.windows if window < seq_len), default=0)
     most = _longest(own)
-    if own.sending != NONE_SENDS:
-        sequences = _as_sent(sequences, most)
-        least = max(least, -(-LEAST_SENT_TOKENS // min(sequences)) - 1)
     if own.grows:
         start = least // ROUNDED_TOKENS * ROUNDED_TOKENS + seq_len % ROUNDED_TOKENS
         looped = [start + length * ROUNDED_TOKENS for length in _LOOPED]
@@ -110,14 +107,6 @@ def _longest(own: OwnProgram) -> int:
     """Return the length of the longest sequence on the job's own side of windows."""
     windows = (window for window in own.built.windows if window >= own.job.seq_len)
     return min((own.job.model.max_seq_len, *windows))
-
-
-def _as_sent(sequences: Sequence[int], most: int) -> Sequence[int]:
-    """Return so many sequences of half the longest length that they are sent; one stays one."""
-    if max(sequences) == 1:
-        return sequences
-    times = -(-LEAST_SENT_TOKENS // (min(sequences) * max(1, most // 2)))
-    return [num * times for num in sequences]
 
 
 def _fused_shapes(
@@ -159,11 +148,6 @@ def _is_apart(shape: TokenShape, others: Sequence[TokenShape | None]) -> bool:
     """Whether a shape is of another length than some, and its last chunk is smaller."""
     lengths = {other.S for other in others if other is not None}
     return shape.S not in lengths and shape.chunk != shape.last_tokens
-
-
-def are_sent_alone(own: OwnProgram) -> bool:
-    """Whether one sequence may have as many tokens as are sent, if any are."""
-    return own.sending == NONE_SENDS or _longest(own) >= LEAST_SENT_TOKENS
 
 
 def single_of(own: OwnProgram) -> TokenShape:

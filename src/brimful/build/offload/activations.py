@@ -17,7 +17,8 @@ from brimful.build.offload.lane import Lane
 from brimful.values.results import SAVED_ACTIVATIONS as ACTIVATIONS
 
 LEAST_BYTES = 4096
-"""Smaller tensors stay: a copy costs more than their memory is worth."""
+"""Smaller tensors that do not grow with the text stay: a copy costs more than their memory is worth.
+What grows with it is sent however short it is, so that no length changes what is."""
 
 
 class View(NamedTuple):
@@ -161,12 +162,15 @@ def memory_of(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001
 
 
-def stays(tensor: torch.Tensor, kept: Collection[int]) -> bool:
+def stays(tensor: torch.Tensor, kept: Collection[int], num_tokens: int) -> bool:
     """Whether a saved tensor is left where it is: small, or held by others too.
 
     Args:
         tensor: What autograd saves.
         kept: Memories of parameters, buffers, and what all blocks are given alike.
+        num_tokens: Of the micro-batch: what has as many numbers for each grows with it.
     """
-    is_small = tensor.untyped_storage().nbytes() < LEAST_BYTES
-    return is_small or memory_of(tensor) in kept
+    if memory_of(tensor) in kept:
+        return True
+    num_bytes = tensor.untyped_storage().nbytes()
+    return num_bytes < LEAST_BYTES and num_bytes // tensor.element_size() % num_tokens > 0

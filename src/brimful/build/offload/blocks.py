@@ -118,16 +118,16 @@ def _forward(call: _Call, forward: Run, *args: Any, **kwargs: Any) -> Any:
     """Run a block whose graph is kept."""
     held = _held(call, args, kwargs)
     if call.parameters is None:
-        return _saving(_Saver(call, held), partial(forward, *args, **kwargs))
+        return _saving(_Saver(call, args[0], held), partial(forward, *args, **kwargs))
     with call.parameters.present(call.number) as copies:
-        return _saving(_Saver(call, held, copies), partial(forward, *args, **kwargs))
+        return _saving(_Saver(call, args[0], held, copies), partial(forward, *args, **kwargs))
 
 
 def _checkpointed(call: _Call, again: Run, run: Run, *args: Any) -> Any:
     """Checkpoint a block: what the checkpoint keeps is its input."""
     held = _held(call, args, getattr(run, "keywords", {}))
     inner = run if call.parameters is None else partial(_present, call, run)
-    return _saving(_Saver(call, held), partial(again, inner, *args))
+    return _saving(_Saver(call, args[0], held), partial(again, inner, *args))
 
 
 def _present(call: _Call, run: Run, *args: Any) -> Any:
@@ -178,9 +178,14 @@ class _Saver:
     """Decides what of what autograd saves in a block goes where."""
 
     def __init__(
-        self, call: _Call, held: frozenset[int], copies: Sequence[torch.Tensor] = ()
+        self,
+        call: _Call,
+        hidden: torch.Tensor,
+        held: frozenset[int],
+        copies: Sequence[torch.Tensor] = (),
     ) -> None:
         self._call, self._held = call, held
+        self._num_tokens = hidden.shape[:-1].numel()
         self._flight: Flight | None = None
         self._places = {memory_of(copy): place for place, copy in enumerate(copies)}
 
@@ -199,7 +204,7 @@ class _Saver:
         place = self._places.get(memory_of(tensor))
         if place is not None and self._call.parameters is not None:
             return _CopyRef(self._call.parameters, self._call.number, place, View.of(tensor))
-        if self._flight is None or stays(tensor, self._held):
+        if self._flight is None or stays(tensor, self._held, self._num_tokens):
             return tensor
         return self._flight.pack(tensor)
 
