@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
@@ -33,6 +34,12 @@ QUANTIZED = frozenset({
     "bitsandbytes::gemm_4bit", "bitsandbytes::int8_scaled_mm", "bitsandbytes::int8_mixed_scaled_mm",
 })  # fmt: skip
 """Products with a quantised weight, by name: the package is there only where it is needed."""
+SAC_IGNORED_OPS.update((
+    torch.ops.profiler._record_function_enter_new.default,  # noqa: SLF001 - it has no other name
+    torch.ops.profiler._record_function_exit._RecordFunction,  # noqa: SLF001
+))  # fmt: skip
+"""Names for a profiler are no results: FSDP2's units inside of a block say others of them when it
+runs again."""
 
 
 def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) -> None:

@@ -391,8 +391,13 @@ def _pipeline_from(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _usual_micro_batch(job: Job) -> int:
-    """Return the micro-batch of a strategy that names none: all where parts would change a loss."""
+def _usual_micro_batch(args: argparse.Namespace, job: Job, degrees: dict[str, Any]) -> int:
+    """Return the micro-batch of a strategy that names none.
+
+    It is all of a device's rows where parts would change a loss, or would be updated by themselves.
+    """
+    if args.optimizer_in_backward:
+        return max(1, int(job.global_batch // (degrees["dp_replicate"] * degrees["dp_shard"])))
     is_free = exactness(job, "micro_batch", defaults.MICRO_BATCH).how != "changes"
     return defaults.MICRO_BATCH if is_free else job.global_batch
 
@@ -414,7 +419,7 @@ def _strategy(
 ) -> Strategy:
     engine, pp = _or(args.engine, defaults.ENGINE), _or(args.pp, 1)
     return Strategy(
-        micro_batch=_or(args.micro_batch, _usual_micro_batch(job)),
+        micro_batch=_or(args.micro_batch, _usual_micro_batch(args, job, degrees)),
         activation_checkpointing=_or(
             args.activation_checkpointing, defaults.ACTIVATION_CHECKPOINTING
         ),

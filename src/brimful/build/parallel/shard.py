@@ -1,7 +1,7 @@
 """ZeRO-2 and ZeRO-3 by FSDP2: every decoder block is a unit, what is left over is another.
 
-A module that is kept in fp32 is a unit too, inside of the one that it lies in: FSDP2 gathers the
-parameters of a unit in one type. Experts that are parted among devices (``ep``) belong to their
+A module that is kept in fp32, by the job or by its class, is a unit too, inside of the one that it
+lies in: FSDP2 gathers the parameters of a unit in one type. Experts that are parted among devices (``ep``) belong to their
 block's unit, but are sharded over the devices that have the same ones, by expert where that comes
 out even.
 
@@ -10,6 +10,7 @@ it after its forward and gathers it again for its backward, ZeRO-2 keeps it unti
 over (embedding, last norm, head) stays gathered from its forward to the end of backward.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -100,13 +101,60 @@ def shard_frozen(model: nn.Module, job: Job, data: DeviceMesh | None) -> None:
 
 
 def _units(model: nn.Module) -> list[tuple[nn.Module, bool]]:
-    """List blocks and kept modules, inner ones first, and whether each is in fp32."""
-    kept, blocks = kept_modules(model), decoder_blocks(model)
+    """List blocks and kept modules, inner ones first, and whether each is in fp32.
+
+    Raises:
+        UnsupportedError: A module holds parameters of two types that train, and none of its own
+            parts holds all of one.
+    """
+    kept, blocks = [*kept_modules(model), *_of_another_type(model)], decoder_blocks(model)
     wide = {id(inner) for module in kept for inner in module.modules()}
     chosen = {id(module) for module in (*kept, *blocks)}
     paths = {path: module for path, module in model.named_modules() if id(module) in chosen}
     inner_first = sorted(paths, key=lambda path: -path.count("."))
     return [(paths[path], id(paths[path]) in wide) for path in inner_first]
+
+
+def _of_another_type(model: nn.Module) -> list[nn.Module]:
+    """List the outermost modules that their class keeps in another type than the rest of a model.
+
+    Raises:
+        UnsupportedError: As ``_units``.
+    """
+    count = Counter(parameter.dtype for parameter in _trained(model))
+    if len(count) < 2:  # noqa: PLR2004 - one type
+        return []
+    usual = count.most_common(1)[0][0]
+    unlike = {
+        path: module
+        for path, module in model.named_modules()
+        if (types := {each.dtype for each in _trained(module)}) and usual not in types
+    }
+    inside = {id(each) for module in unlike.values() for each in module.parameters()}
+    left = (path for path, p in model.named_parameters() if id(p) not in inside)
+    alone = next((path for path in left if _is_unlike(model.get_parameter(path), usual)), "")
+    if alone:
+        other = model.get_parameter(alone).dtype
+        raise UnsupportedError(
+            f"{alone} is kept in {_named(other)} by its class beside parameters in "
+            f"{_named(usual)} of one module, which FSDP2 does not gather together; use "
+            f"precision=bf16-mixed, which holds all in fp32, or zero=0",
+            nearest={"precision": "bf16-mixed"},
+        )
+    outer = [path for path in unlike if path.rpartition(".")[0] not in unlike]
+    return [unlike[path] for path in outer]
+
+
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def _is_unlike(parameter: nn.Parameter, usual: torch.dtype) -> bool:
+    return parameter.requires_grad and parameter.dtype != usual
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _apart(experts: Iterable[nn.Module], mesh: DeviceMesh) -> Callable[[nn.Parameter], Any]:
