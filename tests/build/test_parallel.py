@@ -15,8 +15,10 @@ from brimful.build.batch import Batch
 from brimful.build.blocks import decoder_blocks
 from brimful.build.parallel import sync_gradients
 from brimful.build.parallel.mesh import REPLICATE, SHARD, build_mesh
+from brimful.build.parallel.shard import units_of
 from brimful.build.step import micro_step, update
 from brimful.errors import UnsupportedError
+from brimful.models.config import read_config
 from brimful.pretend import fake_world
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.techniques.runnable import check_strategy
@@ -199,3 +201,38 @@ def test_checkpointed_blocks_are_sharded_too():
     with built(SHARDED[1], checkpointing="full") as program:
         micro_step(program, batch_of(program), num_targets=48)
         assert all(isinstance(p.grad, DTensor) for p in program.model.parameters())
+
+
+ERNIE = {
+    "model_type": "ernie4_5_moe", "hidden_size": 32, "intermediate_size": 64, "vocab_size": 48,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16, "moe_num_shared_experts": 1,
+    "moe_layer_start_index": 1, "max_position_embeddings": 64, "pad_token_id": None,
+}  # fmt: skip
+"""Its class keeps routers in fp32, whatever the rest is in."""
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+def test_what_a_class_keeps_in_fp32_is_a_unit_of_its_own(checkpointing):
+    asked = {"model": read_config("ernie", ERNIE), "precision": "bf16"}
+    with built(SHARDED[1], checkpointing=checkpointing, **asked) as program:
+        units = [module for module in program.model.modules() if isinstance(module, FSDPModule)]
+        wide = [each for each in units if _types(each) == {torch.float32}]
+        assert len(wide) == 2
+        micro_step(program, batch_of(program), num_targets=48)
+        update(program, learning_rate=1e-3)
+        trained = [p for p in program.model.parameters() if p.requires_grad]
+        assert {p.dtype for p in trained} == {torch.float32, torch.bfloat16}
+        assert all(isinstance(p, DTensor) for p in trained)
+
+
+def _types(module):
+    return {p.dtype for p in module.parameters() if p.requires_grad}
+
+
+def test_two_types_in_one_module_are_refused_before_fsdp2_gathers_them():
+    model = build_skeleton(make_job(precision="bf16"), make_strategy(micro_batch=2))
+    attention = next(m for name, m in model.named_modules() if name.endswith("self_attn"))
+    attention.sinks = torch.nn.Parameter(torch.empty(4, dtype=torch.float32, device="meta"))
+    with pytest.raises(UnsupportedError, match=r"sinks is kept in float32 .* use precision=bf16-m"):
+        units_of(model)

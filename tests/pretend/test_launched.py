@@ -6,6 +6,7 @@ import pytest
 
 from brimful.errors import InputError
 from brimful.pretend.scripts import check_program, launched, run_program, script_of
+from brimful.text.terminal import noted
 
 CELLS = [
     {"cell_type": "markdown", "source": ["# told"]},
@@ -47,6 +48,12 @@ def test_a_launcher_says_how_many_processes_there_are(typed, program, num):
 
 
 @pytest.mark.torch
+def test_accelerate_finds_one_gpu_where_nobody_says_how_many():
+    assert launched(["accelerate", "launch", "train.py"])[:2] == (["train.py"], 1)
+    assert any("--num_processes N" in each for each in noted())
+
+
+@pytest.mark.torch
 def test_what_accelerate_s_file_says_is_in_the_environment(tmp_path):
     path = tmp_path / "fsdp.yaml"
     path.write_text(
@@ -67,7 +74,7 @@ def test_what_accelerate_s_file_says_is_in_the_environment(tmp_path):
     [
         "torchrun", "torchrun --no x.py", "torchrun --nproc_per_node=gpu x.py",
         "deepspeed train.py", "deepspeed --num_gpus x train.py", "deepspeed",
-        "accelerate launch train.py", "accelerate config", "accelerate launch --no x.py",
+        "accelerate config", "accelerate launch --no x.py",
         "accelerate launch --num_processes 2 --cpu --multi_gpu x.py",
     ],
 )  # fmt: skip

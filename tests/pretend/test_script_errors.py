@@ -44,6 +44,18 @@ def test_whose_error_it_is_is_told_by_what_it_says(tmp_path, text, why):
 
 
 @pytest.mark.parametrize(
+    ("name", "package"),
+    [("nothing_like_that.inside", "nothing-like-that"), ("fla", "flash-linear-attention")],
+)
+def test_what_to_install_is_said_of_a_package_that_is_not_here(tmp_path, name, package):
+    assert raised(tmp_path, f"import {name}").remedy.endswith(f": pip install {package}")
+
+
+def test_a_part_that_an_installed_package_lacks_is_not_to_be_installed(tmp_path):
+    assert not raised(tmp_path, "import json.nothing").remedy
+
+
+@pytest.mark.parametrize(
     ("text", "may_be"),
     [
         ("assert False, 'the loss grew'", True),

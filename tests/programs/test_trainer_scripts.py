@@ -50,3 +50,37 @@ def test_a_line_may_be_longer_than_a_name_of_a_file():
 @pytest.mark.parametrize("text", ["settings.yaml", "python mine.py --width 8", "my run/x.json"])
 def test_what_has_none_of_the_trainers_flags_is_no_settings(text):
     assert not has_settings(text)
+
+
+FSDP1 = """
+distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 1
+num_processes: 4
+fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP, fsdp_offload_params: false}
+"""
+SCRIPT = "run_clm.py --model_name_or_path gpt2 --per_device_train_batch_size 1"
+
+
+@pytest.mark.torch
+def test_what_accelerate_s_file_says_counts_where_the_script_says_nothing(tmp_path):
+    (tmp_path / "a.yaml").write_text(FSDP1, "utf-8")
+    line = f"accelerate launch --config_file {tmp_path / 'a.yaml'} {SCRIPT}"
+    _, said = taken(line, num_devices=4)
+    assert (said["zero"], said["fsdp"], said["precision"]) == (2, 1, "bf16-mixed")
+    _, said = taken(f"{line} --fp16 --fsdp full_shard", num_devices=4)
+    assert (said["zero"], said["precision"]) == (3, "fp16-mixed")
+
+
+@pytest.mark.torch
+def test_the_flags_of_accelerate_launch_count_too():
+    two = (
+        "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward false "
+        "--fsdp_activation_checkpointing true"
+    )
+    _, said = taken(f"accelerate launch {two} --num_processes 4 {SCRIPT}", num_devices=4)
+    assert (said["zero"], said["activation_checkpointing"]) == (2, ["full"])
+    assert "fsdp" not in said
+    staged = "--use_deepspeed --zero_stage 2 --offload_optimizer_device cpu --num_processes 4"
+    _, said = taken(f"accelerate launch {staged} {SCRIPT}", num_devices=4)
+    assert (said["zero"], said["offload"]) == (2, "optimizer")

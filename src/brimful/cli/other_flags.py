@@ -113,7 +113,9 @@ _MONEY, _AMOUNT = (
 """A sum of money, which is no budget of seconds."""
 _ZERO, _SHARDS, _PRECISION = "--zero", "--dp-shard", "--precision"
 _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
-_YES, _NO = frozenset({"1", "true", "unsloth", "yes"}), frozenset({"0", "false", "no"})
+_SENDING = "unsloth"
+"""A value of a switch of checkpoints: those of Unsloth, whose inputs lie on the host."""
+_YES, _NO = frozenset({"1", "true", _SENDING, "yes"}), frozenset({"0", "false", "no"})
 NO_FLAG = {
     **dict.fromkeys(
         ("--weights-format", "--prompt-len"),
@@ -225,7 +227,7 @@ class _Reader:
         elif flag in _SHARDING and value is not None and _SHARDS in self._known:
             self._sharding = typed
         elif flag in _SWITCHES and _SWITCHES[flag][0] in self._known:
-            self._switches[flag] = word
+            self._switches[flag] = f"{word} {_SENDING}" if value == _SENDING else word
         elif flag in _MODELS and value is not None:
             self._models.append(value)
         elif flag in _ACCUMULATED and _BATCH in self._known:
@@ -262,7 +264,9 @@ class _Reader:
         ours = [*self._by_weights({*said, *ours}), *ours]
         for flag, (value, word) in said.items():
             ours = [flag, value, *ours]
-            notes.append(f"{flag} {value} is taken for {word}")
+            sends = ", which sends what they keep to the host: --offload activations does"
+            more = sends if word.endswith(f" {_SENDING}") else ""
+            notes.append(f"{flag} {value} is taken for {word}{more}")
         if self._written and _OF_JOBS not in ours:
             parts = _WRITTEN | self._written
             tokens = str(sum(parts.values()))

@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
         write_yaml(_as_typed(args, searched.plan), args.output)
     if not args.json:
         show_first(args, searched)
-    found, proof = proven_or_told(args, searched)
+    found, proof = proven_or_told(args, searched, budget)
     if args.output is not None and found.plan != searched.plan:
         write_yaml(_as_typed(args, found.plan), args.output)
     word = _replayed_word(found) if proof is None else proof.word

@@ -20,10 +20,14 @@ from brimful.text.terminal import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from brimful.search.budget import Budget
     from brimful.search.solve import Solution
     from brimful.show.summary import Fact, Summary
     from brimful.simulate.proof import Proof
     from brimful.values.results import Reserved
+
+LEAST_PROOF_S = 20
+"""Seconds that a proof has of a longer budget, whatever a search with its traces used of it."""
 
 
 def _with_untraced(args: argparse.Namespace, found: "Solution") -> "Solution":
@@ -87,13 +91,20 @@ def show_first(args: argparse.Namespace, searched: "Solution") -> None:
 
 
 def proven_or_told(
-    args: argparse.Namespace, searched: "Solution"
+    args: argparse.Namespace, searched: "Solution", budget: "Budget"
 ) -> "tuple[Solution, Proof | None]":
-    """Prove a plan; who interrupts that is told what was predicted."""
+    """Prove a plan in the time that the search left; who interrupts that is told the prediction.
+
+    Args:
+        args: The flags.
+        searched: What was found.
+        budget: Of the search.
+    """
     from brimful.search.budget import Budget
 
+    left_s = max(budget.left_s, min(LEAST_PROOF_S, args.budget))
     try:
-        return proof_of(args, searched, Budget(args.budget))
+        return proof_of(args, searched, Budget(round(left_s)))
     except KeyboardInterrupt:
         if not args.json:
             show_summary(summary_of(args, searched))

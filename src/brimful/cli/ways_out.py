@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from brimful.show.summary import Fact
     from brimful.simulate.proof import ProofWord
     from brimful.values.job import Job
+    from brimful.values.strategy import Strategy
 
 MAX_WAYS, MAX_WAYS_TIGHT = 2, 1
 """Ways that are told, a line or two each; fewer beside a plan that may fit."""
@@ -307,16 +308,17 @@ def _sending(
     """
     from brimful.hardware.datasheets import has_one_memory
     from brimful.search.ways_out import short_bytes_of
-    from brimful.techniques.offload import ACTIVATIONS, NONE
+    from brimful.techniques.offload import ACTIVATIONS, NONE, OPTIMIZER
     from brimful.values.results import SAVED_ACTIVATIONS
 
     made, strategy = searched.plan.estimate, searched.plan.strategy
     is_one = has_one_memory(searched.plan.cluster.device.name)
-    if made is None or strategy.offload != NONE or strategy.pp > 1 or is_one:
+    beside = {NONE: "", OPTIMIZER: f"{OPTIMIZER},"}.get(strategy.offload)
+    if made is None or beside is None or strategy.pp > 1 or is_one:
         return
     kept = sum(item.num_bytes for item in made.items if item.name == SAVED_ACTIVATIONS)
     if kept >= short_bytes_of(made):
-        yield from _offloading(args, searched, ACTIVATIONS, budget)
+        yield from _offloading(args, searched, f"{beside}{ACTIVATIONS}", budget)
 
 
 def _leaving(
@@ -364,16 +366,23 @@ def _offloading(
         with Progress(f"trying --offload {what}", quiet=args.json):
             from brimful.simulate.attempt import attempt
 
-            away = msgspec.structs.replace(strategy, offload=what)
-            tried = attempt(job, searched.plan.cluster, away, on_op=budget.check)
+            away = msgspec.structs.replace(
+                strategy, offload=what, allocator=getattr(args, "allocator", None) or ""
+            )
+            tried = attempt(job, searched.plan.cluster, away, on_op=budget.check, may_grow=True)
     except (InputError, UnsupportedError, OutOfTimeError):
         return
     if not tried.holds:
         return
     rate = f", {rate_words(job, tried.step_s)}" if tried.step_s else ""
     host = f"{format_bytes(tried.host_bytes)} on the host"
-    words = f"--offload {what} would fit{rate}, with {host}; simulated"
+    how = f"--offload {what}{_allocator_words(tried.strategy)}"
+    words = f"{how} would fit{rate}, with {host}; simulated"
     yield WayOut(words, 0, math.inf, is_exact=True)
+
+
+def _allocator_words(strategy: "Strategy") -> str:
+    return f" --allocator {strategy.allocator}" if strategy.allocator else ""
 
 
 def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Iterator[WayOut]":

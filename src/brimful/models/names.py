@@ -124,6 +124,10 @@ def find(text: str) -> Taken | None:
     return Taken(chosen.name, why, is_own=organisation in {"", *MIRRORS, *_organisations()})
 
 
+_TO_RUN = "gguf"
+"""Of a name: a format that nothing trains."""
+
+
 def taken_words(typed: str, name: str) -> str:
     """Say that a known model was taken for what was typed; empty where that is its name.
 
@@ -137,6 +141,8 @@ def taken_words(typed: str, name: str) -> str:
     if taken is None or spaced(typed).split() == spaced(name).split():
         return ""
     why = taken.why or ("the same architecture" if taken.is_own else "by its name alone")
+    if _TO_RUN in typed.lower():
+        why = f"{why}; a GGUF is for running: what trains are the weights that it was made of"
     return f"model {name} is taken for {typed!r} ({why})"
 
 

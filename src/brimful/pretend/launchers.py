@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from brimful.errors import InputError
 from brimful.pretend.replacing import replaced
+from brimful.text.terminal import note
 
 MODULE_FLAG = "-m"
 _A_NODE = 8
@@ -115,7 +116,12 @@ def of_accelerate(flags: Sequence[str], *, rank: int) -> Launched:
         raise InputError("accelerate launch reads its flags here, and is not installed")
     launch: Any = import_module("accelerate.commands.launch")
     args = _parsed(launch.launch_command_parser().parse_args, flags[1:], "accelerate launch")
-    is_told = args.num_processes is not None or args.config_file is not None
+    if args.num_processes is None and args.config_file is None:
+        args.num_processes = 1
+        note(
+            "brimful: accelerate launch starts a process for each GPU that it finds, and is taken "
+            "to find one: --num_processes N behind it says more"
+        )
     found: dict[str, str] = {}
     said = io.StringIO()
     try:
@@ -125,10 +131,9 @@ def of_accelerate(flags: Sequence[str], *, rank: int) -> Launched:
         why = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise InputError(f"accelerate launch would refuse its flags: {why[0]}") from error
     num = int(args.num_processes or 0)
-    if not is_told or num < 1:
+    if num < 1:
         raise InputError(
-            "accelerate launch starts a process for each GPU that it finds, and finds none here; "
-            "say --num_processes N behind it"
+            "accelerate launch is told of no number of processes; say --num_processes N behind it"
         )
     set_here = {name: x for name, x in found.items() if os.environ.get(name) != x}
     program = _program(args.training_script, args.training_script_args, is_module=args.module)

@@ -6,6 +6,7 @@ of how it is shown.
 """
 
 import ast
+import importlib.util
 import linecache
 import re
 import sysconfig
@@ -235,6 +236,25 @@ def missing_import(error: BaseException | None) -> ImportError | None:
     return error
 
 
+_DISTRIBUTIONS = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
+    "fla": "flash-linear-attention", "skimage": "scikit-image", "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}  # fmt: skip
+"""Packages of the registry by what they are imported as, where that is another name."""
+
+
+def _install_words(error: BaseException) -> str:
+    """Say what to install where a package is missing as a whole; empty where that is not so."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    package = error.name.partition(".")[0]
+    if importlib.util.find_spec(package) is not None:
+        return ""
+    name = _DISTRIBUTIONS.get(package, package.replace("_", "-"))
+    return f"install it here, no GPU is needed: pip install {name}"
+
+
 _OF_HOST = "DefaultCPUAllocator: can't allocate memory"
 """In the words of ``c10/core/impl/alloc_cpu.cpp``."""
 
@@ -256,7 +276,8 @@ def _judged(
     lacking = missing_import(error) or error
     if isinstance(lacking, ImportError | OSError):
         notes = getattr(lacking, "__notes__", ())  # of what is neither here nor known
-        return "it is this machine that lacks it, not the card", notes[-1] if notes else ""
+        why = "it is this machine that lacks it, not the card"
+        return why, notes[-1] if notes else _install_words(lacking)
     if isinstance(error, MemoryError) or _OF_HOST in text:
         return (
             "it is the memory of this machine's host that is short, not the card's"

@@ -93,6 +93,9 @@ def _of_line(text: str) -> Command:
         name, _, variables[name] = words.pop(0).partition("=")
     if not words:
         raise InputError("--from names no program; give its command line, or a YAML of arguments")
+    from brimful.process.library_output import quiet_libraries
+
+    quiet_libraries()  # launchers import torch
     from brimful.pretend.launchers import MODULE_FLAG
     from brimful.pretend.scripts import launched
 

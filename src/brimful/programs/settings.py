@@ -19,6 +19,7 @@ from brimful.programs import (
 )
 from brimful.programs.arguments import read_arguments
 from brimful.programs.base import Command
+from brimful.programs.launcher_settings import with_launcher
 from brimful.programs.reading import is_program, read_command
 from brimful.text.escaping import yaml_text
 
@@ -41,6 +42,8 @@ def settings_file(text: str) -> Path | None:
         return None
     content = read(command)
     is_titan = read is titan_settings.settings_of
+    if not is_titan:
+        content = with_launcher(content, command.environment)
     name = "torchtitan.toml" if is_titan else f"{Path(command.script).name}.yaml"
     text = titan_settings.text_of(content) if is_titan else yaml_text(dict(content))
     file = Path(_folder()) / name

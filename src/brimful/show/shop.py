@@ -73,6 +73,7 @@ def shop_summary(
     kinds = _by_kind(found, limits)  # which somebody named: above what may be left out
     facts = (
         *((*yours, settings, *rented, *kinds) if leads else (*rented, *yours, *kinds, settings)),
+        *_left_out(found),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
         *_others("at best", [each for each in found.likely if each.gpus not in told][-1:]),
@@ -126,6 +127,13 @@ def _by_kind(found: Market, limits: Limits) -> tuple[Fact, ...]:
     if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
         return (Fact("by kind", "; ".join(words)),)
     return tuple(Fact("" if place else "by kind", each) for place, each in enumerate(words))
+
+
+def _left_out(found: Market) -> tuple[Fact, ...]:
+    """Say which of a few kinds that somebody named cannot be compared, and why."""
+    if len(found.alone) > NUM_NAMED:
+        return ()
+    return tuple(Fact("left out", each.why_not) for each in found.alone if each.why_not)
 
 
 def _meets(option: Option, limits: Limits) -> bool:

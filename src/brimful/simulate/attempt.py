@@ -7,8 +7,10 @@ roofline of ``cost.step``, on work that was traced for this strategy and not tak
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
@@ -60,7 +62,12 @@ class Attempt(NamedTuple):
 
 
 def attempt(
-    job: Job, cluster: Cluster, strategy: Strategy, *, on_op: Callable[[], None] = go_on
+    job: Job,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    on_op: Callable[[], None] = go_on,
+    may_grow: bool = False,
 ) -> Attempt:
     """Simulate a strategy.
 
@@ -70,6 +77,8 @@ def attempt(
         strategy: How it is run.
         on_op: Called before every operation and between the phases of the work; what it raises ends
             the simulation.
+        may_grow: Whether segments of the allocator may grow where nothing is said of it, if the
+            strategy does not hold otherwise; the attempt's own strategy says so then.
 
     Raises:
         InputError: The strategy cannot run this job.
@@ -97,7 +106,16 @@ def attempt(
     peak_bytes = int(recording.live_bytes().max())
     host = read_host(hosts[-1])
     short = max(0, peak_bytes - tensor_limit_bytes(cluster))
-    reserved = None if short else reserve_for(recording, cluster, allocator=strategy.allocator)
+    allocators = [strategy.allocator]
+    if may_grow and not strategy.allocator:
+        allocators.append(EXPANDABLE)
+    reserved = None
+    for allocator in () if short else allocators:
+        held = reserve_for(recording, cluster, allocator=allocator)
+        if reserved is None or (held is not None and _rank(held) < _rank(reserved)):
+            reserved, strategy = held, msgspec.structs.replace(strategy, allocator=allocator)
+        if reserved is None or not any(_rank(reserved)):
+            break
     short = short if reserved is None else reserved.short_bytes
     host_bytes = host.block_bytes * cluster.devices_per_node
     return Attempt(
@@ -108,6 +126,11 @@ def attempt(
         reserved=reserved,
         host_bytes=host_bytes,
     )
+
+
+def _rank(reserved: Reserved) -> tuple[int, bool]:
+    """Order what the allocator makes of a strategy: what surely fits first."""
+    return reserved.short_bytes, reserved.word != "fits"
 
 
 def seconds_of_step(

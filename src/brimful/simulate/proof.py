@@ -14,7 +14,7 @@ from brimful.cost.estimate import estimate
 from brimful.cost.outside import num_groups
 from brimful.cost.reserved import predicted_reserved
 from brimful.cost.stage_site import fullest_ranks
-from brimful.errors import OutOfTimeError, UnsupportedError
+from brimful.errors import BrimfulError, OutOfTimeError, UnsupportedError
 from brimful.pretend.recording import Recording
 from brimful.search.budget import Budget
 from brimful.search.holding import OTHER_ALLOCATORS, looked_at
@@ -157,6 +157,12 @@ class _Trying:
             return None
         except UnsupportedError as error:  # a formula covers what is not simulated
             self._why, self._can_be_simulated = str(error), False
+            return None
+        except BrimfulError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours, and the formulas' answer stands
+            self._why = f"simulating it ended in a fault of Brimful's own: {error!r:.200}"
+            self._can_be_simulated = False
             return None
         self._trials.append(trial)
         self._rows.append(row)

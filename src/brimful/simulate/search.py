@@ -140,7 +140,9 @@ class _Attempts:
 
         try:
             check_strategy(self._job, strategy)
-            self.done[strategy] = attempt(self._job, self._cluster, strategy, on_op=go_on)
+            self.done[strategy] = attempt(
+                self._job, self._cluster, strategy, on_op=go_on, may_grow=True
+            )
         except (InputError, UnsupportedError) as error:
             if not self.done:
                 raise

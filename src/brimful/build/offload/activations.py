@@ -17,8 +17,8 @@ from brimful.build.offload.lane import Lane
 from brimful.values.results import SAVED_ACTIVATIONS as ACTIVATIONS
 
 LEAST_BYTES = 4096
-"""Smaller tensors that do not grow with the text stay: a copy costs more than their memory is worth.
-What grows with it is sent however short it is, so that no length changes what is."""
+"""Smaller tensors that do not grow with the text stay: a copy costs more than they are worth. What
+grows with it is sent however short it is, so that no length changes what is."""
 
 
 class View(NamedTuple):
@@ -172,5 +172,5 @@ def stays(tensor: torch.Tensor, kept: Collection[int], num_tokens: int) -> bool:
     """
     if memory_of(tensor) in kept:
         return True
-    num_bytes = tensor.untyped_storage().nbytes()
+    num_bytes = int(tensor.untyped_storage().nbytes())
     return num_bytes < LEAST_BYTES and num_bytes // tensor.element_size() % num_tokens > 0

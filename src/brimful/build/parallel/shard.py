@@ -1,9 +1,9 @@
 """ZeRO-2 and ZeRO-3 by FSDP2: every decoder block is a unit, what is left over is another.
 
 A module that is kept in fp32, by the job or by its class, is a unit too, inside of the one that it
-lies in: FSDP2 gathers the parameters of a unit in one type. Experts that are parted among devices (``ep``) belong to their
-block's unit, but are sharded over the devices that have the same ones, by expert where that comes
-out even.
+lies in: FSDP2 gathers the parameters of a unit in one type. Experts that are parted among devices
+(``ep``) belong to their block's unit, but are sharded over the devices that have the same ones, by
+expert where that comes out even.
 
 Parameters and optimizer state are sharded by rows. A unit is gathered before it runs; ZeRO-3 frees
 it after its forward and gathers it again for its backward, ZeRO-2 keeps it until then. What is left
@@ -77,7 +77,7 @@ def shard(model: nn.Module, job: Job, strategy: Strategy, meshes: Meshes) -> Non
     if idle := set(idle_parameters(model).values()):
         how["ignored_params"] = idle
     wide = {**how, "mp_policy": MixedPrecisionPolicy()}
-    for unit, is_kept in _units(model):
+    for unit, is_kept in units_of(model):
         fully_shard(unit, **(wide if is_kept else how))
     fully_shard(model, **{**how, "reshard_after_forward": False})
     for module in model.modules():
@@ -95,12 +95,12 @@ def shard_frozen(model: nn.Module, job: Job, data: DeviceMesh | None) -> None:
     """
     how: dict[str, Any] = {"mesh": data, "reshard_after_forward": True}
     policies = (policy_of(job.precision), MixedPrecisionPolicy())
-    for unit, is_kept in _units(model):
+    for unit, is_kept in units_of(model):
         fully_shard(unit, mp_policy=policies[is_kept], **how)
     fully_shard(model, mp_policy=policies[0], **how)
 
 
-def _units(model: nn.Module) -> list[tuple[nn.Module, bool]]:
+def units_of(model: nn.Module) -> list[tuple[nn.Module, bool]]:
     """List blocks and kept modules, inner ones first, and whether each is in fp32.
 
     Raises:
@@ -119,7 +119,7 @@ def _of_another_type(model: nn.Module) -> list[nn.Module]:
     """List the outermost modules that their class keeps in another type than the rest of a model.
 
     Raises:
-        UnsupportedError: As ``_units``.
+        UnsupportedError: As ``units_of``.
     """
     count = Counter(parameter.dtype for parameter in _trained(model))
     if len(count) < 2:  # noqa: PLR2004 - one type
@@ -150,7 +150,7 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _is_unlike(parameter: nn.Parameter, usual: torch.dtype) -> bool:
-    return parameter.requires_grad and parameter.dtype != usual
+    return bool(parameter.requires_grad and parameter.dtype != usual)
 
 
 def _named(dtype: torch.dtype) -> str:
