@@ -80,15 +80,16 @@ OFTEN = (
 """Trained in every way."""
 HALF = ("bf16",)
 """Of LoRA, which many type beside it."""
-IN_HALF = ("gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "phi-4-mini")
+WITH_TABLES = ("gemma-3n-e2b", "gemma-3n-e4b", "gemma-4-e2b", "gemma-4-e4b")
+"""Each block of which has rows of its own for every token: made for small cards."""
 MODELS = {
-    **dict.fromkeys(OFTEN, Asked()),
-    **dict.fromkeys(IN_HALF, Asked(recipes=HALF)),
-    **dict.fromkeys(("olmo-3-7b", "olmo-3-32b"), Asked(seq_lens=(8192,))),
+    **dict.fromkeys(OFTEN, Asked(recipes=HALF)),
+    **dict.fromkeys(WITH_TABLES, Asked(("lora", "qlora"), (1,), recipes=HALF)),
+    **dict.fromkeys(("olmo-3-7b", "olmo-3-32b"), Asked(seq_lens=(8192,), recipes=HALF)),
     **dict.fromkeys(("gpt-oss-20b", "glm-4.7-flash"), Asked(MIXTURE)),
     **dict.fromkeys(
         ("deepseek-v3", "kimi-k2", "glm-4.5-air", "glm-4.6", "gpt-oss-120b", "minimax-m2"),
-        Asked(MIXTURE, PARTING),
+        Asked(MIXTURE, PARTING, recipes=HALF),
     ),
     "llama-4-scout": Asked(MIXTURE, PARTING, (4096,)),
     "gemma-4-31b": Asked(seq_lens=(4096,)),
