@@ -74,12 +74,25 @@ def ranged_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
 
 def region_of(tensor: torch.Tensor) -> Region:
     """Return which part of the whole this process holds, a slice per dimension."""
-    shape, offset = tensor.shape, (0,) * tensor.ndim
-    if isinstance(tensor, DTensor):
-        shape, offset = compute_local_shape_and_global_offset(
-            tensor.shape, tensor.device_mesh, tensor.placements
-        )
-    return tuple(slice(start, start + n) for start, n in zip(offset, shape, strict=True))
+    if not isinstance(tensor, DTensor):
+        return tuple(slice(0, n) for n in tensor.shape)
+    mesh, placements = tensor.device_mesh, tensor.placements
+    where = mesh.get_coordinate()
+    if where is None or not all(type(each) in {Replicate, Shard} for each in placements):
+        shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+        return tuple(slice(start, start + n) for start, n in zip(offset, shape, strict=True))
+    region = [slice(0, n) for n in tensor.shape]
+    for placement, number, count in zip(placements, where, mesh.shape, strict=True):
+        if isinstance(placement, Shard):  # as chunk cuts; torch makes a number of each row for it
+            held = region[placement.dim]
+            rows = -(-(held.stop - held.start) // count)
+            start = held.start + number * rows
+            end = tensor.shape[placement.dim]  # where what is empty is
+            is_empty = start >= held.stop
+            region[placement.dim] = (
+                slice(end, end) if is_empty else slice(start, min(start + rows, held.stop))
+            )
+    return tuple(region)
 
 
 def own_memory(tensor: torch.Tensor) -> torch.Tensor:
