@@ -298,12 +298,16 @@ def job_from(
 
 
 def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
-    """Return the GPUs that are compared: those named, or those that could stand in for another."""
+    """Return the GPUs that are compared: those named, or those that could stand in for another.
+
+    What somebody has a price of is named, whoever made it.
+    """
     from brimful.hardware.devices import cards, gpus
     from brimful.hardware.names import split_counts
 
     if text is None:
-        priced = {card.name for card in cards()} & set(prices.gpus)
+        own = {name for name, price in prices.gpus.items() if price.market is None}
+        priced = {card.name for card in cards()} & set(prices.gpus) | own & set(gpus())
         return tuple(name for name in gpus() if name in priced)
     parts = [part for part in text.split(",") if part.strip()]
     for part in parts:

@@ -14,6 +14,7 @@ from brimful.search.holding import hold
 from brimful.search.pins import Pins
 from brimful.search.solve import Solution, solve
 from brimful.values.job import Job
+from brimful.values.plan import Plan
 from brimful.values.strategy import Attention
 
 
@@ -62,7 +63,8 @@ def solve_cheapest(
         solve(job, cluster, pins, attention=attention, objective="cost", also=also)
     ).solution
     found = [whole, *_of_parts(job, cluster, pins, attention, also)]
-    return min(found, key=_gpu_seconds)
+    best = min(found, key=_gpu_seconds)
+    return best._replace(counts=tuple(each.plan for each in found if each is not best))
 
 
 def _of_parts(
@@ -80,8 +82,14 @@ def _of_parts(
 
 def _gpu_seconds(found: Solution) -> float:
     made = found.plan.estimate
-    if made is None or made.predicted_step_s is None or not made.fits:
-        return float("inf")
-    if made.predicted_reserved is not None and made.predicted_reserved.word != "fits":
+    if made is None or made.predicted_step_s is None or not surely_fits(found.plan):
         return float("inf")
     return found.plan.cluster.num_devices * made.predicted_step_s
+
+
+def surely_fits(plan: Plan) -> bool:
+    """Whether a plan fits by formulas, and by its replay where there is one."""
+    made = plan.estimate
+    if made is None or not made.fits:
+        return False
+    return made.predicted_reserved is None or made.predicted_reserved.word == "fits"

@@ -167,6 +167,8 @@ class Solution(NamedTuple):
         host_bytes: What a node's host holds of what is offloaded, where it was simulated.
         offloaded: The nearest to fitting of what offloads, where that was searched and no more fits
             than without.
+        counts: What is best on other numbers of devices, where these were searched too, the most
+            devices first.
     """
 
     plan: Plan
@@ -177,6 +179,7 @@ class Solution(NamedTuple):
     reserved: Reserved | None = None
     host_bytes: int = 0
     offloaded: Plan | None = None
+    counts: tuple[Plan, ...] = ()
 
 
 def solve(  # noqa: PLR0913 - what is searched, and how

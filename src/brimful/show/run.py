@@ -1,6 +1,7 @@
 """How fast a run goes, how long it takes, and what it costs, each in a line."""
 
 from brimful.cost.assumptions import assumptions_for
+from brimful.cost.efficiency import efficiency_of, matrix_type
 from brimful.cost.money import Cost
 from brimful.hardware.cluster import Device, matrix_rate
 from brimful.show.predicted import offloaded_bytes
@@ -30,7 +31,9 @@ def speed_facts(
         num_devices: How many; of several it is said what passes on each, where there is room.
     """
     if step_s is None:
-        is_rated = num_devices > 1 and matrix_rate(device, job.precision)
+        kind = matrix_type(device, job.precision)
+        share = efficiency_of(device).matrix_shares.get(kind)
+        is_rated = num_devices > 1 and share and matrix_rate(device, job.precision)
         whose = "what links these GPUs" if is_rated else "this GPU in this precision"
         return (Fact("speed", f"unknown: no rates are known of {whose}"),)
     half = assumptions_for(device).time_band

@@ -79,18 +79,21 @@ ADAMW_8BIT = two_moments(
             (
                 "apollo",
                 "apollo-adamw",
-                "apollo-adamw-layerwise",
                 "apollo-mini",
                 "galore",
                 "galore-adafactor",
                 "galore-adamw",
                 "galore-adamw-8bit",
-                "galore-adamw-8bit-layerwise",
-                "galore-adamw-layerwise",
                 "q-galore",
             ),
             "moments in a subspace of each matrix",
             "8-bit moments are about as small, and the gradients stay whole in both",
+        ),
+        Like(
+            ("apollo-adamw-layerwise", "galore-adamw-8bit-layerwise", "galore-adamw-layerwise"),
+            "moments in a subspace of each matrix, updated inside the backward pass",
+            "8-bit moments are about as small, and --optimizer-in-backward --clip 0 with one "
+            "micro-batch a step lets gradients go as early",
         ),
     ),
 )
