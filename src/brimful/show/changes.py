@@ -56,12 +56,12 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
         (held.get(SAVED_ACTIVATIONS, 0), "checkpointing (saved activations)"),
         (sum(batch.values()), f"a smaller batch ({_listed([*batch])})"),
     )
-    least = LEAST_NAMED * report.simulated_peak_allocated_bytes
-    told = [f"{words} {format_bytes(num)}" for num, words in ways if num > least]
-    short = [
-        f"{words.partition(' (')[0]} {format_bytes(num)}" for num, words in ways if num > least
-    ]
-    return (*_no_batch(report, states), *_less(told, short))
+    peak, room = report.simulated_peak_allocated_bytes, report.at_capacity.capacity_bytes
+    named = [(num, words) for num, words in ways if num > LEAST_NAMED * peak]
+    told = [f"{words} {format_bytes(num)}" for num, words in named]
+    short = [f"{words.partition(' (')[0]} {format_bytes(num)}" for num, words in named]
+    alone = [words.partition(" (")[0] for num, words in named if peak - num <= room < peak]
+    return (*_no_batch(report, states), *_less(told, short, alone, peak))
 
 
 def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
@@ -125,14 +125,13 @@ def _evaluating(report: PretendReport) -> tuple[Fact, ...]:
     return (Fact("change", words),)
 
 
-def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:
+def _less(told: list[str], short: list[str], alone: list[str], peak: int) -> tuple[Fact, ...]:
+    """Say what saves how much of the tensors at the peak, and what of it might do by itself."""
     if not told:
         return ()
-    return (
-        Fact(
-            "change", *(f"{'; '.join(each)}; each saves at most so much" for each in (told, short))
-        ),
-    )
+    most = f"each saves at most so much of {format_bytes(peak)} of tensors"
+    does = f"; {' or '.join(alone)} alone may do" if alone else ""
+    return (Fact("change", *(f"{'; '.join(each)}; {most}{does}" for each in (told, short))),)
 
 
 def _no_batch(report: PretendReport, states: dict[str, int]) -> tuple[Fact, ...]:
