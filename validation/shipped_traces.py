@@ -184,6 +184,8 @@ def join(calls: Sequence[Call]) -> None:
         if shared == exact or not has_profile(exact):
             continue
         is_parted = call.ep > 1
+        if is_parted and call.job.adapter is not None:
+            continue  # what hangs on two numbers, two traces do not tell
         experts = experts_of(call.job.model).num_experts
         value = experts // call.ep if is_parted else call.job.adapter.rank
         by_shared.setdefault(shared, {})[exact] = value, "e" if is_parted else "R"
