@@ -1,5 +1,7 @@
 """What stands behind a plan's answer: what its question asks to be compared with."""
 
+import re
+
 from brimful.cli import plan
 from brimful.errors import OutOfTimeError
 
@@ -52,3 +54,12 @@ def test_adapters_leave_no_room_that_is_worth_a_search(brimful, monkeypatch):
     said = brimful(*asked, "--seq-len", 512, "--global-batch", 32, "--no-proof")
     assert "FITS" in said.out
     assert searched == [None]
+
+
+def test_other_numbers_of_gpus_are_laid_beside_the_cheapest(brimful):
+    asked = ("plan", "smollm2-135m", "--gpus", "4xl40s", "--objective", "cost", "--tokens", "10M")
+    said = brimful(*asked, "--seq-len", 512, "--global-batch", 64, "--no-proof")
+    told = " ".join(said.out.split())
+    counts = re.search(r"by count (.*?) assumed", told)[1].split("; ")
+    assert [each.partition(":")[0] for each in counts] == ["4", "1"]
+    assert all(" and 0.0" in each or " and 0.1" in each for each in counts)

@@ -9,7 +9,7 @@ from argparse import Namespace
 import pytest
 
 from brimful.cli.main import main
-from brimful.cli.shop import in_dollars
+from brimful.cli.shop import in_dollars, kinds_from
 from brimful.cost.money import read_prices, shipped_prices
 from brimful.errors import InputError
 from brimful.report.shop_plot import axis
@@ -39,6 +39,19 @@ def test_tables(capsys):
     assert "the cheapest that meets the deadline of 3 days" in out
     assert "what the GPU costs is not in it" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_what_somebody_has_a_price_of_is_compared_whoever_made_it(tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text("MI300X: 1.85\nH100 SXM: 2.29\n", "utf-8")
+    assert "mi300x" not in kinds_from(None, shipped_prices("secure"))
+    kinds = kinds_from(None, read_prices(own, "secure"))
+    assert {"mi300x", "h100-80gb", "a100-80gb"} <= set(kinds)
+
+
+def test_a_kind_that_was_named_and_cannot_be_compared_is_told(capsys):
+    asked = [*ASKED[:-3], "t4,l4", *ASKED[-2:]]
+    assert "left out  t4 has no known rate in bf16-mixed" in run(capsys, asked=asked)[1]
 
 
 def test_what_cannot_be_met_says_by_how_much_and_ends_with_1(capsys):

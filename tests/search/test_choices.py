@@ -80,7 +80,8 @@ def test_the_parts_of_a_cluster():
 def test_the_cheapest_takes_the_fewest_device_seconds():
     job, cluster = make_job(model=make_model(num_hidden_layers=2), global_batch=4), many(4)
     whole = FREE._replace(loss_chunks=1)  # so that each of several searches is short
-    found = solve_cheapest(job, cluster, whole, attention="sdpa").plan
+    solution = solve_cheapest(job, cluster, whole, attention="sdpa")
+    found = solution.plan
     every = [
         part.num_devices
         * solve(job, part, whole, attention="sdpa", objective="time").plan.estimate.predicted_step_s
@@ -88,3 +89,5 @@ def test_the_cheapest_takes_the_fewest_device_seconds():
     ]
     taken = found.cluster.num_devices * found.estimate.predicted_step_s
     assert taken == pytest.approx(min(every), rel=0.01)
+    others = [part.num_devices for part in smaller(cluster) if part != found.cluster]
+    assert [plan.cluster.num_devices for plan in solution.counts] == others

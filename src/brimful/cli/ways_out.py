@@ -356,6 +356,7 @@ def _offloading(
     from brimful.process.library_output import quiet_libraries
     from brimful.search.ways_out import WayOut
     from brimful.show.run import rate_words
+    from brimful.techniques.runnable import check_strategy
     from brimful.units import format_bytes
 
     job, strategy = searched.plan.job, searched.plan.strategy
@@ -367,8 +368,12 @@ def _offloading(
             from brimful.simulate.attempt import attempt
 
             away = msgspec.structs.replace(
-                strategy, offload=what, allocator=getattr(args, "allocator", None) or ""
+                strategy,
+                offload=what,
+                optimizer_in_backward=False,
+                allocator=getattr(args, "allocator", None) or "",
             )
+            check_strategy(job, away)
             tried = attempt(job, searched.plan.cluster, away, on_op=budget.check, may_grow=True)
     except (InputError, UnsupportedError, OutOfTimeError):
         return
@@ -376,7 +381,8 @@ def _offloading(
         return
     rate = f", {rate_words(job, tried.step_s)}" if tried.step_s else ""
     host = f"{format_bytes(tried.host_bytes)} on the host"
-    how = f"--offload {what}{_allocator_words(tried.strategy)}"
+    early = " without --optimizer-in-backward" if strategy.optimizer_in_backward else ""
+    how = f"--offload {what}{_allocator_words(tried.strategy)}{early}"
     words = f"{how} would fit{rate}, with {host}; simulated"
     yield WayOut(words, 0, math.inf, is_exact=True)
 

@@ -325,6 +325,8 @@ def plainest_strategy(
         pinned = pinned_strategy(pins._replace(zero=zero), attention, num_devices)
         check_spread(job, pinned)
         sizes = micro_batches(job, pins, data_parallel(pinned))
+        if pins.optimizer_in_backward:  # of all rows of a step at once
+            sizes = sizes[-1:]
         exact = [n for n in sizes if exactness(job, "micro_batch", n).how != "changes"]
         sizes = exact or sizes or [pinned.micro_batch]  # which is refused
         plainest = msgspec.structs.replace(pinned, micro_batch=sizes[0])
