@@ -129,8 +129,8 @@ def _less(told: list[str], short: list[str], alone: list[str], peak: int) -> tup
     """Say what saves how much of the tensors at the peak, and what of it might do by itself."""
     if not told:
         return ()
-    most = f"each saves at most so much of {format_bytes(peak)} of tensors"
-    does = f"; {' or '.join(alone)} alone may do" if alone else ""
+    most = f"each saves at most so much of {format_bytes(peak)}"
+    does = f"; {_listed(alone, 'or')} alone may do" if alone else ""
     return (Fact("change", *(f"{'; '.join(each)}; {most}{does}" for each in (told, short))),)
 
 
@@ -163,6 +163,6 @@ def _rounded_away(state: StateBytes) -> int:
     return state.num_bytes - state.num_bytes // size
 
 
-def _listed(words: list[str]) -> str:
+def _listed(words: list[str], joint: str = "and") -> str:
     *others, last = words or [""]
-    return f"{', '.join(others)} and {last}" if others else last
+    return f"{', '.join(others)} {joint} {last}" if others else last
