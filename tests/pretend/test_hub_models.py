@@ -220,6 +220,48 @@ def test_images_and_texts_are_made_ready_for_a_model_of_both():
     assert both["input_ids"].shape == (2, 64)
 
 
+@pytest.mark.parametrize(
+    ("key", "official"),
+    [("paligemma-3b-pt-224", 2_923_466_480), ("paligemma2-3b-pt-448", 3_033_127_152)],
+)
+def test_what_answers_about_images_has_the_published_parameters(key, official):
+    known = hub_configs()[key]
+    with torch.device("meta"):
+        model = getattr(transformers, known.architecture)(
+            AutoConfig.for_model(known.model_type, **known.config)
+        )
+    assert sum(x.numel() for x in model.parameters()) == official
+
+
+def test_images_stand_in_texts_where_the_model_looks_for_them():
+    image = pytest.importorskip("PIL.Image").new("RGB", (300, 200))
+    name = "google/paligemma-3b-pt-224"
+    with pretend.gpu("h100-80gb"):
+        torch.ones(1, device="cuda")
+        sizes = AutoConfig.from_pretrained(name)
+        processor = transformers.AutoProcessor.from_pretrained(name)
+        both = processor(text=["<image>answer en what"], images=[image], suffix=["that"])
+    (tokens,), (labels,) = both["input_ids"], both["labels"].tolist()
+    assert tokens.count(sizes.image_token_id) == (224 // 14) ** 2
+    assert len(labels) - labels.count(-100) == len(("that", "</s>"))
+
+
+def test_words_on_a_page_are_read_with_where_they_stand():
+    image = pytest.importorskip("PIL.Image").new("RGB", (300, 200))
+    with pretend.gpu("h100-80gb"):
+        torch.ones(1, device="cuda")
+        processor = transformers.AutoProcessor.from_pretrained(
+            "microsoft/layoutlmv3-base", apply_ocr=False
+        )
+        page = processor(
+            [image], [["two", "words"]], boxes=[[[1, 2, 3, 4], [5, 6, 7, 8]]],
+            word_labels=[[1, 2]], padding="max_length",
+        )  # fmt: skip
+    (boxes,), (labels,) = page["bbox"], page["labels"]
+    assert (len(boxes), boxes[1:3]) == (512, [[1, 2, 3, 4], [5, 6, 7, 8]])
+    assert labels[1:3] == [1, 2]
+
+
 def test_weights_are_of_the_type_that_is_assumed_where_nobody_says_one():
     with pretend.gpu("h100-80gb", weights_dtype="float32"):
         assumed = AutoModelForCausalLM.from_pretrained(NAME).to("cuda")

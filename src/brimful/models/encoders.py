@@ -55,7 +55,7 @@ def find_encoder(text: str) -> tuple[str, Encoder] | None:
     given = text.strip().lower()
     for key, encoder in encoders().items():
         called = {key, *encoder.names, *(name.partition("/")[2] for name in encoder.names)}
-        if given in called:
+        if given in map(str.lower, called):
             return key, encoder
     return None
 

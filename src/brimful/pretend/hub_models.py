@@ -74,11 +74,19 @@ _TEXT = "_text"
 _SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 _MASKED = {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
 """What a model that guesses hidden words has besides."""
-_GUESSING = frozenset({"bert", "mpnet", "xlm-roberta"})
-"""Kinds of models that learnt so, of which some were uploaded as encoders or classifiers."""
+_GUESSING = frozenset({
+    "bert", "blip", "layoutlmv3", "mpnet", "vision-encoder-decoder", "xlm-roberta",
+})  # fmt: skip
+"""Kinds of models that learnt so, of which some were uploaded as encoders or classifiers, or whose
+texts are cut as such a model's."""
+_IMAGE = "<image>"
+"""What stands for an image in a text, in the row that a configuration has for it."""
+_TOKENIZERS = {"layoutlmv3": "LayoutLMv3Tokenizer"}
+"""Kinds of models whose tokenizers read more than words, as where they stand on a page."""
 _POSITIONS = {
-    "albert": 0, "bert": 0, "camembert": 2, "clip": 0, "distilbert": 0, "electra": 0, "mpnet": 2,
-    "roberta": 2, "siglip": 0, "xlm-roberta": 2,
+    "albert": 0, "bert": 0, "blip": 0, "camembert": 2, "clip": 0, "distilbert": 0, "electra": 0,
+    "layoutlmv3": 2, "mpnet": 2, "roberta": 2, "siglip": 0, "vision-encoder-decoder": 0,
+    "xlm-roberta": 2,
 }  # fmt: skip
 """Kinds of models whose positions are a table, and how many of its rows no token takes."""
 _TEMPLATE = (
@@ -162,8 +170,7 @@ class _Absent:
     def _write(self, folder: Path, config: dict[str, Any], name: str, whose: str) -> None:
         config["dtype"] = self._dtype or config["dtype"]
         (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
-        special = _special(config["architectures"], config["model_type"])
-        _write_tokenizer(folder, _vocabulary(config), special, _most_tokens(config))
+        _write_tokenizer(folder, config)
         self._assumptions.add(
             f"{name} is not on this machine: its configuration is {whose}, weights are of "
             f"{config['dtype']} where the program does not say, and words are taken for tokens"
@@ -231,6 +238,11 @@ def _vocabulary(config: Mapping[str, Any]) -> int:
     return int(getattr(_built(config).get_text_config(), "vocab_size", 0) or len(_SPECIAL))
 
 
+def _seen(config: Mapping[str, Any]) -> int:
+    """Return the row of an embedding that stands for an image in a text; 0: none does."""
+    return int(getattr(_built(config), "image_token_id", 0) or 0)
+
+
 def _most_tokens(config: Mapping[str, Any]) -> int | None:
     """Return how many tokens a tokenizer cuts or fills a text to, where positions are a table."""
     behind = _POSITIONS.get(config["model_type"])
@@ -249,15 +261,18 @@ def _is_masked(name: str) -> bool:
     return name.endswith("ForMaskedLM")
 
 
-def _write_tokenizer(
-    folder: Path, num_rows: int, named: Mapping[str, str], most_tokens: int | None
-) -> None:
-    special = tuple(named.values())
-    words = [*special, *(f"w{i}" for i in range(len(special), num_rows))]
+def _write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
+    kind, num_rows, seen = config["model_type"], _vocabulary(config), _seen(config)
+    named = _special(config["architectures"], kind)
+    special = dict(enumerate(named.values()))
+    has_image = len(special) <= seen < num_rows
+    if has_image:
+        special[seen] = _IMAGE
+    words = [special.get(i, f"w{i}") for i in range(max(num_rows, len(special)))]
     added = [
         {"id": i, "content": word, "special": True, "single_word": False, "lstrip": False,
          "rstrip": False, "normalized": False}
-        for i, word in enumerate(special)
+        for i, word in special.items()
     ]  # fmt: skip
     made = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
@@ -268,8 +283,10 @@ def _write_tokenizer(
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(made), "utf-8")
     about: dict[str, Any] = {**named, "chat_template": _TEMPLATE}
-    about["tokenizer_class"] = "PreTrainedTokenizerFast"
-    if most_tokens is not None:
+    about["tokenizer_class"] = _TOKENIZERS.get(kind, "PreTrainedTokenizerFast")
+    if has_image:
+        about["extra_special_tokens"] = {"image_token": _IMAGE}
+    if (most_tokens := _most_tokens(config)) is not None:
         about["model_max_length"] = most_tokens
     (folder / "tokenizer_config.json").write_text(json.dumps(about), "utf-8")
 

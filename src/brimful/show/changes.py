@@ -58,10 +58,14 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     )
     peak, room = report.simulated_peak_allocated_bytes, report.at_capacity.capacity_bytes
     named = [(num, words) for num, words in ways if num > LEAST_NAMED * peak]
-    told = [f"{words} {format_bytes(num)}" for num, words in named]
-    short = [f"{words.partition(' (')[0]} {format_bytes(num)}" for num, words in named]
-    alone = [words.partition(" (")[0] for num, words in named if peak - num <= room < peak]
-    return (*_no_batch(report, states), *_less(told, short, alone, peak))
+    saved = [
+        f"{format_bytes(num)}{' (may do)' if peak - num <= room < peak else ''}" for num, _ in named
+    ]
+    told = [f"{words} {num}" for (_, words), num in zip(named, saved, strict=True)]
+    short = [
+        f"{words.partition(' (')[0]} {num}" for (_, words), num in zip(named, saved, strict=True)
+    ]
+    return (*_no_batch(report, states), *_less(told, short))
 
 
 def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
@@ -125,13 +129,11 @@ def _evaluating(report: PretendReport) -> tuple[Fact, ...]:
     return (Fact("change", words),)
 
 
-def _less(told: list[str], short: list[str], alone: list[str], peak: int) -> tuple[Fact, ...]:
-    """Say what saves how much of the tensors at the peak, and what of it might do by itself."""
+def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:
     if not told:
         return ()
-    most = f"each saves at most so much of {format_bytes(peak)}"
-    does = f"; {_listed(alone, 'or')} alone may do" if alone else ""
-    return (Fact("change", *(f"{'; '.join(each)}; {most}{does}" for each in (told, short))),)
+    most = "each saves at most that"
+    return (Fact("change", *(f"{'; '.join(each)}; {most}" for each in (told, short))),)
 
 
 def _no_batch(report: PretendReport, states: dict[str, int]) -> tuple[Fact, ...]:
@@ -163,6 +165,6 @@ def _rounded_away(state: StateBytes) -> int:
     return state.num_bytes - state.num_bytes // size
 
 
-def _listed(words: list[str], joint: str = "and") -> str:
+def _listed(words: list[str]) -> str:
     *others, last = words or [""]
-    return f"{', '.join(others)} {joint} {last}" if others else last
+    return f"{', '.join(others)} and {last}" if others else last
