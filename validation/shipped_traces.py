@@ -89,7 +89,7 @@ MODELS = {
     **dict.fromkeys(("gpt-oss-20b", "glm-4.7-flash"), Asked(MIXTURE)),
     **dict.fromkeys(
         ("deepseek-v3", "kimi-k2", "glm-4.5-air", "glm-4.6", "gpt-oss-120b", "minimax-m2"),
-        Asked(MIXTURE, PARTING, recipes=HALF),
+        Asked(MIXTURE, PARTING),
     ),
     "llama-4-scout": Asked(MIXTURE, PARTING, (4096,)),
     "gemma-4-31b": Asked(seq_lens=(4096,)),

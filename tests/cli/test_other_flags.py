@@ -94,6 +94,7 @@ def test_flags_of_unsloth_and_peft_are_ours_or_named(brimful):
     more = "--use_gradient_checkpointing unsloth --bnb_4bit_use_double_quant true"
     ask = ("estimate", "unsloth/Qwen3-4B-bnb-4bit", "--gpus", "rtx-4090", *typed.split())
     said = brimful(*ask, *more.split(), "--json")
+    assert "as --offload activations does" in " ".join(said.err.split())
     job = json.loads(said.out)["job"]
     assert (job["adapter"]["rank"], job["adapter"]["alpha"], job["seed"]) == (8, 16.0, 3407)
     assert (job["method"], job["adapter"]["base"]) == ("qlora", "nf4-double")

@@ -431,6 +431,7 @@ def test_how_much_of_a_batch_would_fit_is_told_by_proportion(tmp_path, brimful):
     told = " ".join(
         brimful("pretend", "--gpu", "t4", "--", script, "--batch-size", rows).out.split()
     )
+    assert "LoRA 1.50 GiB; checkpointing 14.00 GiB (may do); a smaller batch" in told
     num = int(re.search(r"sizes about batch-size (\d+)", told)[1])
     assert 1 < num < rows
     assert brimful("pretend", "--gpu", "t4", "--", script, "--batch-size", num * 9 // 10).code == 0

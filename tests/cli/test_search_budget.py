@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from brimful.cli import plan_told
 from brimful.cli.plan import exit_code
 from brimful.cli.progress import PLAIN_EVERY_S, Progress
 from brimful.search.budget import Budget
@@ -83,3 +84,13 @@ def test_what_states_take_is_said_before_anything_is_simulated(brimful):
     assert "on the GPU at least; activations come on top" in lines[at + 1]
     assert lines[at + 2].startswith("a billion tokens take ")
     assert lines[at + 3] == "simulating ..."
+
+
+@pytest.mark.parametrize(("budget", "spent", "left"), [(60, 10, 50), (60, 55, 20), (5, 5, 5)])
+def test_a_proof_has_what_the_search_left_and_a_little_at_least(monkeypatch, budget, spent, left):
+    now, given = [0.0], []
+    monkeypatch.setattr(plan_told, "proof_of", lambda *each: given.append(each[-1].seconds))
+    search = Budget(budget, clock=lambda: now[0])
+    now[0] = spent
+    plan_told.proven_or_told(SimpleNamespace(budget=budget, json=False), None, search)
+    assert given == [left]

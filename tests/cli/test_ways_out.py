@@ -27,17 +27,26 @@ DEEP = {
 }  # fmt: skip
 
 
-def nearest(room_bytes):
+def nearest(room_bytes, offload=None):
     """Search a job whose blocks keep 96 MiB beside what else it takes, in so much room."""
     job = make_job(model=read_config("deep", DEEP), seq_len=8192, global_batch=1, precision="bf16")
     whole = load_cluster("a10", memory_limit_bytes=None)
     outside = whole.device.usable_bytes - tensor_limit_bytes(whole)
     cluster = load_cluster("a10", memory_limit_bytes=outside + room_bytes)
-    return solve(job, cluster, Pins(1, None, None), attention="sdpa", objective="time")
+    pins = Pins(1, None, None, offload=offload)
+    return solve(job, cluster, pins, attention="sdpa", objective="time")
 
 
-def sent(room_bytes):
-    return [way.words for way in _sending(Namespace(json=True), nearest(room_bytes), Budget(60))]
+@pytest.mark.torch
+def test_activations_are_tried_beside_an_optimizer_on_the_host():
+    least = nearest(MIB, "optimizer").plan.estimate.predicted_peak_allocated_bytes
+    (words,) = sent(least - 15 * MIB, "optimizer")
+    assert words.startswith("--offload optimizer,activations would fit, ")
+
+
+def sent(room_bytes, offload=None):
+    found = nearest(room_bytes, offload)
+    return [way.words for way in _sending(Namespace(json=True), found, Budget(60))]
 
 
 @pytest.mark.torch

@@ -16,6 +16,7 @@ from brimful.models.names import (
     misspelt,
     nearest_by_name,
     suggestions,
+    taken_words,
     unlike,
     without_qualifiers,
 )
@@ -408,3 +409,10 @@ def test_attention_and_state_spaces_are_unlike(name, near):
 )
 def test_the_format_of_weights_that_a_name_says(name, held):
     assert format_named(name)[0] == held
+
+
+def test_what_a_file_to_run_is_trained_from_is_said():
+    """A GGUF's weights are rounded; who has one trains what it was made of."""
+    told = taken_words("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "llama-3.1-8b")
+    assert "a GGUF is for running: what trains are the weights that it was made of" in told
+    assert "GGUF" not in taken_words("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b")

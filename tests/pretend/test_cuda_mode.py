@@ -272,6 +272,14 @@ def test_known_integers_keep_their_values(run):
     assert run.tape.num_allocations()
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # of torch's own, on any device
+def test_numpy_makes_an_array_of_a_tensor_on_the_host(run):
+    ids = torch.tensor([[3, 0, 5], [7, 0, 0]]).cuda()
+    assert np.array(ids.cpu()).tolist() == [[3, 0, 5], [7, 0, 0]]
+    assert np.asarray(ids.cpu(), dtype=np.float32).dtype == np.float32
+    assert run.tape.num_allocations()
+
+
 def test_a_mask_of_nothing_but_ones_is_no_mask(run):
     utilities = pytest.importorskip("transformers.utils.import_utils")
     assert not utilities.is_tracing(torch.ones(2, 3, dtype=torch.long, device="cuda"))

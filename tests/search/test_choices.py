@@ -7,7 +7,7 @@ from brimful.errors import InputError
 from brimful.search.cheapest import smaller, solve_cheapest
 from brimful.search.pins import Pins
 from brimful.search.solve import solve, tabulate
-from brimful.search.space import grids, possible
+from brimful.search.space import grids, plainest_strategy, possible
 from brimful.search.table import pareto
 from samples import make_cluster, make_job, make_model
 
@@ -68,6 +68,13 @@ def test_nothing_beats_the_pareto_set(num_devices):
         elif table.fits[row]:
             assert beaten or points[row] in [points[k] for k in kept]
     assert list(table.step_s[rows]) == sorted(table.step_s[rows])
+
+
+def test_a_step_that_updates_early_takes_all_of_its_rows_at_once():
+    job, early = make_job(global_batch=4, clip=0.0), FREE._replace(optimizer_in_backward=True)
+    strategy, sizes = plainest_strategy(job, early, "sdpa")
+    assert (strategy.micro_batch, sizes) == (4, [4])
+    assert plainest_strategy(job, FREE, "sdpa")[1] == [1, 2, 4]
 
 
 def test_the_parts_of_a_cluster():

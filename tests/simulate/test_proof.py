@@ -70,6 +70,16 @@ def least():
     return found.plan.estimate.predicted_peak_allocated_bytes
 
 
+def test_a_fault_of_the_simulator_leaves_the_prediction():
+    def ends(_plan, _budget):
+        raise RuntimeError("not of one type")
+
+    found = searched(2**34)
+    proven = prove(found, LONG, simulates=ends)
+    assert (proven.solution, proven.proof.word) == (found, "unproven")
+    assert "a fault of Brimful's own: RuntimeError('not of one type')" in proven.proof.why
+
+
 def told(proven):
     """Return what is said of a proof, a line for each fact."""
     facts = proof_facts(proven.solution.plan, proven.proof)

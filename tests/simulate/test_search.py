@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.cost.estimate import estimate
 from brimful.errors import InputError, OutOfTimeError
 from brimful.measure.verdict import judge
@@ -244,6 +245,24 @@ def test_a_plan_without_an_estimate_is_judged_by_the_higher_rungs():
     assert rows["peak allocated"].simulated == found.record.rows[0].peak_bytes
     assert rows["peak of step 2+"].measured == rows["peak of step 2+"].simulated > 0
     assert judge(found.plan, None, None).rows
+
+
+def test_segments_grow_where_a_strategy_holds_only_so():
+    job, strategy = make_job(seq_len=1024, global_batch=1), make_strategy(micro_batch=1)
+    usual = attempt(job, make_cluster("cuda"), strategy).reserved
+    outside = make_cluster("cuda").device.usable_bytes - usual.firm_bytes
+    grown = msgspec.structs.replace(strategy, allocator=EXPANDABLE)
+    need = [
+        attempt(job, make_cluster("cuda"), each).reserved.simulated_unhindered_bytes
+        for each in (strategy, grown)
+    ]
+    least, most = sorted(need)
+    cluster = make_cluster("cuda", usable_bytes=outside + (least + most) // 2)
+    first, other = (strategy, grown) if need[0] > need[1] else (grown, strategy)
+    assert attempt(job, cluster, other).reserved.word == "fits"
+    assert attempt(job, cluster, first).reserved.word != "fits"
+    found = attempt(job, cluster, strategy, may_grow=True)
+    assert (found.strategy, found.reserved.word) == (other, "fits")
 
 
 @pytest.mark.long  # simulate/test_proof.py has what is tight

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _SLOW, _FASTER = 0.6, 0.8
 """Of a plan's seconds: with less some settings that do not fit take is what fits a slow way, and
 with less what offloads is told."""
-HOURS_OF_DAY = 24
 Search = Callable[[argparse.Namespace, Budget], "Solution"]
 
 
@@ -36,22 +35,12 @@ def compared_facts(args: argparse.Namespace, found: "Solution", search: Search) 
 
 def _by_count(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:
     """Lay a plan on some of the devices, or all, beside what is best on other numbers of them."""
+    if not found.counts:
+        return ()
     from brimful.cli.assumed import prices_from
-    from brimful.cost.money import cost_of
-    from brimful.search.cheapest import surely_fits
-    from brimful.units import format_days, format_money
+    from brimful.show.compared import counts_fact
 
-    prices, words = prices_from(args), list[str]()
-    for plan in found.counts:
-        made, num = plan.estimate, plan.cluster.num_devices
-        step_s = None if made is None else made.predicted_step_s
-        cost = cost_of(plan.job, plan.cluster, step_s, prices)
-        if cost.hours is None or not surely_fits(plan):
-            words.append(f"{num}: not surely")
-            continue
-        usd = "" if cost.usd is None else f" and {format_money(cost.usd)}"
-        words.append(f"{num}: {format_days(cost.hours / HOURS_OF_DAY)}{usd}")
-    return (Fact("by count", "; ".join(words)),) if words else ()
+    return (counts_fact(found.counts, prices_from(args)),)
 
 
 def _offloaded(found: "Solution") -> tuple[Fact, ...]:

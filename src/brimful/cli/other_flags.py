@@ -113,8 +113,8 @@ _MONEY, _AMOUNT = (
 """A sum of money, which is no budget of seconds."""
 _ZERO, _SHARDS, _PRECISION = "--zero", "--dp-shard", "--precision"
 _OF_JOBS, _BATCH = "--seq-len", "--global-batch"
-_SENDING = "unsloth"
-"""A value of a switch of checkpoints: those of Unsloth, whose inputs lie on the host."""
+_SENDING, _SENDS = "unsloth", "--offload activations"
+"""A value of a switch of checkpoints, those of Unsloth, whose inputs lie on the host; and ours."""
 _YES, _NO = frozenset({"1", "true", _SENDING, "yes"}), frozenset({"0", "false", "no"})
 NO_FLAG = {
     **dict.fromkeys(
@@ -212,6 +212,9 @@ class _Reader:
             self._notes.append(f"{name} is taken for {word}")
         elif is_ours or not self._takes_other(typed, word):
             self._ours += typed.words
+        elif typed.value == _SENDING:
+            sends = f"sends what checkpoints keep to the host, as {_SENDS} does"
+            self._notes.append(f"{word} {_SENDING} {sends}")
 
     def _takes_other(self, typed: _Typed, word: str) -> bool:
         """Take a flag that is none of ours, and say whether it was one of the tables."""
@@ -227,7 +230,7 @@ class _Reader:
         elif flag in _SHARDING and value is not None and _SHARDS in self._known:
             self._sharding = typed
         elif flag in _SWITCHES and _SWITCHES[flag][0] in self._known:
-            self._switches[flag] = f"{word} {_SENDING}" if value == _SENDING else word
+            self._switches[flag] = word
         elif flag in _MODELS and value is not None:
             self._models.append(value)
         elif flag in _ACCUMULATED and _BATCH in self._known:
@@ -264,9 +267,7 @@ class _Reader:
         ours = [*self._by_weights({*said, *ours}), *ours]
         for flag, (value, word) in said.items():
             ours = [flag, value, *ours]
-            sends = ", which sends what they keep to the host: --offload activations does"
-            more = sends if word.endswith(f" {_SENDING}") else ""
-            notes.append(f"{flag} {value} is taken for {word}{more}")
+            notes.append(f"{flag} {value} is taken for {word}")
         if self._written and _OF_JOBS not in ours:
             parts = _WRITTEN | self._written
             tokens = str(sum(parts.values()))

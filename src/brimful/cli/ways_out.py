@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from brimful.show.summary import Fact
     from brimful.simulate.proof import ProofWord
     from brimful.values.job import Job
-    from brimful.values.strategy import Strategy
 
 MAX_WAYS, MAX_WAYS_TIGHT = 2, 1
 """Ways that are told, a line or two each; fewer beside a plan that may fit."""
@@ -382,13 +381,10 @@ def _offloading(
     rate = f", {rate_words(job, tried.step_s)}" if tried.step_s else ""
     host = f"{format_bytes(tried.host_bytes)} on the host"
     early = " without --optimizer-in-backward" if strategy.optimizer_in_backward else ""
-    how = f"--offload {what}{_allocator_words(tried.strategy)}{early}"
+    allocator = tried.strategy.allocator
+    how = f"--offload {what}{f' --allocator {allocator}' if allocator else ''}{early}"
     words = f"{how} would fit{rate}, with {host}; simulated"
     yield WayOut(words, 0, math.inf, is_exact=True)
-
-
-def _allocator_words(strategy: "Strategy") -> str:
-    return f" --allocator {strategy.allocator}" if strategy.allocator else ""
 
 
 def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Iterator[WayOut]":

@@ -53,7 +53,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         capabilities: CUDA compute capabilities of the generation.
         matrix_shares: Of the dense rate of a type, in the largest products; a type that is not
-            there has no units, or nothing is assumed of it (fp8 on AMD's).
+            there has no units, or was fitted to no run (fp8 on most).
         half_width: Width at which wide and many products are half as fast; 0: all are alike.
         half_tokens: The same for tokens.
         attention_share: Of the dense rate, in fused attention.

@@ -130,6 +130,11 @@ def _numpy(known: KnownValues, x: Any, **kwargs: Any) -> Any:
         return _Tensor.numpy(value, **kwargs)
 
 
+def _array(known: KnownValues, x: Any, dtype: Any = None) -> Any:
+    made = _numpy(known, x)
+    return made if dtype is None else made.astype(dtype, copy=False)
+
+
 def _asarray(_: KnownValues, data: Any, **kwargs: Any) -> Any:
     if not isinstance(data, torch.UntypedStorage):
         return torch.asarray(data, **{name: inward(x) for name, x in kwargs.items()})
@@ -214,6 +219,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     _Tensor.get_device: _get_device,
     _Tensor.data_ptr: _data_ptr,
     _Tensor.numpy: _numpy,
+    _Tensor.__array__: _array,
     torch.asarray: _asarray,
     torch.tensor: _tensor,
     _Tensor.__deepcopy__: _deepcopy,

@@ -14,7 +14,7 @@ from brimful.search.holding import hold
 from brimful.search.pins import Pins
 from brimful.search.solve import Solution, solve
 from brimful.values.job import Job
-from brimful.values.plan import Plan
+from brimful.values.plan import Estimate
 from brimful.values.strategy import Attention
 
 
@@ -82,14 +82,11 @@ def _of_parts(
 
 def _gpu_seconds(found: Solution) -> float:
     made = found.plan.estimate
-    if made is None or made.predicted_step_s is None or not surely_fits(found.plan):
+    if made is None or made.predicted_step_s is None or not surely_fits(made):
         return float("inf")
     return found.plan.cluster.num_devices * made.predicted_step_s
 
 
-def surely_fits(plan: Plan) -> bool:
+def surely_fits(made: Estimate) -> bool:
     """Whether a plan fits by formulas, and by its replay where there is one."""
-    made = plan.estimate
-    if made is None or not made.fits:
-        return False
-    return made.predicted_reserved is None or made.predicted_reserved.word == "fits"
+    return made.fits and (made.predicted_reserved is None or made.predicted_reserved.word == "fits")

@@ -82,7 +82,7 @@ def as_it_fits(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | Non
     candidate = candidate_of(job, cluster, strategy)
     if candidate is None:
         return strategy
-    for allocator in _allocators(strategy):
+    for allocator in allocators_of(strategy):
         if not candidate.is_hopeless(allocator) and not candidate.excess_bytes(allocator):
             return msgspec.structs.replace(strategy, allocator=allocator)
     return None
@@ -110,7 +110,7 @@ def _least_excess(candidate: Candidate, strategy: Strategy) -> tuple[int, str]:
     much is lacking.
     """
     found: list[tuple[int, str]] = []
-    *others, last = _allocators(strategy)
+    *others, last = allocators_of(strategy)
     for allocator in (*(each for each in others if not candidate.is_hopeless(each)), last):
         found.append((candidate.excess_bytes(allocator), allocator))
         if not found[-1][0]:
@@ -118,7 +118,7 @@ def _least_excess(candidate: Candidate, strategy: Strategy) -> tuple[int, str]:
     return min(found, key=lambda each: each[0])
 
 
-def _allocators(strategy: Strategy) -> tuple[str, ...]:
+def allocators_of(strategy: Strategy) -> tuple[str, ...]:
     """Return the settings that are tried: what is pinned, else PyTorch's and others."""
     pinned = strategy.allocator
     return (pinned,) if pinned else (pinned, *OTHER_ALLOCATORS)
@@ -195,7 +195,8 @@ class _Looking:
         if row not in self._candidates:
             return None
         return min(
-            map(self._candidates[row].reserved, _allocators(self.space.strategy(row))), key=shortage
+            map(self._candidates[row].reserved, allocators_of(self.space.strategy(row))),
+            key=shortage,
         )
 
 

@@ -49,11 +49,8 @@ def larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
 def with_gpu(cluster: Cluster, device: Device) -> Cluster:
     """Return a cluster of as many devices of another kind, by the fastest link that those have.
 
-    A host's memory that was given stays; that of this machine is not theirs. Of a limit of memory
-    the share stays: what has the rest of a GPU has as much of another.
+    A host's memory that was given stays; that of this machine is not theirs.
     """
-    limit, of = cluster.memory_limit_bytes, cluster.device
-    share = limit / of.usable_bytes if limit and of.kernels == device.kernels else 0.0
     is_here = cluster.name == LOCAL
     link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
     return msgspec.structs.replace(
@@ -62,7 +59,7 @@ def with_gpu(cluster: Cluster, device: Device) -> Cluster:
         device=device,
         host_ram_bytes=0 if is_here else cluster.host_ram_bytes,
         link=link,
-        memory_limit_bytes=int(share * device.usable_bytes),
+        memory_limit_bytes=0,
     )
 
 

@@ -2,12 +2,35 @@
 
 from collections.abc import Sequence
 
+from brimful.cost.money import Prices, cost_of
 from brimful.hardware.cluster import Cluster
+from brimful.search.cheapest import surely_fits
 from brimful.search.solve import Solution
 from brimful.show.predicted import host_words
-from brimful.show.run import rate_words
+from brimful.show.run import DAY_H, rate_words
 from brimful.show.summary import Fact
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_days, format_money
+from brimful.values.plan import Plan
+
+
+def counts_fact(counts: Sequence[Plan], prices: Prices) -> Fact:
+    """Say what a run takes on other numbers of devices, in time and money.
+
+    Args:
+        counts: What is best on each.
+        prices: Of an hour of them.
+    """
+    words = []
+    for plan in counts:
+        made, num = plan.estimate, plan.cluster.num_devices
+        step_s = None if made is None else made.predicted_step_s
+        cost = cost_of(plan.job, plan.cluster, step_s, prices)
+        if made is None or cost.hours is None or not surely_fits(made):
+            words.append(f"{num}: not sure to fit")
+            continue
+        usd = "" if cost.usd is None else f" and {format_money(cost.usd)}"
+        words.append(f"{num}: {format_days(cost.hours / DAY_H)}{usd}")
+    return Fact("by count", "; ".join(words))
 
 
 def alone_fact(found: Solution, alone: Solution) -> Fact:

@@ -12,7 +12,7 @@ from brimful.values.job import Job
 from brimful.values.plan import Estimate
 from brimful.values.task_words import is_per_sample, noun
 
-_DAY_H = 24.0
+DAY_H = 24.0
 LEAST_WAITING = 0.1
 """Of a step, from which waiting for the host is told."""
 _BILLION, _MILLION = 1e9, 1e6
@@ -89,7 +89,7 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
     elif not is_length_given:
         what = f"a million {noun(job.task)}"
         times = _MILLION / (cost.num_steps * job.global_batch)
-    took = f"{what}: {format_days(cost.hours * times / _DAY_H)}"
+    took = f"{what}: {format_days(cost.hours * times / DAY_H)}"
     if cost.usd is None or cost.usd_per_gpu_hour is None:
         return (Fact("run", f"{took}; cost unknown, give the price of a GPU-hour by --prices"),)
     hour = format_money(cost.usd_per_gpu_hour).rpartition(" ")[0]

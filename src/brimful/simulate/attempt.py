@@ -10,7 +10,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from brimful.allocator.config import EXPANDABLE
 from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
@@ -21,7 +20,8 @@ from brimful.hardware.cluster import Cluster
 from brimful.models.config import has_layout
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.pretend.tape import go_on
-from brimful.simulate.capacity import reserve_for
+from brimful.search.holding import allocators_of
+from brimful.simulate.capacity import reserve_for, shortage
 from brimful.simulate.items import HostPeak, read_host
 from brimful.simulate.run import NUM_STEPS, trace
 from brimful.simulate.unrolled import record_whole
@@ -106,16 +106,9 @@ def attempt(
     peak_bytes = int(recording.live_bytes().max())
     host = read_host(hosts[-1])
     short = max(0, peak_bytes - tensor_limit_bytes(cluster))
-    allocators = [strategy.allocator]
-    if may_grow and not strategy.allocator:
-        allocators.append(EXPANDABLE)
-    reserved = None
-    for allocator in () if short else allocators:
-        held = reserve_for(recording, cluster, allocator=allocator)
-        if reserved is None or (held is not None and _rank(held) < _rank(reserved)):
-            reserved, strategy = held, msgspec.structs.replace(strategy, allocator=allocator)
-        if reserved is None or not any(_rank(reserved)):
-            break
+    reserved = None if short else reserve_for(recording, cluster, allocator=strategy.allocator)
+    if may_grow and reserved is not None and reserved.word != "fits":
+        strategy, reserved = _as_it_holds(recording, cluster, strategy)
     short = short if reserved is None else reserved.short_bytes
     host_bytes = host.block_bytes * cluster.devices_per_node
     return Attempt(
@@ -128,9 +121,16 @@ def attempt(
     )
 
 
-def _rank(reserved: Reserved) -> tuple[int, bool]:
-    """Order what the allocator makes of a strategy: what surely fits first."""
-    return reserved.short_bytes, reserved.word != "fits"
+def _as_it_holds(
+    recording: Recording, cluster: Cluster, strategy: Strategy
+) -> tuple[Strategy, Reserved]:
+    """Return a strategy with the settings of the allocator that hold best, and what they hold."""
+    tried = [
+        (msgspec.structs.replace(strategy, allocator=allocator), reserved)
+        for allocator in allocators_of(strategy)
+        if (reserved := reserve_for(recording, cluster, allocator=allocator)) is not None
+    ]
+    return min(tried, key=lambda each: shortage(each[1]))
 
 
 def seconds_of_step(

@@ -82,3 +82,9 @@ def _where(recording: Recording, failed: OutOfMemory) -> str:
     phase = recording.phases[recording.phase[row]]
     owner = recording.owners[recording.owner[row]]
     return f"{phase}, {owner or 'no module'} ({recording.ops[recording.op[row]]})"
+
+
+def shortage(reserved: Reserved) -> tuple[int, int, bool, int]:
+    """Order outcomes: the least short, the fewest retries, what is firm, then the least held."""
+    held = reserved.simulated_peak_reserved_bytes
+    return reserved.short_bytes, reserved.num_retries, not reserved.is_firm, held

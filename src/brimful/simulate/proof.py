@@ -20,7 +20,7 @@ from brimful.search.budget import Budget
 from brimful.search.holding import OTHER_ALLOCATORS, looked_at
 from brimful.search.solve import Solution
 from brimful.search.walk import Looked, before_row, walk
-from brimful.simulate.capacity import reserve_for
+from brimful.simulate.capacity import reserve_for, shortage
 from brimful.simulate.run import simulate_recorded
 from brimful.values.plan import Plan, Word
 from brimful.values.results import Reserved
@@ -238,7 +238,7 @@ def tried_with(
     if strategy.allocator or best.reserved.word == "fits":
         return best
     others = [_replayed(plan, recordings, each) for each in OTHER_ALLOCATORS]
-    chosen = min(best, *others, key=lambda trial: _shortage(trial.reserved))
+    chosen = min(best, *others, key=lambda trial: shortage(trial.reserved))
     least = min(trial.excess_bytes for trial in (best, *others))
     return msgspec.structs.replace(chosen, excess_bytes=least)
 
@@ -257,15 +257,9 @@ def _of_row(strategy: Strategy, each: Sequence[Reserved | None]) -> Trial:
     found = [reserved for reserved in each if reserved is not None]
     return Trial(
         strategy=strategy,
-        reserved=max(found, key=_shortage),
+        reserved=max(found, key=shortage),
         excess_bytes=max(reserved.excess_bytes for reserved in found),
     )
-
-
-def _shortage(reserved: Reserved) -> tuple[int, int, bool, int]:
-    """Order outcomes: the least short, the fewest retries, what is firm, then the least held."""
-    held = reserved.simulated_peak_reserved_bytes
-    return reserved.short_bytes, reserved.num_retries, not reserved.is_firm, held
 
 
 def _proven(best: Solution, trial: Trial, proof: Proof) -> Proven:

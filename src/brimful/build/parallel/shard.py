@@ -131,30 +131,22 @@ def _of_another_type(model: nn.Module) -> list[nn.Module]:
         if (types := {each.dtype for each in _trained(module)}) and usual not in types
     }
     inside = {id(each) for module in unlike.values() for each in module.parameters()}
-    left = (path for path, p in model.named_parameters() if id(p) not in inside)
-    alone = next((path for path in left if _is_unlike(model.get_parameter(path), usual)), "")
-    if alone:
-        other = model.get_parameter(alone).dtype
-        raise UnsupportedError(
-            f"{alone} is kept in {_named(other)} by its class beside parameters in "
-            f"{_named(usual)} of one module, which FSDP2 does not gather together; use "
-            f"precision=bf16-mixed, which holds all in fp32, or zero=0",
-            nearest={"precision": "bf16-mixed"},
-        )
+    for path, parameter in model.named_parameters():
+        is_unlike = parameter.requires_grad and parameter.dtype != usual
+        if is_unlike and id(parameter) not in inside:
+            kept, others = (str(each).removeprefix("torch.") for each in (parameter.dtype, usual))
+            raise UnsupportedError(
+                f"{path} is kept in {kept} by its class beside parameters in {others} of one "
+                f"module, which FSDP2 does not gather together; use precision=bf16-mixed, which "
+                f"holds all in fp32, or zero=0",
+                nearest={"precision": "bf16-mixed"},
+            )
     outer = [path for path in unlike if path.rpartition(".")[0] not in unlike]
     return [unlike[path] for path in outer]
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-
-def _is_unlike(parameter: nn.Parameter, usual: torch.dtype) -> bool:
-    return bool(parameter.requires_grad and parameter.dtype != usual)
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _apart(experts: Iterable[nn.Module], mesh: DeviceMesh) -> Callable[[nn.Parameter], Any]:
