@@ -114,6 +114,7 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         room = room_for(on_top, near)
         if room is not None:
             changes |= {"memory_limit": room.limit_bytes}
+            typed = {**typed, "beside_share": room.share}
         _head("instead", f"the same {_words(changes)}{_longer(typed, changes)}:")
         _tell_beside(room, _changed(typed, changes), is_early=EARLY in asked)
         try:

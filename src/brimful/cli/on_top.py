@@ -21,10 +21,12 @@ class Room(NamedTuple):
 
     Attributes:
         limit_bytes: What the rest may take.
+        share: Of a GPU, what is not the rest's.
         words: Which it is, and how much.
     """
 
     limit_bytes: int
+    share: float
     words: str
 
 
@@ -61,7 +63,8 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
     else:
         size, words = _rollouts(args, cluster.num_devices, on_top)
     limit = int((usable - size) / GIB * 10) / 10 * GIB
-    return Room(max(int(limit), 1), words)
+    limit = max(int(limit), 1)
+    return Room(limit, 1 - limit / usable, words)
 
 
 def _of_file(args: argparse.Namespace, usable: float) -> tuple[float, str]:

@@ -122,6 +122,8 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
     )
     noted_cluster(name, cluster)
     _refuse_other_memory(args, cluster.device)
+    if share := getattr(args, "beside_share", 0.0):
+        cluster = msgspec.structs.replace(cluster, beside_share=share)
     if args.host_memory is None:
         return cluster
     given = msgspec.structs.replace(cluster, host_ram_bytes=args.host_memory)

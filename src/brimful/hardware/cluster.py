@@ -78,6 +78,8 @@ class Cluster(
         link: Between the devices of a node, e.g. ``nvlink-4``; empty for one device or unknown.
         network: Between nodes, a name of ``data/links``; empty for one node or unknown.
         memory_limit_bytes: What a run may use of each device, which stays as it is; 0: all.
+        beside_share: Of each device, what something else takes, for which the limit was set; of
+            another kind of device it takes as large a share.
     """
 
     name: Line
@@ -89,6 +91,7 @@ class Cluster(
     link: Line = ""
     network: Line = ""
     memory_limit_bytes: int = 0
+    beside_share: float = 0.0
 
 
 def offered_bytes(cluster: Cluster) -> int:
@@ -169,6 +172,11 @@ def check_cluster(cluster: Cluster) -> Cluster:
         raise InputError(
             f"cluster.memory_limit_bytes={cluster.memory_limit_bytes} is less than nothing; give 0 "
             f"(all that the device offers) or more"
+        )
+    if not 0 <= cluster.beside_share < 1:
+        raise InputError(
+            f"cluster.beside_share={cluster.beside_share} is no share of a device that leaves some "
+            f"of it; give 0 (nothing beside) or more, and less than 1"
         )
     if cluster.host_ram_bytes < 0:
         raise InputError(

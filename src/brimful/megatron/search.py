@@ -1,13 +1,17 @@
 """Layouts of Megatron-LM on a cluster: the fastest, by formula, that fits.
 
 Every degree that cuts evenly, micro-batches, virtual stages and what is recomputed; the fastest
-first, of which memory is looked at until one fits. Where not even one row at a time with
-all recomputed fits, nothing else of those degrees is looked at.
+first, of which memory is looked at until one fits. Once one of some degrees does not, it is asked
+whether one row at a time with all recomputed does: where not, nothing else of those degrees is
+looked at. Nor is what runs more rows at once and recomputes no more than one that does not fit.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from brimful.hardware.cluster import Cluster
 from brimful.megatron.layout import Layout
@@ -46,13 +50,21 @@ class Candidate(NamedTuple):
 
     Attributes:
         flags: That say it.
+        degrees: How processes share the work.
+        num_chunks: Virtual stages of a process.
+        micro: Rows of a micro-batch.
+        again: What is recomputed: nothing, the core of attention, every layer.
         stages: Of each kind of stage its process.
-        step_s: Predicted; infinite where a rate or a link is unknown.
+        step_s: Predicted; infinite where it is not known, or not asked.
     """
 
     flags: tuple[str, ...]
+    degrees: Degrees
+    num_chunks: int
+    micro: int
+    again: int
     stages: tuple[Layout, ...]
-    step_s: float
+    step_s: float = math.inf
 
 
 class Found(NamedTuple):
@@ -73,8 +85,8 @@ class Found(NamedTuple):
     refused: tuple[Candidate, Peak] | None
 
 
-Told = Callable[[Sequence[str], int], Layout]
-"""Makes the process of a stage of flags."""
+Told = Callable[[Sequence[str]], Layout]
+"""Makes the process of the first stage of flags."""
 
 
 class Asked(NamedTuple):
@@ -82,7 +94,7 @@ class Asked(NamedTuple):
 
     Attributes:
         cluster: On what.
-        told: Makes processes of flags.
+        told: Makes a process of flags.
         plain: The process of a model that nobody shares.
         global_batch: Rows of a step.
         capacity_bytes: What the allocator can have.
@@ -105,40 +117,50 @@ def search(asked: Asked) -> Found | None:
         asked: What is searched.
     """
     every: list[Candidate] = []
-    least: list[tuple[int, Candidate]] = []
-    looked = 0
+    smallest: dict[Degrees, Candidate] = {}
     for degrees in _degrees(asked):
         candidates = list(_candidates(asked, degrees))
-        if not candidates:
-            continue
-        smallest = min(candidates, key=lambda each: (each.stages[0].micro_batch, -_kept(each)))
-        least.append((max(map(least_bytes, smallest.stages)), smallest))
-        if least[-1][0] > asked.capacity_bytes:
-            continue
-        looked += 1
-        if all(each.fits for each in _peaks(asked, smallest)):
-            every += candidates
-    if not least:
+        if candidates:
+            least = min(candidates, key=lambda each: (each.micro, -each.again))
+            smallest[degrees] = least._replace(step_s=_step_s(asked, least))
+            if max(map(least_bytes, least.stages)) <= asked.capacity_bytes:
+                every += [each._replace(step_s=_step_s(asked, each)) for each in candidates]
+    if not smallest:
         return None
-    refused = None
+    refused, hopeless, looked = None, set[Degrees](), list[Candidate]()
     for candidate in sorted(every, key=lambda each: each.step_s):
-        if max(map(least_bytes, candidate.stages)) > asked.capacity_bytes:
+        if (
+            candidate.degrees in hopeless
+            or any(_takes_more(candidate, each) for each in looked)
+            or max(map(least_bytes, candidate.stages)) > asked.capacity_bytes
+        ):
             continue
-        looked += 1
+        looked.append(candidate)
         peaks = _peaks(asked, candidate)
         if all(each.fits for each in peaks):
-            return Found(candidate, peaks, looked, len(every), refused)
+            return Found(candidate, peaks, len(looked), len(every), refused)
         refused = refused or (candidate, max(peaks, key=_reserved))
-    _, candidate = min(least, key=lambda pair: pair[0])
-    return Found(candidate, _peaks(asked, candidate), looked, len(every), refused)
+        least = smallest[candidate.degrees]
+        if least not in looked:
+            looked.append(least)
+            if not all(each.fits for each in _peaks(asked, least)):
+                hopeless.add(candidate.degrees)
+    nearest = min(smallest.values(), key=lambda each: max(map(least_bytes, each.stages)))
+    return Found(nearest, _peaks(asked, nearest), len(looked), len(every), refused)
+
+
+def _takes_more(one: Candidate, other: Candidate) -> bool:
+    """Whether one is shared as another that was looked at, and takes no less."""
+    return (
+        one.degrees == other.degrees
+        and one.num_chunks == other.num_chunks
+        and one.micro >= other.micro
+        and one.again <= other.again
+    )
 
 
 def _reserved(one: Peak) -> int:
     return one.predicted_peak_reserved_bytes
-
-
-def _kept(one: Candidate) -> int:
-    return ("", "selective", "full").index(one.stages[0].recompute)
 
 
 def _peaks(asked: Asked, one: Candidate) -> tuple[Peak, ...]:
@@ -199,28 +221,41 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
         return
     rows = asked.global_batch // replicas
     micros = asked.pins.get("micro_batch") or [n for n in _divisors(rows) if n <= _MOST_ROWS]
+    rest = asked.plain.num_layers % pp
     each = asked.plain.num_layers // pp
-    for micro, again in itertools.product(micros, _RECOMPUTED):
-        if rows % micro:
-            continue
-        rest = asked.plain.num_layers % pp
-        chunks = _divisors(each) if pp > 1 and not rest and rows // micro % pp == 0 else [1]
-        for chunk in chunks:
-            flags = (
-                *_say("--tensor-model-parallel-size", tp, "--sequence-parallel"),
-                *_say("--pipeline-model-parallel-size", pp),
-                *_say("--context-parallel-size", cp),
-                *_say("--expert-model-parallel-size", ep),
-                *_say("--expert-tensor-parallel-size", 1 if ep > 1 else 0),
-                *_say("--num-layers-per-virtual-pipeline-stage", each // chunk if chunk > 1 else 0),
-                *((LAYOUT, written(asked.plain.num_layers, pp)) if rest else ()),
-                "--micro-batch-size", str(micro), *again,
-            )  # fmt: skip
-            kinds = dict.fromkeys((0, min(1, pp - 1), pp - 1))
-            stages = tuple(asked.told(flags, stage) for stage in kinds)
-            slowest = stages if rest else (stages[0], stages[-1])
-            took = slowest_step_s(slowest, asked.cluster, Overlaps(replicas=True))
-            yield Candidate(flags, stages, took)
+    kinds = dict.fromkeys((0, min(1, pp - 1), pp - 1))
+    for again, chunk in itertools.product(range(len(_RECOMPUTED)), _chunks(asked, pp)):
+        flags = (
+            *_say("--tensor-model-parallel-size", tp, "--sequence-parallel"),
+            *_say("--pipeline-model-parallel-size", pp),
+            *_say("--context-parallel-size", cp),
+            *_say("--expert-model-parallel-size", ep),
+            *_say("--expert-tensor-parallel-size", 1 if ep > 1 else 0),
+            *_say("--num-layers-per-virtual-pipeline-stage", each // chunk if chunk > 1 else 0),
+            *((LAYOUT, written(asked.plain.num_layers, pp)) if rest else ()),
+            *_RECOMPUTED[again],
+        )
+        alone = asked.told((*flags, "--micro-batch-size", "1"))
+        for micro in micros:
+            if rows % micro or (chunk > 1 and rows // micro % pp):
+                continue
+            first = replace(alone, micro_batch=micro, num_micro=rows // micro)
+            stages = tuple(replace(first, stage=stage) for stage in kinds)
+            said = (*flags, "--micro-batch-size", str(micro))
+            yield Candidate(said, degrees, chunk, micro, again, stages)
+
+
+def _chunks(asked: Asked, pp: int) -> list[int]:
+    """Return numbers of virtual stages of which each has as many layers."""
+    each, rest = divmod(asked.plain.num_layers, pp)
+    return _divisors(each) if pp > 1 and not rest else [1]
+
+
+def _step_s(asked: Asked, one: Candidate) -> float:
+    """Predict the seconds of a step: of the stages that have most to do."""
+    is_even = asked.plain.num_layers % one.degrees.pp == 0
+    slowest = (one.stages[0], one.stages[-1]) if is_even else one.stages
+    return slowest_step_s(slowest, asked.cluster, Overlaps(replicas=True))
 
 
 def _say(flag: str, number: int, *more: str) -> tuple[str, ...]:

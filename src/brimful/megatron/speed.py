@@ -29,7 +29,7 @@ from brimful.megatron.exchanges import (
 )
 from brimful.megatron.layout import Layout
 from brimful.megatron.stage import moved_bytes
-from brimful.megatron.states import model_bytes, moment_bytes, parameters, quantised_weights
+from brimful.megatron.states import parameters, quantised_weights, state_bytes
 from brimful.values.job import FP8
 
 if TYPE_CHECKING:
@@ -131,8 +131,7 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     sent = max(0.0, sent - micro) if is_beside else sent
     backward = at.num_micro * micro * _BACKWARD / 3
     exposed = max(0.0, replicas - backward) if overlaps.replicas else replicas
-    states = sum(model_bytes(at)) + sum(moment_bytes(at))
-    update = _UPDATE_PASSES * states / (device.memory_bytes_per_s * share.memory_share)
+    update = _UPDATE_PASSES * state_bytes(at) / (device.memory_bytes_per_s * share.memory_share)
     return at.num_micro * (micro + waited + sent) + bubble + exposed + update
 
 

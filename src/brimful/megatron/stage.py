@@ -26,10 +26,10 @@ from brimful.megatron.states import (
     joining_shape,
     load,
     mlp_shapes,
-    model_bytes,
     moment_bytes,
     parameters,
     quantised_weights,
+    state_bytes,
     widened_bytes,
 )
 
@@ -109,7 +109,7 @@ def peak(
     return Peak(
         predicted_peak_allocated_bytes=done.peak_allocated_bytes,
         predicted_peak_reserved_bytes=done.peak_reserved_bytes,
-        state_bytes=sum(model_bytes(at)) + sum(moment_bytes(at)),
+        state_bytes=state_bytes(at),
         between_steps_bytes=m.alive(),
         place=m.peak()[1],
         fits=fits,
@@ -143,7 +143,7 @@ def _one_layer(at: Layout, *, is_mixture: bool) -> OneLayer:
 
 def _layers(at: Layout) -> tuple[OneLayer, ...]:
     """Return every layer of the stage."""
-    alone = replace(at, stage=0, chunks=((1,),), dp=1, num_micro=1, decoder=None,
+    alone = replace(at, stage=0, chunks=((1,),), dp=1, num_micro=1, group=1, decoder=None,
                     recompute_layers=1, recompute_method="uniform",
                     experts=replace(at.experts, layers=()))  # fmt: skip
     recipe = at.recipe and replace(at.recipe, first_plain=0, last_plain=0)
@@ -189,7 +189,7 @@ def least_bytes(at: Layout) -> int:
     """Return what is there at once at least: states, and what all runs ahead keep."""
     kept = sum(each.kept_bytes for each in _layers(at)) / at.vp
     ahead = min(at.num_ahead + 1, at.num_micro * at.vp)
-    return sum(model_bytes(at)) + sum(moment_bytes(at)) + int(ahead * kept)
+    return state_bytes(at) + int(ahead * kept)
 
 
 def _layer(  # noqa: PLR0913, PLR0917 - a layer

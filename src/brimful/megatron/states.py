@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from brimful.megatron.blocks import Block, Memory
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 
@@ -86,9 +88,21 @@ def _mlp(at: Layout, width: int) -> list[int]:
     ]  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
+def _at_rest(at: Layout) -> Layout:
+    """Return a process whose states are the same, whatever its micro-batches and recomputation."""
+    return replace(
+        at, micro_batch=1, num_micro=1, group=1,
+        recompute="", recompute_layers=1, recompute_method="uniform", recompute_modules=(),
+    )  # fmt: skip
+
+
 def quantised_weights(at: Layout) -> tuple[list[int], list[int]]:
     """Elements of each matrix of the stage that is multiplied in fp8, and of those of experts."""
+    return _quantised_weights(_at_rest(at))
+
+
+@lru_cache(maxsize=4096)
+def _quantised_weights(at: Layout) -> tuple[list[int], list[int]]:
     found: list[Shape] = []
     of_experts: list[Shape] = []
     for number in at.numbers_here if at.recipe else ():
@@ -105,9 +119,13 @@ def quantised_weights(at: Layout) -> tuple[list[int], list[int]]:
     return [math.prod(each) for each in found], [math.prod(each) for each in of_experts]
 
 
-@lru_cache(maxsize=4096)
 def parameters(at: Layout) -> tuple[list[int], list[int]]:
     """Elements of each parameter of the stage, and of those of experts alone."""
+    return _parameters(_at_rest(at))
+
+
+@lru_cache(maxsize=4096)
+def _parameters(at: Layout) -> tuple[list[int], list[int]]:
     rows = at.vocab // at.tp * at.hidden
     found: list[int] = []
     of_experts: list[int] = []
@@ -140,10 +158,16 @@ def _head_of_bert(at: Layout) -> list[int]:
     return [*square, at.hidden, at.hidden, at.vocab // at.tp, *binary]
 
 
-def model_bytes(at: Layout) -> list[int]:
-    """Bytes of parameters, gradients and fp32 copies, allocation by allocation."""
-    m = Memory()
-    return [block.num_bytes for block in load(m, at)]
+def state_bytes(at: Layout) -> int:
+    """Bytes of parameters, gradients, fp32 copies and moments together."""
+    return _state_bytes(_at_rest(at))
+
+
+@lru_cache(maxsize=4096)
+def _state_bytes(at: Layout) -> int:
+    own = () if at.distributed_optimizer else _own_bytes(at)
+    copies = FLOAT_BYTES * sum(_copied(at))
+    return sum(own) + sum(_buffer_bytes(at)) + copies + sum(moment_bytes(at))
 
 
 class Buffer(NamedTuple):
@@ -160,10 +184,14 @@ class Buffer(NamedTuple):
     replicas: int
 
 
-@lru_cache(maxsize=4096)
 def buffers(at: Layout) -> list[Buffer]:
     """Return the buffers of a process: of dense layers and of experts, each of one type."""
-    of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
+    return _buffers(_at_rest(at))
+
+
+@lru_cache(maxsize=4096)
+def _buffers(at: Layout) -> list[Buffer]:
+    of_parameter = _parameter_bytes(at)
     of_experts = at.dp * at.cp * at.tp // (at.experts.ep * at.experts.etp)
     gathered = at.recipe if at.recipe and at.recipe.gathers_parameters else None
     narrow = quantised_weights(at) if gathered else ([], [])
@@ -196,21 +224,39 @@ def load(m: Memory, at: Layout) -> list[Block]:
     Gradients lie in one buffer, those of experts in another, and under a distributed optimizer
     parameters too, which are built each by itself before. fp32 copies are made of copies.
     """
-    of_parameter = HALF_BYTES if at.is_half else FLOAT_BYTES
-    own = [m.new(n * of_parameter) for each in buffers(at) for n in each.elements]
+    own = [m.new(num_bytes) for num_bytes in _own_bytes(at)]
     lasting = [] if at.distributed_optimizer else own
-    for each in buffers(at):
-        num = sum(each.elements)
-        if at.distributed_optimizer:
-            lasting.append(m.new(num * each.parameter_bytes))
-        lasting.append(m.new(num * at.grads_bytes))
+    lasting += [m.new(num_bytes) for num_bytes in _buffer_bytes(at)]
     if at.distributed_optimizer:
         m.drop(*own)
-    for num in _updated(at) if at.is_half and not at.own_master_bytes else ():
-        copy = m.new(num * of_parameter)
+    for num in _copied(at):
+        copy = m.new(num * _parameter_bytes(at))
         lasting.append(m.new(num * FLOAT_BYTES))
         m.drop(copy)
     return lasting
+
+
+def _parameter_bytes(at: Layout) -> int:
+    return HALF_BYTES if at.is_half else FLOAT_BYTES
+
+
+def _own_bytes(at: Layout) -> list[int]:
+    """Bytes of each parameter as it is built."""
+    return [n * _parameter_bytes(at) for each in buffers(at) for n in each.elements]
+
+
+def _buffer_bytes(at: Layout) -> Iterator[int]:
+    """Yield the bytes of each buffer of parameters, if there is one, and of their gradients."""
+    for each in buffers(at):
+        num = sum(each.elements)
+        if at.distributed_optimizer:
+            yield num * each.parameter_bytes
+        yield num * at.grads_bytes
+
+
+def _copied(at: Layout) -> list[int]:
+    """Elements of each fp32 copy that Megatron makes of a parameter, or of its part."""
+    return _updated(at) if at.is_half and not at.own_master_bytes else []
 
 
 def moment_bytes(at: Layout) -> list[int]:

@@ -52,4 +52,5 @@ NEAR = {
 
 def not_yet(flags: Flags) -> list[str]:
     """List the flags of a command line that have no formula."""
-    return [flag for flag in NOT_YET if flags.has(flag) and (flag, flags.text(flag)) != _LOCAL_SPEC]
+    given = {flag for flag, _ in flags.values}
+    return [flag for flag in NOT_YET if flag in given and (flag, flags.text(flag)) != _LOCAL_SPEC]

@@ -94,17 +94,17 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
     fixed = (*model_arguments(job.model), *_of_job(job), *_OF_RUN, *recipe)
     capacity = int(room_of(cluster.device).firm_bytes / (1 + _MARGIN))
 
-    def told(flags: Sequence[str], stage: int, world_size: int = cluster.num_devices) -> Layout:
+    def told(flags: Sequence[str], world_size: int = cluster.num_devices) -> Layout:
         return read_layout(
             flags_of((*fixed, *flags), SCRIPT),
             vocab=job.model.vocab_size,
             world_size=world_size,
-            stage=stage,
+            stage=0,
             capability=capability,
             kind="gpt",
         )
 
-    plain = told(("--micro-batch-size", "1"), 0, 1)
+    plain = told(("--micro-batch-size", "1"), 1)
     _check_count(job, plain)
     asked = Asked(cluster, told, plain, job.global_batch, capacity, pins)
     found = search(asked)

@@ -178,17 +178,19 @@ class _Looking:
         )
 
     def best(self) -> tuple[int, PredictedReserved] | None:
-        """Return the first row that fits, else the first that is tight; None: none is either."""
+        """Return the first row that fits, else the first that is tight; None: none is either.
+
+        Of tight ones those that give nothing back where little lies outside come before those that
+        empty the cache even then: how slow that is no time says.
+        """
         order = self.space.order()
         looked = order[np.isin(order, list(self._candidates))].tolist()
         row = next((row for row in looked if row in self._fitting), None)
         if row is not None:
             return row, self._candidates[row].reserved(self._fitting[row])
-        for row in looked:
-            reserved = self.of(row)
-            if reserved is not None and reserved.word == "tight":
-                return row, reserved
-        return None
+        outcomes = [(row, reserved) for row in looked if (reserved := self.of(row)) is not None]
+        tight = [each for each in outcomes if each[1].word == "tight"]
+        return min(tight, key=lambda each: each[1].num_retries > 0, default=None)
 
     def of(self, row: int) -> PredictedReserved | None:
         """Return what the best of the allocators makes of a row; None: it was not looked at."""

@@ -49,8 +49,10 @@ def larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
 def with_gpu(cluster: Cluster, device: Device) -> Cluster:
     """Return a cluster of as many devices of another kind, by the fastest link that those have.
 
-    A host's memory that was given stays; that of this machine is not theirs.
+    A host's memory that was given stays; that of this machine is not theirs. A limit was of the
+    kind, but for what something else takes beside the job.
     """
+    left = int((1 - cluster.beside_share) * device.usable_bytes)
     is_here = cluster.name == LOCAL
     link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
     return msgspec.structs.replace(
@@ -59,7 +61,7 @@ def with_gpu(cluster: Cluster, device: Device) -> Cluster:
         device=device,
         host_ram_bytes=0 if is_here else cluster.host_ram_bytes,
         link=link,
-        memory_limit_bytes=0,
+        memory_limit_bytes=left if cluster.beside_share else 0,
     )
 
 

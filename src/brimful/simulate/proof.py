@@ -169,11 +169,15 @@ class _Trying:
         return trial
 
     def proven(self) -> Proven:
-        """Return the best that fits, else the best that is tight, else what was found."""
+        """Return the best that fits, else the best that is tight, else what was found.
+
+        Of tight ones those that empty the cache come last, as in ``search.holding``.
+        """
         for word in ("fits", "tight"):
             these = [i for i, each in enumerate(self._trials) if each.reserved.word == word]
             if these:
-                chosen = self._best(these)
+                calm = [i for i in these if not self._trials[i].reserved.num_retries]
+                chosen = self._best(calm or these)
                 return _proven(
                     self._solution(chosen), self._trials[chosen], self._proof(word, chosen)
                 )
