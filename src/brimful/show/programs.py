@@ -12,6 +12,19 @@ from brimful.units import format_bytes, format_count, format_seconds
 from brimful.values.job import Job
 
 _TERA = 1e12
+_ABBREVIATIONS = {
+    "tensor-model-parallel-size": "TP",
+    "pipeline-model-parallel-size": "PP",
+    "context-parallel-size": "CP",
+    "expert-model-parallel-size": "EP",
+    "expert-tensor-parallel-size": "ETP",
+    "pipeline-model-parallel-layout": "stages",
+    "num-layers-per-virtual-pipeline-stage": "layers a virtual stage",
+    "micro-batch-size": "micro-batch",
+    "recompute-granularity full recompute-method uniform recompute-num-layers 1": "all recomputed",
+    "recompute-granularity selective": "attention's core recomputed",
+}
+"""Of flags of a layout, where lines are lacking."""
 
 
 def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> Summary:
@@ -105,7 +118,7 @@ def planned_summary(
     """
     tensors = "--tensor-model-parallel-size"
     plain = () if tensors in found.layout else (tensors, "1")
-    at = f"{layout_words((*plain, *found.layout))}, {found.num_replicas} replicas"
+    whole, replicas = layout_words((*plain, *found.layout)), f"{found.num_replicas} replicas"
     looked = f"of {found.num_layouts:,} layouts the fastest that fits"
     if found.refused:
         need = format_bytes(found.refused_bytes)
@@ -115,7 +128,7 @@ def planned_summary(
         f"{job.model.name} by Megatron-LM on {cluster.num_devices} x {cluster.device.description}",
         Meter(found.predicted_peak_reserved_bytes, found.capacity_bytes, "reserved, predicted"),
         (
-            Fact("layout", at),
+            Fact("layout", f"{whole}, {replicas}", f"{_abbreviated(whole)}, {replicas}"),
             Fact(
                 "speed",
                 f"{format_count(found.predicted_tokens_per_s)} tokens/s, "
@@ -134,6 +147,13 @@ def planned_summary(
 def layout_words(flags: Sequence[str]) -> str:
     """Say a layout as its flags do, without those dashes."""
     return " ".join(flags).replace("--", "")
+
+
+def _abbreviated(words: str) -> str:
+    """Say a layout as people do: TP 4, PP 8."""
+    for flag, short in _ABBREVIATIONS.items():
+        words = words.replace(flag, short)
+    return words
 
 
 def verdict_of(found: Prediction) -> Verdict:
