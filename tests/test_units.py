@@ -73,3 +73,18 @@ def test_rates_are_printed_in_powers_of_1000(rate, text):
 )
 def test_errors_are_signed_percents(value, reference, text):
     assert units.format_signed_percent(value, reference) == text
+
+
+def test_a_limit_is_a_size_or_a_part():
+    assert units.parse_limit("1.5GiB") == 1.5 * 2**30
+    assert units.parse_limit(" 70 % ") == units.Share(0.7)
+    for text in ("0%", "101%", "-5%", "7%0", "1GiB%"):
+        with pytest.raises(InputError):
+            units.parse_limit(text)
+
+
+def test_text_of_some_size_has_a_quarter_as_many_tokens():
+    assert units.tokens_of_bytes("30MB") == 7_500_000
+    assert units.tokens_of_bytes("1GiB") == 2**28
+    assert units.tokens_of_bytes("30B") is None  # billions
+    assert units.tokens_of_bytes("30M") is None

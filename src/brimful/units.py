@@ -32,6 +32,8 @@ _BYTE_UNITS = {
 }
 _LABELS = ("g", "gb")
 """Units of labels, which mean GiB: RTX 4090 24GB."""
+_WHOLE = 100.0
+"""Per cent."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*")
 
@@ -60,6 +62,28 @@ def parse_bytes(text: str) -> int:
 
 class Labelled(int):
     """Bytes of a card as its label says them: 48 GB are 48 GiB, not all of which programs get."""
+
+
+class Share(float):
+    """A part of each card, from 0 to 1, whatever card that is."""
+
+
+def parse_limit(text: str) -> int | Share:
+    """Read a limit of memory: a size such as ``20GiB``, or a part of each card such as ``70%``.
+
+    Args:
+        text: As for ``parse_bytes``, or a number before a percent sign.
+
+    Raises:
+        InputError: The text is neither, or is no part that leaves something.
+    """
+    number, is_part, rest = text.strip().partition("%")
+    if not is_part:
+        return parse_bytes(text)
+    match = _QUANTITY.fullmatch(number)
+    if rest or match is None or match[2] or not 0 < float(match[1]) <= _WHOLE:
+        raise InputError(f"{text!r} is no part of a card; write it like 70%, over 0% up to 100%")
+    return Share(float(match[1]) / _WHOLE)
 
 
 def parse_card_bytes(text: str) -> int:
@@ -93,6 +117,26 @@ def parse_count(text: str) -> int:
         InputError: The text is not a count.
     """
     return _parse(text, _COUNT_UNITS, "a count", "300k or 1B")
+
+
+BYTES_PER_TOKEN = 4
+"""Of English text in today's vocabularies, about; of other languages fewer make a token
+(https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them)."""
+
+
+def tokens_of_bytes(text: str) -> int | None:
+    """Return about how many tokens a size of plain text such as ``30MB`` makes.
+
+    Args:
+        text: As for ``parse_bytes``.
+
+    Returns:
+        None where it is no size, as ``30B`` is none, which are billions.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in _BYTE_UNITS or match[2].lower() in _COUNT_UNITS:
+        return None
+    return parse_bytes(text) // BYTES_PER_TOKEN
 
 
 def parse_length(text: str) -> int:

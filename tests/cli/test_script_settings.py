@@ -179,3 +179,23 @@ def test_a_launch_without_its_engine_is_planned_by_script_and_settings(launched,
     told = " ".join(said.out.split())
     assert "full training of smollm2-135m at 512 tokens on 4 x L4" in told
     assert "ZeRO-2 over 4 GPUs" in told
+
+
+@pytest.mark.parametrize(
+    ("switch", "limit"), [("True", "50%"), ("not args.no_vllm", "50%"), ("args.no_vllm", "")]
+)
+def test_what_a_trainer_learns_and_what_a_server_leaves_of_a_card(tmp_path, switch, limit):
+    (path := tmp_path / "grpo.py").write_text(
+        "import argparse, absent\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--share', type=float, default=0.5)\n"
+        "parser.add_argument('--no-vllm', action='store_true')\n"
+        "args = parser.parse_args()\n"
+        "model = absent.FastLanguageModel.from_pretrained(\n"
+        "    model_name='smollm2-135m', gpu_memory_utilization=args.share,\n"
+        f"    fast_inference={switch})\n"
+        "absent.GRPOTrainer(model, args=absent.GRPOConfig(per_device_train_batch_size=4))\n"
+    )
+    words = plan_of(str(path), "l4")
+    assert words[words.index("--task") + 1] == "grpo"
+    assert (words[words.index("--memory-limit") + 1] if "--memory-limit" in words else "") == limit

@@ -335,3 +335,12 @@ def test_an_optimizer_that_is_not_run_is_left_to_the_refusal_that_names_the_near
     for base, key in ((FACTORY, "optim"), (AXOLOTL, "optimizer")):
         taken, _ = read(tmp_path, {**base, key: "paged_lion_8bit"})
         assert taken["optimizer"] in OTHER_OPTIMIZERS
+
+
+@pytest.mark.parametrize(("rl", "task"), [("kto", "kto"), ("orpo", "orpo"), ("ipo", "dpo")])
+def test_what_axolotl_learns_of_answers_is_a_task_or_one_that_is_answered_by_another(
+    tmp_path, rl, task
+):
+    taken, _ = read(tmp_path, {**AXOLOTL, "rl": rl})
+    assert taken["task"] == task
+    assert task == "dpo" or task in TASKS

@@ -7,12 +7,16 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.errors import UnsupportedError
+from brimful.hardware.gpus import load_cluster
+from brimful.megatron import search
 from brimful.megatron.arguments import model_arguments
+from brimful.megatron.blocks import Memory
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.pipeline import LAYOUT, chunks_of, written
-from brimful.megatron.states import parameters
+from brimful.megatron.states import load, moment_bytes, parameters, state_bytes
 from brimful.models.config import exact_count, load_model, read_config
 from brimful.programs.base import flags_of
+from brimful.units import GIB
 
 ODD = {
     "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 160, "head_dim": 16,
@@ -180,3 +184,42 @@ def test_a_model_whose_layers_no_stages_divide_is_planned(capsys):
     assert "Et*3|(t*4|)*13t*3|t*3L" in " ".join(said.split())
     assert "speed " in said
     assert len(said.splitlines()) <= 12
+
+
+@pytest.mark.parametrize("capacity_gib", [3, 7, 11])
+def test_memory_looked_at_lazily_finds_what_looking_at_all_of_it_does(capacity_gib):
+    fixed = ("--num-layers", "4", "--hidden-size", "2048", "--num-attention-heads", "32",
+             "--ffn-hidden-size", "8192", "--seq-length", "2048", "--global-batch-size", "16",
+             "--bf16", "--swiglu", "--max-position-embeddings", "2048", "--disable-bias-linear",
+             "--use-distributed-optimizer")  # fmt: skip
+    cluster = load_cluster("4x4090", memory_limit_bytes=None)
+
+    def told(flags, world_size=4):
+        return read_layout(flags_of((*fixed, *flags), "x"), vocab=32000, world_size=world_size,
+                           stage=0, capability=(8, 9), kind="gpt")  # fmt: skip
+
+    plain = told(("--micro-batch-size", "1"), 1)
+    asked = search.Asked(cluster, told, plain, 16, capacity_gib * GIB, {})
+    every = [each for d in search._degrees(asked) for each in search._candidates(asked, d)]
+    fits = [c for c in every if all(peak.fits for peak in search._peaks(asked, c))]
+    found = search.search(asked)
+    if not fits:
+        assert not all(peak.fits for peak in found.peaks)
+        return
+    best = min(search._step_s(asked, each) for each in fits)
+    assert found.candidate.step_s == pytest.approx(best)
+    assert found.num_looked_at < len(every) / 4
+
+
+def test_states_are_what_loading_and_the_first_step_leave():
+    for words in ((), ("--use-distributed-optimizer",)):
+        at = read_layout(
+            flags_of(
+                ("--num-layers", "4", "--hidden-size", "64", "--num-attention-heads", "4",
+                 "--seq-length", "64", "--max-position-embeddings", "64", "--bf16",
+                 "--micro-batch-size", "2", *words), "x",
+            ),
+            vocab=512, world_size=2, stage=0, capability=(9, 0), kind="gpt",
+        )  # fmt: skip
+        kept = sum(block.num_bytes for block in load(Memory(), at))
+        assert state_bytes(at) == kept + sum(moment_bytes(at))

@@ -84,3 +84,22 @@ def test_the_flags_of_accelerate_launch_count_too():
     staged = "--use_deepspeed --zero_stage 2 --offload_optimizer_device cpu --num_processes 4"
     _, said = taken(f"accelerate launch {staged} {SCRIPT}", num_devices=4)
     assert (said["zero"], said["offload"]) == (2, "optimizer")
+
+
+@pytest.mark.parametrize(
+    ("words", "length"),
+    [("--max_source_length 256 --max_target_length 96", 256), ("--max_target_length 96", 1024)],
+)
+def test_pairs_are_planned_as_long_as_the_longer_of_both(words, length):
+    _, said = taken(
+        f"run_translation.py --model_name_or_path t5-small --per_device_train_batch_size 4 {words}"
+    )
+    assert (said["task"], said["seq_len"]) == ("seq2seq", length)
+
+
+def test_texts_that_are_labelled_are_as_long_as_they_are_cut():
+    _, said = taken(
+        "run_glue.py --model_name_or_path bert-base-uncased --per_device_train_batch_size 4 "
+        "--do_train --max_seq_length 128"
+    )
+    assert said["seq_len"] == 128

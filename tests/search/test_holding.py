@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from brimful.cost.reserved import predicted_reserved
+from brimful.allocator.config import EXPANDABLE
+from brimful.cost.reserved import candidate_of, predicted_reserved
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.holding import hold, looked_at
@@ -92,3 +93,13 @@ def test_where_nothing_fits_there_is_nothing_to_replay():
     held = hold(found)
     assert held.solution is found
     assert held.reserved is None
+
+
+def test_a_tight_plan_that_empties_no_cache_comes_before_a_faster_one_that_does():
+    found = searched(6.7)
+    held = hold(found)
+    assert (held.reserved.word, held.reserved.num_retries) == ("tight", 0)
+    faster = candidate_of(JOB, found.plan.cluster, found.plan.strategy)
+    retries = [faster.reserved(each).num_retries for each in ("", EXPANDABLE)]
+    assert min(retries) > 0
+    assert found.plan.estimate.predicted_step_s < held.solution.plan.estimate.predicted_step_s

@@ -7,7 +7,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.gains import Search
-from brimful.search.larger_clusters import IN_A_NODE, NODES, cards_for
+from brimful.search.larger_clusters import IN_A_NODE, NODES, cards_for, with_gpu
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.search.ways_out import Tried, either, held, same_strategy, searched_anew, ways_out
@@ -212,6 +212,13 @@ def test_a_limit_is_of_this_card_and_not_of_a_larger_one():
     list(ways_out(plan_on(cluster), find, as_found))
     limits = {(one.name == "h100-80gb", one.memory_limit_bytes) for one in seen}
     assert limits == {(True, 40 * GIB), (False, 0)}
+
+
+def test_what_something_else_takes_of_this_card_it_takes_of_another():
+    device = load_cluster("h200", memory_limit_bytes=None).device
+    cluster = load_cluster("h100-80gb", memory_limit_bytes=40 * GIB)
+    cluster = msgspec.structs.replace(cluster, beside_share=0.25)
+    assert with_gpu(cluster, device).memory_limit_bytes == int(0.75 * device.usable_bytes)
 
 
 def test_what_cannot_tell_gives_way_to_what_can():

@@ -7,6 +7,7 @@ from brimful.cli import defaults, flags, resolved
 from brimful.cli.limits import in_dollars
 from brimful.cli.output import show_facts, show_summary
 from brimful.errors import BrimfulError
+from brimful.units import Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -164,13 +165,19 @@ def bounded_of(
         job=job,
         num_parameters=num_parameters,
         gpu=card.description,
-        usable_bytes=args.memory_limit or resolved.card_bytes(args) or card.usable_bytes,
+        usable_bytes=_usable_bytes(args, card),
         least=least_bytes(job, num_parameters),
         spread=spread_of(
             num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=args.offload or ""
         ),
         tokens_per_s=rate * num / flops if flops and rate else None,
     )
+
+
+def _usable_bytes(args: argparse.Namespace, card: "_Card") -> int:
+    """Return what the run may use of a card."""
+    limit, usable = args.memory_limit, resolved.card_bytes(args) or card.usable_bytes
+    return int(limit * usable) if isinstance(limit, Share) else limit or usable
 
 
 class _Card(NamedTuple):

@@ -78,7 +78,9 @@ TASKS = {
         "sequence-classification",
     ),
     "kto": Elsewhere(
-        "single answers that are liked or not", "pairs of answers take as much", "dpo"
+        "single answers that are liked or not",
+        "a pair of answers takes what two of them do, so that as many pairs are the most it takes",
+        "dpo",
     ),
     **dict.fromkeys(("cpo", "orpo", "simpo"), _PAIRED),
     **dict.fromkeys(

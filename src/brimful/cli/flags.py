@@ -6,12 +6,12 @@ from typing import Any, Literal, cast, get_args, get_origin
 
 from brimful.cli import defaults
 from brimful.cli.elsewhere import NOT_RUN, taken_as
-from brimful.cli.parsing import choice, listed, number, path, plain, size, whole
+from brimful.cli.parsing import choice, listed, number, of_run, path, plain, size, whole
 from brimful.errors import InputError
 from brimful.hardware.links import network_names
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.quantization import Quantization
-from brimful.units import parse_card_bytes, parse_length
+from brimful.units import parse_card_bytes, parse_length, parse_limit
 from brimful.values.flag import Flag, FlaggedField, flags_of
 from brimful.values.job import PREFERENCE as PREFERENCE_TASK
 from brimful.values.job import QAT, Adapter, Job, LossScale, Preference
@@ -27,7 +27,9 @@ _OF_MODEL = {
         Flag("of rotary ones, scaled to longer texts (YaRN, linear)", is_length=True), int
     ),
     "num_labels": FlaggedField(Flag("classes of a classifier; {default}"), int),
-    "tokens": FlaggedField(Flag("tokens of the run, e.g. 1B, instead of --steps"), int),
+    "tokens": FlaggedField(
+        Flag("tokens of the run, e.g. 1B, or 30MB of text, instead of --steps", metavar="N"), int
+    ),
 }
 """Flags of a job that are no field of it: what is added to its model, and its length in tokens."""
 _FIELDS = {
@@ -78,8 +80,8 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
     add(
         "--memory-limit",
         metavar="SIZE",
-        type=size("--memory-limit"),
-        help="use at most this much of each, e.g. 1.5GiB; the card stays as it is",
+        type=size("--memory-limit", parse_limit),
+        help="use at most this much of each, e.g. 1.5GiB or 70%%; the card stays as it is",
     )
     add(
         "--card-memory",
@@ -169,7 +171,7 @@ def _read(name: str, flag: Flag, kind: Any) -> tuple[str, Callable[[str], Any] |
     """Return what stands for the value of a flag, and its argparse type; None: any text."""
     typed = f"--{name.replace('_', '-')}"
     if name in _OWN_READERS:
-        return "", _OWN_READERS[name]
+        return flag.metavar, _OWN_READERS[name]
     if get_origin(kind) is Literal:
         others = taken_as(name) if name in NOT_RUN else _SAME.get(name)
         what, remark = typed.removeprefix("--"), _of_paged if name == "optimizer" else None
@@ -247,6 +249,7 @@ _SAME: dict[str, Mapping[str, str]] = {
 """Of a flag, other words for what it takes: those of ``attn_implementation``."""
 _OWN_READERS: dict[str, Callable[[str], Any]] = {
     "zero": stage_of_zero, "stage_blocks": _block_counts, "activation_checkpointing": str,
+    "tokens": of_run("--tokens"),
 }  # fmt: skip
 """What reads the flags whose values their types do not tell."""
 

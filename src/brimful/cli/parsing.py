@@ -7,13 +7,20 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from brimful.cli.other_flags import NO_FLAG, taken_for_ours
 from brimful.errors import InputError, unknown_name
 from brimful.text.terminal import note, noted
-from brimful.units import parse_bytes, parse_count
+from brimful.units import (
+    BYTES_PER_TOKEN,
+    format_count,
+    parse_bytes,
+    parse_count,
+    tokens_of_bytes,
+)
 
+_Size = TypeVar("_Size", bound=float)
 HELP_WIDTH = 100
 _FLAG_WIDTH = 32
 
@@ -132,6 +139,23 @@ def whole(
     return parse
 
 
+def of_run(what: str) -> Callable[[str], int]:
+    """Return an argparse type for tokens of a run, for which the size of their text may stand."""
+    count = whole(what)
+
+    def parse(text: str) -> int:
+        tokens = tokens_of_bytes(text)
+        if not tokens:
+            return count(text)
+        note_once(
+            f"{what} {format_count(tokens)} is taken for {text!r} of text: {BYTES_PER_TOKEN} bytes "
+            f"make a token in English, about, and fewer in other languages"
+        )
+        return tokens
+
+    return parse
+
+
 def listed(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return an argparse type for one value, or for a list of them by comma."""
 
@@ -142,10 +166,13 @@ def listed(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse
 
 
-def size(what: str, read: Callable[[str], int] = parse_bytes) -> Callable[[str], int]:
+def size(
+    what: str,
+    read: Callable[[str], _Size] = parse_bytes,  # type: ignore[assignment]  # its default
+) -> Callable[[str], _Size]:
     """Return an argparse type for sizes such as ``1.5GiB``."""
 
-    def parse(text: str) -> int:
+    def parse(text: str) -> _Size:
         try:
             return read(text)
         except InputError as error:

@@ -437,6 +437,8 @@ def _plan_instead(script: str, instead: _Instead) -> None:
     if "--from" in words:
         read += f" and {words[words.index('--from') + 1]}"
     why = f"what is read in {read} is planned instead, in Brimful's own loop"
+    if "--memory-limit" in words:
+        why += f", on the {words[words.index('--memory-limit') + 1]} of each card that vLLM leaves"
     say(f"brimful: {why}: brimful {shell_words(words)}", file=sys.stderr, flush=True)
     main(words)
 

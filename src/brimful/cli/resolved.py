@@ -28,7 +28,7 @@ from brimful.techniques.parallel.stages import ONE_STAGE
 from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
 from brimful.techniques.quantization import Quantization, Scheme, default_group
 from brimful.techniques.runnable import check_strategy, placed
-from brimful.units import Labelled
+from brimful.units import Labelled, Share
 from brimful.values.job import (
     ALL_LINEAR,
     PACKINGS,
@@ -114,16 +114,22 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
     name = _or(args.gpus, defaults.GPUS)
     if isinstance(args.card_memory, Labelled):
         name = with_memory(name, args.card_memory)
+    share = args.memory_limit if isinstance(args.memory_limit, Share) else None
     cluster = load_cluster(
         name,
-        memory_limit_bytes=args.memory_limit,
+        memory_limit_bytes=args.memory_limit if share is None else None,
         card_memory_bytes=card_bytes(args),
         network_name=_or(args.network, ""),
     )
     noted_cluster(name, cluster)
     _refuse_other_memory(args, cluster.device)
-    if share := getattr(args, "beside_share", 0.0):
-        cluster = msgspec.structs.replace(cluster, beside_share=share)
+    if share is not None:
+        limit = max(1, int(share * cluster.device.usable_bytes))
+        cluster = msgspec.structs.replace(
+            cluster, memory_limit_bytes=limit, beside_share=1.0 - share
+        )
+    if beside := getattr(args, "beside_share", 0.0):
+        cluster = msgspec.structs.replace(cluster, beside_share=beside)
     if args.host_memory is None:
         return cluster
     given = msgspec.structs.replace(cluster, host_ram_bytes=args.host_memory)

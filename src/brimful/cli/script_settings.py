@@ -7,6 +7,7 @@ elsewhere, are not seen.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +20,13 @@ from brimful.hardware.names import split_counts
 from brimful.pretend.script_arguments import declared_in, find_given
 
 _LOADS, _ADAPTS = "from_pretrained", ("get_peft_model", "LoraConfig")
+_OF_TASKS = re.compile("(DPO|KTO|ORPO|CPO|GRPO|RLOO|PPO|OnlineDPO|Reward|GKD)(Config|Trainer)$")
+"""TRL's calls that say what is learnt, by its name before them."""
+_TASK_WORDS = {"OnlineDPO": "online-dpo"}
+"""Of these names, those that are no words of ours in lower case."""
 _TELLING = (
     _LOADS, *_ADAPTS, "ModelConfig", "BitsAndBytesConfig", "TrainingArguments", "SFTConfig",
-    "DPOConfig", "GRPOConfig",
+    *(f"{each}Config" for each in ("DPO", "KTO", "ORPO", "CPO", "GRPO", "RLOO", "PPO", "Reward")),
 )  # fmt: skip
 """How the names of calls end whose arguments say what is trained, and how: Transformers', PEFT's,
 TRL's, and those of programs around them (``UnslothTrainingArguments``)."""
@@ -36,6 +41,10 @@ _SETTINGS = frozenset({"--deepspeed", "--deepspeed-config", "--ds-config", "--co
 _INITIALIZED = ("initialize", "config")
 """DeepSpeed's call that begins a training, and its keyword for the same."""
 _OF_SETTINGS = (".json", ".yaml", ".yml")
+_BESIDE = {"gpu_memory_utilization": "fast_inference", "vllm_gpu_memory_utilization": "use_vllm"}
+"""Keywords of Unsloth's and TRL's calls: of each card what vLLM takes, and whether it is there."""
+_VLLM_USUAL = 0.3
+"""Of each card, where TRL is told no share."""
 _TRAINERS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 """Arguments of trainers whose loss is of whole logits, but for Liger's."""
 _OWN_LOSS = "unsloth"
@@ -85,9 +94,29 @@ def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
         *([_CHECKPOINTED] if checkpoints and _CHECKPOINTED not in said else []),
         *(part for word in declared for part in word.split("=", 1)),
         *said,
+        *_learnt(live),
+        *_beside(live, values),
         *_as_trained(tree, calls, values, adapts=adapts),
         *([] if settings or not _is_replicated(tree, gpus, given) else _REPLICATED),
     ]
+
+
+def _learnt(calls: Sequence[ast.Call]) -> list[str]:
+    """Return the task that a trainer of TRL's is of, if it is another than to write on."""
+    found = (_OF_TASKS.search(_name(call)) for call in calls)
+    name = next((each[1] for each in found if each is not None), "")
+    return ["--task", _TASK_WORDS.get(name, name.lower())] if name else []
+
+
+def _beside(calls: Sequence[ast.Call], values: Mapping[str, Any]) -> list[str]:
+    """Return what a server of the same process leaves of each card, as a limit."""
+    given = {each.arg: each.value for call in calls for each in call.keywords}
+    for key, switch in _BESIDE.items():
+        is_there = switch in given and _known(given[switch], values)
+        share = _constant(given[key], values) if key in given else _VLLM_USUAL
+        if is_there and isinstance(share, float) and 0 < share < 1:
+            return ["--memory-limit", f"{1 - share:.0%}"]
+    return []
 
 
 def _as_trained(
@@ -204,12 +233,12 @@ def _live(node: ast.AST, values: Mapping[str, Any]) -> Iterator[ast.Call]:
 
 
 def _known(test: ast.expr, values: Mapping[str, Any]) -> bool | None:
-    """Whether a condition holds that is one name, or its contrary; None: it is another."""
+    """Whether a condition holds that is one name or word, or its contrary; None: it is another."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         known = _known(test.operand, values)
         return None if known is None else not known
-    name = ast.unparse(test)
-    return bool(values[name]) if name in values else None
+    value = _constant(test, values)
+    return None if value is None else bool(value)
 
 
 def _name(node: ast.AST) -> str:

@@ -29,6 +29,10 @@ from brimful.values.strategy import FLAT_FSDP
 
 MODEL = "base_model"
 _COMPLETION = "completion"
+_AS_PAIRS = frozenset({"ipo"})
+"""Losses of pairs that keep what DPO's does."""
+_OTHER_TASKS = frozenset({"kto", "orpo", "simpo"})
+"""Tasks that are not run: who plans refuses them as if typed, and answers the nearest."""
 _DEGREES = {"dp_shard_size": "dp_shard", "dp_replicate_size": "dp_replicate",
             "expert_parallel_size": "ep",
             "tensor_parallel_size": "tp"}  # fmt: skip
@@ -87,7 +91,7 @@ def _is_fsdp(leaves: Leaves) -> bool:
 def _task(leaves: Leaves) -> None:
     """Take what is learnt: preferences, answers in chats, or every token."""
     rl = leaves.take("rl", str)
-    if rl not in {None, "dpo"}:
+    if rl not in {None, "dpo", *_AS_PAIRS, *_OTHER_TASKS}:
         raise UnsupportedError(
             f"{leaves.path}: rl={rl} is not planned by this version; use rl: dpo, or leave it out"
         )
@@ -96,8 +100,8 @@ def _task(leaves: Leaves) -> None:
             raise UnsupportedError(
                 f"{leaves.path}: {switch} is not planned by this version; leave it out"
             )
-    if rl == "dpo":
-        leaves.say("task", "dpo", "rl")
+    if rl is not None:
+        leaves.say("task", rl if rl in _OTHER_TASKS else "dpo", "rl")
         return
     sets = leaves.rest.get("datasets")
     kinds = (

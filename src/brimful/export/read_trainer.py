@@ -41,6 +41,11 @@ _OF_TRL = frozenset({
 _LENGTHS = {"block_size": "wrapped", "model_max_length": "none"}
 """How scripts on top of the Trainer call the length of a text, and how they pack it: transformers'
 ``run_clm.py``, and those that came of Stanford's Alpaca."""
+_PAIRED = {"max_source_length": 1024, "max_target_length": 128}
+"""The same of transformers' ``run_translation.py`` and ``run_summarization.py``, with what they
+take where nothing is said: of what is read, and of what is written."""
+_CUT = "max_seq_length"
+"""The same of scripts that label texts, ``run_glue.py`` and ``run_ner.py``; of older TRL too."""
 _OF_SCRIPTS = frozenset({"do_train", "data_path"})
 """Keys of such scripts, which name their model as TRL does; TRL's files may have them too."""
 _OF_TRL_ALONE = _OF_TRL - {MODEL, "dataset_name", "lora_r"}
@@ -81,7 +86,8 @@ def is_trainer(content: Mapping[str, Any]) -> bool:
 def is_script(content: Mapping[str, Any]) -> bool:
     """Whether arguments are those of a script on top of the Trainer that is none of TRL's."""
     keys = {*content}
-    return bool({*_LENGTHS} & keys) or bool(_OF_SCRIPTS & keys and not _OF_TRL_ALONE & keys)
+    named = {*_LENGTHS, *_PAIRED} & keys
+    return bool(named) or bool(_OF_SCRIPTS & keys and not _OF_TRL_ALONE & keys)
 
 
 def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int) -> Read:
@@ -123,6 +129,16 @@ def _script(leaves: Leaves) -> None:
         leaves.say("task", "causal-lm", key)
         leaves.say("packing", _LENGTHS[key], key)
         leaves.say("seq_len", leaves.take(key, int), key)
+    elif {*_PAIRED} & {*leaves.rest}:
+        lengths = {name: leaves.take(name, int, usual) for name, usual in _PAIRED.items()}
+        longest = max(lengths, key=lambda name: lengths[name])
+        leaves.say("task", "seq2seq", longest)
+        leaves.say("seq_len", lengths[longest], longest)
+        if len({*lengths.values()}) > 1:
+            words = " and ".join(f"{name}={length}" for name, length in lengths.items())
+            leaves.notes.append(f"{words}: both are planned as long as the longer one")
+    elif _CUT in leaves.rest:
+        leaves.say("seq_len", leaves.take(_CUT, int), _CUT)
 
 
 def _stand_in(leaves: Leaves, defaults: Mapping[str, Any]) -> None:

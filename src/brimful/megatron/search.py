@@ -127,30 +127,33 @@ def search(asked: Asked) -> Found | None:
                 every += [each._replace(step_s=_step_s(asked, each)) for each in candidates]
     if not smallest:
         return None
-    refused, hopeless, looked = None, set[Degrees](), list[Candidate]()
+    refused, hopeless, looked = None, set[Degrees](), 0
+    lacking = list[Candidate]()
     for candidate in sorted(every, key=lambda each: each.step_s):
         if (
             candidate.degrees in hopeless
-            or any(_takes_more(candidate, each) for each in looked)
+            or any(_takes_more(candidate, each) for each in lacking)
             or max(map(least_bytes, candidate.stages)) > asked.capacity_bytes
         ):
             continue
-        looked.append(candidate)
+        looked += 1
         peaks = _peaks(asked, candidate)
         if all(each.fits for each in peaks):
-            return Found(candidate, peaks, len(looked), len(every), refused)
+            return Found(candidate, peaks, looked, len(every), refused)
         refused = refused or (candidate, max(peaks, key=_reserved))
-        least = smallest[candidate.degrees]
-        if least not in looked:
-            looked.append(least)
-            if not all(each.fits for each in _peaks(asked, least)):
+        is_first = all(each.degrees != candidate.degrees for each in lacking)
+        lacking.append(candidate)
+        if is_first:
+            looked += 1
+            least = _peaks(asked, smallest[candidate.degrees])
+            if not all(each.fits for each in least):
                 hopeless.add(candidate.degrees)
     nearest = min(smallest.values(), key=lambda each: max(map(least_bytes, each.stages)))
-    return Found(nearest, _peaks(asked, nearest), len(looked), len(every), refused)
+    return Found(nearest, _peaks(asked, nearest), looked, len(every), refused)
 
 
 def _takes_more(one: Candidate, other: Candidate) -> bool:
-    """Whether one is shared as another that was looked at, and takes no less."""
+    """Whether one is shared as another that does not fit, and takes no less."""
     return (
         one.degrees == other.degrees
         and one.num_chunks == other.num_chunks

@@ -165,9 +165,13 @@ def state_bytes(at: Layout) -> int:
 
 @lru_cache(maxsize=4096)
 def _state_bytes(at: Layout) -> int:
-    own = () if at.distributed_optimizer else _own_bytes(at)
-    copies = FLOAT_BYTES * sum(_copied(at))
-    return sum(own) + sum(_buffer_bytes(at)) + copies + sum(moment_bytes(at))
+    return sum(model_bytes(at)) + sum(moment_bytes(at))
+
+
+def model_bytes(at: Layout) -> list[int]:
+    """Bytes of parameters, gradients and fp32 copies, allocation by allocation."""
+    own = [] if at.distributed_optimizer else _own_bytes(at)
+    return [*own, *_buffer_bytes(at), *(FLOAT_BYTES * num for num in _copied(at))]
 
 
 class Buffer(NamedTuple):
