@@ -144,7 +144,7 @@ def run_plan(args: argparse.Namespace) -> int:
     from brimful.programs.megatron import SCRIPT
     from brimful.programs.planned import plan_megatron
     from brimful.show.answer import Answer
-    from brimful.show.programs import planned_summary
+    from brimful.show.programs import freed_fact, planned_summary
     from brimful.text.escaping import comments, yaml_text
 
     refuse_limits(args, "plan --for megatron searches layouts alone")
@@ -167,7 +167,9 @@ def run_plan(args: argparse.Namespace) -> int:
         statement = f"{most} bytes allocated at the peak, predicted"
         content = msgspec.to_builtins(found)
         show_json({"schema": PLANNED_SCHEMA, "statement": statement, **content, "command": lines})
-    facts = (*_unsaid(found.arguments), *_following(args))
+    freed = plan_megatron(job, cluster, {}) if pins and not found.fits else None
+    ways = (freed_fact(freed, pins),) if freed is not None and freed.fits else ()
+    facts = (*ways, *_unsaid(found.arguments), *_following(args))
     run = money_facts(args, job, cluster, found.predicted_step_s)
     tell(args, lambda: Answer(planned_summary(job, cluster, found, run), facts, (lines,)))
     return FITS if found.fits else DOES_NOT_FIT

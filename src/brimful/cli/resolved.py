@@ -18,6 +18,7 @@ from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
 from brimful.hardware.names import split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model
+from brimful.models.name_parts import format_named
 from brimful.models.names import taken_words
 from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
 from brimful.models.spec import ModelSpec
@@ -38,6 +39,7 @@ from brimful.values.job import (
     WHOLE,
     Adapter,
     Allowed,
+    Base,
     Job,
     LossScale,
     Method,
@@ -221,14 +223,14 @@ def job_from(
     where = [cluster_from(args).device] if devices is None else devices
     precision = usual.precision_from(args, where)
     optimizer: Optimizer = _or(args.optimizer, defaults.OPTIMIZER)
-    method: Method = _or(args.method, defaults.METHOD)
+    method, base = _packed(args, _or(args.method, defaults.METHOD))
     job = check_job(
         Job(
             model=for_task(model, task),
             weights=args.weights,
             task=task,
             method=method,
-            adapter=_adapter_from(args, method, precision, model),
+            adapter=_adapter_from(args, method, base, precision, model),
             precision=precision,
             loss_scale=_loss_scale_from(args, precision),
             optimizer=optimizer,
@@ -280,7 +282,11 @@ def _targets_from(args: argparse.Namespace, model: ModelSpec) -> tuple[str, ...]
 
 
 def _adapter_from(
-    args: argparse.Namespace, method: Method, precision: Precision, model: ModelSpec
+    args: argparse.Namespace,
+    method: Method,
+    base: Base | None,
+    precision: Precision,
+    model: ModelSpec,
 ) -> Adapter | None:
     if method in WHOLE:
         _refuse_without(args, ADAPTER, f"--method {method}", "lora, dora or qlora")
@@ -292,10 +298,36 @@ def _adapter_from(
         targets=_targets_from(args, model),
         trained_modules=_names(args.trained_modules),
         dtype=_or(args.adapter_dtype, "same"),
-        base=_or(args.base, defaults.base(method, precision)),
+        base=base or defaults.base(method, precision),
         upcast=_or(args.upcast, "none"),
         input_requires_grad=bool(args.input_requires_grad),
     )
+
+
+_BASES: dict[str, Base] = {
+    "int4": defaults.QLORA_BASE, "nf4": defaults.QLORA_BASE,
+    "int8": "llm-int8", "llm-int8": "llm-int8",
+}  # fmt: skip
+"""Formats of uploads, and the base of adapters that is about as large."""
+_UNTRAINED = ("fp4", "fp8")
+"""Of their words: what no adapters are put beside."""
+
+
+def _packed(args: argparse.Namespace, method: Method) -> tuple[Method, Base | None]:
+    """Return the method and the base that an upload in few bits makes of what was asked.
+
+    LoRA beside such a base is QLoRA. In full what trains are the weights that it was made of.
+    """
+    named, words = format_named(args.model)
+    if named not in _BASES or any(each in words for each in _UNTRAINED) or args.base is not None:
+        return method, args.base
+    base = _BASES[named]
+    if method in WHOLE:
+        note_once(f"{words!r} in the model's name is for running: full weights train, not these")
+    if method == "lora":
+        note_once(f"--method qlora --base {base} is taken for {words!r} in the model's name")
+        return "qlora", base
+    return method, base if method == "dora" and base == defaults.QLORA_BASE else None
 
 
 def _quantization_from(args: argparse.Namespace, method: Method) -> Quantization | None:

@@ -145,8 +145,7 @@ def search(asked: Asked) -> Found | None:
         lacking.append(candidate)
         if is_first:
             looked += 1
-            least = _peaks(asked, smallest[candidate.degrees])
-            if not all(each.fits for each in least):
+            if not all(each.fits for each in _peaks(asked, smallest[candidate.degrees])):
                 hopeless.add(candidate.degrees)
     nearest = min(smallest.values(), key=lambda each: max(map(least_bytes, each.stages)))
     return Found(nearest, _peaks(asked, nearest), looked, len(every), refused)

@@ -1,6 +1,6 @@
 """The answer to ``--from`` of a known program: what each kind of process takes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from brimful.allocator.config import EXPANDABLE
 from brimful.hardware.cluster import Cluster
@@ -141,6 +141,23 @@ def planned_summary(
             Fact("why", looked if found.fits else "no layout fits: this one lacks least"),
             Fact("at peak", found.place),
         ),
+    )
+
+
+def freed_fact(found: Planned, pins: Iterable[str]) -> Fact:
+    """Say which layout fits where the degrees that were asked for are left out.
+
+    Args:
+        found: The layout.
+        pins: The degrees.
+    """
+    flags = " ".join(f"--{name.replace('_', '-')}" for name in pins)
+    layout = _abbreviated(layout_words(found.layout))
+    return Fact(
+        "instead",
+        f"without {flags}: {layout} would fit, "
+        f"{format_bytes(found.predicted_peak_reserved_bytes)}, "
+        f"{format_count(found.predicted_tokens_per_s)} tokens/s",
     )
 
 
