@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster, Device
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
-    from brimful.search.shop.looks import OnLook
     from brimful.search.shop.values import Market
     from brimful.show.summary import Fact
     from brimful.values.job import Job
@@ -377,13 +376,10 @@ def _market(
         each=is_told and len(kinds) > 1,
     )
     with Progress(WHAT, quiet=args.json) as progress:
-        on_look: OnLook = progress.update
-
         began_s = time.monotonic()
         waiting: list[Option] = []
 
-        def on_found(option: Option) -> None:
-            waiting.append(option)
+        def tell() -> None:
             if time.monotonic() - began_s < QUICK_S:
                 return  # the answer may be as near
             with shown_in(args.currency):
@@ -391,6 +387,14 @@ def _market(
                     is_own = each.usd_per_gpu_hour is None and args.own is not None
                     progress.note(f"{WHAT}: {'yours' if is_own else 'found'} {found_words(each)}")
             waiting.clear()
+
+        def on_look(what: str, share: float) -> None:
+            tell()
+            progress.update(what, share)
+
+        def on_found(option: Option) -> None:
+            waiting.append(option)
+            tell()
 
         return market(request, on_look, on_found)
 

@@ -56,11 +56,11 @@ def shop_summary(
         Fact("to rent" if leads else "take" if choice.meets else "nearest",
              f"{_told(best)}{_range(best)}"),
         *_machines(best),
-        *_one_node(found),
         *_fastest(found, limits, best),
         *_why(limits, best),
         *_over(choice),
         *_safer(found, limits, choice),
+        *_one_node(found),
         *_enough(job, limits, choice),
     )  # fmt: skip
     pairs = list(zip(found.owned, owned, strict=True))
@@ -71,8 +71,9 @@ def shop_summary(
     yours += _against(job, compared)
     yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
     kinds = _by_kind(found, limits)  # which somebody named: above what may be left out
+    rented = (*rented, *kinds) if leads else (*rented[:1], *kinds, *rented[1:])
     facts = (
-        *((*yours, settings, *rented, *kinds) if leads else (*rented, *yours, *kinds, settings)),
+        *((*yours, settings, *rented) if leads else (*rented, *yours, settings)),
         *_left_out(found),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
@@ -116,7 +117,7 @@ def _by_kind(found: Market, limits: Limits) -> tuple[Fact, ...]:
         return ()
     fewest = {each.kind: each for each in found.fewest} if limits.are_none else {}
     near = {each.kind: each for each in found.fewer}
-    words = []
+    words, short = [], []
     for best in sorted(found.by_kind, key=lambda each: rank(point_of(each), limits)):
         misses = "" if _meets(best, limits) else ", which misses what was asked"
         least = fewest.get(best.kind, best)
@@ -124,8 +125,9 @@ def _by_kind(found: Market, limits: Limits) -> tuple[Fact, ...]:
         if best.kind in near and near[best.kind].gpus != least.gpus:
             fewer = f" (or {near[best.kind].gpus}: {_both(near[best.kind])}){fewer}"
         words.append(f"{best.gpus}: {_both(best)}{misses}{fewer}")
+        short.append(f"{best.gpus}: {_both(best)}{' (misses)' if misses else ''}")
     if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
-        return (Fact("by kind", "; ".join(words)),)
+        return (Fact("by kind", "; ".join(words), "; ".join(short)),)
     return tuple(Fact("" if place else "by kind", each) for place, each in enumerate(words))
 
 

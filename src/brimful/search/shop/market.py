@@ -103,14 +103,18 @@ def market(
     told = tuple(each for _, each in alone)
     if request.limits is None or request.fewest or least is None:  # else the fewest of any are told
         told = tuple(_with_fewest(shelf, told))
-    by_kind = tuple(_by_kind(shelf, seen, frontier(options))) if request.each else ()
+    by_kind = list[Option]()
+    for each in _by_kind(shelf, seen, frontier(options), on_look) if request.each else ():
+        by_kind.append(each)
+        if on_found is not None and each not in options:
+            on_found(each)
     return Market(
         options=tuple(sorted(options, key=_by_cost)),
         frontier=frontier(options),
         likely=tuple(_option(request, one) for one in front if one.level == SEARCHED),
         alone=told,
         fewest=tuple(_fewest(shelf, told, seen)) if request.fewest else (),
-        by_kind=by_kind,
+        by_kind=tuple(by_kind),
         fewer=tuple(_fewer(shelf, seen, by_kind)),
         smallest=least,
         one_node=_one_node(shelf, seen, options),
@@ -278,13 +282,16 @@ def _fewest(shelf: Shelf, alone: Sequence[Alone], seen: Sequence[Cell]) -> Itera
             yield _option(shelf.request, found)
 
 
-def _by_kind(shelf: Shelf, seen: Sequence[Cell], known: Sequence[Option]) -> Iterator[Option]:
+def _by_kind(
+    shelf: Shelf, seen: Sequence[Cell], known: Sequence[Option], on_look: OnLook | None
+) -> Iterator[Option]:
     """Find what each kind that has a price does best, as if there were no other.
 
     Args:
         shelf: What cells share.
         seen: All of them, as far as they are known.
         known: The frontier, of which one is taken, and needs no other look.
+        on_look: Is told of each look.
     """
     request = shelf.request
     limits, num = request.limits or Limits(), request.job.num_steps
@@ -299,7 +306,7 @@ def _by_kind(shelf: Shelf, seen: Sequence[Cell], known: Sequence[Option]) -> Ite
             yield best_of_all
             continue
         own = [unbarred(one) for one in seen if one.kind.name == kind]
-        looked = certain_of(look(shelf, own, wanted=best, every=False, on_look=None))
+        looked = certain_of(look(shelf, own, wanted=best, every=False, on_look=on_look))
         front = frontier([_option(request, one) for one in looked])
         if front:
             yield front[taken([point_of(each) for each in front], limits)]
