@@ -16,6 +16,9 @@ from torch import autograd
 from torch.nn.modules import module as hooks
 from torch.optim import optimizer as optimizers
 
+Trained = tuple[torch.nn.Module, torch.nn.Parameter]
+"""An outermost module, and a parameter of it that has a gradient."""
+
 
 class Listener(Protocol):
     """What is told of a loop."""
@@ -26,11 +29,11 @@ class Listener(Protocol):
     def adopt(self, module: torch.nn.Module) -> bool:
         """Take an outermost module; False where it is known as a part of another."""
 
-    def after_backward(self, gradients: Iterable[torch.Tensor]) -> None:
-        """Hear that a backward pass is over, and what gradients there are."""
+    def after_backward(self, trained: Iterable[Trained]) -> None:
+        """Hear that a backward pass is over, and which parameters have gradients."""
 
-    def after_update(self, state: list[torch.Tensor]) -> None:
-        """Hear that an optimizer has stepped, and what state it holds."""
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Hear that an optimizer has stepped."""
 
 
 class _Follower:
@@ -70,14 +73,14 @@ class _Follower:
             self._backwards -= 1
             self._depth = depth
             if not self._backwards:
-                self._listener.after_backward(self._gradients())
+                self._listener.after_backward(self._trained())
 
     def before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         if not self._backwards:
             self._begin("optimizer")
 
     def after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        self._listener.after_update(state_of(optimizer))
+        self._listener.after_update(optimizer)
 
     def _begin(self, phase: str) -> None:
         if phase in {"forward", "eval"} and self._phase == "optimizer":
@@ -86,13 +89,13 @@ class _Follower:
             self._phase = phase
             self._listener.begin(f"step {self._step} {phase}")
 
-    def _gradients(self) -> Iterator[torch.Tensor]:
+    def _trained(self) -> Iterator[Trained]:
         for root in (root() for root in self._roots):
             if root is None:
                 continue
             for parameter in root.parameters():
                 if parameter.grad is not None:
-                    yield parameter.grad
+                    yield root, parameter
 
 
 def state_of(optimizer: Any) -> list[torch.Tensor]:

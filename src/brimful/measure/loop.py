@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from brimful.loop_phases import following, state_of
+from brimful.loop_phases import Trained, following, state_of
 from brimful.measure.allocations import MARKER, read_allocations
 from brimful.measure.meter import CudaCounters, addresses, held_item
 from brimful.measure.reading import Reading, with_held
@@ -115,11 +115,11 @@ class CpuLoopMeter:
         del module
         return True
 
-    def after_backward(self, gradients: Iterable[torch.Tensor]) -> None:
+    def after_backward(self, trained: Iterable[Trained]) -> None:
         """Keep the gradients' addresses."""
-        self._gradients.append(addresses(gradients))
+        self._gradients.append(addresses(x.grad for _, x in trained if x.grad is not None))
 
-    def after_update(self, state: list[torch.Tensor]) -> None:
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Nothing: what lasts is asked for at the end."""
 
 
@@ -160,8 +160,8 @@ class CudaLoopMeter:
         del module
         return False
 
-    def after_backward(self, gradients: Iterable[torch.Tensor]) -> None:
+    def after_backward(self, trained: Iterable[Trained]) -> None:
         """Nothing: the counters know it."""
 
-    def after_update(self, state: list[torch.Tensor]) -> None:
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Nothing: the counters know it."""

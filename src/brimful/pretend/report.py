@@ -29,6 +29,7 @@ from brimful.pretend.report_values import (
     Failure,
     Grows,
     Host,
+    IdleGradients,
     ItemBytes,
     Kept,
     Logits,
@@ -80,6 +81,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     unknown_ops: Mapping[str, int],
     bounded: Mapping[str, int] | None = None,
     beside_torch: BesideTorch = BesideTorch(),  # noqa: B008 - a frozen value
+    idle_gradients: tuple[IdleGradients, ...] = (),
 ) -> PretendReport:
     """Sum up what a program did to the memory of a GPU that does not exist.
 
@@ -93,6 +95,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         unknown_ops: How often each operation was called of whose kernel's memory nothing is known.
         bounded: The most that a call may have taken of each of which only that is known.
         beside_torch: Kernels that are not PyTorch's own.
+        idle_gradients: Those that no update used.
 
     Raises:
         InputError: Nothing was recorded, or the budget is not above 0.
@@ -132,6 +135,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         kept=_kept(recording, item),
         grows=_grows(recording, item),
         unused_graphs=_unused_graphs(recording, item, peak_event),
+        idle_gradients=idle_gradients,
         attention=_attention(recording, item),
         host=_host(host),
         timeline=timeline_of(recording),

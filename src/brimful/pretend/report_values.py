@@ -236,6 +236,20 @@ class UnusedGraphs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_forwards: int
 
 
+class IdleGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gradients of a model's parameters that no optimizer updates, though others it does.
+
+    Attributes:
+        model: The class of the outermost module.
+        num_parameters: Those that are not updated.
+        num_bytes: Of their gradients.
+    """
+
+    model: str
+    num_parameters: int
+    num_bytes: int
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the same program held in the host's memory, as tensors."""
 
@@ -339,6 +353,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         kept: What forward passes leave for backward, by module.
         grows: What every step leaves behind; None: nothing, or of fewer steps than tell.
         unused_graphs: What no backward pass goes through; None: little of the peak.
+        idle_gradients: Of parameters that no optimizer updates, by model.
         attention: Masks and attention scores.
         host: Host memory.
         timeline: Live bytes over time.
@@ -372,6 +387,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kept: Kept | None
     grows: Grows | None
     unused_graphs: UnusedGraphs | None
+    idle_gradients: tuple[IdleGradients, ...]
     attention: Attention
     host: Host
     timeline: Timeline

@@ -22,6 +22,7 @@ from brimful.pretend.device import NAME, Card
 from brimful.pretend.fake_groups import groups_of_one_process
 from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
+from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.known_values import knowing
 from brimful.pretend.moving import modules_move
 from brimful.pretend.optimizers import picking_as
@@ -64,6 +65,7 @@ class Run(contextlib.ContextDecorator):
         self.kernels = imitate
         self.world = world
         self.tape = new_tape()
+        self._trained = Trained()
         self._new_tape = new_tape
         self._was_entered = False
         self._earlier_peaks: list[int] = []
@@ -73,6 +75,7 @@ class Run(contextlib.ContextDecorator):
         if self._was_entered:
             self._earlier_peaks.append(self.peak_allocated_bytes)
             self.tape, self.other_kernels = self._new_tape(), OtherKernels()
+            self._trained = Trained()
         self._was_entered = True
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
@@ -87,7 +90,7 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(flattening())
             known = stack.enter_context(knowing())
             stack.enter_context(self.tape)
-            stack.enter_context(following(self.tape))
+            stack.enter_context(following(self.tape, self._trained))
             if self.says_cuda:
                 noted = self.tape.assumptions
                 cuda = saying_cuda(
@@ -151,6 +154,7 @@ class Run(contextlib.ContextDecorator):
             unknown_ops=self.tape.unknown_ops,
             bounded=self.tape.bounded,
             beside_torch=noted(self.other_kernels),
+            idle_gradients=self._trained.idle(),
         )
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:

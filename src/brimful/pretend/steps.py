@@ -11,6 +11,7 @@ import torch
 
 from brimful import loop_phases
 from brimful.pretend import guard
+from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.tape import Tape
 from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 
@@ -18,8 +19,8 @@ from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETE
 class _ToTape:
     """Writes what it is told on the tape."""
 
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
+    def __init__(self, tape: Tape, trained: Trained) -> None:
+        self._tape, self._trained = tape, trained
 
     def begin(self, phase: str) -> None:
         self._tape.begin_phase(phase)
@@ -34,13 +35,16 @@ class _ToTape:
         self._tape.tag(torch.nn.Module.buffers(module), BUFFERS)
         return True
 
-    def after_backward(self, gradients: Iterable[torch.Tensor]) -> None:
-        self._tape.tag(gradients, GRADIENTS)
+    def after_backward(self, trained: Iterable[loop_phases.Trained]) -> None:
+        every = list(trained)
+        self._trained.had_gradients(every)
+        self._tape.tag((x.grad for _, x in every if x.grad is not None), GRADIENTS)
 
-    def after_update(self, state: list[torch.Tensor]) -> None:
-        self._tape.tag(state, OPTIMIZER_STATE)
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        self._trained.was_updated(optimizer)
+        self._tape.tag(loop_phases.state_of(optimizer), OPTIMIZER_STATE)
 
 
-def following(tape: Tape) -> AbstractContextManager[None]:
-    """Tell ``tape`` the phases of whatever trains inside the block."""
-    return loop_phases.following(_ToTape(tape), around_backward=guard.errors_come_through)
+def following(tape: Tape, trained: Trained) -> AbstractContextManager[None]:
+    """Tell ``tape`` the phases of whatever trains inside the block, and ``trained`` what does."""
+    return loop_phases.following(_ToTape(tape, trained), around_backward=guard.errors_come_through)

@@ -16,7 +16,7 @@ from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import AS_FAR, LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_count
 from brimful.values.plan import Word
 from brimful.values.results import (
     GATHERED,
@@ -33,6 +33,8 @@ from brimful.values.results import (
 NUM_ITEMS, NUM_OWNERS, NUM_ALIKE, NUM_LINES = 3, 3, 2, 2
 LEAST_ALIKE = 0.08
 """Of the peak, which tensors that are alike take that are named."""
+LEAST_IDLE = 0.02
+"""Of the peak, from which gradients that nothing uses are told."""
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
 OUTSIDE = "outside all modules"
@@ -90,6 +92,7 @@ def pretend_summary(
         at_least(meter) if is_bound and not is_most else meter,
         (
             *([] if at.failure is None or is_most else _failed(at.failure)),
+            *_idle(report),
             *changes,
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
@@ -419,6 +422,19 @@ def _graphs(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
     who = f"{unused.num_forwards} forward passes keep" if several else "a forward pass keeps"
     words = f"{format_bytes(unused.num_bytes)} of the peak {who} for a backward pass that does not"
     return (Fact("graphs", f"{words} come: torch.no_grad() around them{_keepers(program)}"),)
+
+
+def _idle(report: PretendReport) -> tuple[Fact, ...]:
+    """Say which model gets gradients that no update uses, where they are more than a little."""
+    least = LEAST_IDLE * report.simulated_peak_allocated_bytes
+    found = [each for each in report.idle_gradients if each.num_bytes >= least]
+    words = " and ".join(
+        f"{format_bytes(each.num_bytes)} for {format_count(each.num_parameters)} parameters of "
+        f"{each.model}"
+        for each in found
+    )
+    why = "that no optimizer has: torch.no_grad() there saves them, and what its forward keeps"
+    return (Fact("idle", f"gradients of {words} {why}"),) if found else ()
 
 
 def _keepers(program: Sequence[str]) -> str:

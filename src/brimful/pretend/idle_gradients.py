@@ -1,0 +1,50 @@
+"""Gradients that nothing uses: of parameters that no optimizer of the program updates.
+
+A teacher, a reference or a reward model that runs without ``torch.no_grad()`` gets gradients as
+large as itself, and its forward pass keeps what its backward pass needs.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from brimful.pretend.report_values import IdleGradients
+
+
+class Trained:
+    """Which parameters had gradients, and which were updated."""
+
+    def __init__(self) -> None:
+        """Have seen none yet."""
+        self._models: dict[int, tuple[str, int, int]] = {}
+        self._updated = set[int]()
+
+    def had_gradients(self, trained: Iterable[tuple[torch.nn.Module, torch.Tensor]]) -> None:
+        """Note parameters that have a gradient, each with the outermost module that it is of."""
+        for module, parameter in trained:
+            if parameter.grad is not None:
+                grad = parameter.grad
+                told = (type(module).__name__, grad.numel(), grad.numel() * grad.element_size())
+                self._models[id(parameter)] = told
+
+    def was_updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the parameters that an optimizer has."""
+        self._updated |= {id(each) for group in optimizer.param_groups for each in group["params"]}
+
+    def idle(self) -> tuple[IdleGradients, ...]:
+        """Return by model the gradients that no update used, the largest first.
+
+        Where none of what had gradients was updated there is none: an engine updates copies.
+        """
+        if not self._updated & {*self._models}:
+            return ()
+        idle = [told for number, told in self._models.items() if number not in self._updated]
+        every = [
+            IdleGradients(
+                model=model,
+                num_parameters=sum(num for name, num, _ in idle if name == model),
+                num_bytes=sum(size for name, _, size in idle if name == model),
+            )
+            for model in {name for name, _, _ in idle}
+        ]
+        return tuple(sorted(every, key=lambda each: -each.num_bytes))
