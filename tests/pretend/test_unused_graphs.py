@@ -1,5 +1,7 @@
 """An evaluation that keeps graphs is told; a step's own forward passes are not."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -95,3 +97,11 @@ def test_what_a_later_backward_goes_through_is_not(step):
             for parameter in (p for model in models for p in model.parameters()):
                 parameter.grad = None
     assert run.report().unused_graphs is None
+
+
+def test_where_the_script_calls_what_is_kept_is_told():
+    report = trained(evaluates=True)
+    file, _, number = report.unused_graphs.called_at.rpartition(":")
+    assert file == __file__
+    line = Path(__file__).read_text("utf-8").splitlines()[int(number) - 1]
+    assert "total = sum(model(x)" in line

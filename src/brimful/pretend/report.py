@@ -3,10 +3,11 @@
 Owns how a recording is summed up for people. Printing is ``brimful.report.pretend``'s business.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,6 +43,7 @@ from brimful.pretend.report_values import (
     Tensor,
     UnusedGraphs,
 )
+from brimful.pretend.script_lines import ScriptLine, place_of
 from brimful.pretend.unused_graphs import num_forwards, unused_rows
 from brimful.process.versions import versions
 from brimful.units import MIB
@@ -82,6 +84,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     bounded: Mapping[str, int] | None = None,
     beside_torch: BesideTorch = BesideTorch(),  # noqa: B008 - a frozen value
     idle_gradients: tuple[IdleGradients, ...] = (),
+    places: Sequence[ScriptLine] = (),
 ) -> PretendReport:
     """Sum up what a program did to the memory of a GPU that does not exist.
 
@@ -96,6 +99,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         bounded: The most that a call may have taken of each of which only that is known.
         beside_torch: Kernels that are not PyTorch's own.
         idle_gradients: Those that no update used.
+        places: The script's line of each phase but the first; empty: not known.
 
     Raises:
         InputError: Nothing was recorded, or the budget is not above 0.
@@ -107,7 +111,11 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     item = with_logits(recording, classify(recording))
     unknown = unknown_ops_of(unknown_ops)
     unlimited = replay(recording.requests(), settings=settings, capacity_bytes=None)
-    at_capacity = _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes)
+    at_capacity = _placed(
+        _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes),
+        recording,
+        places,
+    )
     reserved, outside = _reserved(recording, unlimited, settings), _bounded(bounded or {})
     middle = sum(part.low_bytes + part.high_bytes for part in (*OUTSIDE, *outside)) // 2
     return PretendReport(
@@ -134,7 +142,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         logits=_logits(recording, item, peak_event, at_capacity, settings),
         kept=_kept(recording, item),
         grows=_grows(recording, item),
-        unused_graphs=_unused_graphs(recording, item, peak_event),
+        unused_graphs=_unused_graphs(recording, item, peak_event, places),
         idle_gradients=idle_gradients,
         attention=_attention(recording, item),
         host=_host(host),
@@ -212,6 +220,17 @@ def _at_capacity(
         num_retries=done.num_retries,
         failure=_failure(recording, done),
     )
+
+
+def _placed(at: AtCapacity, recording: Recording, places: Sequence[ScriptLine]) -> AtCapacity:
+    """Return a replay that says where the script calls what fails."""
+    if at.failure is None:
+        return at
+    phase = int(recording.phase[recording.events[at.failure.event]])
+    if (place := place_of(phase, recording.phases, places)) is None:
+        return at
+    failure = msgspec.structs.replace(at.failure, called_at=place.line, called_in=place.function)
+    return msgspec.structs.replace(at, failure=failure)
 
 
 def _logits(
@@ -395,13 +414,22 @@ def _grows(recording: Recording, item: NDArray[np.int64]) -> Grows | None:
 
 
 def _unused_graphs(
-    recording: Recording, item: NDArray[np.int64], peak_event: int
+    recording: Recording,
+    item: NDArray[np.int64],
+    peak_event: int,
+    places: Sequence[ScriptLine],
 ) -> UnusedGraphs | None:
     rows = unused_rows(recording, item, peak_event)
     if not len(rows):
         return None
-    num_bytes = int(recording.num_bytes[rows].sum())
-    return UnusedGraphs(num_bytes=num_bytes, num_forwards=num_forwards(recording, rows))
+    sizes = recording.num_bytes[rows]
+    most = int(np.bincount(recording.phase[rows], sizes).argmax())
+    place = place_of(most, recording.phases, places)
+    return UnusedGraphs(
+        num_bytes=int(sizes.sum()),
+        num_forwards=num_forwards(recording, rows),
+        called_at="" if place is None else place.line,
+    )
 
 
 def _attention(recording: Recording, item: NDArray[np.int64]) -> Attention:

@@ -129,6 +129,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         reserved_bytes: What the allocator held then.
         allocated_bytes: What the program held then.
         tensor: What was asked for, by whom and where.
+        called_at: The script's own line that called what asked, ``file:number``; empty: not known.
+        called_in: The function that it stands in; empty: none.
     """
 
     event: int
@@ -137,6 +139,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reserved_bytes: int
     allocated_bytes: int
     tensor: Tensor
+    called_at: str = ""
+    called_in: str = ""
 
 
 class AtCapacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,10 +234,12 @@ class UnusedGraphs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         num_bytes: Of it.
         num_forwards: How many forward passes it is of.
+        called_at: The script's own line that called most of it; empty: not known.
     """
 
     num_bytes: int
     num_forwards: int
+    called_at: str = ""
 
 
 class IdleGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

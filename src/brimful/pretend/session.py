@@ -7,7 +7,7 @@ process group of any size, the fake mode, the tape, and the phases of a loop nob
 import contextlib
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -35,6 +35,9 @@ from brimful.pretend.report_values import PretendReport
 from brimful.pretend.stand_in_packages import check_stand_ins, noted
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
+
+if TYPE_CHECKING:
+    from brimful.pretend.script_lines import ScriptLine
 
 
 class Run(contextlib.ContextDecorator):
@@ -66,6 +69,7 @@ class Run(contextlib.ContextDecorator):
         self.world = world
         self.tape = new_tape()
         self._trained = Trained()
+        self._places: list[ScriptLine] = []
         self._new_tape = new_tape
         self._was_entered = False
         self._earlier_peaks: list[int] = []
@@ -75,7 +79,7 @@ class Run(contextlib.ContextDecorator):
         if self._was_entered:
             self._earlier_peaks.append(self.peak_allocated_bytes)
             self.tape, self.other_kernels = self._new_tape(), OtherKernels()
-            self._trained = Trained()
+            self._trained, self._places = Trained(), []
         self._was_entered = True
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
@@ -90,7 +94,7 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(flattening())
             known = stack.enter_context(knowing())
             stack.enter_context(self.tape)
-            stack.enter_context(following(self.tape, self._trained))
+            stack.enter_context(following(self.tape, self._trained, self._places))
             if self.says_cuda:
                 noted = self.tape.assumptions
                 cuda = saying_cuda(
@@ -155,6 +159,7 @@ class Run(contextlib.ContextDecorator):
             bounded=self.tape.bounded,
             beside_torch=noted(self.other_kernels),
             idle_gradients=self._trained.idle(),
+            places=self._places,
         )
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:

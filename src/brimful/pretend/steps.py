@@ -12,6 +12,7 @@ import torch
 from brimful import loop_phases
 from brimful.pretend import guard
 from brimful.pretend.idle_gradients import Trained
+from brimful.pretend.script_lines import ScriptLine, script_line
 from brimful.pretend.tape import Tape
 from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 
@@ -19,10 +20,11 @@ from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETE
 class _ToTape:
     """Writes what it is told on the tape."""
 
-    def __init__(self, tape: Tape, trained: Trained) -> None:
-        self._tape, self._trained = tape, trained
+    def __init__(self, tape: Tape, trained: Trained, places: list[ScriptLine]) -> None:
+        self._tape, self._trained, self._places = tape, trained, places
 
     def begin(self, phase: str) -> None:
+        self._places.append(script_line())
         self._tape.begin_phase(phase)
 
     def adopt(self, module: torch.nn.Module) -> bool:
@@ -45,6 +47,16 @@ class _ToTape:
         self._tape.tag(loop_phases.state_of(optimizer), OPTIMIZER_STATE)
 
 
-def following(tape: Tape, trained: Trained) -> AbstractContextManager[None]:
-    """Tell ``tape`` the phases of whatever trains inside the block, and ``trained`` what does."""
-    return loop_phases.following(_ToTape(tape, trained), around_backward=guard.errors_come_through)
+def following(
+    tape: Tape, trained: Trained, places: list[ScriptLine]
+) -> AbstractContextManager[None]:
+    """Follow whatever trains inside the block.
+
+    Args:
+        tape: Is told the phases.
+        trained: Is told what trains.
+        places: Gets the script's line of each phase but the first, which is loading.
+    """
+    return loop_phases.following(
+        _ToTape(tape, trained, places), around_backward=guard.errors_come_through
+    )

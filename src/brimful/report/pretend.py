@@ -15,7 +15,7 @@ from brimful.pretend.report_values import (
 )
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import ABSENT, share_words
-from brimful.show.pretend import short_line
+from brimful.show.kept import short_line
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:

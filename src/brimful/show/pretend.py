@@ -3,20 +3,18 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.held import held_within
-from brimful.pretend.kept_lines import kept_lines
 from brimful.pretend.largest import Aim, Largest, Tried, counted
 from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
-from brimful.pretend.scripts import cell_of
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts
+from brimful.show.kept import graphs_facts, grows_facts, idle_facts, short_line
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import AS_FAR, LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
-from brimful.units import format_bytes, format_count
+from brimful.units import format_bytes
 from brimful.values.plan import Word
 from brimful.values.results import (
     GATHERED,
@@ -33,8 +31,6 @@ from brimful.values.results import (
 NUM_ITEMS, NUM_OWNERS, NUM_ALIKE, NUM_LINES = 3, 3, 2, 2
 LEAST_ALIKE = 0.08
 """Of the peak, which tensors that are alike take that are named."""
-LEAST_IDLE = 0.02
-"""Of the peak, from which gradients that nothing uses are told."""
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
 OUTSIDE = "outside all modules"
@@ -92,19 +88,19 @@ def pretend_summary(
         at_least(meter) if is_bound and not is_most else meter,
         (
             *([] if at.failure is None or is_most else _failed(at.failure)),
-            *_idle(report),
+            *idle_facts(report),
             *changes,
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
-            *_grows(report, program),
-            *_graphs(report, program),
+            *grows_facts(report, program),
+            *graphs_facts(report, program),
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
             *chunk_facts(report, _firm(report)),
             *_instead(report),
             *(peak if says_why else []),
             *_unfused(report),
-            *sizes,
+            *(() if is_kept else sizes),
             *([] if fails else peak),
             *_tensors(report),
             *(peak if fails and not says_why else []),
@@ -172,6 +168,10 @@ def _failed(failure: Failure) -> tuple[Fact, ...]:
     )
     size = format_bytes(tensor.num_bytes)
     short = f"in {tensor.phase} of a real run: {by} asks for {size}{at}"
+    if failure.called_at and failure.called_at != tensor.line:
+        within = f" in {failure.called_in}" if failure.called_in else ""
+        called = f", called{within} at {short_line(failure.called_at, num_parts=1)}"
+        words, short = f"{words}{called}", f"{short}{called}"
     return (Fact("fails", words, short),)
 
 
@@ -332,14 +332,6 @@ def _sizes(program: Sequence[str]) -> list[str]:
     return [name for _, name in sorted(found)] or list(of_batch)
 
 
-def short_line(line: str, *, num_parts: int = 2) -> str:
-    """Leave the last parts of a source line's path: ``llama/model.py:7``; or a notebook's cell."""
-    file, _, number = line.rpartition(":")
-    if number.isdecimal() and (cell := cell_of(file, int(number))) is not None:
-        return f"{cell[0]}, line {cell[1]}"
-    return "/".join(line.replace("\\", "/").split("/")[-num_parts:])
-
-
 def _tight(report: PretendReport) -> tuple[Fact, ...]:
     at = report.at_capacity
     if at.failure is not None or word_of(report) != "tight":
@@ -400,51 +392,6 @@ def _has_parts(report: PretendReport) -> bool:
     """Whether more than one class of bytes takes much of the peak."""
     least = LEAST_ALIKE * report.simulated_peak_allocated_bytes
     return sum(item.num_bytes >= least for item in report.items) > 1
-
-
-def _grows(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
-    """Say that a longer run takes more, what is left behind, and which lines may keep it."""
-    grows = report.grows
-    if grows is None:
-        return ()
-    one = grows.largest
-    where = f", made at {short_line(one.line)}" if one.line else ""
-    words = f"{format_bytes(grows.num_bytes)} more with every step, which something still holds"
-    return (Fact("grows", f"{words}: {one.shape} {one.dtype}{where}{_keepers(program)}"),)
-
-
-def _graphs(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
-    """Say that an evaluation keeps graphs which no backward pass goes through."""
-    unused = report.unused_graphs
-    if unused is None:
-        return ()
-    several = unused.num_forwards > 1
-    who = f"{unused.num_forwards} forward passes keep" if several else "a forward pass keeps"
-    words = f"{format_bytes(unused.num_bytes)} of the peak {who} for a backward pass that does not"
-    return (Fact("graphs", f"{words} come: torch.no_grad() around them{_keepers(program)}"),)
-
-
-def _idle(report: PretendReport) -> tuple[Fact, ...]:
-    """Say which model gets gradients that no update uses, where they are more than a little."""
-    least = LEAST_IDLE * report.simulated_peak_allocated_bytes
-    found = [each for each in report.idle_gradients if each.num_bytes >= least]
-    words = " and ".join(
-        f"{format_bytes(each.num_bytes)} for {format_count(each.num_parameters)} parameters of "
-        f"{each.model}"
-        for each in found
-    )
-    why = "that no optimizer has: torch.no_grad() there saves them, and what its forward keeps"
-    return (Fact("idle", f"gradients of {words} {why}"),) if found else ()
-
-
-def _keepers(program: Sequence[str]) -> str:
-    """Name the lines of a script that add to something in a loop; empty where there are none."""
-    script = next((Path(word) for word in program if word.endswith(".py")), None)
-    lines = () if script is None else kept_lines(script)
-    if script is None or not lines:
-        return ""
-    told = " or ".join(f":{each.number} ({each.name})" for each in lines[:NUM_LINES])
-    return f"; {script.name}{told} keeps what its loop makes"
 
 
 def _holders(report: PretendReport) -> tuple[Fact, ...]:

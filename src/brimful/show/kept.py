@@ -1,0 +1,81 @@
+"""What a program keeps in vain: growth, graphs of an evaluation, gradients that nothing uses."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from brimful.pretend.kept_lines import kept_lines
+from brimful.pretend.report_values import PretendReport
+from brimful.pretend.scripts import cell_of
+from brimful.show.summary import Fact
+from brimful.units import format_bytes, format_count
+
+NUM_LINES = 2
+"""Lines that are named, of those that may keep something."""
+LEAST_IDLE = 0.02
+"""Of the peak, from which gradients that nothing uses are told."""
+
+
+def grows_facts(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
+    """Say that a longer run takes more, what is left behind, and which lines may keep it."""
+    grows = report.grows
+    if grows is None:
+        return ()
+    one = grows.largest
+    where = f", made at {short_line(one.line)}" if one.line else ""
+    words = f"{format_bytes(grows.num_bytes)} more with every step, which something still holds"
+    return (Fact("grows", f"{words}: {one.shape} {one.dtype}{where}{_keepers(program)}"),)
+
+
+def graphs_facts(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
+    """Say that an evaluation keeps graphs which no backward pass goes through."""
+    unused = report.unused_graphs
+    if unused is None:
+        return ()
+    several = unused.num_forwards > 1
+    who = f"{unused.num_forwards} forward passes keep" if several else "a forward pass keeps"
+    words = f"{format_bytes(unused.num_bytes)} of the peak {who} for a backward pass that does not"
+    where = f" ({short_line(unused.called_at, num_parts=1)})" if unused.called_at else ""
+    keepers = _keepers(program, unused.called_at)
+    return (Fact("graphs", f"{words} come: torch.no_grad() around them{where}{keepers}"),)
+
+
+def idle_facts(report: PretendReport) -> tuple[Fact, ...]:
+    """Say which model gets gradients that no update uses, where they are more than a little."""
+    least = LEAST_IDLE * report.simulated_peak_allocated_bytes
+    found = [each for each in report.idle_gradients if each.num_bytes >= least]
+    words = " and ".join(
+        f"{format_bytes(each.num_bytes)} for {format_count(each.num_parameters)} parameters of "
+        f"{each.model}"
+        for each in found
+    )
+    why = "that no optimizer has: torch.no_grad() there saves them, and what its forward keeps"
+    return (Fact("idle", f"gradients of {words} {why}"),) if found else ()
+
+
+def _keepers(program: Sequence[str], called_at: str = "") -> str:
+    """Name the lines of a script that add to something in a loop; empty where there are none.
+
+    Args:
+        program: As it was started.
+        called_at: The script's line of what is kept: lines behind it come first, the nearest.
+    """
+    script = next((Path(word) for word in program if word.endswith(".py")), None)
+    lines = () if script is None else kept_lines(script)
+    if script is None or not lines:
+        return ""
+    file, _, number = called_at.rpartition(":")
+    most = NUM_LINES
+    if number.isdecimal() and Path(file).name == script.name:
+        at = int(number)
+        lines = tuple(sorted(lines, key=lambda each: (each.number < at, abs(each.number - at))))
+        most = 1 if lines[0].number >= at else NUM_LINES
+    told = " or ".join(f":{each.number} ({each.name})" for each in lines[:most])
+    return f"; {script.name}{told} keeps what its loop makes"
+
+
+def short_line(line: str, *, num_parts: int = 2) -> str:
+    """Leave the last parts of a source line's path: ``llama/model.py:7``; or a notebook's cell."""
+    file, _, number = line.rpartition(":")
+    if number.isdecimal() and (cell := cell_of(file, int(number))) is not None:
+        return f"{cell[0]}, line {cell[1]}"
+    return "/".join(line.replace("\\", "/").split("/")[-num_parts:])
