@@ -298,3 +298,11 @@ def test_a_hub_that_answers_is_asked_as_ever():
         "https://hub/1",
     ]
     assert asked == [0, 5]
+
+
+def test_a_vocabulary_of_bytes_takes_characters_for_tokens():
+    with pretend.gpu("l4") as run:
+        tokenizer = AutoTokenizer.from_pretrained("google/byt5-small")
+        torch.ones(1, device="cuda")
+    assert len(tokenizer("three\nwords")["input_ids"]) == len("three\nwords")
+    assert any("characters are taken for tokens" in line for line in run.report().assumptions)

@@ -71,6 +71,15 @@ _TASKS = ("IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM"
 """Of a class that can do several the first is what it was made for."""
 _TEXT = "_text"
 """How the kind of a text model ends that is a part of another."""
+_WORDS_AT_LEAST = 1000
+"""Rows of a vocabulary; of fewer they are bytes, as ByT5's 384 are."""
+_SPLIT: dict[str, dict[str, Any]] = {
+    "words": {"type": "Whitespace"},
+    "characters": {
+        "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False,
+    },
+}  # fmt: skip
+"""How a text is cut into what stands for tokens."""
 _SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 _MASKED = {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
 """What a model that guesses hidden words has besides."""
@@ -173,7 +182,8 @@ class _Absent:
         _write_tokenizer(folder, config)
         self._assumptions.add(
             f"{name} is not on this machine: its configuration is {whose}, weights are of "
-            f"{config['dtype']} where the program does not say, and words are taken for tokens"
+            f"{config['dtype']} where the program does not say, and {_unit(config)} are taken for "
+            f"tokens"
         )
 
     def weights_of(self, asked: Any) -> str:
@@ -261,6 +271,11 @@ def _is_masked(name: str) -> bool:
     return name.endswith("ForMaskedLM")
 
 
+def _unit(config: Mapping[str, Any]) -> str:
+    """Return what stands for a token: words, or characters where a vocabulary has no room."""
+    return "characters" if _vocabulary(config) < _WORDS_AT_LEAST else "words"
+
+
 def _write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
     kind, num_rows, seen = config["model_type"], _vocabulary(config), _seen(config)
     named = _special(config["architectures"], kind)
@@ -276,7 +291,7 @@ def _write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     made = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
+        "normalizer": None, "pre_tokenizer": _SPLIT[_unit(config)], "post_processor": None,
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)},
                   "unk_token": named["unk_token"]},
