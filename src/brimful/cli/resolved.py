@@ -16,6 +16,7 @@ from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
+from brimful.hardware.instances import renter_of
 from brimful.hardware.names import split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model
 from brimful.models.name_parts import format_named
@@ -176,8 +177,11 @@ def card_bytes(args: argparse.Namespace) -> int | None:
 def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
     """Return a cluster as it is; where its name was typed in another way, say which was taken."""
     if split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
+        renter = renter_of(split_counts(typed).gpu) or renter_of(typed)
+        prices = f"; prices are not {renter}'s, which --prices tells" if renter else ""
         note_once(
             f"--gpus {spelled(cluster)} is taken for {typed!r} ({cluster.device.description})"
+            f"{prices}"
         )
     return cluster
 

@@ -50,6 +50,12 @@ def find_instance(text: str) -> str:
     return _machines().get(_plain(text), "")
 
 
+def renter_of(text: str) -> str:
+    """Return whose machine a name of ``find_instance`` is; empty where it means none."""
+    name = _plain(text)
+    return next((each.cloud for each in clouds() if name in map(_plain, each.gpus)), "")
+
+
 def _plain(text: str) -> str:
     name = text.strip().lower()
     while match := _BEFORE.match(name):
