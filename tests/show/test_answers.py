@@ -277,7 +277,8 @@ def test_what_is_not_sharded_is_shared_by_all_devices_however_the_model_is_cut(c
     assert float(held[1]) == pytest.approx(8.03e9 * 4 / 2 / 2**30, rel=0.02)
 
 
-def test_a_latent_cache_is_whole_on_each_gpu(capsys):
+def test_a_latent_cache_is_whole_on_each_gpu(capsys, monkeypatch):
+    monkeypatch.setattr("brimful.cli.inference.find_spec", lambda _name: None)
     ask = "estimate kimi-k2 --task inference --weights-format int4 --gpus 8xb200 --seq-len 32768"
     told = paragraph(answered(capsys, ask)[1])
     assert "KV cache 2.14 GiB whole on each: it is one latent of all heads" in told
@@ -339,10 +340,31 @@ def test_a_prompt_that_is_too_long_for_one_forward_is_read_in_chunks(capsys):
     assert main(f"{ask} 16384 --prompt-len 8192".split()) == 0
 
 
-def test_what_a_forward_takes_is_said_to_be_unknown(capsys):
+def test_what_a_forward_takes_is_said_to_be_unknown(capsys, monkeypatch):
+    monkeypatch.setattr("brimful.cli.inference.find_spec", lambda _name: None)  # without torch
     ask = "estimate kimi-k2 --task inference --weights-format int4 --gpus 8xb200 --seq-len 32768"
     told = paragraph(answered(capsys, ask)[1])
     assert re.search(r"unknown what a forward of \w+ takes beside these; [\d.]+ GiB are left", told)
+
+
+@pytest.mark.torch
+def test_what_a_forward_of_one_gpu_takes_bounds_that_of_several(capsys, tmp_path):
+    config = pytest.importorskip("transformers").AutoConfig.for_model(
+        "deepseek_v3", num_hidden_layers=2, first_k_dense_replace=1, hidden_size=1024,
+        intermediate_size=2048, moe_intermediate_size=512, n_routed_experts=8, n_group=1,
+        topk_group=1, num_experts_per_tok=2, num_attention_heads=8, num_key_value_heads=8,
+        vocab_size=32000,
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    ask = f"estimate {tmp_path} --task inference --weights-format bf16 --gpus 2xt4"
+    code, lines = answered(capsys, f"{ask} --seq-len 4096 --prompt-len 2048")
+    told = paragraph(lines)
+    assert code == 0
+    forward = float(re.search(r"forward ([\d.]+) MiB at most", told)[1]) / 1024
+    total = float(re.search(r"([\d.]+) (?:GiB|MiB) of [\d.]+ GiB, at most", told)[1])
+    total = total / 1024 if "MiB of" in told else total
+    weights = float(re.search(r"weights ([\d.]+) MiB evenly", told)[1]) / 1024
+    assert total > weights / 2 + forward > forward > 0
 
 
 def test_a_reference_is_named_whatever_its_size(capsys):

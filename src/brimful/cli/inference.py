@@ -154,12 +154,28 @@ def _forward_bytes(job: "InferenceJob", cluster: Cluster) -> int:
     return sum(item.num_bytes for item in simulation.items if item.name in {TRANSIENTS, WORKSPACES})
 
 
+def _whole_forward(job: "InferenceJob", cluster: Cluster) -> int | None:
+    """Simulate a forward of one GPU that had all of a model; None: it cannot be simulated."""
+    kind = job.model.model_type
+    say(f"the forward of {kind} has no formula: it is simulated", file=sys.stderr, flush=True)
+    alone = msgspec.structs.replace(
+        cluster, num_devices=1, num_nodes=1, devices_per_node=1, link="", network=""
+    )
+    try:
+        return _forward_bytes(job, alone)
+    except (UnsupportedError, *CLASS_ERRORS) as error:
+        say(f"brimful: it cannot be simulated: {one_line(str(error))}", file=sys.stderr)
+        return None
+
+
 def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster) -> int:
     """Bound what each of several GPUs holds, and print."""
     from brimful.cost.decoding import decoding_of
     from brimful.cost.inference_shared import other_shared_formats, share_inference
 
     shared, decoding = share_inference(job, cluster), decoding_of(job, cluster)
+    if shared.fits is None and shared.beside_bytes is None and find_spec("torch"):
+        shared = shared._replace(simulated_forward_bytes=_whole_forward(job, cluster))
     fitting = other_shared_formats(job, cluster)
     if args.json:
         bounds = {

@@ -31,6 +31,8 @@ class SharedInference(NamedTuple):
         cache_bytes: Keys and values of all the text.
         beside_bytes: What one GPU's forward takes at most beside weights and cache; None: unknown.
         usable_bytes: Of each.
+        simulated_forward_bytes: What a forward of one GPU that had it all takes beside weights and
+            cache, simulated where no formula says it; None: not simulated.
     """
 
     num_devices: int
@@ -40,6 +42,12 @@ class SharedInference(NamedTuple):
     cache_bytes: int
     beside_bytes: int | None
     usable_bytes: int
+    simulated_forward_bytes: int | None = None
+
+    @property
+    def forward_bytes(self) -> int | None:
+        """What one GPU's forward takes at most, predicted or simulated; None: unknown."""
+        return self.simulated_forward_bytes if self.beside_bytes is None else self.beside_bytes
 
     @property
     def num_parts(self) -> int:
@@ -54,9 +62,8 @@ class SharedInference(NamedTuple):
     @property
     def most_bytes(self) -> int | None:
         """What each takes at most, if its share is even; None: unknown."""
-        if self.beside_bytes is None:
-            return None
-        return self.least_bytes + self.beside_bytes
+        beside = self.forward_bytes
+        return None if beside is None else self.least_bytes + beside
 
     @property
     def fits(self) -> bool | None:
@@ -69,7 +76,7 @@ class SharedInference(NamedTuple):
     @property
     def needed(self) -> int | None:
         """How many such GPUs hold it; None: no number of those that are looked at does."""
-        room = self.usable_bytes - (self.beside_bytes or 0)
+        room = self.usable_bytes - (self.forward_bytes or 0)
         return next((n for n in COUNTS if self._share(n) <= room), None)
 
     def _share(self, num_devices: int) -> int:

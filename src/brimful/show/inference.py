@@ -28,6 +28,7 @@ from brimful.show.simulate import beside_facts, failed_facts
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict
 from brimful.units import format_bytes, format_rate, format_seconds
 from brimful.values.plan import Word
+from brimful.values.results import BUFFERS, PARAMETERS
 
 if TYPE_CHECKING:
     from brimful.measure.inference import InferenceMeasurement
@@ -111,8 +112,23 @@ def inference_summary(
 def _room(job: InferenceJob, cluster: Cluster) -> tuple[Fact, ...]:
     """Say how long a text has room beside the weights, where a forward's own bytes are unknown."""
     most = most_tokens(job, cluster)
-    words = f"{most:,} tokens of one text fit beside the weights, with no room for the forward"
+    whose = "of one text" if job.num_sequences == 1 else f"of each of {job.num_sequences} texts"
+    words = f"{most:,} tokens {whose} fit beside the weights, with no room for the forward"
     return (Fact("at most", words),) if most else ()
+
+
+def _texts_at_once(
+    job: InferenceJob, estimate: InferenceEstimate, simulation: "InferenceSimulation"
+) -> tuple[Fact, ...]:
+    """Say how many texts are held at once, about, as what is no weight grows with their number."""
+    held = {PARAMETERS, BUFFERS}
+    weights = sum(each.num_bytes for each in simulation.items if each.name in held)
+    each = (simulation.simulated_peak_allocated_bytes - weights) / job.num_sequences
+    num = int((estimate.usable_bytes - weights) / each) if each > 0 else 0
+    if not num:
+        return ()
+    words = f"about {num:,} texts of {job.seq_len:,} tokens at once, by proportion"
+    return (Fact("at once", words),)
 
 
 def inference_simulation_summary(  # noqa: PLR0913, PLR0917 - all that is known
@@ -150,6 +166,7 @@ def inference_simulation_summary(  # noqa: PLR0913, PLR0917 - all that is known
                 if beside is None
                 else (
                     *_speed(job, beside.decoding),
+                    *_texts_at_once(job, estimate, simulation),
                     *_room(job, cluster),
                     *_formats(job, beside.formats),
                 )
@@ -237,13 +254,20 @@ def shared_summary(
     """
     most, least = shared.most_bytes, shared.least_bytes
     is_most = shared.fits is not False and most is not None
+    how = f"predicted, at {'most' if is_most else 'least'}"
+    if is_most and shared.simulated_forward_bytes is not None:
+        how = "at most"
     meter = Meter(
         most if is_most and most is not None else least,
         shared.usable_bytes,
-        f"predicted, at {'most' if is_most else 'least'}",
+        how,
         "per GPU",
     )
     facts = [Fact("shared", _shared_words(shared))]
+    if shared.simulated_forward_bytes is not None:
+        size = format_bytes(shared.simulated_forward_bytes)
+        words = f"{size} at most, as of one GPU that had all of it in 16 bits, simulated"
+        facts.append(Fact("forward", words))
     if shared.fits is None and most is None:
         left = format_bytes(shared.usable_bytes - least)
         words = f"what a forward of {job.model.model_type} takes beside these; {left} are left"
