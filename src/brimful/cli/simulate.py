@@ -347,7 +347,7 @@ def _beside(plan: "Plan", word: "Word") -> "tuple[Fact, ...]":
     return (
         *fixes.facts,
         *stage_facts(*asked),
-        *spread_facts(plan.job, plan.cluster, plan.estimate, others),
+        *spread_facts(plan.job, plan.cluster, plan.strategy, plan.estimate, others),
         *beside_facts(*asked, plan.estimate, fixes.others(others)),
     )
 

@@ -26,6 +26,10 @@ WOULD_FIT = "would fit"
 """Before other settings on the same GPUs that hold by their replay."""
 NUM_TOLD = 3
 SPREADS = frozenset({"pp", "zero=0", "zero=1", "zero=2", "zero=3"})
+_SAME_BATCH = frozenset({"loss_chunks", "checkpointing"})
+"""Settings that change neither the batch nor how a run is spread."""
+MUCH = 0.1
+"""Of a peak, from which what such a setting saves is told of what fits."""
 LEAST_PERCENT = 2
 """Of the speed: what is faster or slower by less is as fast."""
 LEAST_SHARE = 0.02
@@ -33,15 +37,18 @@ LEAST_SHARE = 0.02
 
 
 def spread_facts(
-    job: Job, cluster: Cluster, estimate: Estimate, others: Sequence[Beside]
+    job: Job, cluster: Cluster, strategy: Strategy, estimate: Estimate, others: Sequence[Beside]
 ) -> tuple[Fact, ...]:
     """Say what a run would take with the neighbouring stages of ZeRO, or without its pipeline.
+
+    And with what saves most of what changes neither its batch nor how it is spread.
 
     Of one that does not fit they are among the others, in the order of what they save.
 
     Args:
         job: What is trained.
         cluster: On what.
+        strategy: How.
         estimate: What is predicted of it.
         others: The same with one setting changed.
     """
@@ -51,7 +58,21 @@ def spread_facts(
         (each for each in others if each.setting in SPREADS), key=lambda each: _peak(each.made)
     )
     words = [f"{_spread_words(each)} {_figure(job, cluster, each, estimate)}" for each in spread]
+    if words:
+        words += [
+            f"{', '.join(differing_words(job, strategy, each.strategy))} "
+            f"{_figure(job, cluster, each, estimate)}"
+            for each in _leanest(estimate, others)
+        ]
     return (Fact("or with", ", ".join(words)),) if words else ()
+
+
+def _leanest(estimate: Estimate, others: Sequence[Beside]) -> list[Beside]:
+    """Return what saves most of a peak beside how a run is spread, where that is much of it."""
+    same = [each for each in others if each.setting in _SAME_BATCH]
+    least = min(same, key=lambda each: _peak(each.made), default=None)
+    is_much = least is not None and _peak(least.made) < (1 - MUCH) * _peak(estimate)
+    return [least] if least is not None and is_much else []
 
 
 def _spread_words(other: Beside) -> str:

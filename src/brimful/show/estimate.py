@@ -74,7 +74,7 @@ def estimate_summary(
             *around.fixes,
             *around.stages,
             *(() if verdict == "NO" else around.run),
-            *spread_facts(job, cluster, estimate, around.others),
+            *spread_facts(job, cluster, strategy, estimate, around.others),
             *largest_facts(estimate.items, _reserved_bytes(estimate)),
             *(
                 against_facts(job, cluster, strategy, _known(estimate, verdict))
@@ -142,4 +142,4 @@ def largest_facts(
             ("reserved but unallocated", reserved_bytes - sum(item.num_bytes for item in device))
         )
     words = [f"{name} {format_bytes(num_bytes)}" for name, num_bytes in parts if num_bytes > 0]
-    return (Fact("at peak", ", ".join(words)),)
+    return (Fact("at peak", ", ".join(words), ", ".join(words[:NUM_LARGEST])),)
