@@ -245,11 +245,15 @@ def _beside(there: Any, new: Any) -> Any:
 
 
 def _targets(file: _File) -> tuple[tuple[str, str], ...]:
-    """Return the exporters that spell a plan in a file, each with what stands before its keys."""
-    whole = (program_of(file.path), "")
+    """Return the exporters that spell a plan in a file, each with what stands before its keys.
+
+    A program that nothing is written for has none: what its reader looks for is all that is tried.
+    """
+    name = program_of(file.path)
+    whole = ((name, ""),) if name in TARGETS else ()
     section = f"{DEEPSPEED}."
     has_deepspeed = any(key.startswith(section) for key in file.leaves)
-    return (whole, (deepspeed.TO, section)) if has_deepspeed else (whole,)
+    return (*whole, (deepspeed.TO, section)) if has_deepspeed else whole
 
 
 def _spelled(target: str, plan: Plan, job: Job) -> dict[str, Any] | None:
