@@ -5,10 +5,16 @@ import yaml
 
 from brimful.cli.elsewhere import METHODS, TASKS
 from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.export.changed_keys import sayable
 from brimful.export.fused_losses import CHUNKED_LOSSES
 from brimful.export.read_source import model_of, program_of, read_source, unnamed_words
 from brimful.export.torchtune_models import known_model
+from brimful.hardware.gpus import load_cluster
+from brimful.models.config import load_model
 from brimful.models.names import find
+from brimful.values.job import plain_job
+from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.strategy import Strategy
 
 LINEAR, IN_CHUNKS = sorted(CHUNKED_LOSSES, reverse=True)
 FULL = {
@@ -259,3 +265,18 @@ def test_what_is_not_read_and_what_pages_is_said(tmp_path):
     assert any("tune run starts 4 processes" in note for note in found.notes)
     for words in ("moments in fp32", "the head has no adapter", "enable_fp8_training"):
         assert any(words in each for each in found.stand_ins)
+
+
+@pytest.mark.parametrize("changes", [{"compile": False}, {"compile": {"model": True}},
+                                     {"dataset": [{"packed": True}]}])  # fmt: skip
+def test_keys_that_are_tried_stand_in_no_others_way(tmp_path, changes):
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(merged(FULL, changes)))
+    job = plain_job(load_model("llama-3.2-1b"), precision="bf16", seq_len=2048)
+    cluster = load_cluster("h100-80gb", memory_limit_bytes=None, network_name="")
+    strategy = Strategy(
+        micro_batch=1, activation_checkpointing="full", loss_chunks=1, attention="sdpa"
+    )
+    plan = Plan(schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=strategy, estimate=None)
+    told = {"activation_checkpointing": ("none", "full"), "tp": (1, 2), "pp": (1, 2)}
+    assert sayable(path, plan, told) == {"tp": [1], "pp": [1]}

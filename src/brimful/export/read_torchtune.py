@@ -345,7 +345,7 @@ def _checkpoints(leaves: Leaves, num_layers: int) -> bool:
     Returns:
         Whether the switch of every block is on.
     """
-    is_on = leaves.take(_AGAIN, bool, False)
+    is_on: bool = leaves.take(_AGAIN, bool, False)
     mode = leaves.take("ac_mode", str)
     option = leaves.rest.pop("ac_option", None)
     key, blocks = _AGAIN, num_layers if is_on and mode is None else 0

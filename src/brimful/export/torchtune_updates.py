@@ -46,8 +46,8 @@ def take_update(leaves: Leaves) -> bool:
     clip = numbered(leaves.rest.pop(_CLIP, None))
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float)):
         raise FileFormatError(f"{leaves.path}: {_CLIP} is {clip!r}, and wants a number; correct it")
-    is_on = clip is not None and math.isfinite(clip)  # at infinity it measures alone
-    leaves.say("clip", float(clip) if is_on else 0.0, _CLIP)
+    largest = 0.0 if clip is None else float(clip)
+    leaves.say("clip", largest if math.isfinite(largest) else 0.0, _CLIP)  # else it only measures
     leaves.say("seed", leaves.take("seed", int), "seed")
     return is_away
 
