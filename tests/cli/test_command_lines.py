@@ -76,3 +76,34 @@ def test_a_file_of_grpo_is_answered_by_its_update_beside_what_writes(brimful, tm
     assert "vllm_gpu_memory_utilization=0.3" in told
     assert "reference model 942.29 MiB (beta)" in told
     assert "FITS      full training of qwen2.5-0.5b at 768 tokens" in said.out
+
+
+def test_a_config_of_torchtunes_is_planned_by_its_name(brimful):
+    line = "tune run full_finetune_single_device --config llama3_2/1B_full_single_device"
+    paged = "optimizer=bitsandbytes.optim.PagedAdamW8bit optimizer_in_bwd=False"
+    asked = f"{line} tokenizer.max_seq_len=512 {paged}"
+    said = brimful("plan", "--gpus", "a100-80gb", "--from", asked)
+    assert said.code == 0
+    assert "FITS      full training of llama-3.2-1b at 512 tokens on 1 x A100 SXM 80GB" in said.out
+    words = " ".join(said.out.split())
+    assert "LinearCrossEntropyLoss in 8 chunks keeps each until backward, 5 bytes a logit" in words
+    assert "PagedAdamW8bit moves its state to the host where a GPU is full" in words
+    assert "numbers are of Brimful's own loop" in words
+    assert "--for torchtune" not in words
+
+
+def test_rollouts_of_torchtune_are_left_room_for_by_what_its_file_says(brimful):
+    line = "tune run dev/grpo_full_finetune_distributed --config dev/3B_full_grpo"
+    said = brimful("plan", "--gpus", "8xa100-80gb", "--from", f"{line} tokenizer.max_seq_len=512")
+    assert said.code == 2
+    assert "--task grpo (reinforcement learning) is not run by this version" in said.err
+    words = " ".join((said.out + said.err).split())
+    assert "KV cache of 16 x 1,024 tokens" in words
+
+
+def test_a_builder_that_is_not_known_asks_for_a_model(brimful, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("model: {_component_: torchtune.models.llama2.llama2}\n", "utf-8")
+    said = brimful("plan", "--gpus", "h100", "--from", path)
+    assert said.code == 2
+    assert "builds torchtune.models.llama2.llama2, which is no model that is known" in said.err

@@ -138,6 +138,12 @@ METHODS = {
         "other adapters beside weights in 4 bits", "QLoRA's are about as large", "qlora"
     )),
     **{word: OTHER_OPTIMIZERS[word]._replace(flag="optimizer") for word in _UPDATES},
+    "qat-lora": Elsewhere(
+        "adapters beside weights that are rounded in each forward pass",
+        "LoRA holds the same weights, adapters and states; a rounded copy of what computes comes "
+        "on top",
+        "lora",
+    ),
     "sft": Elsewhere(
         "what is learnt, not what trains", "without more every parameter trains", "full"
     ),

@@ -36,6 +36,7 @@ PROGRAMS = (
 
 _NOT_PLANNED = {
     "unsloth": "the nearest is --for trl, whose trainer it takes; its own kernels take less",
+    "torchtune": "its settings are read: brimful plan --from FILE.yaml plans what they say",
 }
 MOST = "at most"
 """The label of what could be done with other settings."""
@@ -132,10 +133,14 @@ def _narrow_to_source(args: argparse.Namespace) -> None:
     source = getattr(args, "source", None)
     if source is None or args.program is not None:
         return
+    from brimful.export import TARGETS
     from brimful.export.read_source import program_of as whose_file
     from brimful.export.told import narrowed
 
-    theirs = argparse.Namespace(**{**vars(args), "program": whose_file(source)})
+    name = whose_file(source)
+    if name not in TARGETS:  # its reader says all that it does
+        return
+    theirs = argparse.Namespace(**{**vars(args), "program": name})
     told = {"loss_chunks": 1} if _refusal(theirs) else narrowed(_asking(theirs))
     for field, value in told.items():
         if getattr(args, field) is None and not isinstance(value, list):
@@ -287,11 +292,13 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
     if not is_other(args):
         if source is None:
             return ()
+        from brimful.export import TARGETS
         from brimful.export.read_source import program_of as whose_file
 
         name = whose_file(source)
         whose = "" if args.program is None else ", of all that it can do"
-        words = f"numbers are of Brimful's own loop{whose}; --for {name} plans for it"
+        words = f"numbers are of Brimful's own loop{whose}"
+        words += f"; --for {name} plans for it" if name in TARGETS else ""
         if args.program is None:
             words = f"settings that {name} takes; {words}"
         return (Fact("program", words),)

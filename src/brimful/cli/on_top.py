@@ -6,11 +6,14 @@ left to it, and said.
 """
 
 import argparse
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.errors import BrimfulError
 from brimful.models.names import IMAGES
 from brimful.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from brimful.export.read_grpo import Rollouts
 
 SHARE_FOR_IMAGES = 0.15
 """Of a GPU, left to an encoder and its images; assumed, as nothing is counted."""
@@ -58,27 +61,41 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
             f"nothing counts here ({SHARE_FOR_IMAGES:.0%}, assumed); count the images' tokens in "
             f"--seq-len"
         )
-    elif getattr(args, "source", None) is not None:
-        size, words = _of_file(args, usable)
+    elif (found := _of_source(args)) is not None:
+        size, words = _of_file(args, found, usable)
     else:
-        size, words = _rollouts(args, cluster.num_devices, on_top)
+        size, words = _rollouts(_as_said(args), cluster.num_devices, on_top)
     limit = int((usable - size) / GIB * 10) / 10 * GIB
     limit = max(int(limit), 1)
     return Room(limit, 1 - limit / usable, words)
 
 
-def _of_file(args: argparse.Namespace, usable: float) -> tuple[float, str]:
+def _as_said(args: argparse.Namespace) -> argparse.Namespace:
+    """Return flags with what a file says of the job; it is read again where it is planned."""
+    from brimful.cli.sources import take_source
+
+    said = argparse.Namespace(**vars(args))
+    take_source(said)
+    return said
+
+
+def _of_source(args: argparse.Namespace) -> "Rollouts | None":
+    """Return what a file of TRL's GRPO has beside the update; None: there is no such file."""
+    if getattr(args, "source", None) is None:
+        return None
+    from brimful.export.read_source import rollouts_of
+
+    return rollouts_of(args.source)
+
+
+def _of_file(args: argparse.Namespace, found: "Rollouts", usable: float) -> tuple[float, str]:
     """Count what a file of GRPO has beside the update: vLLM's share, and a reference.
 
     A model that the file's own loader shards has its reference sharded too.
     """
     from brimful.cli import resolved
     from brimful.cost.held import held_bytes
-    from brimful.export.read_source import rollouts_of
 
-    found = rollouts_of(args.source)
-    if found is None:
-        return 0.0, ""
     weights = held_bytes(resolved.model_from(args), "bf16", "bf16").total
     size = found.share * usable + found.has_reference * weights
     parts = [f"{found.why}, its copy of the weights {format_bytes(weights)} and its cache in it"]

@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=programs.file_or_refusal("plan"),
         default=None,
-        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, torchtitan, TRL or "
-        "transformers' Trainer: what no flag says",
+        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, torchtitan, torchtune, "
+        "TRL or transformers' Trainer: what no flag says",
     )
     parser.add_argument(
         "-o",

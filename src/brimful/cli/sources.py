@@ -27,11 +27,15 @@ def take_model(args: argparse.Namespace) -> None:
     """
     if args.model is not None:
         return
-    from brimful.export.read_source import model_of
+    from brimful.export.read_source import model_of, unnamed_words
 
     args.model = model_of(args.source) if args.source is not None else ""
     if not args.model:
-        where = "" if args.source is None else f", and {args.source} names none"
+        from brimful.programs.settings import name_of
+
+        where = ""
+        if args.source is not None:
+            where = f", and {name_of(args.source)} {unnamed_words(args.source)}"
         raise InputError(f"no model was given{where}; give one (brimful models lists names)")
 
 
@@ -66,7 +70,7 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
     flat = tuple(_flat_notes(args)) if any(each.flag == "fsdp" for each in kept) else ()
     unfused: tuple[str, ...] = ()
-    if any(each.flag == "fused_kernels" for each in kept):
+    if any(each.flag == "fused_kernels" and each.value != "none" for each in kept):
         unfused = tuple(_unfused_words(args))
     args.planned_without = uncompiled.plan_without(args, (each.flag for each in kept))
     left_out = {
@@ -74,14 +78,15 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         *args.planned_without,
     }  # fmt: skip
     args.said_by_file = frozenset(each.flag for each in kept) - left_out
-    args.beside_verdict = _beside_verdict((*read.stand_ins, *unfused), could_matter(read.unread))
+    stand_ins = (*read.stand_ins, *unfused, *_paged_words(args, read.paged))
+    args.beside_verdict = _beside_verdict(stand_ins, could_matter(read.unread))
     return {
         "taken": [each for each in kept if each.flag not in left_out],
         "replaced": replaced,
         "left": read.left,
         "unread": read.unread,
         "could_matter": could_matter(read.unread),
-        "stand_ins": (*read.stand_ins, *unfused),
+        "stand_ins": stand_ins,
         "notes": (
             *read.notes,
             *flat,
@@ -161,6 +166,24 @@ def _copy_notes(args: argparse.Namespace, shared: int) -> "Iterator[str]":
         f"planned; backward passes gather among those GPUs alone, so that a step is faster than "
         f"planned where the network is slow"
     )
+
+
+def _paged_words(args: argparse.Namespace, name: str) -> "Iterator[str]":
+    """Say how many bytes a paged optimizer moves to the host where a GPU is full."""
+    from brimful.cli.least import least_of
+    from brimful.hardware.gpus import count_devices
+
+    if not name:
+        return
+    try:
+        least = least_of(resolved.job_from(args))
+    except UnsupportedError:  # which is refused later, in its own words
+        least = None
+    words = f"{name} moves its state to the host where a GPU is full, and is planned without"
+    if least is not None:
+        shared = count_devices(args.gpus or defaults.GPUS) if args.zero else 1
+        words += f": up to {format_bytes(-(-least.optimizer_state // shared))} less on each GPU"
+    yield words
 
 
 def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> "Iterator[str]":

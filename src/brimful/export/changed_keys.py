@@ -245,11 +245,15 @@ def _beside(there: Any, new: Any) -> Any:
 
 
 def _targets(file: _File) -> tuple[tuple[str, str], ...]:
-    """Return the exporters that spell a plan in a file, each with what stands before its keys."""
-    whole = (program_of(file.path), "")
+    """Return the exporters that spell a plan in a file, each with what stands before its keys.
+
+    A program that nothing is written for has none: what its reader looks for is all that is tried.
+    """
+    name = program_of(file.path)
+    whole = ((name, ""),) if name in TARGETS else ()
     section = f"{DEEPSPEED}."
     has_deepspeed = any(key.startswith(section) for key in file.leaves)
-    return (whole, (deepspeed.TO, section)) if has_deepspeed else (whole,)
+    return (*whole, (deepspeed.TO, section)) if has_deepspeed else whole
 
 
 def _spelled(target: str, plan: Plan, job: Job) -> dict[str, Any] | None:
@@ -298,6 +302,8 @@ def _neighbours(
 ) -> Iterator[dict[str, Any]]:
     """Yield leaves with one key changed: those that are there first."""
     for key in {**leaves, **dict(known)}:
+        if key not in leaves and not _has_place(key, leaves):
+            continue
         value = leaves.get(key)
         kind = known.get(key, type(value))
         if value is not None:
@@ -310,6 +316,16 @@ def _neighbours(
         for other in dict.fromkeys(each for each in values if type(each) is kind):
             if other != value:
                 yield {**leaves, key: other}
+
+
+def _has_place(key: str, leaves: Mapping[str, Any]) -> bool:
+    """Whether a key can stand beside leaves: none of them is a part of its path, or has it as one.
+
+    A program may read a switch or a section of a name (``compile``, ``compile.model``).
+    """
+    parts = key.split(".")
+    paths = {".".join(parts[:num]) for num in range(1, len(parts))}
+    return not paths & {*leaves} and not any(each.startswith(f"{key}.") for each in leaves)
 
 
 def _pruned(

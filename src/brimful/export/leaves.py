@@ -52,6 +52,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         known: Keys that were looked for, there or not, each with the type of its value.
         second_copy: Devices that share a copy of the parameters more (ZeRO++'s hpZ); 0: none.
         stand_ins: What is planned in place of what it says, where that could turn a verdict.
+        paged: The optimizer whose state leaves a GPU that is full; empty: none does.
     """
 
     taken: tuple[Taken, ...]
@@ -62,6 +63,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[tuple[str, type], ...] = ()
     second_copy: int = 0
     stand_ins: tuple[str, ...] = ()
+    paged: str = ""
 
     def joined(self, other: "Read", section: str = "") -> "Read":
         """Return what this file and another say; where both say a flag, as this one does.
@@ -81,6 +83,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
             known=(*self.known, *theirs),
             second_copy=self.second_copy or other.second_copy,
             stand_ins=self.stand_ins + other.stand_ins,
+            paged=self.paged or other.paged,
         )
 
 
@@ -104,6 +107,7 @@ class Leaves:
         self.known: dict[str, type] = {}
         self.second_copy = 0
         self.stand_ins: list[str] = []
+        self.paged = ""
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -197,6 +201,7 @@ class Leaves:
             known=tuple(self.known.items()),
             second_copy=self.second_copy,
             stand_ins=tuple(self.stand_ins),
+            paged=self.paged,
         )
 
 

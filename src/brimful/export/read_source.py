@@ -9,6 +9,7 @@ from brimful.export import read_axolotl as axolotl
 from brimful.export import read_grpo
 from brimful.export import read_llama_factory as llama_factory
 from brimful.export import read_torchtitan as torchtitan
+from brimful.export import read_torchtune as torchtune
 from brimful.export import read_trainer as trainer
 from brimful.export.leaves import Read, load_json
 from brimful.export.read_accelerate import is_accelerate, read_accelerate
@@ -35,7 +36,7 @@ _KINDS = {
 READ = (
     "DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, Axolotl's "
     "(base_model), LLaMA-Factory's or TRL's (model_name_or_path), the Trainer's "
-    "(per_device_train_batch_size) or torchtitan's TOML"
+    "(per_device_train_batch_size), torchtune's (_component_) or torchtitan's TOML"
 )
 """What is read, and by what each is known."""
 
@@ -49,6 +50,8 @@ def model_of(path: Path) -> str:
     content = content_of(path)
     if _is_toml(path):
         return torchtitan.model_of(content)
+    if torchtune.is_torchtune(content):
+        return torchtune.model_of(content)
     key = next((key for key in (axolotl.MODEL, trainer.MODEL) if key in content), None)
     if key is None:
         return ""
@@ -56,6 +59,16 @@ def model_of(path: Path) -> str:
     if not isinstance(name, str) or not name:
         raise FileFormatError(f"{path} names {name!r} as its model; give a name")
     return name
+
+
+def unnamed_words(path: Path) -> str:
+    """Say why a file names no model.
+
+    Raises:
+        FileFormatError: It cannot be read.
+    """
+    content = content_of(path)
+    return torchtune.unnamed_words(content) if torchtune.is_torchtune(content) else "names none"
 
 
 def program_of(path: Path, content: dict[str, Any] | None = None) -> str:
@@ -77,12 +90,9 @@ def program_of(path: Path, content: dict[str, Any] | None = None) -> str:
             f"{path} is TOML, and none of torchtitan's, which has sections training and "
             f"parallelism; what is read is {READ}"
         )
-    if axolotl.is_axolotl(content):
-        return "axolotl"
-    if llama_factory.is_llama_factory(content):
-        return "llama-factory"
-    if is_accelerate(content):
-        return "accelerate"
+    name = next((name for name, is_its in _KNOWN_BY.items() if is_its(content)), "")
+    if name:
+        return name
     if trainer.is_trainer(content):
         return (
             "trl" if trainer.MODEL in content and not trainer.is_script(content) else "hf-trainer"
@@ -145,6 +155,13 @@ def content_of(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+_KNOWN_BY: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "torchtune": torchtune.is_torchtune,
+    "axolotl": axolotl.is_axolotl,
+    "llama-factory": llama_factory.is_llama_factory,
+    "accelerate": is_accelerate,
+}
+"""What knows a program's keys, of those that are asked for before the Trainer's."""
 _READERS: dict[str, Callable[..., Read]] = {
     "axolotl": axolotl.read_axolotl,
     "llama-factory": llama_factory.read_llama_factory,
@@ -153,4 +170,5 @@ _READERS: dict[str, Callable[..., Read]] = {
     "hf-trainer": trainer.read_trainer,
     "deepspeed": read_settings,
     "torchtitan": torchtitan.read_torchtitan,
+    "torchtune": torchtune.read_torchtune,
 }

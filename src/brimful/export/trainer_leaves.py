@@ -31,6 +31,11 @@ _NOT_RUN = {
     for word in like.words
 }
 """Of optimizers that are not run: who plans refuses them as if typed, and answers the nearest."""
+_SQUEEZED = {
+    word.replace("_", "").replace("-", ""): rule
+    for word, rule in {**_NOT_RUN, **_OPTIMIZERS}.items()
+}
+"""Both, by their names without what parts words."""
 _SCHEDULES = {
     "constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine",
     "cosine_with_min_lr": "cosine", "linear": "linear",
@@ -74,6 +79,19 @@ def numbered(value: Any) -> Any:
         return value
 
 
+def rule_named(name: str) -> str | None:
+    """Return the optimizer that the name of a class means; None: it is none that is known.
+
+    An Adam keeps what an AdamW does.
+
+    Args:
+        name: ``AdamW8bit``, ``PagedLion``; also as the Trainer spells it.
+    """
+    plain = name.lower().replace("_", "").replace("-", "")
+    as_decoupled = plain if "adamw" in plain else plain.replace("adam", "adamw")
+    return _SQUEEZED.get(plain) or _SQUEEZED.get(as_decoupled)
+
+
 def _number(value: Any) -> float:
     return value if isinstance(value, int | float) else 0.0
 
@@ -98,7 +116,7 @@ def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
         )
     leaves.say("optimizer", {**_OPTIMIZERS, **_NOT_RUN}.get(name or ""), optimizer)
     if name is not None and name.startswith("paged"):
-        leaves.notes.append(f"{name} pages its state: planned without, so that it takes more")
+        leaves.paged = name
     for key, flag in _NUMBERS.items():
         leaves.rest |= {key: numbered(leaves.rest[key])} if key in leaves.rest else {}
         value = leaves.take(key, float)

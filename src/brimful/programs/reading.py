@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError
-from brimful.programs import axolotl, llama_factory, megatron, torchtitan, trl
+from brimful.programs import axolotl, llama_factory, megatron, torchtitan, torchtune, trl
 from brimful.programs.base import Command, Program
 from brimful.text.escaping import split_words
 from brimful.values.plan import load_yaml
@@ -18,6 +18,7 @@ PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
     trl.COMMAND: trl.program,
     llama_factory.COMMAND: llama_factory.program,
     axolotl.COMMAND: axolotl.program,
+    torchtune.COMMAND: torchtune.program,
     **dict.fromkeys(
         (torchtitan.MODULE, torchtitan.SCRIPT, torchtitan.OLD_SCRIPT), torchtitan.program
     ),

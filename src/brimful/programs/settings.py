@@ -14,6 +14,7 @@ from brimful.programs import (
     llama_factory,
     titan_settings,
     torchtitan,
+    torchtune,
     trainer_scripts,
     trl,
 )
@@ -96,5 +97,6 @@ def _of_words(command: Command) -> Mapping[str, Any]:
 
 _READ: dict[str, Callable[[Command], Mapping[str, Any]]] = {
     trl.COMMAND: _of_trl, llama_factory.COMMAND: _of_words, axolotl.COMMAND: _of_words,
+    torchtune.COMMAND: torchtune.settings_of,
     torchtitan.MODULE: titan_settings.settings_of, torchtitan.SCRIPT: titan_settings.settings_of,
 }  # fmt: skip
