@@ -86,3 +86,10 @@ def test_a_model_without_ligers_kernels_here_has_its_loss_in_chunks(tmp_path, ca
     found = capsys.readouterr()
     assert "stands in Liger beside qwen3-30b-a3b" in found.out
     assert "planned as loss in 32 chunks" in " ".join(found.out.split())
+
+
+def test_a_degree_of_one_and_what_pins_memory_of_the_host_change_nothing():
+    unread = ("experimental.context_parallel_degree=1", "offload_optimizer.pin_memory=true")
+    assert could_matter(unread) == ()
+    assert could_matter(["experimental.context_parallel_degree=2"])
+    assert could_matter(["fused_kernels=true"])

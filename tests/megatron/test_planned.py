@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import yaml
 
 from brimful.cli.main import main
 from brimful.errors import UnsupportedError
@@ -223,3 +224,17 @@ def test_states_are_what_loading_and_the_first_step_leave():
         )  # fmt: skip
         kept = sum(block.num_bytes for block in load(Memory(), at))
         assert state_bytes(at) == kept + sum(moment_bytes(at))
+
+
+def test_a_command_line_of_some_steps_has_days_and_dollars(tmp_path, capsys):
+    path = tmp_path / "layout.yaml"
+    assert main([*SMALL, "-o", str(path)]) == 0
+    arguments = yaml.safe_load(path.read_text())
+    arguments["MODEL_ARGS"]["--train-iters"] = 5000
+    path.write_text(yaml.safe_dump(arguments))
+    capsys.readouterr()
+    assert main(["estimate", "--from", str(path), "--gpus", "4x4090"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    found = re.search(r"run 5,000 steps: ([\d.]+) (h|days), ([\d,.]+) USD \(([\d.]+) a GPU-h", said)
+    hours = float(found[1]) * (24 if found[2] == "days" else 1)
+    assert float(found[3].replace(",", "")) == pytest.approx(hours * 4 * float(found[4]), rel=0.02)

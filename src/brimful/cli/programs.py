@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import parsing, resolved
-from brimful.cli.assumed import money_facts
+from brimful.cli.assumed import money_facts, prices_from
 from brimful.cli.limits import refuse_limits
 from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
@@ -129,9 +129,11 @@ def run_estimate(args: argparse.Namespace) -> int:
         )
     rests = "by formula, of Megatron-LM 0.20 and Transformer Engine 2.20"
     following = Fact("next", "brimful simulate --from '...' runs the program itself, if installed")
+    price = prices_from(args).gpus.get(device.name)
+    rate = None if price is None else price.usd_per_gpu_hour
     tell(
         args,
-        lambda: Answer(predicted_summary(found, device.description), (following,), (rests,)),
+        lambda: Answer(predicted_summary(found, device.description, rate), (following,), (rests,)),
     )
     return FITS if fits else DOES_NOT_FIT
 

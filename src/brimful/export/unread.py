@@ -17,6 +17,10 @@ _LISTS = ("plugin", "converters")
 _INERT = ("dataloader", "dataset", "eval", "save", "wandb", "preprocessing", "float8.", "compile.")
 """How keys begin that have such a part and say nothing of memory on a GPU, or little beside a
 switch that is read."""
+_DEGREES = ("parallel", "shard")
+"""Parts of the names of degrees, of which 1 shares nothing."""
+_OF_HOST = ".pin_memory"
+"""How keys end that are of the host's memory alone."""
 _OFF = ("", "none", "no", "off", "disabled", "false")
 
 
@@ -32,7 +36,11 @@ def could_matter(unread: Iterable[str]) -> tuple[str, ...]:
 
 def _is_of_memory(key: str) -> bool:
     name = key.lower()
-    return any(word in name for word in _WORDS) and not name.startswith(_INERT)
+    return (
+        any(word in name for word in _WORDS)
+        and not name.startswith(_INERT)
+        and not name.endswith(_OF_HOST)
+    )
 
 
 def _is_on(key: str, text: str) -> bool:
@@ -44,4 +52,5 @@ def _is_on(key: str, text: str) -> bool:
         return bool(value) and any(word in key.lower() for word in _LISTS)
     if isinstance(value, str):
         return value.lower() not in _OFF
-    return bool(value)
+    is_alone = value == 1 and not isinstance(value, bool) and any(w in key for w in _DEGREES)
+    return bool(value) and not is_alone

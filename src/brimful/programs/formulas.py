@@ -21,7 +21,7 @@ from brimful.megatron.speed import Overlaps, device_flops, slowest_step_s
 from brimful.megatron.stage import Peak, peak
 from brimful.megatron.unwalked import NEAR, not_yet
 from brimful.programs import megatron
-from brimful.programs.base import Command, Rank, shortened
+from brimful.programs.base import Command, Flags, Rank, shortened
 from brimful.programs.reading import is_arguments, read_command
 from brimful.units import KIB
 from brimful.values.plan import Word
@@ -84,6 +84,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             attention by half; None: as of a step.
         predicted_stage_reserved_bytes: Of every stage of a pipeline, in order, of each GPU; empty:
             there is one, or there are very many.
+        num_steps: That the command line asks for; None: it says no number.
         notes: What was taken for granted, a sentence each.
     """
 
@@ -94,6 +95,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     predicted_tokens_per_s: float | None
     predicted_flops_per_s: float | None = None
     predicted_stage_reserved_bytes: tuple[int, ...] = ()
+    num_steps: int | None = None
     notes: tuple[str, ...]
 
 
@@ -220,8 +222,19 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         predicted_tokens_per_s=None if step_s is None else found.num_tokens / step_s,
         predicted_flops_per_s=None if step_s is None else device_flops(found.every) / step_s,
         predicted_stage_reserved_bytes=reserved,
+        num_steps=_num_steps(found.told.flags),
         notes=(*found.told.notes, *([_BUFFERED] if found.told.flags.has(_USER_BUFFERS) else [])),
     )
+
+
+def _num_steps(flags: Flags) -> int | None:
+    """Return how many steps a command line asks for, by their number or by its samples."""
+    steps, samples = ("--train-iters", "--train-samples")
+    if flags.has(steps):
+        return flags.first(steps, default=1)
+    if flags.has(samples) and flags.has("--global-batch-size"):
+        return -(-flags.first(samples, default=1) // flags.first("--global-batch-size", default=1))
+    return None
 
 
 def _read(text: str, world_size: int | None, machines: Machines) -> _Program:

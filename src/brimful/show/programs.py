@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from brimful.allocator.config import EXPANDABLE
+from brimful.cost.money import HOUR_S
 from brimful.hardware.cluster import Cluster
 from brimful.programs.base import Program, RankPeak
 from brimful.programs.formulas import Prediction, RankPrediction
 from brimful.programs.planned import Planned
+from brimful.show.run import DAY_H
 from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, Verdict, at_least
-from brimful.units import format_bytes, format_count, format_seconds
+from brimful.units import format_bytes, format_count, format_days, format_money, format_seconds
 from brimful.values.job import Job
 
 _TERA = 1e12
@@ -34,6 +36,7 @@ def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> 
         program: What was run.
         peaks: Of every process that was run.
         card: On which GPU.
+        usd_per_gpu_hour: Its price; None: unknown.
     """
     fullest = max(peaks, key=lambda peak: peak.simulated_peak_reserved_bytes)
     is_bound = any(peak.unknown_ops for peak in peaks)
@@ -56,12 +59,15 @@ def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> 
     )
 
 
-def predicted_summary(found: Prediction, card: str) -> Summary:
+def predicted_summary(
+    found: Prediction, card: str, usd_per_gpu_hour: float | None = None
+) -> Summary:
     """Say what a program takes of each GPU by formula, the fullest first in the meter.
 
     Args:
         found: What was predicted.
         card: On which GPU.
+        usd_per_gpu_hour: Its price; None: unknown.
     """
     fullest = max(found.ranks, key=lambda rank: rank.predicted_peak_reserved_bytes)
     return Summary(
@@ -84,6 +90,7 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
             *_expandable(found),
             *_stages(found),
             *_speed(found),
+            *_run(found, usd_per_gpu_hour),
             Fact(
                 "of which",
                 f"{format_bytes(fullest.state_bytes)} are parameters, gradients and optimizer "
@@ -92,6 +99,19 @@ def predicted_summary(found: Prediction, card: str) -> Summary:
             *(Fact("assumes", note) for note in found.notes),
         ),
     )
+
+
+def _run(found: Prediction, usd_per_gpu_hour: float | None) -> tuple[Fact, ...]:
+    """Say how long as many steps take as the command line asks for, and what they cost."""
+    if found.num_steps is None or found.predicted_step_s is None:
+        return ()
+    hours = found.num_steps * found.predicted_step_s / HOUR_S
+    words = f"{found.num_steps:,} steps: {format_days(hours / DAY_H)}"
+    if usd_per_gpu_hour is not None:
+        usd = hours * found.world_size * usd_per_gpu_hour
+        hour = format_money(usd_per_gpu_hour).rpartition(" ")[0]
+        words += f", {format_money(usd)} ({hour} a GPU-hour)"
+    return (Fact("run", words),)
 
 
 def _expandable(found: Prediction) -> tuple[Fact, ...]:
