@@ -21,6 +21,7 @@ from brimful.cost.profiles import (
     with_chunks,
 )
 from brimful.models.stacks import num_readers
+from brimful.models.traced import find_built
 from brimful.techniques.fused_kernels import FusedKernels, chunk_tokens, fused_head
 from brimful.techniques.offload import NOTHING, Away
 from brimful.values.job import Job
@@ -172,6 +173,9 @@ def bodies_of(job: Job) -> dict[Body, range]:
         job: What is trained.
     """
     num = job.model.num_layers
+    if (built := find_built(job.model)) is not None and not built.kinds:  # one unit: all, or none
+        whole: dict[Body, range] = {"checkpointed": range(num, num + 1)} if built.again else {}
+        return {"plain": range(1), **whole}
     return _bodies(num, num_readers(job.model) if job.task == "seq2seq" else num)
 
 

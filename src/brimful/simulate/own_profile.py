@@ -47,6 +47,8 @@ from brimful.values.strategy import Strategy, spell_checkpointing
 
 _REASON_LENGTH = 160
 _CLASSES = "transformers.models."
+_NO_BLOCK = re.compile(r"(?!)")
+"""What finds none in a body that is one unit."""
 
 Formulas = dict[int, SizeFormulas]
 """By sequences of the first shape: of a job's sizes, what they are at all shapes."""
@@ -365,7 +367,8 @@ def _starts(built: BuiltModel, places: Sequence[int]) -> dict[str, int]:
 
 def _path_of(stacks: Iterable[str]) -> re.Pattern[str]:
     """Return what finds a block in the path of a module."""
-    every = "|".join(map(re.escape, stacks))
+    if not (every := "|".join(map(re.escape, stacks))):
+        return _NO_BLOCK
     return re.compile(rf"(?:^|\.)(?P<stack>{every})\.(?P<number>\d+)(?:\.|$)")
 
 
@@ -379,17 +382,18 @@ def _recorded(
     """Run micro-batches of every case by one build, and return its tape; see ``run_cases``."""
     program, (places, num_again, num_sent, _) = own.program, stack_of(own, body)
     longest = max(case.S for case in (*cases, *more))
-    job = _traced_job(own, num_blocks=len(places), seq_len=longest)
+    num_blocks = len(places) or own.job.model.num_layers
+    job = _traced_job(own, num_blocks=num_blocks, seq_len=longest)
     away = NOTHING._replace(activations=num_sent)
     strategy = Strategy(
         micro_batch=max(case.B for case in cases),
         activation_checkpointing=spell_checkpointing(
-            num_again, num_layers=len(places), recompute=program.recompute
+            num_again, num_layers=num_blocks, recompute=program.recompute
         ),
         loss_chunks=1,
         attention=program.attention,
         fused_kernels=own.fused,
-        offload=spell_offload(away, num_layers=len(places)),
+        offload=spell_offload(away, num_layers=num_blocks),
     )
     then = partial(run_cases, cases=cases, more=more, may_loop=not own.built.loops)
     traced = partial(
