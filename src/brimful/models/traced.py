@@ -26,7 +26,8 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
             operations. Of a body that is one unit, and no row of blocks, none.
         buffers: Bytes of every tensor that the model holds beside its parameters.
         loops: Whether other operations run with every length of a sequence, as where a recurrence
-            is a loop: then it is traced at a job's own length.
+            is a loop, or of sizes that are no products of it: then it is traced at a job's own
+            length.
         idle: Shapes of parameters that no text goes through, as of what reads images: they are in
             no layout, never train and are whole on every device.
         parts: Whether several devices can part its experts: each block's are one grouped product.

@@ -19,6 +19,7 @@ from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
 from brimful.files.traced import keep_traced, read_traced
 from brimful.models.traced import BuiltModel, keep_built
+from brimful.simulate.own_fit import NoProductError
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
 from brimful.simulate.runs import UnlikeShapesError
@@ -122,7 +123,7 @@ def trace_needs(
                 keep_profile(with_variants(known, own, {body: chunks}, formulas, earlier))
                 earlier |= formulas
                 watched.end()
-        except UnlikeShapesError:
+        except (UnlikeShapesError, NoProductError):
             keep_built(job.model, msgspec.structs.replace(built, loops=True))
             trace_needs(job, attention, kernels, needs, watch=watch)
             return

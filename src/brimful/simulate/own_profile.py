@@ -27,7 +27,7 @@ from brimful.simulate.loop_runs import LoopFitter
 from brimful.simulate.one_sequence import changes
 from brimful.simulate.own_cases import run_cases
 from brimful.simulate.own_fit import Formulas as SizeFormulas
-from brimful.simulate.own_fit import OwnFit, TokenShape
+from brimful.simulate.own_fit import NoProductError, OwnFit, TokenShape
 from brimful.simulate.own_shapes import (
     ONE_ALONE,
     SEVERAL,
@@ -76,6 +76,7 @@ def with_variants(
         UnsupportedError: It is not the same program at all shapes, or a size is no product.
         UnlikeShapesError: It is another program with every length of a sequence, and was traced at
             several.
+        NoProductError: A size is no product of lengths, and it was traced at several.
     """
     if known is not None and not is_of_these_libraries(known.versions):
         known = None
@@ -96,11 +97,10 @@ def with_variants(
                 variants.update(_unrolled_or_whole(traced, missing, fits_one=before))
             except BrimfulError:
                 raise
-            except UnlikeShapesError:
+            except (UnlikeShapesError, NoProductError) as error:
                 if own.built.loops:
                     raise UnsupportedError(
-                        f"{own.job.model.name} ({body}) cannot be profiled: other micro-batches "
-                        f"run other operations"
+                        f"{own.job.model.name} ({body}) cannot be profiled: {_told_apart(error)}"
                     ) from None
                 raise
             except Exception as error:  # what classes raise that are run in few of their blocks
@@ -117,6 +117,13 @@ def with_variants(
         variants=variants,
         sequence=kinds_shown(own),
     )
+
+
+def _told_apart(error: ValueError) -> str:
+    """Say what differs between micro-batches of one length."""
+    if isinstance(error, NoProductError):
+        return str(error)
+    return "other micro-batches run other operations"
 
 
 def _reason(error: Exception) -> str:
