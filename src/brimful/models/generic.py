@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from brimful.errors import ModelConfigError
+from brimful.models.class_source import is_causal_by_itself, lets_attend
 from brimful.models.fields import MAX_POSITIONS
 from brimful.models.spec import ModelSpec
 from brimful.process.library_output import quiet_libraries
@@ -176,8 +177,6 @@ def encoder_types() -> frozenset[str]:
 
 def _hides_none(model_type: str) -> bool:
     """Whether a class attends by itself, and lets each token see those behind it."""
-    from brimful.models.attention_source import is_causal_by_itself, lets_attend
-
     path = modeling_file(model_type)
     if path is None or not path.is_file() or _reads_and_writes(model_type):
         return False

@@ -83,8 +83,8 @@ class OwnFit:
             sizes: What it is at each shape.
 
         Raises:
-            NoProductError: No product, sum of two, square over tokens or line over fewer tokens gives
-                the sizes exactly.
+            NoProductError: No product, sum of two, square over tokens or line over fewer tokens
+                gives the sizes exactly.
         """
         if sizes not in self.known:
             self.known[sizes] = self._fitted(sizes)

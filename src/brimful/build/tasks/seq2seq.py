@@ -24,7 +24,7 @@ from brimful.build.tasks.base import TaskParts
 from brimful.build.tasks.padding import padded_sample, padding_mask
 from brimful.errors import UnsupportedError
 from brimful.models.architectures import MIXTURES
-from brimful.models.attention_source import is_causal_by_itself, lets_attend
+from brimful.models.class_source import is_causal_by_itself, lets_attend
 from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import check_taken
 from brimful.models.own_task import is_encoder_decoder
