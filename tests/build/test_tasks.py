@@ -459,7 +459,8 @@ PAIRED = dict.fromkeys(
 
 GEMMA = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 97, "sliding_window": 4, "pad_token_id": 0,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 97, "sliding_window": 4,
+    "pad_token_id": 0,
 }  # fmt: skip
 OWN_PAIRS = {
     "t5gemma": {"encoder": GEMMA, "decoder": GEMMA | {"num_hidden_layers": 3}, "vocab_size": 97},

@@ -24,6 +24,7 @@ from brimful.models.stacks import num_readers
 from brimful.models.traced import find_built
 from brimful.techniques.fused_kernels import FusedKernels, chunk_tokens, fused_head
 from brimful.techniques.offload import NOTHING, Away
+from brimful.techniques.one_unit import check_built_unit
 from brimful.values.job import Job
 from brimful.values.strategy import (
     DEFAULT_FSDP,
@@ -103,6 +104,7 @@ class Family(NamedTuple):
 def family_of(job: Job, strategy: Strategy) -> Family:
     """Return the family that holds this one strategy."""
     num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    check_built_unit(job, strategy)
     body = next(body for body, counts in bodies_of(job).items() if num_blocks in counts)
     recompute = recompute_of(strategy) if num_blocks else "full"
     return Family(

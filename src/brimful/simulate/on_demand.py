@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.build.layout import read_built
+from brimful.cost.family import bodies_of
 from brimful.cost.own_programs import Need, chosen_program, missing_needs, refusal_of
 from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
@@ -97,9 +98,12 @@ def trace_needs(
         UnsupportedError: No formula gives what the job allocates. Where experts need not be parted,
             they are not then.
     """
-    missing = missing_needs(job, attention, kernels, needs)
-    watched = _Watched(len({need._replace(num_chunks=1) for need in missing}), watch)
     built = read_built(job, attention)
+    missing = missing_needs(job, attention, kernels, needs)
+    if not built.kinds:  # a body that is one unit, which nobody knew who asked
+        whole = bodies_of(job)
+        missing = [need for need in missing if need.body in whole and need.recompute == "full"]
+    watched = _Watched(len({need._replace(num_chunks=1) for need in missing}), watch)
     formulas = Formulas()
     earlier = _told_of(_Asked(job, attention, kernels, built))
     each_program = attrgetter("ep", "gathers", "recompute", "sending")
