@@ -197,9 +197,9 @@ def _mark_behind(events: Sequence[Event], place: int) -> Mark:
 
     Before the mark what it takes the place of goes at most.
     """
-    behind = (event.mark for event in events[place + 1 :] if event.num_bytes or event.mark)
-    mark = next(behind, "")
-    return mark if mark in _OWN_SUMS else ""
+    behind = (event for event in events[place + 1 :] if event.num_bytes or event.mark)
+    found = next(behind, None)
+    return found.mark if found is not None and found.mark in _OWN_SUMS else ""
 
 
 def _rows(newest: Event, letters: str, num_bytes: float) -> tuple[str, int] | None:

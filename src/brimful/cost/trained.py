@@ -146,7 +146,8 @@ def _unit(job: Job, layout: Layout) -> Part:
     body, head = _adapted_block(job, layout.embedding), [p.shape for p in layout.head]
     num = len(body.every) - len(body.trained)
     every = [*body.every[:num], *head, *body.trained]
-    return body._replace(every=every, order=(*body.order, *("frozen" for _ in head)))
+    behind: list[Status] = ["frozen" for _ in head]
+    return body._replace(every=every, order=(*body.order, *behind))
 
 
 def block_kinds(spec: ModelSpec) -> dict[Parameters, int]:

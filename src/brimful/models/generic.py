@@ -303,8 +303,8 @@ def _blocks(name: str, whole: Any, fields: tuple[str, ...]) -> int:
     Raises:
         ModelConfigError: Its configuration says so in another way.
     """
-    part = getattr(whole, _PARTS[fields], None)
-    if hasattr(part, "get_text_config"):
+    part: Any = getattr(whole, _PARTS[fields], None)
+    if part is not None and hasattr(part, "get_text_config"):
         made, fields = part.get_text_config(), _SIZES["num_layers"]
     else:
         made = whole.get_text_config()
