@@ -64,6 +64,8 @@ _HEADS = {
 }
 """By the class that makes a head: where transformers says which types have it."""
 _NOT_BUILT = "does not build"
+_NAMED = ("attention", "activation_checkpointing")
+"""What a class may refuse of what is drawn, and names instead."""
 _LENGTHS = (512, 1024, 3072, 6144)
 
 
@@ -284,29 +286,34 @@ def _case(model: ModelSpec, shape: Shape) -> Case:
         num_steps=2,
         **shape.job,
     )
-    strategy = msgspec.structs.replace(strategy, attention=_attention(job, strategy))
+    strategy = _runnable(job, strategy)
     if strategy.attention == "eager" and strategy.zero in {2, 3}:
         job = msgspec.structs.replace(job, precision="bf16")
     return Case(job=job, strategy=strategy, kernels="cuda")
 
 
-def _attention(job: Job, strategy: Strategy) -> Attention:
-    """Return the kernel that a plan would take: the fused one, or what its refusal names instead.
+def _runnable(job: Job, strategy: Strategy) -> Strategy:
+    """Return what a plan would take: the fused kernel, or what refusals name instead.
+
+    Some classes attend by themselves; others recompute nothing, or all or nothing.
 
     Raises:
-        BrimfulError: Neither runs.
+        BrimfulError: Nothing that is named runs.
     """
     from brimful.build.assemble import build_skeleton
 
     taken = attentions_of(job)
     usual: Attention = "sdpa" if "sdpa" in taken else taken[0]
-    try:
-        build_skeleton(job, msgspec.structs.replace(strategy, attention=usual))
-    except UnsupportedError as error:
-        if (instead := error.nearest.get("attention")) is None:
-            raise
-        return instead
-    return usual
+    asked = msgspec.structs.replace(strategy, attention=usual)
+    for _ in _NAMED:
+        try:
+            build_skeleton(job, asked)
+        except UnsupportedError as error:
+            instead = {f: value for f, value in error.nearest.items() if f in _NAMED}
+            if not instead:
+                raise
+            asked = msgspec.structs.replace(asked, **instead)
+    return asked
 
 
 def traced(case: Case) -> str:

@@ -457,7 +457,13 @@ PAIRED = dict.fromkeys(
 """Encoder-decoders that no file here describes."""
 
 
+GEMMA = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 97, "sliding_window": 4,
+    "pad_token_id": 0,
+}  # fmt: skip
 OWN_PAIRS = {
+    "t5gemma": {"encoder": GEMMA, "decoder": GEMMA | {"num_hidden_layers": 3}, "vocab_size": 97},
     "mvp": STACKS,
     "longt5": T5_LIKE,
     "longt5 that sees blocks from afar": T5_LIKE
@@ -468,7 +474,7 @@ OWN_PAIRS = {
         "global_block_size": 4,
     },
 }
-"""Those whose attention is their own, which makes its masks of what is padding."""
+"""Those that make their masks of what is padding: attention of their own, or of several kinds."""
 
 
 @pytest.mark.few(8)
@@ -494,15 +500,10 @@ def test_other_encoder_decoders_compute_what_their_own_forward_does(model_type, 
     assert evaluate(program, [batch]) == pytest.approx(float(loss), rel=1e-5)
 
 
-GEMMA = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 97, "sliding_window": 4,
-}  # fmt: skip
-
-
 def test_a_stack_that_nobody_can_count_is_refused():
+    parts = {"encoder": {"model_type": "perceiver"}, "decoder": {"model_type": "bert"}}
     with pytest.raises(ModelConfigError, match="how many of its blocks read"):
-        read_config("tiny", {"model_type": "t5gemma", "encoder": GEMMA, "decoder": GEMMA})
+        read_config("tiny", {"model_type": "encoder-decoder", **parts})
 
 
 @pytest.mark.parametrize("task", ["causal-lm", "chat", "dpo"])

@@ -182,7 +182,7 @@ def test_positions_that_nobody_counts_have_no_end_and_what_does_not_attend_has_o
 @pytest.mark.parametrize(
     ("config", "facts"),
     [
-        ({"model_type": "canine"}, ("canine", "vocab_size")),
+        ({"model_type": "perceiver"}, ("perceiver", "num_hidden_layers")),
         ({"model_type": "lama"}, ("'lama'", "did you mean llama?")),
         ({"model_type": "vit"}, ("'vit'", "llama, mistral", "t5")),
         ({"model_type": 3}, ("3",)),

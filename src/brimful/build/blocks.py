@@ -15,6 +15,8 @@ _TEXT = "brimful_reads_text"
 """Attribute of the part of a model that text goes through, where there are others."""
 _TOWER = "brimful_reads_no_text"
 """Attribute of a part of a body that no text goes through."""
+_AS_ONE = "brimful_runs_as_one"
+"""Attribute of a model whose body is no row of blocks: it is one unit, whatever it consists of."""
 _SCORE = "score"
 """What a decoder that classifies calls its head."""
 _PASSED_BY = re.compile(r"\b(layer|block)\w*\.forward\(")
@@ -116,8 +118,42 @@ def _switched(block_class: type[nn.Module]) -> type[nn.Module]:
     return type(block_class.__name__, (GradientCheckpointingLayer, block_class), fields)
 
 
+def mark_unit(model: Any) -> None:
+    """Note where no blocks run one after the other in their lists: the body is one unit then.
+
+    So it is where parts of blocks stand in lists of their own, where blocks run many times or lie
+    in each other, and where text goes through lists that are not an encoder's and a decoder's.
+
+    Args:
+        model: On ``meta``, as its class made it.
+    """
+    paths = {module: path for path, module in model.named_modules()}
+    places = [
+        (paths[stack], [paths[block].removeprefix(f"{paths[stack]}.") for block in blocks])
+        for stack, blocks in stacks_of(model).items()
+    ]
+    is_in_row = all(each == [str(n) for n in range(len(each))] for _, each in places)
+    most = 2 if model.config.is_encoder_decoder else 1
+    if not places or not is_in_row or len(places) > most:
+        setattr(model, _AS_ONE, True)
+
+
+def runs_as_one(model: nn.Module) -> bool:
+    """Whether a model's body is one unit.
+
+    Args:
+        model: Or a module around it.
+    """
+    return any(getattr(module, _AS_ONE, False) for module in model.modules())
+
+
 def decoder_blocks(model: nn.Module) -> list[nn.Module]:
-    """List the decoder blocks in the order in which they run."""
+    """List the decoder blocks in the order in which they run; of a body that is one unit none."""
+    return [] if runs_as_one(model) else parts_again(model)
+
+
+def parts_again(model: nn.Module) -> list[nn.Module]:
+    """List what of a model its class can recompute, each part once."""
     return list(dict.fromkeys(_blocks(_text_of(model) or model, {})))
 
 

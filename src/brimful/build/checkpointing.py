@@ -24,7 +24,7 @@ from torch.utils.checkpoint import (
 )
 
 from brimful.build.attention import KERNELS
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import decoder_blocks, parts_again, runs_as_one
 from brimful.values.strategy import Recompute, Strategy, num_checkpointed, recompute_of
 
 PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
@@ -50,13 +50,17 @@ def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) 
 
     Args:
         model: A ``transformers`` model.
-        strategy: Says how many blocks, from the first on, and whether they keep dear results.
+        strategy: Says how many blocks, from the first on, and whether they keep dear results. Of a
+            body that is one unit it is all that its class recomputes, or nothing.
         num_layers: Blocks that the model has.
     """
     num_blocks = num_checkpointed(strategy, num_layers=num_layers)
     keeping = _KEEPING.get(recompute_of(strategy))
     kept = {} if keeping is None else {"context_fn": keeping}
-    for block in decoder_blocks(model)[:num_blocks]:
+    blocks = decoder_blocks(model)[:num_blocks]
+    if num_blocks and runs_as_one(model):
+        blocks = parts_again(model)
+    for block in blocks:
         block.gradient_checkpointing = True
         block._gradient_checkpointing_func = partial(  # noqa: SLF001 - the class's own switch
             checkpoint, use_reentrant=False, preserve_rng_state=False, **kept

@@ -18,11 +18,8 @@ from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
 from brimful.build.blocks import body_of
 from brimful.build.logits import LogitWay, OwnWayError, read_way
 from brimful.errors import UnknownMemoryError, UnsupportedError
-from brimful.models.attention_source import (
-    asks_whether_causal,
-    is_causal_by_itself,
-    scores_of,
-)
+from brimful.models.attention_source import scores_of
+from brimful.models.class_source import asks_whether_causal, is_causal_by_itself
 from brimful.values.job import PACKINGS, Job
 from brimful.values.strategy import Strategy
 

@@ -12,9 +12,15 @@ import msgspec
 from torch import nn
 from transformers import AutoConfig
 
-from brimful.build.adapters import is_plain
+from brimful.build.adapters import is_plain, output_layers
 from brimful.build.attention.windows import CHUNKED, SLIDING
-from brimful.build.blocks import decoder_blocks, idle_parameters, stacks_of
+from brimful.build.blocks import (
+    decoder_blocks,
+    idle_parameters,
+    parts_again,
+    runs_as_one,
+    stacks_of,
+)
 from brimful.build.experts import expert_modules
 from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
@@ -48,17 +54,19 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
         strategy: Says how the model attends.
 
     Raises:
-        UnsupportedError: It has no blocks that follow one another in lists.
+        UnsupportedError: Its blocks are in two lists, of which its task knows one.
     """
     skeleton = task_of(job).skeleton(job, strategy)
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config).get_text_config()
+    stacks = [] if runs_as_one(skeleton) else stacks_of(skeleton).values()
     return BuiltModel(
         layout=_layout(skeleton, job),
         windows=tuple(sorted(_windows(config))),
-        kinds=kinds_of(config, *stacks_of(skeleton).values()),
+        kinds=kinds_of(config, *stacks),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
         idle=tuple(tuple(each.shape) for each in idle_parameters(skeleton).values()),
         parts=any(expert_modules(skeleton)),
+        again=bool(parts_again(skeleton)),
         spec=job.model,
     )
 
@@ -125,8 +133,9 @@ def _features_of(block: nn.Module) -> Iterator[tuple[Hashable, Hashable]]:
 
 def _layout(skeleton: Any, job: Job) -> Layout:
     num_in = _stacks(skeleton, job)
-    head = skeleton.get_output_embeddings()
-    heads = {id(p) for p in head.parameters()} if head is not None else set()
+    found = skeleton.get_output_embeddings()
+    head = output_layers(skeleton) if not num_in else [found] if found is not None else []
+    heads = {id(p) for layer in head for p in layer.parameters()}
     modules, experts = dict(skeleton.named_modules()), set(expert_modules(skeleton))
     before: list[Parameter] = []
     last: list[Parameter] = []
@@ -145,9 +154,11 @@ def _layout(skeleton: Any, job: Job) -> Layout:
             place, _, rest = name.removeprefix(f"{stack}.").partition(".")
             blocks[stack][int(place)].append(parameter._replace(name=rest))
         elif not now:
-            before.append(parameter)
+            (last if not num_in and id(tensor) in heads else before).append(parameter)
         else:
             (last if id(tensor) in heads else behind[now]).append(parameter)
+    if not num_in:
+        return Layout(embedding=tuple(before), blocks=(), final=(), head=tuple(last))
     *others, final = behind
     between = (
         run
@@ -165,7 +176,8 @@ def _layout(skeleton: Any, job: Job) -> Layout:
 def _stacks(skeleton: nn.Module, job: Job) -> dict[str, int]:
     """Return the lists that blocks stand in, one after the other, and how many are in each.
 
-    More than one are those of an encoder and a decoder, which the task runs in this order.
+    More than one are those of an encoder and a decoder, which the task runs in this order. A body
+    that is one unit has none.
     """
     blocks = {id(block) for block in decoder_blocks(skeleton)}
     names = [name for name, module in skeleton.named_modules() if id(module) in blocks]
@@ -173,13 +185,7 @@ def _stacks(skeleton: nn.Module, job: Job) -> dict[str, int]:
     for name in names:
         prefix, _, place = name.rpartition(".")
         stacks.setdefault(prefix, []).append(place)
-    if not stacks:
-        raise UnsupportedError(
-            f"{job.model.name} has no list of blocks that run one after the other, as where parts "
-            f"of blocks stand in lists of their own, or one block runs many times"
-        )
-    in_order = all(each == [str(n) for n in range(len(each))] for each in stacks.values())
-    if not in_order or (len(stacks) > 1 and job.task != "seq2seq"):
+    if len(stacks) > 1 and job.task != "seq2seq":
         raise UnsupportedError(
             f"the blocks of {job.model.name} do not follow one another in their lists"
         )

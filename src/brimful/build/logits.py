@@ -22,6 +22,8 @@ _WIDENED, _FIRST, _CAPPED = "float", "first", "tanh"
 _OPERATORS: dict[type[ast.operator], str] = {ast.Mult: "*", ast.Div: "/"}
 _SLICED = "slice_logits_to_keep"
 """Function of ``transformers`` that leaves out tokens, of which none is left out here."""
+_ASKED = frozenset({"get_text_config", "get_decoder"})
+"""Methods of a model, or its configuration, that say which part of it is meant."""
 _CAST = "to"
 """Stands for a module among those before the head: hidden states take its weight's type."""
 
@@ -328,8 +330,8 @@ def _value(node: ast.expr, scope: _Scope) -> Any:
             return left * right if isinstance(node.op, ast.Mult) else left / right
     if isinstance(node, ast.Call) and not node.args and not node.keywords:
         called = _path(node.func)
-        if called and called[-1] == "get_text_config":
-            return _follow(scope.module, called[:-1]).get_text_config()
+        if called and called[-1] in _ASKED:
+            return getattr(_follow(scope.module, called[:-1]), called[-1])()
     return None
 
 

@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from brimful.build.adapters import adapt, base_dtype, initialize
 from brimful.build.attention import IMPLEMENTATION
 from brimful.build.attention.own import attends_by_itself, read_as_one_text
-from brimful.build.blocks import give_switch, mark_text
+from brimful.build.blocks import give_switch, mark_text, mark_unit, parts_again, runs_as_one
 from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
 from brimful.build.keep_fp32 import keep_fp32
@@ -34,6 +34,7 @@ from brimful.build.user_module import UserModule, make, without_dropout
 from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
 from brimful.errors import ModelConfigError, UnsupportedError
 from brimful.models.generic import auto_class_of
+from brimful.techniques.one_unit import check_unit
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, gathers
 
@@ -72,6 +73,9 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     _leave_devices(skeleton)
     mark_text(skeleton)
     give_switch(skeleton)
+    mark_unit(skeleton)
+    if runs_as_one(skeleton):
+        check_unit(job, strategy, recomputes=bool(parts_again(skeleton)))
     check_scores(skeleton, job, strategy)
     check_experts(skeleton, job)
     way = LogitWay((), ())

@@ -134,6 +134,7 @@ class Neighbours(NamedTuple):
         before: What the block before it holds (``Run.part``).
         own: What the block holds that it is of, if it is of any.
         behind: What the block behind it holds.
+        in_unit: Whether there are no blocks in the phase: the body is one unit.
     """
 
     begins: bool
@@ -144,6 +145,7 @@ class Neighbours(NamedTuple):
     before: int = 0
     own: int = 0
     behind: int = 0
+    in_unit: bool = False
 
 
 def additions_of(
@@ -182,12 +184,13 @@ def _neighbours(runs: tuple[Run, ...]) -> Iterator[Neighbours]:
             yield Neighbours(
                 begins=index == 0,
                 ends=index == len(phase) - 1,
-                first_block=index == blocks[0],
-                last_block=index == blocks[-1],
+                first_block=index in blocks[:1],
+                last_block=index in blocks[-1:],
                 in_block=is_block(run),
                 before=phase[blocks[num_before - 1]].part if num_before else 0,
                 own=run.part,
                 behind=phase[blocks[num_behind]].part if num_behind < len(blocks) else 0,
+                in_unit=not blocks,
             )
             num_before = num_behind
 

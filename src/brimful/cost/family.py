@@ -21,8 +21,10 @@ from brimful.cost.profiles import (
     with_chunks,
 )
 from brimful.models.stacks import num_readers
+from brimful.models.traced import find_built
 from brimful.techniques.fused_kernels import FusedKernels, chunk_tokens, fused_head
 from brimful.techniques.offload import NOTHING, Away
+from brimful.techniques.one_unit import check_built_unit
 from brimful.values.job import Job
 from brimful.values.strategy import (
     DEFAULT_FSDP,
@@ -102,6 +104,7 @@ class Family(NamedTuple):
 def family_of(job: Job, strategy: Strategy) -> Family:
     """Return the family that holds this one strategy."""
     num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    check_built_unit(job, strategy)
     body = next(body for body, counts in bodies_of(job).items() if num_blocks in counts)
     recompute = recompute_of(strategy) if num_blocks else "full"
     return Family(
@@ -172,6 +175,9 @@ def bodies_of(job: Job) -> dict[Body, range]:
         job: What is trained.
     """
     num = job.model.num_layers
+    if (built := find_built(job.model)) is not None and not built.kinds:  # one unit: all, or none
+        whole: dict[Body, range] = {"checkpointed": range(num, num + 1)} if built.again else {}
+        return {"plain": range(1), **whole}
     return _bodies(num, num_readers(job.model) if job.task == "seq2seq" else num)
 
 

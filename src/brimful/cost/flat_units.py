@@ -93,7 +93,9 @@ def _forward(at: Neighbours, way: Way) -> Additions:
 @cache
 def _backward(at: Neighbours, way: Way) -> Additions:
     first = at.own if at.in_block else at.behind
-    before: _Events = of_part(first, *_BLOCK.gathers) if at.begins and _frees(way) else ()
+    before: _Events = (
+        of_part(first, *_BLOCK.gathers) if at.begins and _frees(way) and not at.in_unit else ()
+    )
     behind: _Events = ()
     if at.in_block:
         ahead = of_part(at.behind, *_BLOCK.gathers) if _frees(way) and not at.last_block else ()

@@ -206,6 +206,8 @@ def _forward(at: Neighbours, way: Way) -> Additions:
         if way.zero == 3:  # noqa: PLR2004 - ZeRO-3
             behind = of_part(at.own, *((GO, group.whole) for group in _groups(at.own, way)))
     gone = _gathered_gone(at.own if at.in_block else at.before, way)
+    if at.in_unit:
+        gone = (GO, Piece.REST_GATHERED)
     return Additions(before, (*behind, gone) if at.ends else behind)
 
 
@@ -226,7 +228,7 @@ def _gathered_gone(part: int, way: Way) -> Signed:
 
 @cache
 def _backward(at: Neighbours, way: Way) -> Additions:
-    regathers = way.zero == 3  # noqa: PLR2004 - ZeRO-3
+    regathers = way.zero == 3 and not at.in_unit  # noqa: PLR2004 - ZeRO-3
     first = at.own if at.in_block else at.behind
     before = _last_gathered(first, way) if at.begins and regathers else ()
     behind: _Events = ()
@@ -237,7 +239,7 @@ def _backward(at: Neighbours, way: Way) -> Additions:
             behind = _last_without_gradient(at, way)
         else:
             behind = _let_go(at, way, () if at.first_block else _buffers_gone(at.before, way))
-    last = at.own if at.in_block else at.before
+    last = None if at.in_unit else at.own if at.in_block else at.before
     return Additions(before, (*behind, *_end(way, last)) if at.ends else behind)
 
 
@@ -327,22 +329,24 @@ def _reduce_experts(way: Way) -> _Events:
     )  # fmt: skip
 
 
-def _end(way: Way, last: int) -> _Events:
+def _end(way: Way, last: int | None) -> _Events:
     """The rows of the embedding are added up, then what is in no block is reduced.
 
     Args:
         way: How devices share the work.
-        last: What the last block holds whose gradients were reduced.
+        last: What the last block holds whose gradients were reduced; None: there are no blocks.
     """
     rows = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
-    rest = () if way.adapts else ((GO, Piece.REST),)
+    rest = () if way.adapts and last is not None else ((GO, Piece.REST),)
     gone = ((GO, Piece.ROW_GRADIENT), (GO, Piece.ROW_SUMS), *rest)
     if not way.reduces:
         return (*rows, *gone, *hold(way, Piece.REST_GRADIENTS, Piece.REST_HELD))
+    block = () if last is None else _buffers_gone(last, way)
+    shard = () if last is None else of_part(last, *left(way, _OWN.shard))
     held = held_gone(way, Piece.REST_GRADIENTS, Piece.REST_HELD)
     return (
-        *rows, *gone, *_buffers_gone(last, way), *held[:-1],
+        *rows, *gone, *block, *held[:-1],
         (COME, Piece.REST_BUFFER), *held[-1:],
-        *keep(way, Piece.REST_SHARD), *of_part(last, *left(way, _OWN.shard)),
+        *keep(way, Piece.REST_SHARD), *shard,
         (GO, Piece.REST_BUFFER), *left(way, Piece.REST_SHARD),
     )  # fmt: skip

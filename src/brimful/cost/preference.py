@@ -94,7 +94,7 @@ def reference_parts(job: Job) -> Parts:
 
     return Parts(
         embedding=max(num_bytes((parameter,)) for parameter in layout.embedding),
-        block=max(num_bytes(run.parameters) for run in layout.blocks),
+        block=max((num_bytes(run.parameters) for run in layout.blocks), default=0),
         head=element * job.model.vocab_size * job.model.hidden_size,
     )
 

@@ -41,7 +41,7 @@ Body = str
 
 Where they stand in two lists, and all of the first and some of the second are: ``later-mixed``. A
 number near either end of a list is a body of its own there, such as ``1 checkpointed``."""
-Mark = Literal["", "cuBLAS", "cuBLASLt", "embedding"]
+Mark = Literal["", "cuBLAS", "cuBLASLt", "embedding", "convolution"]
 """What is asked for at an instant, whose size is no product of dimensions: the workspace that the
 first product of a thread makes, and the sums of the embedding's rows."""
 

@@ -32,6 +32,7 @@ from brimful.values.job import Job
 Terms = tuple[tuple[str, float], ...]
 Chips = tuple[Multiprocessors, ...]
 """On which a job may run: one, or several whose most is asked for; none: nothing is left beside."""
+_OWN_SUMS = frozenset({"embedding", "convolution"})
 _OF_TOKENS = frozenset("BSnCr")
 """Dimensions of a batch; all others are a model's widths."""
 
@@ -118,7 +119,10 @@ class RowSums(NamedTuple):
         comes = [(place, event) for place, event in enumerate(events) if event.num_bytes]
         narrow, last = set[tuple[str, int]](), (-1, "", 0)
         for index, (place, event) in enumerate(comes):
-            if len(event.terms) != 1 or _is_embedding(events, place):
+            mark = _mark_behind(events, place)
+            if mark == "convolution":  # a narrow one may be widened later
+                narrow.add((event.terms[0][0], event.num_bytes // HALF_BYTES))
+            if len(event.terms) != 1 or mark:
                 continue
             ((factors, _),) = event.terms
             if _OF_TOKENS & set(factors) or event.num_bytes in self.partial:
@@ -167,7 +171,9 @@ class RowSums(NamedTuple):
             if rows := _rows(newest, *features):
                 return Sum(columns, element, *rows)
             tokens = "".join(sorted(_OF_TOKENS & set(newest.terms[0][0])))
-            told.append(Sum(columns, element, tokens or self.every, 1))
+            is_square = newest.terms[0][0].count("S") > 1  # scores, which have no such rows
+            added = self.every if is_square or not tokens else tokens
+            told.append(Sum(columns, element, added, 1))
         return told[0] if told else None
 
     def _inputs(self, weight: Event, bias: Event, element: int) -> tuple[str, float] | None:
@@ -186,9 +192,14 @@ class RowSums(NamedTuple):
         return left or "", num_bytes * element / coefficient
 
 
-def _is_embedding(events: Sequence[Event], place: int) -> bool:
-    """Whether a gradient is an embedding's, behind which the sums of its rows are marked."""
-    return place + 1 < len(events) and events[place + 1].mark == "embedding"
+def _mark_behind(events: Sequence[Event], place: int) -> Mark:
+    """Return what a gradient is marked with that is added up by its own kernel; else nothing.
+
+    Before the mark what it takes the place of goes at most.
+    """
+    behind = (event for event in events[place + 1 :] if event.num_bytes or event.mark)
+    found = next(behind, None)
+    return found.mark if found is not None and found.mark in _OWN_SUMS else ""
 
 
 def _rows(newest: Event, letters: str, num_bytes: float) -> tuple[str, int] | None:

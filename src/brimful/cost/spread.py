@@ -11,6 +11,7 @@ and ``torch/csrc/distributed/c10d/reducer.cpp``; the simulation runs both.
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -225,12 +226,14 @@ def with_events(work: Work, events: tuple[int, ...]) -> Work:
 def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterator[Work]:
     """Yield what DDP makes of each run: gradients are copied into the buckets and dropped.
 
-    Those of a block at once; those that several parts add to, when the last part has.
+    Those of a block at once; those that several parts add to, when the last part has. In a body
+    that is one unit these are the head's where it is the embedding, and what is as large.
     """
     num, waiting, known = len(profile.kinds), list[int](), dict[int, Work]()
     gradient = ITEM_NAMES.index(GRADIENTS)
     last = len(runs) - 1
     is_chunked = any(run.group == "chunk" for run in runs)
+    is_unit, looked_up = not any(map(is_block, runs)), _embeddings(profile, runs[last])
     for index, run in enumerate(runs):
         work, events = profile.works[run.work], list[int]()
         if is_block(run) and not way.tied:
@@ -244,11 +247,19 @@ def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterato
             events.append(event)
             if profile.kinds[event].item == gradient and _grows(profile.kinds[event]):
                 at_once = is_block(run) or not (is_chunked or way.tied)
+                if is_unit and not run.group:
+                    at_once = not (way.tied and profile.kinds[event].terms in looked_up)
                 (events if at_once else waiting).append(num + event)
         made = with_events(work, (*events, *(waiting if index == last else ())))
         if is_alone:
             known[run.work] = made
         yield made
+
+
+def _embeddings(profile: Profile, run: Run) -> frozenset[tuple[Term, ...]]:
+    """Return the sizes of the gradients behind which rows of an embedding are marked."""
+    kinds = [profile.kinds[event] for event in profile.works[run.work].events]
+    return frozenset(one.terms for one, other in pairwise(kinds) if other.mark == "embedding")
 
 
 def _grows(kind: EventKind) -> bool:

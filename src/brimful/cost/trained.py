@@ -17,7 +17,7 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.models.config import buffers_of, idle_shapes, layout_of, parameter_count
-from brimful.models.layout import Parameter, Parameters, all_parameters, parts
+from brimful.models.layout import Layout, Parameter, Parameters, adaptable, all_parameters, parts
 from brimful.models.module_paths import lies_in
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, is_target, takes_adapters
@@ -54,10 +54,9 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
         every = parts(layout_of(job.model))
         pieces = (([piece_shape(p, tp) for p in some], times) for some, times in every)
         return [shape for some, times in pieces for shape in some * times]
-    blocks = layout_of(job.model).blocks
     beside = [
-        [shape for p in run.parameters for shape in adapter_shapes_of(job, p)] * run.num_blocks
-        for run in blocks
+        [shape for p in some for shape in adapter_shapes_of(job, p)] * times
+        for some, times in adaptable(layout_of(job.model))
     ]
     return [shape for run in beside for shape in run]
 
@@ -81,7 +80,7 @@ def trained_hidden(job: Job) -> list[bool]:
     if job.adapter is not None:
         return [True] * len(trained_shapes(job))
     layout = layout_of(job.model)
-    blocks = {id(run.parameters) for run in layout.blocks}
+    blocks = {id(some) for some, _ in adaptable(layout)}
     return [
         id(some) in blocks and len(parameter.shape) > 1 and parameter.kind != "embedding"
         for some, times in parts(layout)
@@ -97,8 +96,8 @@ def trained_recipe(job: Job) -> Recipe:
 
 
 def _linear_layers(job: Job) -> list[Parameter]:
-    blocks = layout_of(job.model).blocks
-    layers = [[p for p in run.parameters if p.kind in LINEAR] * run.num_blocks for run in blocks]
+    every = adaptable(layout_of(job.model))
+    layers = [[p for p in some if p.kind in LINEAR] * times for some, times in every]
     return [layer for run in layers for layer in run]
 
 
@@ -136,17 +135,30 @@ def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, 
     rest = [piece_shape(p, tp) for part in around for p in part]
     kept = [[p for p in each if not (apart and p.kind == "experts")] for each in kinds]
     if job.adapter is not None:
-        return *(_adapted_block(job, parameters) for parameters in kept), Part(rest, [])
+        around_blocks = Part(rest, []) if layout.blocks else _unit(job, layout)
+        return *(_adapted_block(job, parameters) for parameters in kept), around_blocks
     blocks = [[piece_shape(p, tp) for p in parameters] for parameters in kept]
     return *(Part(block, block) for block in blocks), Part(rest, rest)
 
 
+def _unit(job: Job, layout: Layout) -> Part:
+    """Return the parameters of an adapted model whose body is one unit, with its head."""
+    body, head = _adapted_block(job, layout.embedding), [p.shape for p in layout.head]
+    num = len(body.every) - len(body.trained)
+    every = [*body.every[:num], *head, *body.trained]
+    behind: list[Status] = ["frozen" for _ in head]
+    return body._replace(every=every, order=(*body.order, *behind))
+
+
 def block_kinds(spec: ModelSpec) -> dict[Parameters, int]:
-    """Return the parameters of every kind of block, in order, and how many blocks hold them."""
+    """Return the parameters of every kind of block, in order, and how many blocks hold them.
+
+    Of a body that is one unit there is one kind of block, which none is of.
+    """
     found: dict[Parameters, int] = {}
     for run in layout_of(spec).blocks:
         found[run.parameters] = found.get(run.parameters, 0) + run.num_blocks
-    return found
+    return found or {(): 0}
 
 
 def _adapted_block(job: Job, parameters: Iterable[Parameter]) -> Part:
@@ -172,10 +184,10 @@ def modules_of(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
 
 
 def in_order(job: Job) -> Iterable[tuple[Parameter, bool]]:
-    """Yield every parameter of a model, and whether it is a block's."""
+    """Yield every parameter of a model, and whether it is a block's; of one unit its body's."""
     layout = layout_of(job.model)
     for parameter in layout.embedding:
-        yield parameter, False
+        yield parameter, not layout.blocks
     for run in layout.blocks:
         for _ in range(run.num_blocks):
             for parameter in run.parameters:
@@ -225,7 +237,7 @@ def packed_shape(layer: Parameter) -> Shape:
 
 def has_biases(spec: ModelSpec) -> bool:
     """Whether linear layers of the blocks add a bias."""
-    return any(p.kind == "bias" for run in layout_of(spec).blocks for p in run.parameters)
+    return any(p.kind == "bias" for some, _ in adaptable(layout_of(spec)) for p in some)
 
 
 def adapter_shapes_of(job: Job, layer: Parameter) -> tuple[Shape, ...]:

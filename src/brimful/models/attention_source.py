@@ -10,6 +10,7 @@ import re
 from functools import cache
 from importlib.util import find_spec
 
+from brimful.models.class_source import HAS_SDPA, lets_attend
 from brimful.models.generic import modeling_file
 
 _CALL = "attention_interface"
@@ -27,24 +28,12 @@ _MEANING = {
     "indices": "choice of keys for each query",
     "block_indices": "choice of keys for each query",
 }
-_HAS_SDPA = "_supports_sdpa = True"
-"""What a class says through which ``transformers`` runs PyTorch's fused attention."""
 NO_SDPA = "attention, which its class has written out only"
-_TAKES_OTHERS = "_supports_attention_backend = True"
-"""What a class says whose attention may be another's, and is given masks that were made outside."""
-_KNOWN = "ALL_ATTENTION_FUNCTIONS"
-"""Where a class looks up who attends, by name."""
 OWN_ATTENTION = "attention, which its class shares with no kernel"
 _BEHIND = re.compile(r'hub_with_fallback\(\s*"\w+",\s*"(\w+)"')
 """The package of whose function a class's own stands in the place of."""
 _DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d",
                   "mamba_ssm": "mamba-ssm"}  # fmt: skip
-_MAKES_CAUSAL = re.compile(r"create_(\w+_)?causal_mask(\(|\s+if)|nn\.Buffer\(\s*torch\.tril\(")
-"""What a decoder calls, or holds, that hides later tokens from each, whatever it is given."""
-_ASKS = re.compile(r"config\.is_decoder\b(?!\s*=\s)")
-"""In a class that hides later tokens only where its configuration says so."""
-_SCORES = "softmax("
-"""What a class calls that weighs tokens against each other; a recurrence goes forward anyhow."""
 
 
 def scores_of(source: str) -> str:
@@ -73,34 +62,7 @@ def left_out_of(model_type: str) -> str:
     source = path.read_text("utf-8")
     if not lets_attend(source):
         return OWN_ATTENTION
-    return scores_of(source) or ("" if _HAS_SDPA in source else NO_SDPA)
-
-
-def lets_attend(source: str) -> bool:
-    """Whether the classes of a module let others attend for them.
-
-    Args:
-        source: The text of the module.
-    """
-    return _TAKES_OTHERS in source or (_HAS_SDPA in source and _KNOWN in source)
-
-
-def is_causal_by_itself(source: str) -> bool:
-    """Whether tokens of a decoder of a module see none of those behind them, by its own doing.
-
-    Args:
-        source: The text of the module.
-    """
-    return _MAKES_CAUSAL.search(source) is not None or _SCORES not in source
-
-
-def asks_whether_causal(source: str) -> bool:
-    """Whether the classes of a module hide later tokens only where their configuration says so.
-
-    Args:
-        source: The text of the module.
-    """
-    return _ASKS.search(source) is not None
+    return scores_of(source) or ("" if HAS_SDPA in source else NO_SDPA)
 
 
 @cache

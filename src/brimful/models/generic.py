@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from brimful.errors import ModelConfigError
+from brimful.models.class_source import is_causal_by_itself, lets_attend
 from brimful.models.fields import MAX_POSITIONS
 from brimful.models.spec import ModelSpec
 from brimful.process.library_output import quiet_libraries
@@ -39,7 +40,7 @@ _SIZES = {
         "encoder_attention_heads",
         "num_heads",
     ),
-    "vocab_size": ("vocab_size",),
+    "vocab_size": ("vocab_size", "num_hash_buckets"),
     "max_seq_len": (
         "max_position_embeddings",
         "n_positions",
@@ -64,6 +65,8 @@ _HEADS = re.compile(r"heads?(_|$)")
 _READERS = ("encoder_layers", "num_encoder_layers", "num_layers")
 _WRITERS = ("decoder_layers", "num_decoder_layers")
 """How many blocks read, and how many write, in a model that has both."""
+_PARTS = {_READERS: "encoder", _WRITERS: "decoder"}
+"""What a configuration calls those of its parts, where it is a pair of them."""
 _WRITES = "decoder_input_ids"
 """What a model is given that writes one text after it has read another."""
 
@@ -157,7 +160,8 @@ def modeling_file(model_type: str) -> Path | None:
 def encoder_types() -> frozenset[str]:
     """Name the model types whose tokens see the whole text: those with a masked-language head.
 
-    Those that have no head but one that classifies are taken for such too.
+    Those that have no head but one that classifies are taken for such too, and those that classify
+    and would write, but whose class hides nothing that comes later, as XLNet's.
     """
     quiet_libraries()
     from transformers.models.auto import modeling_auto as auto
@@ -167,7 +171,17 @@ def encoder_types() -> frozenset[str]:
         *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     }
-    return masked | ({*auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES} - writes)
+    classify = {*auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES}
+    return masked | (classify - writes) | {each for each in classify & writes if _hides_none(each)}
+
+
+def _hides_none(model_type: str) -> bool:
+    """Whether a class attends by itself, and lets each token see those behind it."""
+    path = modeling_file(model_type)
+    if path is None or not path.is_file() or _reads_and_writes(model_type):
+        return False
+    source = path.read_text("utf-8")
+    return not lets_attend(source) and not is_causal_by_itself(source)
 
 
 def auto_class_of(model_type: str) -> str:
@@ -211,12 +225,13 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     Raises:
         ModelConfigError: ``transformers`` refuses it, or it lacks a size that all models have.
     """
-    made = _make(name, model_type, config)
+    whole = _make_whole(name, model_type, config)
+    made = whole.get_text_config()
     sizes = {field: _size(name, made, field) for field in _SIZES}
     if _are_after_padding(model_type):
         sizes["max_seq_len"] -= made.pad_token_id + 1
     if is_encoder_decoder(model_type):
-        sizes["num_layers"] = sum(_blocks(name, made, stack) for stack in (_READERS, _WRITERS))
+        sizes["num_layers"] = sum(_blocks(name, whole, stack) for stack in (_READERS, _WRITERS))
     num_heads = sizes["num_heads"]
     return ModelSpec(
         name=name,
@@ -231,8 +246,8 @@ def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
 
 def num_readers(spec: ModelSpec) -> int:
     """Count the blocks of an encoder-decoder that read, by its configuration's own class."""
-    made = _make(spec.name, spec.model_type, spec.hf_config)
-    return _blocks(spec.name, made, _READERS)
+    whole = _make_whole(spec.name, spec.model_type, spec.hf_config)
+    return _blocks(spec.name, whole, _READERS)
 
 
 @cache
@@ -251,6 +266,11 @@ def is_rotary(spec: ModelSpec) -> bool:
 
 
 def _make(name: str, model_type: str, config: dict[str, Any]) -> Any:
+    """Make a configuration of its own class; of a pair the part that writes."""
+    return _make_whole(name, model_type, config).get_text_config()
+
+
+def _make_whole(name: str, model_type: str, config: dict[str, Any]) -> Any:
     quiet_libraries()
     from transformers import AutoConfig
 
@@ -261,7 +281,7 @@ def _make(name: str, model_type: str, config: dict[str, Any]) -> Any:
         raise ModelConfigError(
             f"transformers cannot read {name} ({reason[:_REASON_LENGTH]}); mend that field"
         ) from error
-    return made.get_text_config()
+    return made
 
 
 def _value(made: Any, field: str) -> Any:
@@ -277,12 +297,17 @@ def _first(made: Any, fields: tuple[str, ...]) -> int:
     return next((value for value in values if type(value) is int and value > 0), 0)
 
 
-def _blocks(name: str, made: Any, fields: tuple[str, ...]) -> int:
-    """Count the blocks of one of two stacks.
+def _blocks(name: str, whole: Any, fields: tuple[str, ...]) -> int:
+    """Count the blocks of one of two stacks; each may have a configuration of its own.
 
     Raises:
         ModelConfigError: Its configuration says so in another way.
     """
+    part: Any = getattr(whole, _PARTS[fields], None)
+    if part is not None and hasattr(part, "get_text_config"):
+        made, fields = part.get_text_config(), _SIZES["num_layers"]
+    else:
+        made = whole.get_text_config()
     if found := _first(made, fields):
         return found
     raise ModelConfigError(

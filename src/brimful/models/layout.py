@@ -68,7 +68,8 @@ class Layout(NamedTuple):
     """Every parameter of a model, a tied one once, in order.
 
     Attributes:
-        embedding: What comes before the first block, named in full.
+        embedding: What comes before the first block, named in full; of a body that is no row of
+            blocks all of it.
         blocks: Runs of equal blocks.
         final: What follows the last block: the final norm, a pooler; named in full.
         head: The output layer where it is not tied to the embedding; named in full.
@@ -82,6 +83,8 @@ class Layout(NamedTuple):
 
 def num_in_first_list(layout: Layout) -> int:
     """Count the blocks of the first list that blocks stand in: those of an encoder that read."""
+    if not layout.blocks:
+        return 0
     first = layout.blocks[0].prefix
     return sum(run.num_blocks for run in layout.blocks if run.prefix == first)
 
@@ -97,6 +100,17 @@ def all_parameters(layout: Layout) -> Iterator[Parameter]:
         yield from run.after
     yield from layout.final
     yield from layout.head
+
+
+def adaptable(layout: Layout) -> Iterator[tuple[Parameters, int]]:
+    """Yield the parameters that adapters may be beside, with how often they are there.
+
+    They are those of blocks; of a body that is no row of blocks all but the head's.
+    """
+    if not layout.blocks:
+        yield layout.embedding, 1
+    for run in layout.blocks:
+        yield run.parameters, run.num_blocks
 
 
 def unnamed_parameters(layout: Layout) -> Iterator[Parameter]:
@@ -127,8 +141,8 @@ def count_parameters(layout: Layout) -> ParameterCount:
     Of kinds that are equally many the last is taken, which is the decoder's.
     """
     sizes = [(num_elements(run.parameters), run.num_blocks) for run in layout.blocks]
-    common = max(range(len(sizes)), key=lambda place: (sizes[place][1], place))
-    block, num_blocks = sizes[common]
+    common = max(range(len(sizes)), key=lambda place: (sizes[place][1], place), default=-1)
+    block, num_blocks = sizes[common] if sizes else (0, 0)
     after = sum(num_elements(run.after) for run in layout.blocks)
     return ParameterCount(
         embedding=num_elements(layout.embedding),

@@ -7,7 +7,7 @@ model has no such layer, what it has in its place is named: a layer that holds i
 
 from brimful.errors import UnknownNameError, UnsupportedError, unknown_name
 from brimful.models.config import layout_of
-from brimful.models.layout import all_parameters
+from brimful.models.layout import adaptable, all_parameters
 from brimful.models.module_paths import ends_in, names_block
 from brimful.models.spec import ModelSpec
 from brimful.values.job import ALL_LINEAR
@@ -48,7 +48,7 @@ def check_targets(spec: ModelSpec, targets: tuple[str, ...]) -> None:
         layout = layout_of(spec)
     except UnsupportedError:
         return
-    every = [parameter for run in layout.blocks for parameter in run.parameters]
+    every = [parameter for some, _ in adaptable(layout) for parameter in some]
     layers = list(dict.fromkeys(p.name for p in every if p.kind in LINEAR))
     lost = [each for each in targets if not any(is_target(name, (each,)) for name in layers)]
     if any(map(names_block, lost)):
@@ -84,8 +84,8 @@ def are_all_linear(spec: ModelSpec, targets: tuple[str, ...]) -> bool:
         layout = layout_of(spec)
     except UnsupportedError:
         return False
-    linear = [p.name for run in layout.blocks for p in run.parameters if p.kind in LINEAR]
-    blocks = {p.name for run in layout.blocks for p in run.parameters}
+    linear = [p.name for some, _ in adaptable(layout) for p in some if p.kind in LINEAR]
+    blocks = {p.name for some, _ in adaptable(layout) for p in some}
     beside = [p.name for p in all_parameters(layout) if not p.name.endswith(tuple(blocks))]
     return (
         bool(linear)

@@ -23,13 +23,15 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         windows: How far back tokens see, or how many they choose to see, shortest first; of blocks
             without a window nothing.
         kinds: The number of every block's kind, in order of appearance: blocks of one run the same
-            operations.
+            operations. Of a body that is one unit, and no row of blocks, none.
         buffers: Bytes of every tensor that the model holds beside its parameters.
         loops: Whether other operations run with every length of a sequence, as where a recurrence
-            is a loop: then it is traced at a job's own length.
+            is a loop, or of sizes that are no products of it: then it is traced at a job's own
+            length.
         idle: Shapes of parameters that no text goes through, as of what reads images: they are in
             no layout, never train and are whole on every device.
         parts: Whether several devices can part its experts: each block's are one grouped product.
+        again: Whether its class recomputes anything of it.
         spec: Its dimensions, as transformers reads its configuration; None: it was built by a
             version that did not keep them.
     """
@@ -41,6 +43,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     loops: bool = False
     idle: tuple[Shape, ...] = ()
     parts: bool = True
+    again: bool = True
     spec: ModelSpec | None = None
 
 
@@ -118,6 +121,12 @@ def keep_built(spec: ModelSpec, built: BuiltModel) -> None:
     key = model_key(spec)
     _known[key] = built
     keep_traced(key, built)
+
+
+def is_one_unit(spec: ModelSpec) -> bool:
+    """Whether a model was built here before and its body is no row of blocks, but one unit."""
+    built = find_built(spec)
+    return built is not None and not built.kinds
 
 
 def num_windows_within(built: BuiltModel, seq_len: int) -> int:

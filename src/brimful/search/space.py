@@ -21,6 +21,7 @@ from brimful.cost.programs import Kernels, kernels_of
 from brimful.cost.trained import untied_job
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
+from brimful.models.traced import is_one_unit
 from brimful.search.grid_values import Grid
 from brimful.search.pins import (
     Pins,
@@ -358,6 +359,8 @@ def chunks_of(job: Job, pins: Pins, every: tuple[int, ...] = CHUNKS) -> tuple[in
 def _bodies(job: Job, pins: Pins, recompute: Recompute) -> list[tuple[Body, NDArray[np.int64]]]:
     """List bodies with their counts of checkpointed blocks; none is ``full`` by convention."""
     num_layers = job.model.num_layers
+    if recompute != "full" and is_one_unit(job.model):
+        return []
     if pins.activation_checkpointing is not None:
         asked = _pinned_blocks(pins.activation_checkpointing, num_layers, recompute)
     else:

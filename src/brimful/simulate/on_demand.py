@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.build.layout import read_built
+from brimful.cost.family import bodies_of
 from brimful.cost.own_programs import Need, chosen_program, missing_needs, refusal_of
 from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
 from brimful.cost.programs import Kernels
@@ -19,6 +20,7 @@ from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
 from brimful.files.traced import keep_traced, read_traced
 from brimful.models.traced import BuiltModel, keep_built
+from brimful.simulate.own_fit import NoProductError
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
 from brimful.simulate.runs import UnlikeShapesError
@@ -96,9 +98,12 @@ def trace_needs(
         UnsupportedError: No formula gives what the job allocates. Where experts need not be parted,
             they are not then.
     """
-    missing = missing_needs(job, attention, kernels, needs)
-    watched = _Watched(len({need._replace(num_chunks=1) for need in missing}), watch)
     built = read_built(job, attention)
+    missing = missing_needs(job, attention, kernels, needs)
+    if not built.kinds:  # a body that is one unit, which nobody knew who asked
+        whole = bodies_of(job)
+        missing = [need for need in missing if need.body in whole and need.recompute == "full"]
+    watched = _Watched(len({need._replace(num_chunks=1) for need in missing}), watch)
     formulas = Formulas()
     earlier = _told_of(_Asked(job, attention, kernels, built))
     each_program = attrgetter("ep", "gathers", "recompute", "sending")
@@ -122,7 +127,7 @@ def trace_needs(
                 keep_profile(with_variants(known, own, {body: chunks}, formulas, earlier))
                 earlier |= formulas
                 watched.end()
-        except UnlikeShapesError:
+        except (UnlikeShapesError, NoProductError):
             keep_built(job.model, msgspec.structs.replace(built, loops=True))
             trace_needs(job, attention, kernels, needs, watch=watch)
             return

@@ -12,6 +12,11 @@ from typing import NamedTuple
 
 from brimful.cost.profiles import Term
 
+
+class NoProductError(ValueError):
+    """No formula of sequences and tokens gives a size at every shape."""
+
+
 Formulas = dict[tuple[int, ...], tuple[Term, ...]]
 FACTORS = ("", "BS", "C", "S", "B", "SS", "BSS")
 """Products that sizes may be of, likely ones first."""
@@ -78,8 +83,8 @@ class OwnFit:
             sizes: What it is at each shape.
 
         Raises:
-            ValueError: No product, sum of two, square over tokens or line over fewer tokens gives
-                the sizes exactly.
+            NoProductError: No product, sum of two, square over tokens or line over fewer tokens
+                gives the sizes exactly.
         """
         if sizes not in self.known:
             self.known[sizes] = self._fitted(sizes)
@@ -109,7 +114,7 @@ class OwnFit:
                 if (line := _shorter(sizes, rows, self._tokens)) is not None:
                     times, fewer = line
                     return Term(f"{name}S", float(times)), Term(name, float(-times * fewer))
-        raise ValueError(f"no products of sequences and tokens give the sizes {sizes}")
+        raise NoProductError(f"no products of sequences and tokens give the sizes {sizes}")
 
 
 def _square(

@@ -27,7 +27,7 @@ from brimful.simulate.loop_runs import LoopFitter
 from brimful.simulate.one_sequence import changes
 from brimful.simulate.own_cases import run_cases
 from brimful.simulate.own_fit import Formulas as SizeFormulas
-from brimful.simulate.own_fit import OwnFit, TokenShape
+from brimful.simulate.own_fit import NoProductError, OwnFit, TokenShape
 from brimful.simulate.own_shapes import (
     ONE_ALONE,
     SEVERAL,
@@ -47,6 +47,8 @@ from brimful.values.strategy import Strategy, spell_checkpointing
 
 _REASON_LENGTH = 160
 _CLASSES = "transformers.models."
+_NO_BLOCK = re.compile(r"(?!)")
+"""What finds none in a body that is one unit."""
 
 Formulas = dict[int, SizeFormulas]
 """By sequences of the first shape: of a job's sizes, what they are at all shapes."""
@@ -74,6 +76,7 @@ def with_variants(
         UnsupportedError: It is not the same program at all shapes, or a size is no product.
         UnlikeShapesError: It is another program with every length of a sequence, and was traced at
             several.
+        NoProductError: A size is no product of lengths, and it was traced at several.
     """
     if known is not None and not is_of_these_libraries(known.versions):
         known = None
@@ -94,11 +97,10 @@ def with_variants(
                 variants.update(_unrolled_or_whole(traced, missing, fits_one=before))
             except BrimfulError:
                 raise
-            except UnlikeShapesError:
+            except (UnlikeShapesError, NoProductError) as error:
                 if own.built.loops:
                     raise UnsupportedError(
-                        f"{own.job.model.name} ({body}) cannot be profiled: other micro-batches "
-                        f"run other operations"
+                        f"{own.job.model.name} ({body}) cannot be profiled: {_told_apart(error)}"
                     ) from None
                 raise
             except Exception as error:  # what classes raise that are run in few of their blocks
@@ -115,6 +117,13 @@ def with_variants(
         variants=variants,
         sequence=kinds_shown(own),
     )
+
+
+def _told_apart(error: ValueError) -> str:
+    """Say what differs between micro-batches of one length."""
+    if isinstance(error, NoProductError):
+        return str(error)
+    return "other micro-batches run other operations"
 
 
 def _reason(error: Exception) -> str:
@@ -365,7 +374,8 @@ def _starts(built: BuiltModel, places: Sequence[int]) -> dict[str, int]:
 
 def _path_of(stacks: Iterable[str]) -> re.Pattern[str]:
     """Return what finds a block in the path of a module."""
-    every = "|".join(map(re.escape, stacks))
+    if not (every := "|".join(map(re.escape, stacks))):
+        return _NO_BLOCK
     return re.compile(rf"(?:^|\.)(?P<stack>{every})\.(?P<number>\d+)(?:\.|$)")
 
 
@@ -379,17 +389,18 @@ def _recorded(
     """Run micro-batches of every case by one build, and return its tape; see ``run_cases``."""
     program, (places, num_again, num_sent, _) = own.program, stack_of(own, body)
     longest = max(case.S for case in (*cases, *more))
-    job = _traced_job(own, num_blocks=len(places), seq_len=longest)
+    num_blocks = len(places) or own.job.model.num_layers
+    job = _traced_job(own, num_blocks=num_blocks, seq_len=longest)
     away = NOTHING._replace(activations=num_sent)
     strategy = Strategy(
         micro_batch=max(case.B for case in cases),
         activation_checkpointing=spell_checkpointing(
-            num_again, num_layers=len(places), recompute=program.recompute
+            num_again, num_layers=num_blocks, recompute=program.recompute
         ),
         loss_chunks=1,
         attention=program.attention,
         fused_kernels=own.fused,
-        offload=spell_offload(away, num_layers=len(places)),
+        offload=spell_offload(away, num_layers=num_blocks),
     )
     then = partial(run_cases, cases=cases, more=more, may_loop=not own.built.loops)
     traced = partial(

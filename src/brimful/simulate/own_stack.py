@@ -44,13 +44,16 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
 
     Of a body of which some are checkpointed every kind that may be is there so, and behind them
     every kind that may not be as it is then: in each list, of which an encoder's is the first. Of
-    one number of checkpointed blocks those that show all, each between its neighbours.
+    one number of checkpointed blocks those that show all, each between its neighbours. A body that
+    is one unit is traced as it is.
 
     Args:
         own: The program.
         body: Which blocks are checkpointed.
     """
     kinds, last = own.built.kinds, len(own.built.kinds) - 1
+    if not kinds:
+        return Stack((), own.job.model.num_layers * (body != "plain"))
     if shown := shown_sending(own.built, own.sending):
         sums = (sum(each.is_again for each in shown), sum(each.is_sent for each in shown))
         return Stack(tuple(each.place for each in shown), *sums)

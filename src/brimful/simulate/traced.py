@@ -1,5 +1,6 @@
 """Tracing a program at small sizes: what is run, and what of a recording a profile keeps."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -126,6 +127,7 @@ def _is_left_out(recording: Recording) -> NDArray[np.bool_]:
     return left_out
 
 
+_CONVOLUTION, _VECTOR = "aten.convolution_backward.default", re.compile(r"\W*\d+\W*")
 _MARKS: dict[str, Mark] = {BLAS: "cuBLAS", BLAS_LT: "cuBLASLt", _ROWS_ADDED: "embedding"}
 
 
@@ -139,7 +141,19 @@ def marks_of(recording: Recording) -> dict[int, list[Mark]]:
     for name, mark in _MARKS.items():
         for event in born.get(name, ()):
             found.setdefault(int(stays[event]), []).append(mark)
+    for event in _biases_of_convolutions(recording):
+        found.setdefault(int(stays[event]), []).append("convolution")
     return found
+
+
+def _biases_of_convolutions(recording: Recording) -> list[int]:
+    """List the events by which vectors come that a convolution's backward makes."""
+    ops = np.array([name == _CONVOLUTION for name in recording.ops], dtype=bool)
+    vectors = np.array([_VECTOR.fullmatch(shape) is not None for shape, _ in recording.shapes])
+    if not ops.any():
+        return []
+    made: list[int] = recording.born[ops[recording.op] & vectors[recording.shape_dtype]].tolist()
+    return made
 
 
 def _job(program: Program, sizes: SmallSizes, *, num_layers: int) -> Job:

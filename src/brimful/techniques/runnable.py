@@ -25,6 +25,7 @@ from brimful.techniques.offload import (
     check_early,
     check_offload,
 )
+from brimful.techniques.one_unit import check_built_unit
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.experts import Spread, check_experts_split
@@ -133,6 +134,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
     _check_rows(job, tokens)
     _check_pipeline(job, strategy)
     num_checkpointed(strategy, num_layers=job.model.num_layers)
+    check_built_unit(job, strategy)
     parse_settings(strategy.allocator)
     _check_exact(job, strategy)
     _check_size(job, strategy)

@@ -14,7 +14,7 @@ from transformers import masking_utils
 
 from brimful.build.attention.windows import FULL, LIMITED
 from brimful.build.blocks import body_of
-from brimful.models.attention_source import lets_attend
+from brimful.models.class_source import lets_attend
 
 _BY_MASK = "cumsum(attention_mask"
 """In a class that takes its tokens' positions from a mask, which has to say one bit of each."""

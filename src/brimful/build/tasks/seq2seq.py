@@ -3,6 +3,7 @@
 Shapes: B batch, S tokens read, T tokens written, D width.
 """
 
+import contextlib
 import inspect
 import sys
 from functools import cache, partial
@@ -14,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from brimful.build.attention import causal_mask
 from brimful.build.batch import Batch
+from brimful.build.logits import LogitWay, OwnWayError, mark_head, read_steps
 from brimful.build.loss import TokenLoss
 from brimful.build.model import skeleton_of
 from brimful.build.program import Program
@@ -22,7 +24,7 @@ from brimful.build.tasks.base import TaskParts
 from brimful.build.tasks.padding import padded_sample, padding_mask
 from brimful.errors import UnsupportedError
 from brimful.models.architectures import MIXTURES
-from brimful.models.attention_source import is_causal_by_itself, lets_attend
+from brimful.models.class_source import is_causal_by_itself, lets_attend
 from brimful.models.config import SEQ2SEQ_TYPES
 from brimful.models.kernels import check_taken
 from brimful.models.own_task import is_encoder_decoder
@@ -69,6 +71,14 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
             f"{model.config.block_size} tokens, so that what it takes is not told from few of "
             f"them; use T5, BART, Pegasus, Marian, LongT5 or their kin"
         )
+    if _makes_several(model) and strategy.attention != "eager":
+        raise UnsupportedError(
+            f"{job.model.name} is of type {job.model.model_type}, which makes masks of several "
+            f"kinds by itself; use attention=eager",
+            nearest={"attention": "eager"},
+        )
+    with contextlib.suppress(OwnWayError):
+        mark_head(model, LogitWay((), read_steps(model)))
     if getattr(model.config, "decoder_start_token_id", None) is None:
         # T5 begins what it writes with padding; a bare config leaves that out.
         model.config.decoder_start_token_id = model.config.pad_token_id
@@ -183,7 +193,14 @@ def _masks_by_itself(model: Any) -> bool:
         return False
     source = _source(_module_of(model).__name__)
     written = inspect.signature(_forward_of(model.get_decoder())).parameters
-    return not lets_attend(source) and is_causal_by_itself(source) and _ACROSS in written
+    is_alone = not lets_attend(source) or _makes_several(model)
+    return is_alone and is_causal_by_itself(source) and _ACROSS in written
+
+
+def _makes_several(model: nn.Module) -> bool:
+    """Whether a class makes masks of several kinds, though it lets others attend."""
+    source = _source(_module_of(model).__name__)
+    return _MAKES_MASKS in source and _SEVERAL_MASKS in source and lets_attend(source)
 
 
 def _forward_of(stack: nn.Module) -> Any:
