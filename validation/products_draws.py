@@ -23,7 +23,7 @@ from brimful.models.spec import ModelSpec
 from brimful.techniques.kernel_support import Place, why_not_simulated
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.runnable import check_strategy
-from brimful.values.job import Job, Preference, check_job
+from brimful.values.job import FP8, Job, Preference, check_job
 from brimful.values.strategy import Strategy, default_reference, world_size
 
 HEAD_DIM = 64
@@ -135,6 +135,11 @@ def _draw(rng: random.Random) -> Case:
 def _check_run(case: Case) -> None:
     """Refuse what a simulation refuses before it begins."""
     device = cluster_for(case).device
+    if case.job.precision == FP8:  # of which a model says what it converts when it is built
+        from brimful.build.assemble import build_skeleton
+        from brimful.build.fp8_layers import use_fp8
+
+        use_fp8(build_skeleton(case.job, case.strategy), case.job, emulate=True)
     check_taken(case.job, case.strategy.attention)
     if world_size(case.strategy) > MOST_DEVICES:
         raise InputError("more devices than are drawn")

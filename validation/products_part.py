@@ -1,7 +1,7 @@
 """Drawn products, on 1 to 1,024 GPUs: is each predicted, and as its simulation says?
 
-``python validation/products_part.py SEED NUM`` prints what the rows say together; it becomes a
-part of ``prove.py`` with its first whole run. Every product is a fork with a limit of time; rows
+``python validation/products_part.py SEED NUM`` prints what the rows say together, without making
+evidence. Every product is a fork with a limit of time; rows
 are kept as they come, by sources and seed, so that a run that was cut short goes on. A fault of
 ours misses a bar, as does a product that is predicted and was not simulated.
 """
@@ -40,6 +40,8 @@ NUM_PRODUCTS, NUM_QUICK = 400, 3
 LIMIT_S = 240
 PRESENT_BAR, SIMULATED_BAR, MEDIAN_BAR, WORST_BAR = 0.98, 0.95, 0.001, 0.02
 _FAULT = "FAULT"
+_DECIDES = ("cases", "cells", "sampler", "products_draws", "products_part", "architectures_part")
+"""Files here that decide a row; what sums rows up and shows them does not."""
 
 
 def run(*, seed: int, quick: bool) -> tuple[list[ProductRow], Summary]:
@@ -67,9 +69,9 @@ def made(seed: int, num: int) -> tuple[list[ProductRow], Summary]:
 
 def _sources() -> str:
     """Digest everything that decides a row: the package, its libraries' versions, the draws."""
-    own = Path(brimful.__file__).parent
+    own, here = Path(brimful.__file__).parent, Path(__file__).parent
     digest = hashlib.sha256(source_hash().encode())
-    for path in sorted((*own.rglob("*.py"), *Path(__file__).parent.glob("*.py"))):
+    for path in (*sorted(own.rglob("*.py")), *(here / f"{name}.py" for name in _DECIDES)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -52,11 +52,18 @@ CASES = {
         {"model": "qwen3_moe", "global_batch": 16},
         {"zero": 3, "dp_shard": 4, "ep": 2, "accumulate": "hold", "loss_chunks": 3},
     ),
+    "experts in several stages of each device": (
+        {"model": "mixtral", "global_batch": 16},
+        {
+            "pp_schedule": "interleaved", "stages_per_device": 2, "zero": 2, "dp_shard": 4, "ep": 2,
+            "accumulate": "hold",
+        },
+    ),
     "each device its own experts": (
         {"model": "mixtral", "global_batch": 8},
         {"zero": 2, "dp_shard": 2, "ep": 2, "accumulate": "hold", "pp_schedule": "gpipe"},
     ),
-}
+}  # fmt: skip
 _MIXTURE = {
     "hidden_size": 256, "head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
     "num_hidden_layers": 4, "vocab_size": 2048, "num_experts_per_tok": 2, "sliding_window": None,

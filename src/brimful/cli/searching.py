@@ -391,12 +391,13 @@ def why_untold(args: argparse.Namespace) -> str:
 def _unsearched(asked: resolved.Asked) -> str:
     """Say why a search goes by simulation though each strategy may have a formula; empty: not so.
 
-    Which blocks send what they keep is a program of its own with every number of checkpoints.
+    Which blocks send what they keep, or are brought in a trace, is a program of its own with every
+    number of checkpoints.
     """
-    from brimful.values.strategy import what_is_away
+    from brimful.cost.formula import is_away_traced
 
     job, _, strategy = asked
-    if not what_is_away(job, strategy).activations:
+    if not is_away_traced(job, strategy):
         return ""
     return (
         f"offload={strategy.offload} has no formula for every number of checkpointed layers; "

@@ -9,6 +9,7 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.trained import (
     adapter_shapes_of,
     block_kinds,
+    first_blocks,
     frozen_element,
     loaded_element,
     packed_shape,
@@ -17,6 +18,9 @@ from brimful.cost.trained import (
 from brimful.models.layout import Parameter
 from brimful.models.targets import LINEAR
 from brimful.values.job import QUANTIZED, Job
+
+NUM_PASSES = 2
+"""Of a micro-batch, in which blocks are brought: forward and backward."""
 
 
 class BaseCopy(NamedTuple):
@@ -62,15 +66,16 @@ def tells_reads(job: Job) -> bool:
     return len(kinds) == 1 and bool(layers) and has_all and bool(layers[-1].adapters)
 
 
-def base_sizes(job: Job) -> Iterator[int]:
-    """Yield the bytes of every frozen parameter of all blocks.
+def base_sizes(job: Job, num_blocks: int | None = None) -> Iterator[int]:
+    """Yield the bytes of every frozen parameter of the first blocks.
 
     Args:
         job: What is trained, with adapters.
+        num_blocks: How many; None: all.
     """
-    for copies, times in zip(base_copies(job), block_kinds(job.model).values(), strict=True):
-        for _ in range(times):
-            yield from (copy.num_bytes for copy in copies)
+    made = dict(zip(block_kinds(job.model), base_copies(job), strict=True))
+    for parameters in first_blocks(job.model, num_blocks):
+        yield from (copy.num_bytes for copy in made[parameters])
 
 
 def _copy_of(job: Job, parameter: Parameter) -> BaseCopy:

@@ -6,7 +6,6 @@ those that ship, and what was traced on this machine when first asked for (``own
 
 from collections.abc import Iterable
 
-from brimful.cost.base_copies import tells_reads
 from brimful.cost.deepspeed_engine import alone_of, missing_engine
 from brimful.cost.family import family_chunks, family_of
 from brimful.cost.needed import needed, traced_job
@@ -23,21 +22,17 @@ from brimful.cost.own_programs import (
 from brimful.cost.preference import missing_reference
 from brimful.cost.profiles import has_profile, is_shipped, load_profile, variant_key
 from brimful.cost.programs import (
-    HALF,
     WITH_LIGER,
     adapted_of,
     kernels_of,
     program_of,
     untraced_attention,
 )
-from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.sending import sending_of
-from brimful.cost.trained import frozen_element
+from brimful.cost.sending import sending_of, traces_base
 from brimful.errors import UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Device
-from brimful.models.config import default_task, experts_of, has_layout
+from brimful.models.config import default_task, has_layout
 from brimful.models.spec import MODULE
-from brimful.techniques.offload import Away
 from brimful.techniques.parallel.stages import Schedule
 from brimful.values.job import PREFERENCE, QAT, Job, Task
 from brimful.values.strategy import (
@@ -110,7 +105,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and not _untraced(job)
         and (strategy.fused_kernels == "none" or _is_fused_predicted(job, strategy, device))
         and (
-            what_is_away(job, strategy).activations > 0
+            is_away_traced(job, strategy)
             or not is_foreseen(
                 job, strategy.attention, kernels, family_of(job, strategy).recompute, ep=strategy.ep
             )
@@ -173,7 +168,7 @@ def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     again = strategy.activation_checkpointing
     shipped[f"activation_checkpointing={again}"] = recompute_of(strategy) in SHIPPED_AGAIN
     shipped[f"fused_kernels={strategy.fused_kernels}"] = strategy.fused_kernels == "none"
-    shipped[f"offload={strategy.offload}"] = not what_is_away(job, strategy).activations
+    shipped[f"offload={strategy.offload}"] = not is_away_traced(job, strategy)
     missing = [name for name, is_in in shipped.items() if not is_in] + _untraced(job)
     if missing:
         return (
@@ -218,14 +213,14 @@ def told_beside(reason: str) -> str:
 def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
     """Whether events were derived for what is kept on the host.
 
-    That is the optimizer, the parameters of all blocks where all or none of them train, and what
-    blocks keep.
+    That is the optimizer, the parameters of all blocks where they train and of any where they do
+    not, and what blocks keep.
     """
     away = what_is_away(job, strategy)
     if away.activations and away.parameters and not away.frozen:
         return False
     if away.frozen:
-        return _is_base_predicted(job, away)
+        return job.task != PREFERENCE and has_layout(job.model)
     return not away.parameters or (
         away.parameters == job.model.num_layers
         and job.method == "full"
@@ -235,20 +230,10 @@ def _is_away_predicted(job: Job, strategy: Strategy) -> bool:
     )
 
 
-def _is_base_predicted(job: Job, away: Away) -> bool:
-    """Whether events were derived for a frozen base on the host: of LoRA and QLoRA on all layers.
-
-    What autocast makes of a weight in fp32 is kept for backward in its place.
-    """
-    is_cast = frozen_element(job) == FP32_BYTES and job.precision in HALF
-    return (
-        away.parameters == job.model.num_layers
-        and job.method in {"lora", "qlora"}
-        and job.task != PREFERENCE
-        and not is_cast
-        and has_layout(job.model)
-        and tells_reads(job)
-    )
+def is_away_traced(job: Job, strategy: Strategy) -> bool:
+    """Whether what is on the host makes another program, with every number of checkpoints."""
+    away = what_is_away(job, strategy)
+    return away.activations > 0 or traces_base(job, away)
 
 
 def _untraced_switch(job: Job, strategy: Strategy) -> str:
@@ -280,12 +265,6 @@ def _missing_row(job: Job, strategy: Strategy) -> str:
     covered = {
         f"pp_schedule={strategy.pp_schedule}": strategy.pp_schedule in PREDICTED_SCHEDULES,
         f"{num} micro-batch": num > 1,
-        # the peak of its tensors was up to 6.8 % off, though what it asks the allocator for is not
-        f"zero=2 and pp_schedule={strategy.pp_schedule} of experts": not (
-            strategy.zero == 2  # noqa: PLR2004 - which reduces each micro-batch's gradients
-            and strategy.pp_schedule == "interleaved"
-            and experts_of(job.model).num_experts
-        ),
     }
     if missing := [setting for setting, is_covered in covered.items() if not is_covered]:
         return (

@@ -31,7 +31,7 @@ from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
 from brimful.cost.programs import kernels_of
 from brimful.cost.row_sums import chips_of, sums_behind
-from brimful.cost.sending import sending_of
+from brimful.cost.sending import sending_of, traces_base
 from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
@@ -168,7 +168,7 @@ def follow_family(  # noqa: PLR0913 - what a step is made of
 def family_steps(job: Job, profile: Profile, family: Family) -> Steps:
     """Return what the first micro-batch runs, and every later one where there are several."""
     variant = family_variant(job, profile, family)
-    if family.away.frozen:
+    if family.away.frozen and not traces_base(job, family.away):
         profile, variant = with_base_away(job, profile, variant, family_dimensions(job, family))
     if family.is_spread:
         return spread_step(job, profile, variant, family)

@@ -11,7 +11,7 @@ from itertools import chain
 from math import prod
 from typing import NamedTuple
 
-from brimful.cost.base_copies import base_sizes
+from brimful.cost.base_copies import NUM_PASSES, base_sizes
 from brimful.cost.brought import NUM_ON_THE_WAY
 from brimful.cost.copied import Copied
 from brimful.cost.expert_shards import EXPERTS, held_shape
@@ -52,10 +52,6 @@ class OnHost(NamedTuple):
     base: int = 0
 
 
-NUM_PASSES = 2
-"""Of a micro-batch, in which blocks are brought: forward and backward."""
-
-
 def on_host(
     job: Job, family: Family, *, pins: bool, sent: SentActivations = NOTHING_SENT
 ) -> OnHost:
@@ -68,7 +64,9 @@ def on_host(
         sent: What blocks send of a micro-batch.
     """
     taken = pinned_bytes if pins else sum
-    activations, base = int(taken(sent.sizes)), _base(job, pins) if family.away.frozen else 0
+    activations, base = int(taken(sent.sizes)), 0
+    if family.away.frozen:
+        base = _base(job, pins, family.away.parameters)
     if not family.away.optimizer:
         return OnHost(activations=activations, base=base)
     num_shards = num_shards_of(family)
@@ -87,9 +85,9 @@ def on_host(
 
 
 @once_for_each
-def _base(job: Job, pins: bool) -> int:  # noqa: FBT001 - a key of what is kept
-    """Count the bytes of a frozen base of blocks."""
-    return int((pinned_bytes if pins else sum)(list(base_sizes(job))))
+def _base(job: Job, pins: bool, num_blocks: int) -> int:  # noqa: FBT001 - a key of what is kept
+    """Count the bytes of a frozen base of the first blocks."""
+    return int((pinned_bytes if pins else sum)(list(base_sizes(job, num_blocks))))
 
 
 @once_for_each

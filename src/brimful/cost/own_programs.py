@@ -323,6 +323,6 @@ def _hashed(  # noqa: PLR0913, PLR0917 - what decides operations
         rank,
         gathers and job.precision in HALF,
         job.precision == FP8,
-        *([[each[1:] for each in shown]] if shown else []),
+        *([[each[1:4] for each in shown]] if shown else []),
         *([{"ep": ep}] if ep != 1 else []),
     )

@@ -25,6 +25,7 @@ from brimful.cost.trained import (
     NF4_NESTED_BLOCK,
     adapter_shapes_of,
     constants_of,
+    first_blocks,
     frozen_element,
     in_order,
     loaded_element,
@@ -66,14 +67,15 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     shards = 1 if holds_everything(family) else num_shards_of(family)
     if job.adapter is not None:
         parted = family if family.ep > 1 else None
-        goes = family.away.frozen
+        away = family.away.parameters if family.away.frozen else 0
+        goes = sum(map(len, first_blocks(job.model, away)))
         yield from adapted(job, shards, in_order(job), parted=parted, goes=goes)
     else:
         element = trained_recipe(job).parameter
         for shape in shard_shapes(job, family):
             yield Made((prod(shape) * element,))
     if family.away.parameters:  # and are drawn on the device
-        yield from (drawn(num_bytes) for num_bytes in _drawn_blocks(job))
+        yield from (drawn(num_bytes) for num_bytes in _drawn_blocks(job, family.away.parameters))
     yield from (Made((num_bytes,)) for num_bytes in constants_of(job))
     if shards > 1 or family.tp > 1:
         yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
@@ -93,11 +95,16 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
             yield prod(adapter[0]) * wide
 
 
-def _drawn_blocks(job: Job) -> Iterator[int]:
-    """Yield the bytes of the matrices of blocks that are drawn whole: what is not quantised."""
+def _drawn_blocks(job: Job, num_blocks: int) -> Iterator[int]:
+    """Yield the bytes of the matrices of blocks that are drawn whole: what is not quantised.
+
+    Args:
+        job: What is trained.
+        num_blocks: Of how many blocks, from the first on.
+    """
     element = frozen_element(job)
-    for parameter, in_block in in_order(job):
-        if in_block and parameter.kind not in {"norm", "bias"} and not _is_packed(job, parameter):
+    for parameter in chain.from_iterable(first_blocks(job.model, num_blocks)):
+        if parameter.kind not in {"norm", "bias"} and not _is_packed(job, parameter):
             yield parameter.num_elements * element
 
 
@@ -184,7 +191,7 @@ def adapted(
     parameters: Iterable[tuple[Parameter, bool]],
     *,
     parted: Family | None = None,
-    goes: bool = False,
+    goes: int = 0,
 ) -> Iterator[Made]:
     """Yield a frozen base with its adapters, in the order of modules; what is quantised last.
 
@@ -195,19 +202,21 @@ def adapted(
         shards: Devices that share every parameter.
         parameters: Of the base, in order, and whether each is a block's.
         parted: Strategies that part experts; None: experts are sharded as all else is.
-        goes: Whether the base of blocks goes to the host.
+        goes: How many parameters of blocks go to the host, from the first on.
     """
     assert job.adapter is not None
     element, wide = frozen_element(job), trained_recipe(job).parameter
-    packed: list[Parameter] = []
+    packed, num_before = list[tuple[Parameter, bool]](), 0
     for module, in_block in _modules(parameters):
         for parameter in module:
             is_wide = job.adapter.upcast == "norms" and parameter.kind == "norm"
+            is_away = in_block and num_before < goes
+            num_before += in_block
             if in_block and _is_packed(job, parameter):
-                packed.append(parameter)
+                packed.append((parameter, is_away))
                 if shards > 1:
                     yield Made((prod(first_shard(packed_shape(parameter), shards)),))
-            elif not (in_block and goes):
+            elif not is_away:
                 size = FP32_BYTES if is_wide else element
                 held = (
                     first_shard(parameter.shape, shards)
@@ -217,9 +226,9 @@ def adapted(
                 yield Made((prod(held) * size,))
         for shape in adapter_shapes_of(job, module[0]) if in_block else ():
             yield Made((prod(first_shard(shape, shards)) * wide,))
-    for parameter in packed:
+    for parameter, is_away in packed:
         element = loaded_element(job)
-        yield _quantized(parameter, element, job.adapter.base, is_sharded=shards > 1, goes=goes)
+        yield _quantized(parameter, element, job.adapter.base, is_sharded=shards > 1, goes=is_away)
 
 
 def _modules(

@@ -17,6 +17,7 @@ from brimful.cost.shards import Cut, cut_of, even_share, first_shard, largest_sh
 from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
     constants_of,
+    first_blocks,
     frozen_bytes,
     frozen_element,
     in_order,
@@ -219,8 +220,8 @@ def away_numbers(job: Job, family: Family) -> int:
 
 
 def away_base(job: Job, family: Family) -> int:
-    """Return the bytes of a frozen base that are on the host: of all blocks, or none."""
-    return sum(base_sizes(job)) if family.away.frozen else 0
+    """Return the bytes of a frozen base that are on the host: of the first blocks, or none."""
+    return sum(base_sizes(job, family.away.parameters)) if family.away.frozen else 0
 
 
 def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
@@ -284,8 +285,8 @@ def drawn_bytes(job: Job, family: Family) -> Bytes:
     largest = largest_parameter(job.model)
     is_cut = (shards > 1) & (not holds_everything(family)) | (family.tp > 1)
     if family.away.parameters:  # a block's is drawn on the device, and copied to the host
-        blocks = layout_of(job.model).blocks  # or quantised there
-        largest = max(each.num_elements for run in blocks for each in run.parameters)
+        blocks = first_blocks(job.model, family.away.parameters)  # or quantised there
+        largest = max(each.num_elements for parameters in blocks for each in parameters)
     is_drawn = is_cut | bool(family.away.parameters)
     return np.where(is_drawn, largest * frozen_element(job), 0.0)
 

@@ -6,7 +6,7 @@ and all else is frozen.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -159,6 +159,17 @@ def block_kinds(spec: ModelSpec) -> dict[Parameters, int]:
     for run in layout_of(spec).blocks:
         found[run.parameters] = found.get(run.parameters, 0) + run.num_blocks
     return found or {(): 0}
+
+
+def first_blocks(spec: ModelSpec, num_blocks: int | None = None) -> Iterator[Parameters]:
+    """Yield the parameters of blocks, from the first on.
+
+    Args:
+        spec: The model.
+        num_blocks: Of how many; None: of all.
+    """
+    every = (run.parameters for run in layout_of(spec).blocks for _ in range(run.num_blocks))
+    return islice(every, num_blocks)
 
 
 def _adapted_block(job: Job, parameters: Iterable[Parameter]) -> Part:

@@ -387,11 +387,11 @@ def _recorded(
     own: OwnProgram, body: Body, cases: Sequence[TokenShape], more: Sequence[TokenShape] = ()
 ) -> Recording:
     """Run micro-batches of every case by one build, and return its tape; see ``run_cases``."""
-    program, (places, num_again, num_sent, _) = own.program, stack_of(own, body)
+    program, (places, num_again, num_sent, num_brought, _) = own.program, stack_of(own, body)
     longest = max(case.S for case in (*cases, *more))
     num_blocks = len(places) or own.job.model.num_layers
     job = _traced_job(own, num_blocks=num_blocks, seq_len=longest)
-    away = NOTHING._replace(activations=num_sent)
+    away = NOTHING._replace(activations=num_sent, parameters=num_brought, frozen=num_brought > 0)
     strategy = Strategy(
         micro_batch=max(case.B for case in cases),
         activation_checkpointing=spell_checkpointing(
@@ -411,7 +411,8 @@ def _recorded(
         arranged=places, parted=own.ep, on_op=own.on_op,
     )  # fmt: skip
     try:
-        return traced(repeats=not num_sent).recording  # which see no hooks of what is saved
+        # which see no hooks of what is saved
+        return traced(repeats=not (num_sent or num_brought)).recording
     except UnlikeBlocksError:
         return traced().recording
 

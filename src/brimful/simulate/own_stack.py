@@ -18,12 +18,14 @@ class Stack(NamedTuple):
             checkpointed, then as they are not, but where some send what they keep.
         num_again: How many are checkpointed, from the first on.
         num_sent: How many send what they keep.
+        num_brought: Of how many the frozen base is brought.
         numbers: By which each is told (``Profile.sequence``); empty: by where it stands.
     """
 
     places: tuple[int, ...]
     num_again: int
     num_sent: int = 0
+    num_brought: int = 0
     numbers: tuple[int, ...] = ()
 
 
@@ -55,8 +57,12 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
     if not kinds:
         return Stack((), own.job.model.num_layers * (body != "plain"))
     if shown := shown_sending(own.built, own.sending):
-        sums = (sum(each.is_again for each in shown), sum(each.is_sent for each in shown))
-        return Stack(tuple(each.place for each in shown), *sums)
+        return Stack(
+            tuple(each.place for each in shown),
+            num_again=sum(each.is_again for each in shown),
+            num_sent=sum(each.is_sent for each in shown),
+            num_brought=sum(each.is_brought for each in shown),
+        )
     places = shown_by(kinds) if len(set(kinds)) > 1 else (0, min(1, last), last)
     if body in {"plain", "checkpointed"}:
         return Stack(places, len(places) * (body != "plain"))
