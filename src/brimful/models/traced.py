@@ -27,6 +27,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         buffers: Bytes of every tensor that the model holds beside its parameters.
         loops: Whether other operations run with every length of a sequence, as where a recurrence
             is a loop: then it is traced at a job's own length.
+        by_token: Whether such a loop is over single tokens, so that few of them tell it.
         idle: Shapes of parameters that no text goes through, as of what reads images: they are in
             no layout, never train and are whole on every device.
         parts: Whether several devices can part its experts: each block's are one grouped product.
@@ -39,6 +40,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[int, ...]
     buffers: tuple[int, ...]
     loops: bool = False
+    by_token: bool = False
     idle: tuple[Shape, ...] = ()
     parts: bool = True
     spec: ModelSpec | None = None

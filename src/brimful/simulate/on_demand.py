@@ -21,7 +21,7 @@ from brimful.files.traced import keep_traced, read_traced
 from brimful.models.traced import BuiltModel, keep_built
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
-from brimful.simulate.runs import UnlikeShapesError
+from brimful.simulate.runs import TokenLoopError, UnlikeShapesError
 from brimful.values.job import Job
 from brimful.values.strategy import Attention
 
@@ -122,8 +122,9 @@ def trace_needs(
                 keep_profile(with_variants(known, own, {body: chunks}, formulas, earlier))
                 earlier |= formulas
                 watched.end()
-        except UnlikeShapesError:
-            keep_built(job.model, msgspec.structs.replace(built, loops=True))
+        except UnlikeShapesError as error:
+            by_token = isinstance(error, TokenLoopError)
+            keep_built(job.model, msgspec.structs.replace(built, loops=True, by_token=by_token))
             trace_needs(job, attention, kernels, needs, watch=watch)
             return
         except UnsupportedError as error:
