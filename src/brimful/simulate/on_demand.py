@@ -21,7 +21,8 @@ from brimful.files.traced import keep_traced, read_traced
 from brimful.models.traced import BuiltModel, keep_built
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
-from brimful.simulate.runs import TokenLoopError, UnlikeShapesError
+from brimful.simulate.runs import UnlikeShapesError
+from brimful.simulate.token_loops import TokenLoopError
 from brimful.values.job import Job
 from brimful.values.strategy import Attention
 

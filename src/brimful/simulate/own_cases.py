@@ -21,7 +21,8 @@ from brimful.build.tasks import task_of
 from brimful.pretend.tape import Tape
 from brimful.simulate.own_fit import TokenShape
 from brimful.simulate.run import listener
-from brimful.simulate.runs import TokenLoopError, UnlikeShapesError
+from brimful.simulate.runs import UnlikeShapesError
+from brimful.simulate.token_loops import TokenLoopError
 from brimful.techniques.fused_kernels import Head, budget_for
 
 _MOST_ONCE = 0.02

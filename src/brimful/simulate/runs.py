@@ -45,10 +45,6 @@ class UnlikeShapesError(ValueError):
     """Recordings at several shapes are not of the same operations."""
 
 
-class TokenLoopError(UnlikeShapesError):
-    """A program loops over single tokens."""
-
-
 class Blocks(NamedTuple):
     """Which modules are blocks of which kind.
 
