@@ -41,7 +41,7 @@ from brimful.cost.formula import is_traceable, missing_formula
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
-from brimful.errors import BrimfulError, UnsupportedError
+from brimful.errors import BrimfulError, UnknownMemoryError, UnsupportedError
 from brimful.files.traced import source_hash
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import default_task, read_config
@@ -273,6 +273,22 @@ _ADAPTER = Adapter(
 
 
 def _case(model: ModelSpec, shape: Shape) -> Case:
+    """Return what is asked; where a class is told of its windows by nobody, within these."""
+    try:
+        return _case_of(model, shape)
+    except UnknownMemoryError:
+        from transformers import CONFIG_MAPPING
+
+        from brimful.build.attention.windows import window_of
+
+        config = CONFIG_MAPPING[model.model_type](**model.hf_config)
+        window = window_of(config, shape.seq_len)
+        if window is None:
+            raise
+        return _case_of(model, shape._replace(seq_len=window))
+
+
+def _case_of(model: ModelSpec, shape: Shape) -> Case:
     task = default_task(model)
     strategy = Strategy(attention="sdpa", **shape.strategy)
     if task != "causal-lm":

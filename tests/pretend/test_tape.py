@@ -365,3 +365,27 @@ def test_parts_of_an_operation_leave_the_outer_tape_as_it_was():
     record(program)
     assert (num_hooks(), torch.UntypedStorage.resize_) == before
     assert torch.autograd.is_multithreading_enabled()
+
+
+def test_a_module_that_blocks_share_belongs_to_the_one_that_calls_it():
+    from brimful.pretend.owners import Owners
+
+    class Block(torch.nn.Module):
+        def __init__(self, act):
+            super().__init__()
+            self.act = act
+
+        def forward(self, x):
+            return self.act(x)
+
+    seen, act = [], torch.nn.ReLU()
+    model = torch.nn.Sequential(Block(act), Block(act))
+    owners = Owners()
+    owners.name(model, "h")
+    act.forward = lambda x: seen.append(owners.now(None)) or x
+    owners.watch()
+    try:
+        model(torch.ones(1))
+    finally:
+        owners.unwatch()
+    assert seen == ["h.0.act", "h.1.act"]

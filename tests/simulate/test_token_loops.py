@@ -6,7 +6,7 @@ from brimful.models.config import read_config
 from brimful.simulate.runs import UnlikeShapesError
 from brimful.simulate.token_loops import align
 from hybrids import HYBRID
-from samples import make_job
+from samples import make_cluster, make_job, make_strategy
 
 SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 2,
@@ -90,3 +90,37 @@ def _done(profile, name, sequences):
             )
         )
     return found
+
+
+@pytest.mark.torch
+@pytest.mark.long  # likewise
+def test_a_loop_over_single_tokens_is_told_from_few_of_them(monkeypatch):
+    """What a scan makes for each token is in one list, of which one operation makes a tensor."""
+    from brimful.cost.estimate import estimate
+    from brimful.cost.own_programs import needs_of
+    from brimful.models.traced import find_built
+    from brimful.simulate import own_cases
+    from brimful.simulate.on_demand import trace_needs
+    from brimful.simulate.run import simulate
+
+    own = {
+        "model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 304,
+        "state_size": 4, "time_step_rank": 2, "pad_token_id": None, "bos_token_id": None,
+        "eos_token_id": None,
+    }  # fmt: skip
+    job = make_job(model=read_config("scans", own), seq_len=64, precision="bf16", global_batch=6)
+    strategy, lengths = make_strategy(micro_batch=3, attention="eager"), []
+    run = own_cases.micro_step
+
+    def noted(program, batch, *, num_targets):
+        lengths.append(program.job.seq_len)
+        return run(program, batch, num_targets=num_targets)
+
+    monkeypatch.setattr(own_cases, "micro_step", noted)
+    trace_needs(job, "eager", "cuda", needs_of(job, strategy), watch=lambda _state: None)
+    built, cluster = find_built(job.model), make_cluster("cuda")
+    assert (built.loops, built.by_token) == (True, True)
+    assert sorted(set(lengths)) == [8 * 2, 8 * 3, 8 * 4, 64]  # at the last they are only checked
+    predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    simulated = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+    assert abs(predicted - simulated) < 512  # numbers outside the blocks

@@ -68,6 +68,18 @@ def micro_step(program: Program, batch: Batch, *, num_targets: int) -> torch.Ten
     return loss.detach()
 
 
+def forward_alone(program: Program, batch: Batch, *, num_targets: int) -> None:
+    """Run what ``micro_step`` does before its backward pass, without gradients, in no phase.
+
+    Args:
+        program: The program.
+        batch: One micro-batch on the host.
+        num_targets: Unmasked targets of the whole step.
+    """
+    with torch.no_grad(), micro_batch_context(program.job.precision), _forward_context(program):
+        program.root(program, batch.to(program.device), num_targets)
+
+
 def _backward(program: Program, loss: torch.Tensor) -> None:
     if deepspeed.runs(program):
         deepspeed.backward(program, loss)

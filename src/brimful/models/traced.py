@@ -28,6 +28,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         loops: Whether other operations run with every length of a sequence, as where a recurrence
             is a loop, or of sizes that are no products of it: then it is traced at a job's own
             length.
+        by_token: Whether such a loop is over single tokens, so that few of them tell it.
         idle: Shapes of parameters that no text goes through, as of what reads images: they are in
             no layout, never train and are whole on every device.
         parts: Whether several devices can part its experts: each block's are one grouped product.
@@ -41,6 +42,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[int, ...]
     buffers: tuple[int, ...]
     loops: bool = False
+    by_token: bool = False
     idle: tuple[Shape, ...] = ()
     parts: bool = True
     again: bool = True

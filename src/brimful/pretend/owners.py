@@ -29,6 +29,8 @@ class Owners:
     def __init__(self) -> None:
         """Know no module yet."""
         self._paths: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._shared: WeakKeyDictionary[torch.nn.Module, list[str]] = WeakKeyDictionary()
+        """All paths of modules that stand in several places, as activations of a class may."""
         self._parameter_paths: dict[int, str] = {}
         self._stack: list[str] = []
         self._floor = 0
@@ -38,8 +40,14 @@ class Owners:
 
     def name(self, module: torch.nn.Module, prefix: str = "") -> None:
         """Give the submodules of ``module`` and their parameters paths."""
-        for name, child in module.named_modules(prefix=prefix):
-            self._paths[child] = as_program(name)
+        places: dict[torch.nn.Module, list[str]] = {}
+        for name, child in module.named_modules(prefix=prefix, remove_duplicate=False):
+            places.setdefault(child, []).append(as_program(name))
+        for child, paths in places.items():
+            self._paths[child] = paths[0]
+            self._shared.pop(child, None)
+            if len(paths) > 1:
+                self._shared[child] = paths
         for name, parameter in module.named_parameters(prefix=prefix):
             self._parameter_paths[id(parameter)] = as_program(name.rpartition(".")[0])
 
@@ -84,6 +92,9 @@ class Owners:
         if path is None:
             above = self._stack[-1] if self._stack else ""
             path = f"{above}.{type(module).__name__}".removeprefix(".")
+        elif self._stack and module in self._shared:
+            above = f"{self._stack[-1]}."
+            path = next((p for p in self._shared[module] if p.startswith(above)), path)
         self._stack.append(path)
         self._mark(path)
 

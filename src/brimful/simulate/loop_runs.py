@@ -6,6 +6,7 @@ what they are, and what a loop repeats is written out as often as the tokens tha
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ from brimful.simulate.token_loops import Alignment, align
 from brimful.values.results import ITEM_NAMES, WORKSPACES
 
 _WORKSPACE = ITEM_NAMES.index(WORKSPACES)
+_MANY = 8
+"""Tensors of one size in a row that an operation is given, from which on a loop made them."""
 Item = int | OpCost
 """Of a piece: the signed row of an event, or what an operation cost."""
 
@@ -146,7 +149,7 @@ class LoopFitter:
         """Number what an item is, whatever its size: two of three numbers are of events."""
         if isinstance(item, OpCost):
             flops = bool(item.matrix_flops), bool(item.attention_flops)
-            told = item.op, len(item.moved_bytes), *flops
+            told = item.op, len(_summed(item.moved_bytes)), *flops
             return 3 * self._operations.setdefault(told, len(self._operations)) + 2
         return 3 * self._keys_of[item] if item >= 0 else 3 * self._keys_of[~item] + 1
 
@@ -172,7 +175,7 @@ class LoopFitter:
 
     def _sizes(self, item: Item) -> tuple[int, ...]:
         if isinstance(item, OpCost):
-            return item.matrix_flops, item.attention_flops, *item.moved_bytes
+            return item.matrix_flops, item.attention_flops, *_summed(item.moved_bytes)
         return (self._sizes_of[item if item >= 0 else ~item],)
 
     def _work(
@@ -231,6 +234,16 @@ class LoopFitter:
                 if event in self._marks:
                     found[which] = self._marks[event]
         return found
+
+
+def _summed(moved: Sequence[int]) -> list[int]:
+    """Add up what is moved of many tensors of one size, as of a list with one of every round."""
+    return [
+        each
+        for size, some in groupby(moved)
+        for alike in [list(some)]
+        for each in ([size * len(alike)] if len(alike) >= _MANY else alike)
+    ]
 
 
 def _numbered(recording: Recording) -> list[int]:

@@ -24,6 +24,7 @@ from brimful.simulate.own_fit import NoProductError
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
 from brimful.simulate.runs import UnlikeShapesError
+from brimful.simulate.token_loops import TokenLoopError
 from brimful.values.job import Job
 from brimful.values.strategy import Attention
 
@@ -127,8 +128,9 @@ def trace_needs(
                 keep_profile(with_variants(known, own, {body: chunks}, formulas, earlier))
                 earlier |= formulas
                 watched.end()
-        except (UnlikeShapesError, NoProductError):
-            keep_built(job.model, msgspec.structs.replace(built, loops=True))
+        except (UnlikeShapesError, NoProductError) as error:
+            by_token = isinstance(error, TokenLoopError)
+            keep_built(job.model, msgspec.structs.replace(built, loops=True, by_token=by_token))
             trace_needs(job, attention, kernels, needs, watch=watch)
             return
         except UnsupportedError as error:

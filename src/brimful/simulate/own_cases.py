@@ -1,27 +1,36 @@
 """The micro-batches of a program of one's own that are run one after the other, by one build."""
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
 from brimful.build import phases
 from brimful.build.batch import Batch
+from brimful.build.blocks import decoder_blocks
 from brimful.build.liger import FusedLoss
 from brimful.build.loss import TokenLoss
 from brimful.build.program import Program as BuiltProgram
-from brimful.build.step import micro_step
+from brimful.build.step import forward_alone, micro_step
 from brimful.build.tasks import task_of
 from brimful.pretend.tape import Tape
 from brimful.simulate.own_fit import TokenShape
 from brimful.simulate.run import listener
 from brimful.simulate.runs import UnlikeShapesError
+from brimful.simulate.token_loops import TokenLoopError
 from brimful.techniques.fused_kernels import Head, budget_for
 
 _MOST_ONCE = 0.02
 """Share of the operations of a micro-batch that may run for the first of all alone."""
 _BETWEEN = "between"
+_PROBED = (56, 64, 72)
+"""Tokens at which forward passes tell whether a program loops over them: chunks of them, of which
+the last is a new one, or each."""
 
 
 def run_cases(
@@ -45,6 +54,8 @@ def run_cases(
     Raises:
         UnlikeShapesError: It may loop over tokens, and the second case has other operations.
     """
+    if may_loop and _names_range(program.model):
+        _check_alike(_forward_ops(tape, program, _PROBED))
     num_ops: dict[TokenShape, int] = {}
     for number, case in enumerate([*cases, *more], start=1):
         if number > len(cases) and num_ops[cases[0]] == num_ops[cases[-1]]:
@@ -64,6 +75,51 @@ def run_cases(
         tape.begin_phase(_BETWEEN)
         del shares
         program.optimizer.zero_grad(set_to_none=True)
+
+
+def _check_alike(num_ops: Sequence[int]) -> None:
+    """Check that lengths run the same number of operations, before gradients cost their time.
+
+    Raises:
+        TokenLoopError: They run as many more as they have more tokens.
+        UnlikeShapesError: They run others.
+    """
+    more = {after - before for before, after in pairwise(num_ops)}
+    if more != {0}:
+        error = TokenLoopError if len(more) == 1 and min(more) > 0 else UnlikeShapesError
+        raise error(f"operations of forward passes: {list(num_ops)}")
+
+
+def _names_range(model: nn.Module) -> bool:
+    """Whether code of a model's blocks counts: no other loops over tokens.
+
+    Args:
+        model: Whose classes, and the functions beside them, are read.
+    """
+    modules = {inspect.getmodule(type(block)) for block in decoder_blocks(model)}
+    beside = {
+        inspect.getmodule(type(each)) for block in decoder_blocks(model) for each in block.modules()
+    }
+    found = (each for module in modules | beside if module for each in vars(module).values())
+    return any(map(_counts, found))
+
+
+def _counts(code: Any) -> bool:
+    """Whether a function, or the forward pass of a class, names a range."""
+    told = inspect.unwrap(getattr(code, "forward", code) if inspect.isclass(code) else code)
+    return inspect.isfunction(told) and "range" in told.__code__.co_names
+
+
+def _forward_ops(tape: Tape, program: BuiltProgram, lengths: Sequence[int]) -> list[int]:
+    """Count the operations of one sequence's forward pass without gradients, at some lengths."""
+    found = []
+    for length in lengths:
+        here = _at(program, TokenShape(1, length))
+        batch = _blank(task_of(here.job).sample(here.job, here.strategy))
+        before = tape.spot().cost
+        forward_alone(here, batch, num_targets=batch.labels.numel())
+        found.append(tape.spot().cost - before)
+    return found
 
 
 def _are_unlike(num_ops: Mapping[TokenShape, int]) -> bool:

@@ -33,8 +33,10 @@ from brimful.simulate.own_shapes import (
     SEVERAL,
     OwnProgram,
     in_chunks,
+    loop_units,
     shapes_of,
     single_of,
+    unseen_of,
 )
 from brimful.simulate.own_stack import kinds_shown, stack_of
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
@@ -50,8 +52,8 @@ _CLASSES = "transformers.models."
 _NO_BLOCK = re.compile(r"(?!)")
 """What finds none in a body that is one unit."""
 
-Formulas = dict[int, SizeFormulas]
-"""By sequences of the first shape: of a job's sizes, what they are at all shapes."""
+Formulas = dict[TokenShape, SizeFormulas]
+"""By the first shape: of a job's sizes, what they are at all shapes."""
 Wanted = Mapping[Body, frozenset[int]]
 """What of a program is asked for: numbers of chunks of the loss, by body."""
 
@@ -84,8 +86,8 @@ def with_variants(
     variants = {} if known is None else dict(known.variants)
     if known is not None:
         _tell(formulas, known, own)
-        for sequences, told in (earlier or {}).items():
-            formulas[sequences] = told | formulas.get(sequences, {})
+        for shape, told in (earlier or {}).items():
+            formulas[shape] = told | formulas.get(shape, {})
         tables.kinds.update({kind: place for place, kind in enumerate(known.kinds)})
         tables.works.update({work: place for place, work in enumerate(known.works)})
     for body, chunks in wanted.items():
@@ -144,9 +146,14 @@ def _tell(formulas: Formulas, known: Profile, own: OwnProgram) -> None:
     for sequences in (SEVERAL, ONE_ALONE):
         with contextlib.suppress(UnsupportedError):  # too few tokens for some of one sequence
             shapes = shapes_of(own, sequences)
-            told = formulas.setdefault(shapes[0].B, {})
+            told = formulas.setdefault(_key(shapes), {})
             for each in terms:
                 told.setdefault(tuple(shape.num_bytes(each) for shape in shapes), each)
+
+
+def _key(shapes: Sequence[TokenShape]) -> TokenShape:
+    """Return what formulas of some shapes are kept by: the first of them, however it is cut."""
+    return shapes[0]._replace(num_chunks=1, chunk=0)
 
 
 def _is_whole(terms: Iterable[Term]) -> bool:
@@ -174,8 +181,11 @@ def _unrolled_or_whole(
 ) -> Mapping[str, Variant]:
     """Trace a body; where its loops over tokens cannot be told from few, at all of them."""
     if traced.own.grows:
-        with contextlib.suppress(ValueError):
-            return _variants(traced, chunks, fits_one=fits_one)
+        each = [traced.own._replace(unit=unit) for unit in loop_units(traced.own)]
+        each.sort(key=lambda own: _key(shapes_of(own)) not in traced.formulas)  # told another body
+        for own in each:
+            with contextlib.suppress(ValueError):
+                return _variants(traced._replace(own=own), chunks, fits_one=fits_one)
     whole = traced.own._replace(is_unrolled=not traced.own.built.loops)
     return _variants(traced._replace(own=whole), chunks, fits_one=fits_one)
 
@@ -219,8 +229,13 @@ def _undecided(
     with contextlib.suppress(UnsupportedError):  # too few tokens
         also = _losses(shapes_of(own, ONE_ALONE), chunks)
     more = [case for cases in also for case in cases if case != single]
-    (variants,), trial = _at_shapes(traced, chunks, [several], [single], more)
-    if trial.holds(variants[variant_key(traced.body, num_chunks=chunks[0])], single):
+    unseen = unseen_of(own) if own.grows else None
+    beside = [in_chunks(each, chunks[0]) for each in (unseen, single) if each is not None]
+    (variants,), trial = _at_shapes(traced, chunks, [several], beside, more)
+    told = variants[variant_key(traced.body, num_chunks=chunks[0])]
+    if unseen is not None and not trial.holds(told, beside[0]):
+        raise UnlikeShapesError("what few tokens tell does not hold for more")
+    if trial.holds(told, single):
         return variants
     if trial.is_told(more):
         return variants | _named_of_one(trial.variants(also))
@@ -257,13 +272,13 @@ def _at_shapes(
         traced: The body.
         chunks: Numbers of chunks of the loss.
         programs: Shapes of several sequences, of one, or both, which are programs of their own.
-        single: Another case, of which no formula is found.
-        more: Cases that are run where that one runs another number of operations.
+        single: Other cases, of which no formula is found.
+        more: Cases that are run where the last of those runs another number of operations.
 
     Returns:
         What was found of each program, and what ran.
     """
-    if all(traced.formulas.get(shapes[0].B) for shapes in programs):
+    if all(traced.formulas.get(_key(shapes)) for shapes in programs):
         with contextlib.suppress(ValueError):
             some = [_losses(shapes[:-1] or shapes, chunks) for shapes in programs]
             return _tried(traced, some, single, more)
@@ -318,7 +333,7 @@ class _Trial:
         Raises:
             ValueError: A size has none, or the program differs between shapes.
         """
-        told = self._traced.formulas.setdefault(losses[0][0].B, {})
+        told = self._traced.formulas.setdefault(_key(losses[0]), {})
         found, first = dict[str, Variant](), OwnFit(losses[0], known=told)
         for cases in losses:
             fit = first if cases is losses[0] else OwnFit(cases, known=first.known)
@@ -348,7 +363,7 @@ class _Trial:
         tables = self._tables
         if self._traced.own.grows:  # there its loops have other rounds
             cases, tables = self._groups[0], Tables(dict(tables.kinds), dict(tables.works))
-            known = self._traced.formulas[cases[0].B]
+            known = self._traced.formulas[_key(cases)]
             variant = self._variant(cases, OwnFit(cases, known=known), tables, case.S)
         kinds, works = list(tables.kinds), list(tables.works)
         parts = _parts(self._numbers[case])

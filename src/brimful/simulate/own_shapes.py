@@ -30,6 +30,8 @@ told from a chunk."""
 _LOOPED = (2, 3, 4)
 """Likewise where a program loops over tokens: each is run, and at the fewest the rounds of a loop
 are several."""
+_FEW = 8
+"""Tokens whose multiples those are where a loop is over single ones, and kernels round nothing."""
 _MOST_FUSED = 40
 """Lengths that are looked at for a fused loss: some of them make the chunks that are traced."""
 _ROUNDINGS = (ROUNDED_TOKENS, 128, 32, 8, 1)
@@ -47,6 +49,7 @@ class OwnProgram(NamedTuple):
         sending: Which blocks send to the host what they keep.
         on_op: Called before every operation.
         is_unrolled: Whether loops over tokens, if it has any, are told from fewer tokens.
+        unit: Tokens that these are multiples of.
     """
 
     program: Program
@@ -57,6 +60,7 @@ class OwnProgram(NamedTuple):
     sending: Sending = NONE_SENDS
     on_op: Callable[[], None] = go_on
     is_unrolled: bool = True
+    unit: int = ROUNDED_TOKENS
 
     @property
     def grows(self) -> bool:
@@ -83,8 +87,8 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = SEVERAL) -> list[Token
     least = max((window for window in own.built.windows if window < seq_len), default=0)
     most = _longest(own)
     if own.grows:
-        start = least // ROUNDED_TOKENS * ROUNDED_TOKENS + seq_len % ROUNDED_TOKENS
-        looped = [start + length * ROUNDED_TOKENS for length in _LOOPED]
+        start = least // own.unit * own.unit + seq_len % own.unit
+        looped = [start + length * own.unit for length in _LOOPED]
         if looped[-1] > min(most, seq_len):
             return shapes_of(own._replace(is_unrolled=False), sequences)
         return [TokenShape(num, n) for num, n in zip(sequences, looped, strict=True)]
@@ -101,6 +105,24 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = SEVERAL) -> list[Token
             lengths = (firsts[0], *others[:2])
             return [TokenShape(num, n) for num, n in zip(sequences, lengths, strict=True)]
     raise UnsupportedError(f"{own.job.model.name} has too few tokens to be profiled")
+
+
+def loop_units(own: OwnProgram) -> tuple[int, ...]:
+    """Return tokens whose multiples may tell a program's loops, those that take least first."""
+    return (_FEW, ROUNDED_TOKENS) if own.built.by_token else (ROUNDED_TOKENS,)
+
+
+def unseen_of(own: OwnProgram) -> TokenShape | None:
+    """Return a shape at which what few tokens told has to hold; None: there is none.
+
+    Kernels round its tokens as they round the job's own, which those few do not tell.
+    """
+    several = shapes_of(own)
+    if own.unit == ROUNDED_TOKENS or several[0].S == several[-1].S:
+        return None
+    rest = own.job.seq_len % ROUNDED_TOKENS
+    more = -(-(several[-1].S + 1 - rest) // ROUNDED_TOKENS) * ROUNDED_TOKENS + rest
+    return TokenShape(min(SEVERAL), more) if more <= min(_longest(own), own.job.seq_len) else None
 
 
 def _longest(own: OwnProgram) -> int:

@@ -17,6 +17,10 @@ _GLANCE = 8
 """Tokens of a stream that are compared before all of them are."""
 
 
+class TokenLoopError(UnlikeShapesError):
+    """A program loops over single tokens."""
+
+
 class Growth(NamedTuple):
     """What comes in between at more tokens.
 
