@@ -97,11 +97,20 @@ def plan_summary(
             settings,
             *(host_needs(made) if fits else _offloaded(found)),
             *(facts if fits else ()),
+            *(_routing(plan.strategy) if fits else ()),
             *_against(found),
             *why,
         ),
         host,
     )
+
+
+def _routing(strategy: Strategy) -> tuple[Fact, ...]:
+    """Say that experts are taken to be chosen evenly, where devices part them."""
+    if strategy.ep == 1:
+        return ()
+    words = "even, as taken here; brimful simulate with the plan says what the worst takes"
+    return (Fact("routing", words),)
 
 
 def _offloaded(found: Solution) -> tuple[Fact, ...]:
