@@ -111,11 +111,8 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
     item = with_logits(recording, classify(recording))
     unknown = unknown_ops_of(unknown_ops)
     unlimited = replay(recording.requests(), settings=settings, capacity_bytes=None)
-    at_capacity = _placed(
-        _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes),
-        recording,
-        places,
-    )
+    at_capacity = _at_capacity(recording, unlimited, card.usable_bytes, settings, budget_bytes)
+    at_capacity = _placed(at_capacity, recording, places)
     reserved, outside = _reserved(recording, unlimited, settings), _bounded(bounded or {})
     middle = sum(part.low_bytes + part.high_bytes for part in (*OUTSIDE, *outside)) // 2
     return PretendReport(
