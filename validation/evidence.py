@@ -22,6 +22,7 @@ from laws_rows import LawRow
 from moonshot_rows import MoonshotRows
 from offload_rows import OffloadRow
 from precision_rows import PrecisionRow
+from product_rows import ProductRow
 from program_rows import ProgramRow, RecordRow, SpeedRow, TitanRow
 from recipe_rows import ComparedRow
 from rehearsal_rows import MixtureRow, RehearsalRow
@@ -81,6 +82,7 @@ Part = Literal[
     "reserved",
     "plans_hold",
     "small_spaces",
+    "products",
     "programs",
     "megatron_records",
     "bridge_speeds",
@@ -399,6 +401,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "reserved": ReservedRow,
     "plans_hold": PlannedRow,
     "small_spaces": SpaceRow,
+    "products": ProductRow,
     "programs": ProgramRow,
     "megatron_records": RecordRow,
     "bridge_speeds": SpeedRow,

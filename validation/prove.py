@@ -63,6 +63,7 @@ _MODULES: dict[Part, str] = {
     "reserved": "reserved_part",
     "plans_hold": "plans_hold_part",
     "small_spaces": "small_spaces_part",
+    "products": "products_part",
     "programs": "programs_part",
     "megatron_records": "megatron_records_part",
     "bridge_speeds": "bridge_speeds_part",

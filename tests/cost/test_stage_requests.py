@@ -59,6 +59,10 @@ CASES = {
             "accumulate": "hold",
         },
     ),
+    "shards of stages of one block": (
+        {"model": "mixtral", "global_batch": 16, "precision": "bf16-mixed"},
+        {"pp": 4, "zero": 2, "dp_shard": 2, "activation_checkpointing": "full"},
+    ),
     "each device its own experts": (
         {"model": "mixtral", "global_batch": 8},
         {"zero": 2, "dp_shard": 2, "ep": 2, "accumulate": "hold", "pp_schedule": "gpipe"},
@@ -121,3 +125,18 @@ def test_the_device_that_fares_worst_is_what_is_said():
     each = [reserved(requests, "") for requests in candidate.requests]
     assert len(each) == 2
     assert candidate.reserved("").predicted_peak_reserved_bytes == max(each)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_what_the_only_block_of_a_stage_makes_is_sent(schedule, checkpointing):
+    num_stages = 2 if schedule == "interleaved" else 1
+    how = {"pp": 4 // num_stages, "pp_schedule": schedule, "stages_per_device": num_stages}
+    how |= {"zero": 2, "dp_shard": 2, "activation_checkpointing": checkpointing}
+    changes = {"model": "mixtral", "global_batch": 16, "precision": "bf16-mixed"}
+    job, strategy = asked(changes, how)
+    site = site_of(job, strategy, CLUSTER.device)
+    for place in classes_of(site).values():
+        predicted = peak_of(device_memory(site, place))
+        mine = live_peak(device_asked(site, place).requests())
+        assert mine == pytest.approx(predicted, rel=1e-5)

@@ -97,6 +97,7 @@ LEAST_ROWS = {
     "reserved": 300,
     "plans_hold": 200,
     "small_spaces": 20,
+    "products": 400,
     "programs": 14,
     "megatron_records": 827,
     "bridge_speeds": 310,
@@ -254,6 +255,11 @@ def torchtitan_runs(rows):
     ]
 
 
+def product_numbers(rows):
+    """Which draws of the seed they are."""
+    assert [row.number for row in rows] == list(range(len(rows)))
+
+
 CASELESS = {
     "torchtitan": torchtitan_runs,
     "megatron_records": megatron_records,
@@ -273,6 +279,7 @@ CASELESS = {
     "laws": law_names,
     "plans_hold": planned_jobs,
     "small_spaces": tried_spaces,
+    "products": product_numbers,
     "programs": program_names,
     "compiled": compiled_cases,
 }

@@ -113,9 +113,19 @@ class Asked:
         self._pieces = self._pieces_of[stage]
         self._first_stream = stage * NUM_STREAMS
 
-    def take(self, key: Alike) -> list[int]:
-        """Return the newest row of a kind, which is the caller's to give back; none: nothing."""
-        row = self._alike(key)[-1:]
+    @property
+    def num_rows(self) -> int:
+        """How many rows were asked for; the next has this number."""
+        return len(self._sizes)
+
+    def take(self, key: Alike, since: int = 0) -> list[int]:
+        """Return the newest row of a kind, which is the caller's to give back; none: nothing.
+
+        Args:
+            key: Of the kind.
+            since: The first row that may be it.
+        """
+        row = [row for row in self._alike(key)[-1:] if row >= since]
         for one in row:
             self._alike(key).pop()
             del self._keys[one]

@@ -247,10 +247,13 @@ class _Device:
             asked.come(self._passing, 0)
         elif not is_forward and not ends.is_last:
             asked.come(self._passing, 0)
+        since = asked.num_rows
         prepared.batch.ask(asked, prepared.works)
         if is_forward and not ends.is_last:
             is_wide = stream_element(self._site) == FP32_BYTES  # the next block kept it too
-            self._results[work] = asked.take(self._kept if is_wide else self._passing)
+            kinds = (self._kept,) if is_wide else (self._passing, self._kept)  # as the only one's
+            made = (asked.take(key, since) for key in kinds)
+            self._results[work] = next((rows for rows in made if rows), [])
             asked.leave(_TRANSIENT)
         elif not is_forward:
             self._send([] if ends.is_first else asked.take(self._passing))

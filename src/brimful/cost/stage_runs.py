@@ -22,6 +22,7 @@ from brimful.cost.fsdp_units import pipelined_additions
 from brimful.cost.profiles import (
     EventKind,
     Profile,
+    Role,
     Run,
     Term,
     Work,
@@ -145,11 +146,13 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
     runs = with_chunks(variant.first if fresh else variant.later, part.num_chunks)
     every = of_phase = [run for run in runs if run.phase == act.phase]
     if part.way is not None and part.is_single and not load_profile(part.key).sequence:
-        stays = "first" if act.phase == "forward" else "last"
-        of_phase = [run for run in of_phase if not is_block(run) or run.role == stays]
+        of_phase = [run for run in of_phase if not is_block(run) or run.role == _stays(part, act)]
     blocks = [i for i, run in enumerate(of_phase) if is_block(run)]
     choose = _forward if act.phase == "forward" else _backward
     works = [profile.works[run.work].events for run in of_phase]
+    if act.phase == "forward":  # its first block opens libraries, whichever of a profile it is
+        opens = next(run for run in every if is_block(run))
+        works[blocks[0]] = _opening(profile, works[blocks[0]], profile.works[opens.work].events)
     is_alone = is_block(runs[-1])  # what comes into the model's first block has no gradient
     if is_alone or (load_profile(part.key).sequence and not part.ends.is_first):
         place = blocks[0] if act.phase == "forward" else blocks[-1]
@@ -160,6 +163,32 @@ def _chosen(profile: Profile, part: Part, act: Act) -> list[tuple[Run, tuple[int
     if act.phase == "backward" and act.is_first and not part.ends.is_last:
         chosen[0] = (chosen[0][0], _opened(profile, *chosen[0], runs, part))
     return chosen
+
+
+def _stays(part: Part, act: Act) -> Role:
+    """Say as which of a profile's blocks the only one of a stage runs.
+
+    What the last one of a model makes goes with the norm behind it, where it is computed again;
+    others' is kept until their own backward.
+    """
+    ends = part.ends.is_last and part.body != "plain"
+    return "first" if act.phase == "forward" and not ends else "last"
+
+
+def _opening(profile: Profile, events: tuple[int, ...], first: Sequence[int]) -> tuple[int, ...]:
+    """Mark the first product of a forward, as it is marked in the first block of all.
+
+    Args:
+        profile: Of both.
+        events: Of the first block of a stage.
+        first: Of the first block of a model.
+    """
+    kinds, marks = profile.kinds, [event for event in first if profile.kinds[event].mark]
+    if any(kinds[event].mark for event in events) or not marks:
+        return events
+    made = [place for place, event in enumerate(events) if grows(kinds[event]) > 0]
+    place = made[until_marked(profile, first) - 1] + 1
+    return (*events[:place], *marks, *events[place:])
 
 
 def _opened(
