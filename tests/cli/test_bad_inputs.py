@@ -135,7 +135,7 @@ CONFIGS = {
     "not UTF-8": (b'{"caf\xe9": 1}', ("is not UTF-8", "byte 5")),
     "too deep": (b"[" * 100_000, ("is not a config.json",)),
     "too many digits": (b'{"a": ' + b"1" * 5000 + b"}", ("is not a config.json",)),
-    "unknown architecture": ({"model_type": "canine"}, ("canine", "vocab_size")),
+    "unknown architecture": ({"model_type": "perceiver"}, ("perceiver", "num_hidden_layers")),
     "misspelt architecture": ({"model_type": "lama"}, ("'lama'", "did you mean llama?")),
     "architecture of the wrong type": ({"model_type": ["llama"]}, ("['llama']",)),
     "no architecture": ({"a": 1}, ("lacks model_type",)),

@@ -1,8 +1,8 @@
 """What torchtune's files say of an update: its rule, rates and length.
 
 Source: ``recipes/*.py`` and ``torchtune/training/lr_schedulers.py`` of torchtune's commit bd2a0fc7;
-``torch/optim/adamw.py`` of PyTorch 2.13; ``bitsandbytes/optim/optimizer.py`` and ``adamw.py`` of
-0.48; ``torchao/optim`` of 0.18: all three AdamW have the same defaults.
+``torch/optim`` of PyTorch 2.13, ``bitsandbytes/optim`` of 0.48 and ``torchao/optim`` of 0.18, whose
+AdamW have the same defaults.
 """
 
 import math
@@ -12,7 +12,7 @@ from brimful.errors import FileFormatError, UnsupportedError
 from brimful.export.deepspeed import COSINE_ENDS_AT
 from brimful.export.leaves import Leaves
 from brimful.export.trainer_leaves import numbered, rule_named
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 
 _RULE = "optimizer._component_"
 _ON_HOST, _ITS_RULE = "CPUOffloadOptimizer", "optimizer.optimizer_class"
@@ -64,7 +64,7 @@ def _rule(leaves: Leaves, component: str) -> None:
     is_fused = leaves.take("optimizer.fused", bool, False)
     is_each = leaves.take("optimizer.foreach", bool, True)
     if f"{module}." == _TORCH and name in {"AdamW", "Adam"} and is_each and not is_fused:
-        rule = rule_named("adamw_torch")  # which is foreach on a GPU
+        rule = rule_named(f"{DEFAULT}_torch")  # which is foreach on a GPU
     leaves.say("optimizer", rule, _RULE)
     if f"{module}." == _BITSANDBYTES and name in _WIDE and leaves.rest.get("dtype") != "fp32":
         leaves.stand_ins.append(
@@ -73,7 +73,7 @@ def _rule(leaves: Leaves, component: str) -> None:
         )
     if name.startswith("Paged"):
         leaves.paged = name
-    usual: dict[str, Any] = dict(_USUAL) if "adamw" in name.lower() else {}
+    usual: dict[str, Any] = dict(_USUAL) if DEFAULT in name.lower() else {}
     if rule in OPTIMIZERS and OPTIMIZERS[rule].is_momentum:
         usual["momentum"] = 0.0
     for key, flag in (("lr", "learning_rate"), ("weight_decay", "weight_decay"),

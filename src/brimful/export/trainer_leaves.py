@@ -11,7 +11,7 @@ from brimful.export.deepspeed import COSINE_ENDS_AT
 from brimful.export.leaves import Leaves, Read, find_file, named_file
 from brimful.export.read_deepspeed import read_deepspeed, read_settings
 from brimful.export.shipped_settings import shipped
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 from brimful.values.job import ALL_LINEAR
 
 _OPTIMIZERS = {
@@ -88,7 +88,7 @@ def rule_named(name: str) -> str | None:
         name: ``AdamW8bit``, ``PagedLion``; also as the Trainer spells it.
     """
     plain = name.lower().replace("_", "").replace("-", "")
-    as_decoupled = plain if "adamw" in plain else plain.replace("adam", "adamw")
+    as_decoupled = plain if DEFAULT in plain else plain.replace("adam", DEFAULT)
     return _SQUEEZED.get(plain) or _SQUEEZED.get(as_decoupled)
 
 
