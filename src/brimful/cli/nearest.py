@@ -23,7 +23,7 @@ from brimful.show.terminal import speed_hidden
 from brimful.techniques.runnable import NUM_DEVICES
 from brimful.text.escaping import one_line
 from brimful.text.terminal import forget_notes, note, say
-from brimful.units import GIB, Labelled
+from brimful.units import GIB, Labelled, Share
 
 OF_JOBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
 VERBS = OF_JOBS | {"pretend"}
@@ -113,8 +113,7 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         on_top = error.on_top or on_top
         room = room_for(on_top, near)
         if room is not None:
-            changes |= {"memory_limit": room.limit_bytes}
-            typed = {**typed, "beside_share": room.share}
+            changes |= {"memory_limit": room.left}
         _head("instead", f"the same {_words(changes)}{_longer(typed, changes)}:")
         _tell_beside(room, _changed(typed, changes), is_early=EARLY in asked)
         try:
@@ -234,8 +233,8 @@ def _longer(typed: Mapping[str, object], changes: Mapping[str, object]) -> str:
 def _flag(name: str, value: object) -> str:
     if name == "model":
         return f"model {value}"
-    if name == "memory_limit" and isinstance(value, int):
-        value = f"{value / GIB:.1f}GiB"
+    if name == "memory_limit" and isinstance(value, Share):
+        value = f"{value:.1%}"
     if isinstance(value, Labelled):
         value = f"{value / GIB:g}GB"
     flag = f"--{name.replace('_', '-')}"

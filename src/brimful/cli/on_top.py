@@ -6,30 +6,31 @@ left to it, and said.
 """
 
 import argparse
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.errors import BrimfulError
 from brimful.models.names import IMAGES
-from brimful.units import GIB, format_bytes
+from brimful.units import Share, format_bytes
 
 if TYPE_CHECKING:
     from brimful.export.read_grpo import Rollouts
 
 SHARE_FOR_IMAGES = 0.15
 """Of a GPU, left to an encoder and its images; assumed, as nothing is counted."""
+_PER_MILLE = 1000
+"""Parts of a GPU in which room is left."""
 
 
 class Room(NamedTuple):
     """What is left of each GPU for what comes on top.
 
     Attributes:
-        limit_bytes: What the rest may take.
-        share: Of a GPU, what is not the rest's.
+        left: Of a GPU, what the rest may take.
         words: Which it is, and how much.
     """
 
-    limit_bytes: int
-    share: float
+    left: Share
     words: str
 
 
@@ -65,9 +66,8 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
         size, words = _of_file(args, found, usable)
     else:
         size, words = _rollouts(_as_said(args), cluster.num_devices, on_top)
-    limit = int((usable - size) / GIB * 10) / 10 * GIB
-    limit = max(int(limit), 1)
-    return Room(limit, 1 - limit / usable, words)
+    left = math.floor((1 - size / usable) * _PER_MILLE) / _PER_MILLE
+    return Room(Share(max(left, 1 / _PER_MILLE)), words)
 
 
 def _as_said(args: argparse.Namespace) -> argparse.Namespace:

@@ -131,8 +131,6 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
         cluster = msgspec.structs.replace(
             cluster, memory_limit_bytes=limit, beside_share=1.0 - share
         )
-    if beside := getattr(args, "beside_share", 0.0):
-        cluster = msgspec.structs.replace(cluster, beside_share=beside)
     if args.host_memory is None:
         return cluster
     given = msgspec.structs.replace(cluster, host_ram_bytes=args.host_memory)
