@@ -111,6 +111,7 @@ FLAGS = [
     ((*ONE_GPU, "--memory-limit", "0"), ("0 bytes", "39.38 GiB", "more than 0")),
     ((*ONE_GPU, "--memory-limit", "1TiB"), ("1.00 TiB", "39.38 GiB", "or less")),
     ((*ONE_GPU, "--memory-limit", "lots"), ("--memory-limit 'lots'", "1.5GiB")),
+    ((*ONE_GPU, "--memory-limit", "170%"), ("--memory-limit '170%'", "70%")),
     ((*ONE_GPU, "--memory-limit", "1e400"), ("--memory-limit '1e400'", "1.5GiB")),
     (("profile",), ("--all",)),
 ]

@@ -427,3 +427,14 @@ def test_a_flag_of_megatron_without_a_formula_is_left_out_of_what_is_answered(br
     said = brimful("estimate", *H100, "--from", line)
     assert said.code == 2
     assert said.out.startswith("instead   the same without --enable-cuda-graph:\nFITS")
+
+
+def test_a_limit_that_is_a_part_is_of_whatever_card(brimful):
+    asked = ("llama-3.2-1b", "--seq-len", 512, "--micro-batch", 1, "--global-batch", 1, "--json")
+    for gpu in ("a100-40gb", "h100-80gb"):
+        whole, half = (
+            json.loads(brimful("estimate", *asked, "--gpus", gpu, *limit).out)
+            for limit in ((), ("--memory-limit", "50%"))
+        )
+        usable = whole["cluster"]["device"]["usable_bytes"]
+        assert half["cluster"]["memory_limit_bytes"] == int(0.5 * usable)
