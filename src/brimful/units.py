@@ -65,7 +65,11 @@ class Labelled(int):
 
 
 class Share(float):
-    """A part of each card, from 0 to 1, whatever card that is."""
+    """A part of each card, over 0 up to 1, whatever card that is."""
+
+    def of(self, num_bytes: int) -> int:
+        """Return as much of what a card has, 1 byte at the least."""
+        return max(1, int(self * num_bytes))
 
 
 def parse_limit(text: str) -> int | Share:

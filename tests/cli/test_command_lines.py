@@ -78,8 +78,16 @@ def test_a_file_of_grpo_is_answered_by_its_update_beside_what_writes(brimful, tm
     assert "FITS      full training of qwen2.5-0.5b at 768 tokens" in said.out
 
 
-def test_a_config_of_torchtunes_is_planned_by_its_name(brimful):
-    line = "tune run full_finetune_single_device --config llama3_2/1B_full_single_device"
+def test_a_config_of_torchtunes_is_planned(brimful, tmp_path):
+    path = tmp_path / "1B_full.yaml"
+    path.write_text(
+        "model: {_component_: torchtune.models.llama3_2.llama3_2_1b}\n"
+        "optimizer: {_component_: torch.optim.AdamW, lr: 2e-5}\n"
+        "loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}\n"
+        "batch_size: 4\ndtype: bf16\noptimizer_in_bwd: true\n",
+        "utf-8",
+    )
+    line = f"tune run full_finetune_single_device --config {path}"
     paged = "optimizer=bitsandbytes.optim.PagedAdamW8bit optimizer_in_bwd=False"
     asked = f"{line} tokenizer.max_seq_len=512 {paged}"
     said = brimful("plan", "--gpus", "a100-80gb", "--from", asked)
@@ -92,8 +100,17 @@ def test_a_config_of_torchtunes_is_planned_by_its_name(brimful):
     assert "--for torchtune" not in words
 
 
-def test_rollouts_of_torchtune_are_left_room_for_by_what_its_file_says(brimful):
-    line = "tune run dev/grpo_full_finetune_distributed --config dev/3B_full_grpo"
+def test_rollouts_of_torchtune_are_left_room_for_by_what_its_file_says(brimful, tmp_path):
+    path = tmp_path / "grpo.yaml"
+    path.write_text(
+        "model: {_component_: torchtune.models.llama3_2.llama3_2_3b}\n"
+        "tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer}\n"
+        "optimizer: {_component_: torch.optim.AdamW, lr: 1e-5}\n"
+        "loss: {_component_: torchtune.dev.rl.loss.GRPOSimpleLoss}\n"
+        "batch_size: 1\ngrpo_samples: 16\nmax_generated_tokens: 512\ndtype: bf16\n",
+        "utf-8",
+    )
+    line = f"tune run dev/grpo_full_finetune_distributed --config {path}"
     said = brimful("plan", "--gpus", "8xa100-80gb", "--from", f"{line} tokenizer.max_seq_len=512")
     assert said.code == 2
     assert "--task grpo (reinforcement learning) is not run by this version" in said.err

@@ -438,3 +438,29 @@ def test_a_limit_that_is_a_part_is_of_whatever_card(brimful):
         )
         usable = whole["cluster"]["device"]["usable_bytes"]
         assert half["cluster"]["memory_limit_bytes"] == int(0.5 * usable)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "words"),
+    [
+        ("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ", "lora", "--base nf4-double is taken for 'gptq'"),
+        ("unsloth/Meta-Llama-3.1-8B-bnb-4bit", "qlora", ""),
+        ("TheBloke/Llama-2-7B-AWQ", "full", "'awq' in the model's name is for running"),
+        ("Qwen/Qwen3-8B-FP8", "lora", ""),
+    ],
+)
+def test_an_upload_in_few_bits_is_the_base_of_adapters(brimful, name, method, words):
+    asked = ("--gpus", "a100-80gb", "--method", method, "--seq-len", 512)
+    said = brimful("estimate", name, *asked, "--json")
+    job = json.loads(said.out)["job"]
+    packed = "gptq" in name.lower() or "4bit" in name
+    assert job["method"] == ("qlora" if packed else method)
+    assert words in said.err
+    assert bool(words) == ("in the model's name" in said.err)
+
+
+def test_prices_of_a_clouds_machine_are_said_not_to_be_its_own(brimful):
+    for machine in ("p4d.24xlarge", "2xp4d.24xlarge"):
+        said = brimful("estimate", "gpt2", "--gpus", machine)
+        assert "prices are not AWS's, which --prices tells" in said.err
+    assert "prices are not" not in brimful("estimate", "gpt2", "--gpus", "8xh100").err

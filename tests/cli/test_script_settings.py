@@ -199,3 +199,17 @@ def test_what_a_trainer_learns_and_what_a_server_leaves_of_a_card(tmp_path, swit
     words = plan_of(str(path), "l4")
     assert words[words.index("--task") + 1] == "grpo"
     assert (words[words.index("--memory-limit") + 1] if "--memory-limit" in words else "") == limit
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [("use_vllm=True", "70%"), ("use_vllm=True, vllm_mode='server'", ""), ("", "")],
+)
+def test_a_server_of_its_own_leaves_each_card_whole(tmp_path, given, limit):
+    (path := tmp_path / "grpo.py").write_text(
+        "import absent\nabsent.GRPOTrainer('smollm2-135m')\n"
+        "model = absent.AutoModelForCausalLM.from_pretrained('smollm2-135m')\n"
+        f"absent.GRPOConfig(per_device_train_batch_size=4, {given})\n"
+    )
+    words = plan_of(str(path), "l4")
+    assert (words[words.index("--memory-limit") + 1] if "--memory-limit" in words else "") == limit

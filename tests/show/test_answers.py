@@ -205,6 +205,7 @@ def test_each_gpu_of_a_pipeline_is_told(capsys):
     assert re.search(
         r"each GPU of the pipeline's 4, tensors in order: 1: [\d.]+ GiB, 2: .* 4: ", told
     )
+    assert "27% of a step waits as it fills and drains" in told  # 3 of 8 + 3
 
 
 def test_where_no_known_gpu_holds_it_the_number_that_has_room_for_its_states_is_told(capsys):

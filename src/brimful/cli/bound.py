@@ -177,7 +177,7 @@ def bounded_of(
 def _usable_bytes(args: argparse.Namespace, card: "_Card") -> int:
     """Return what the run may use of a card."""
     limit, usable = args.memory_limit, resolved.card_bytes(args) or card.usable_bytes
-    return int(limit * usable) if isinstance(limit, Share) else limit or usable
+    return limit.of(usable) if isinstance(limit, Share) else limit or usable
 
 
 class _Card(NamedTuple):

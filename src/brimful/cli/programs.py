@@ -103,6 +103,7 @@ def run_estimate(args: argparse.Namespace) -> int:
     from brimful.programs.formulas import Machines, predict_program
     from brimful.show.answer import Answer
     from brimful.show.programs import predicted_summary, verdict_of
+    from brimful.units import shown_in
 
     refuse_limits(args, "of a program a step alone is predicted")
     if _has_settings(args):
@@ -130,11 +131,13 @@ def run_estimate(args: argparse.Namespace) -> int:
     rests = "by formula, of Megatron-LM 0.20 and Transformer Engine 2.20"
     following = Fact("next", "brimful simulate --from '...' runs the program itself, if installed")
     price = prices_from(args).gpus.get(device.name)
-    rate = None if price is None else price.usd_per_gpu_hour
-    tell(
-        args,
-        lambda: Answer(predicted_summary(found, device.description, rate), (following,), (rests,)),
-    )
+
+    def answer() -> Answer:
+        with shown_in(getattr(args, "currency", None)):
+            summary = predicted_summary(found, device.description, price)
+        return Answer(summary, (following,), (rests,))
+
+    tell(args, answer)
     return FITS if fits else DOES_NOT_FIT
 
 

@@ -16,7 +16,7 @@ from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
-from brimful.hardware.instances import renter_of
+from brimful.hardware.instances import cloud_of
 from brimful.hardware.names import split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model
 from brimful.models.name_parts import format_named
@@ -127,9 +127,10 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
     noted_cluster(name, cluster)
     _refuse_other_memory(args, cluster.device)
     if share is not None:
-        limit = max(1, int(share * cluster.device.usable_bytes))
         cluster = msgspec.structs.replace(
-            cluster, memory_limit_bytes=limit, beside_share=1.0 - share
+            cluster,
+            memory_limit_bytes=share.of(cluster.device.usable_bytes),
+            beside_share=1.0 - share,
         )
     if args.host_memory is None:
         return cluster
@@ -175,8 +176,8 @@ def card_bytes(args: argparse.Namespace) -> int | None:
 def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
     """Return a cluster as it is; where its name was typed in another way, say which was taken."""
     if split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
-        renter = renter_of(split_counts(typed).gpu) or renter_of(typed)
-        prices = f"; prices are not {renter}'s, which --prices tells" if renter else ""
+        cloud = cloud_of(typed)
+        prices = f"; prices are not {cloud}'s, which --prices tells" if cloud else ""
         note_once(
             f"--gpus {spelled(cluster)} is taken for {typed!r} ({cluster.device.description})"
             f"{prices}"
@@ -326,8 +327,9 @@ def _packed(args: argparse.Namespace, method: Method) -> tuple[Method, Base | No
     base = _BASES[named]
     if method in WHOLE:
         note_once(f"{words!r} in the model's name is for running: full weights train, not these")
-    if method == "lora":
-        note_once(f"--method qlora --base {base} is taken for {words!r} in the model's name")
+    if method in {"lora", "qlora"}:
+        if method == "lora" or base != defaults.QLORA_BASE:
+            note_once(f"--method qlora --base {base} is taken for {words!r} in the model's name")
         return "qlora", base
     return method, base if method == "dora" and base == defaults.QLORA_BASE else None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from brimful.cli.other_flags import HALVES, OF_WEIGHTS, is_of_jobs, is_of_models
 from brimful.errors import BrimfulError
+from brimful.export.read_grpo import SHARE
 from brimful.files.writing import is_there
 from brimful.hardware.names import split_counts
 from brimful.pretend.script_arguments import declared_in, find_given
@@ -41,10 +42,14 @@ _SETTINGS = frozenset({"--deepspeed", "--deepspeed-config", "--ds-config", "--co
 _INITIALIZED = ("initialize", "config")
 """DeepSpeed's call that begins a training, and its keyword for the same."""
 _OF_SETTINGS = (".json", ".yaml", ".yml")
-_BESIDE = {"gpu_memory_utilization": "fast_inference", "vllm_gpu_memory_utilization": "use_vllm"}
-"""Keywords of Unsloth's and TRL's calls: of each card what vLLM takes, and whether it is there."""
-_VLLM_USUAL = 0.3
-"""Of each card, where TRL is told no share."""
+_BESIDE = (
+    ("fast_inference", "gpu_memory_utilization", 0.5),
+    ("use_vllm", "vllm_gpu_memory_utilization", SHARE),
+)  # fmt: skip
+"""Keywords of Unsloth's (``unsloth/models/loader.py``) and TRL's calls: whether vLLM is in the same
+process, what it takes of each card, and what that is where it is not said."""
+_MODE, _APART = "vllm_mode", "server"
+"""TRL's keyword of where vLLM runs, and the word for a process and cards of its own."""
 _TRAINERS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 """Arguments of trainers whose loss is of whole logits, but for Liger's."""
 _OWN_LOSS = "unsloth"
@@ -111,9 +116,11 @@ def _learnt(calls: Sequence[ast.Call]) -> list[str]:
 def _beside(calls: Sequence[ast.Call], values: Mapping[str, Any]) -> list[str]:
     """Return what a server of the same process leaves of each card, as a limit."""
     given = {each.arg: each.value for call in calls for each in call.keywords}
-    for key, switch in _BESIDE.items():
+    if _MODE in given and _constant(given[_MODE], values) == _APART:
+        return []
+    for switch, key, usual in _BESIDE:
         is_there = switch in given and _known(given[switch], values)
-        share = _constant(given[key], values) if key in given else _VLLM_USUAL
+        share = _constant(given[key], values) if key in given else usual
         if is_there and isinstance(share, float) and 0 < share < 1:
             return ["--memory-limit", f"{1 - share:.0%}"]
     return []

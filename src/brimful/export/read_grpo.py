@@ -13,7 +13,7 @@ from brimful.export.leaves import Leaves
 
 TASK, RATE = "grpo", 1e-6
 _KEYS = ("num_generations", "reward_funcs", "max_completion_length")
-_PROMPT, _COMPLETION, _SHARE = 512, 256, 0.3
+_PROMPT, _COMPLETION, SHARE = 512, 256, 0.3
 """TRL's defaults: tokens of both, and the share of a card that a colocated vLLM takes."""
 _OF_TEXTS = frozenset({
     "loss_type", "beta", "use_vllm", "vllm_mode", "vllm_gpu_memory_utilization",
@@ -46,7 +46,7 @@ def rollouts_of(content: Mapping[str, Any]) -> Rollouts:
     if _is_on(content, "use_vllm") and str(content.get("vllm_mode", "colocate")) == "colocate":
         asleep = _is_on(content, "vllm_enable_sleep_mode")
         given = content.get("vllm_gpu_memory_utilization")
-        share = 0.0 if asleep else float(_SHARE if given is None else given)
+        share = 0.0 if asleep else float(SHARE if given is None else given)
         key = f"vllm_gpu_memory_utilization={share:g}"
         why = "vLLM sleeps during the update (vllm_enable_sleep_mode)" if asleep else key
     is_far = float(content.get("beta") or 0) > 0

@@ -9,6 +9,8 @@ import msgspec
 _FILE = "data/instances.json"
 _BEFORE = re.compile(r"(?:aws|ec2|sagemaker|gcp|gce|azure|oci|oracle)[\s:/-]+|ml\.|standard[\s_-]+")
 """What may stand before a name: whose it is, or of which of their services."""
+_COUNTED = re.compile(r"^\d+x(?=[a-z])")
+"""How many of a machine, before its name: ``2xp4d.24xlarge``."""
 _BETWEEN = re.compile(r"[\s_-]+")
 
 
@@ -50,9 +52,9 @@ def find_instance(text: str) -> str:
     return _machines().get(_plain(text), "")
 
 
-def renter_of(text: str) -> str:
-    """Return whose machine a name of ``find_instance`` is; empty where it means none."""
-    name = _plain(text)
+def cloud_of(text: str) -> str:
+    """Return whose machine a name is, with or without how many; empty: it is none's."""
+    name = _COUNTED.sub("", _plain(text))
     return next((each.cloud for each in clouds() if name in map(_plain, each.gpus)), "")
 
 

@@ -122,7 +122,7 @@ def search(asked: Asked) -> Found | None:
         candidates = list(_candidates(asked, degrees))
         if candidates:
             least = min(candidates, key=lambda each: (each.micro, -each.again))
-            smallest[degrees] = least._replace(step_s=_step_s(asked, least))
+            smallest[degrees] = least
             if max(map(least_bytes, least.stages)) <= asked.capacity_bytes:
                 every += [each._replace(step_s=_step_s(asked, each)) for each in candidates]
     if not smallest:
@@ -148,6 +148,7 @@ def search(asked: Asked) -> Found | None:
             if not all(each.fits for each in _peaks(asked, smallest[candidate.degrees])):
                 hopeless.add(candidate.degrees)
     nearest = min(smallest.values(), key=lambda each: max(map(least_bytes, each.stages)))
+    nearest = nearest._replace(step_s=_step_s(asked, nearest))
     return Found(nearest, _peaks(asked, nearest), looked, len(every), refused)
 
 

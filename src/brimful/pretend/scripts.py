@@ -211,3 +211,11 @@ def _importing_from(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before
+
+
+def short_line(line: str, *, num_parts: int = 2) -> str:
+    """Leave the last parts of a source line's path: ``llama/model.py:7``; or a notebook's cell."""
+    file, _, number = line.rpartition(":")
+    if number.isdecimal() and (cell := cell_of(file, int(number))) is not None:
+        return f"{cell[0]}, line {cell[1]}"
+    return "/".join(line.replace("\\", "/").split("/")[-num_parts:])

@@ -8,12 +8,9 @@ bd2a0fc7.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import msgspec
 
 from brimful.allocator.config import VARIABLES
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
@@ -22,7 +19,6 @@ from brimful.programs.base import Command, Program
 
 COMMAND = "tune"
 _RUN, _CONFIG = "run", "--config"
-_SHIPPED = "data/torchtune_configs.json"
 _COMPONENT, _NONE, _LEFT_OUT = "_component_", "None", "~"
 _LEARNS_NOTHING = ("generate", "dev/generate", "eleuther_eval", "quantize")
 """How recipes begin that train nothing."""
@@ -124,36 +120,23 @@ def _parted(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _content(name: str) -> dict[str, Any]:
-    """Return a file's content, of torchtune's own by its name as it stands there."""
-    own = _shipped().get(name)
-    if own is not None:
-        content: dict[str, Any] = msgspec.json.decode(own)
-        return content
-    if not Path(name).is_file():
+    """Return a file's content; a name may be one of torchtune's own configs, if it is installed."""
+    file = Path(name)
+    if not file.is_file():
+        file = _own_configs() / f"{name}.yaml"
+    if not file.is_file():
         raise InputError(
-            f"there is no file {name}, nor a config of torchtune's of that name; give its path "
-            f"({COMMAND} cp NAME FILE writes one of torchtune's)"
+            f"there is no file {name}, nor is torchtune installed here with a config of that name; "
+            f"give a path ({COMMAND} cp NAME FILE writes one of torchtune's)"
         )
-    return read_config(Path(name))
+    return read_config(file)
 
 
-@cache
-def _shipped() -> dict[str, msgspec.Raw]:
-    data = files("brimful").joinpath(_SHIPPED).read_bytes()
-    configs: dict[str, msgspec.Raw] = msgspec.json.decode(data, type=_Shipped).configs
-    return configs
-
-
-class _Shipped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """torchtune's own configs: what is read of them.
-
-    Attributes:
-        source: Where they were read.
-        configs: By name.
-    """
-
-    source: str
-    configs: dict[str, msgspec.Raw]
+def _own_configs() -> Path:
+    """Return the folder of torchtune's own configs, which lies beside its package."""
+    spec = find_spec("torchtune")
+    package = Path(spec.origin).parent if spec is not None and spec.origin else Path()
+    return package.parent / "recipes" / "configs"
 
 
 def _override(content: dict[str, Any], word: str) -> None:

@@ -13,9 +13,9 @@ from brimful.pretend.report_values import (
     PretendReport,
     Tensor,
 )
+from brimful.pretend.scripts import short_line
 from brimful.report.tables import add_row, bullets, pairs_table, plain_table
 from brimful.report.words import ABSENT, share_words
-from brimful.show.kept import short_line
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:

@@ -188,9 +188,15 @@ class _Looking:
         row = next((row for row in looked if row in self._fitting), None)
         if row is not None:
             return row, self._candidates[row].reserved(self._fitting[row])
-        outcomes = [(row, reserved) for row in looked if (reserved := self.of(row)) is not None]
-        tight = [each for each in outcomes if each[1].word == "tight"]
-        return min(tight, key=lambda each: each[1].num_retries > 0, default=None)
+        first = None
+        for row in looked:
+            reserved = self.of(row)
+            if reserved is None or reserved.word != "tight":
+                continue
+            if not reserved.num_retries:
+                return row, reserved
+            first = first or (row, reserved)
+        return first
 
     def of(self, row: int) -> PredictedReserved | None:
         """Return what the best of the allocators makes of a row; None: it was not looked at."""

@@ -11,7 +11,7 @@ from brimful.hardware.devices import cards
 from brimful.hardware.gpus import LOCAL
 from brimful.hardware.links import assumed_network, node_links
 from brimful.techniques.kernel_support import Place, why_emulated
-from brimful.units import GIB
+from brimful.units import GIB, Share
 from brimful.values.job import Job
 
 IN_A_NODE = (2, 4, 8)
@@ -52,7 +52,7 @@ def with_gpu(cluster: Cluster, device: Device) -> Cluster:
     A host's memory that was given stays; that of this machine is not theirs. A limit was of the
     kind, but for what something else takes beside the job.
     """
-    left = int((1 - cluster.beside_share) * device.usable_bytes)
+    left = Share(1 - cluster.beside_share).of(device.usable_bytes)
     is_here = cluster.name == LOCAL
     link = node_links(datasheets()[device.name])[0].name if cluster.devices_per_node > 1 else ""
     return msgspec.structs.replace(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from brimful.pretend.kept_lines import kept_lines
 from brimful.pretend.report_values import PretendReport
-from brimful.pretend.scripts import cell_of
+from brimful.pretend.scripts import short_line
 from brimful.show.summary import Fact
 from brimful.units import format_bytes, format_count
 
@@ -71,11 +71,3 @@ def _keepers(program: Sequence[str], called_at: str = "") -> str:
         most = 1 if lines[0].number >= at else NUM_LINES
     told = " or ".join(f":{each.number} ({each.name})" for each in lines[:most])
     return f"; {script.name}{told} keeps what its loop makes"
-
-
-def short_line(line: str, *, num_parts: int = 2) -> str:
-    """Leave the last parts of a source line's path: ``llama/model.py:7``; or a notebook's cell."""
-    file, _, number = line.rpartition(":")
-    if number.isdecimal() and (cell := cell_of(file, int(number))) is not None:
-        return f"{cell[0]}, line {cell[1]}"
-    return "/".join(line.replace("\\", "/").split("/")[-num_parts:])

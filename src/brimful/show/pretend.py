@@ -9,9 +9,10 @@ from brimful.allocator.held import held_within
 from brimful.pretend.largest import Aim, Largest, Tried, counted
 from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
+from brimful.pretend.scripts import short_line
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts
-from brimful.show.kept import graphs_facts, grows_facts, idle_facts, short_line
+from brimful.show.kept import graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import AS_FAR, LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from brimful.allocator.config import EXPANDABLE
-from brimful.cost.money import HOUR_S
+from brimful.cost.money import HOUR_S, Price
 from brimful.hardware.cluster import Cluster
 from brimful.programs.base import Program, RankPeak
 from brimful.programs.formulas import Prediction, RankPrediction
 from brimful.programs.planned import Planned
-from brimful.show.run import DAY_H
+from brimful.show.run import DAY_H, paid_words
 from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, Verdict, at_least
-from brimful.units import format_bytes, format_count, format_days, format_money, format_seconds
+from brimful.units import format_bytes, format_count, format_days, format_seconds
 from brimful.values.job import Job
 
 _TERA = 1e12
@@ -36,7 +36,6 @@ def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> 
         program: What was run.
         peaks: Of every process that was run.
         card: On which GPU.
-        usd_per_gpu_hour: Its price; None: unknown.
     """
     fullest = max(peaks, key=lambda peak: peak.simulated_peak_reserved_bytes)
     is_bound = any(peak.unknown_ops for peak in peaks)
@@ -59,15 +58,13 @@ def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> 
     )
 
 
-def predicted_summary(
-    found: Prediction, card: str, usd_per_gpu_hour: float | None = None
-) -> Summary:
+def predicted_summary(found: Prediction, card: str, price: Price | None = None) -> Summary:
     """Say what a program takes of each GPU by formula, the fullest first in the meter.
 
     Args:
         found: What was predicted.
         card: On which GPU.
-        usd_per_gpu_hour: Its price; None: unknown.
+        price: Of an hour of it; None: unknown.
     """
     fullest = max(found.ranks, key=lambda rank: rank.predicted_peak_reserved_bytes)
     return Summary(
@@ -90,7 +87,7 @@ def predicted_summary(
             *_expandable(found),
             *_stages(found),
             *_speed(found),
-            *_run(found, usd_per_gpu_hour),
+            *_run(found, price),
             Fact(
                 "of which",
                 f"{format_bytes(fullest.state_bytes)} are parameters, gradients and optimizer "
@@ -101,17 +98,15 @@ def predicted_summary(
     )
 
 
-def _run(found: Prediction, usd_per_gpu_hour: float | None) -> tuple[Fact, ...]:
+def _run(found: Prediction, price: Price | None) -> tuple[Fact, ...]:
     """Say how long as many steps take as the command line asks for, and what they cost."""
     if found.num_steps is None or found.predicted_step_s is None:
         return ()
     hours = found.num_steps * found.predicted_step_s / HOUR_S
-    words = f"{found.num_steps:,} steps: {format_days(hours / DAY_H)}"
-    if usd_per_gpu_hour is not None:
-        usd = hours * found.world_size * usd_per_gpu_hour
-        hour = format_money(usd_per_gpu_hour).rpartition(" ")[0]
-        words += f", {format_money(usd)} ({hour} a GPU-hour)"
-    return (Fact("run", words),)
+    rate = None if price is None else price.usd_per_gpu_hour
+    usd = None if rate is None else hours * found.world_size * rate
+    paid = paid_words(usd, rate, None if price is None else price.market)
+    return (Fact("run", f"{found.num_steps:,} steps: {format_days(hours / DAY_H)}{paid}"),)
 
 
 def _expandable(found: Prediction) -> tuple[Fact, ...]:

@@ -2,7 +2,7 @@
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.efficiency import efficiency_of, matrix_type
-from brimful.cost.money import Cost
+from brimful.cost.money import Cost, Market
 from brimful.hardware.cluster import Device, matrix_rate
 from brimful.show.predicted import offloaded_bytes
 from brimful.show.summary import Fact
@@ -90,8 +90,19 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
         what = f"a million {noun(job.task)}"
         times = _MILLION / (cost.num_steps * job.global_batch)
     took = f"{what}: {format_days(cost.hours * times / DAY_H)}"
-    if cost.usd is None or cost.usd_per_gpu_hour is None:
-        return (Fact("run", f"{took}; cost unknown, give the price of a GPU-hour by --prices"),)
-    hour = format_money(cost.usd_per_gpu_hour).rpartition(" ")[0]
-    rate = f"{hour} a GPU-hour{f', {cost.market}' if cost.market else ''}"
-    return (Fact("run", f"{took}, {format_money(cost.usd * times)} ({rate})"),)
+    usd = None if cost.usd is None else cost.usd * times
+    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.market)}"),)
+
+
+def paid_words(usd: float | None, usd_per_gpu_hour: float | None, market: Market | None) -> str:
+    """Say what a run costs, behind how long it takes.
+
+    Args:
+        usd: All of it, in US dollars; None: unknown.
+        usd_per_gpu_hour: By which price; None: unknown.
+        market: Whose; None: the user's own.
+    """
+    if usd is None or usd_per_gpu_hour is None:
+        return "; cost unknown, give the price of a GPU-hour by --prices"
+    hour = format_money(usd_per_gpu_hour).rpartition(" ")[0]
+    return f", {format_money(usd)} ({hour} a GPU-hour{f', {market}' if market else ''})"

@@ -96,11 +96,10 @@ def _names_range(model: nn.Module) -> bool:
     Args:
         model: Whose classes, and the functions beside them, are read.
     """
-    modules = {inspect.getmodule(type(block)) for block in decoder_blocks(model)}
-    beside = {
+    files = {
         inspect.getmodule(type(each)) for block in decoder_blocks(model) for each in block.modules()
     }
-    found = (each for module in modules | beside if module for each in vars(module).values())
+    found = (each for file in files if file for each in vars(file).values())
     return any(map(_counts, found))
 
 
