@@ -177,3 +177,21 @@ def test_tokens_that_are_read_and_written_are_one_text():
 def test_lightnings_batches_are_summed_up_too():
     typed = "--micro-batch 4 --accumulate-grad-batches 8"
     assert taken_for_ours(typed.split(), PLAN).arguments[-2:] == ["--global-batch", "32"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        ("--method grpo", "--task grpo"),
+        ("--finetuning_type dpo", "--task dpo"),
+        ("--method pretrain", "--method pretrain"),
+        ("--packing --seq-len 512", "--packing wrapped --seq-len 512"),
+        ("--packing False", "--packing none"),
+        ("--packing documents", "--packing documents"),
+        ("--fp8", "--precision fp8"),
+        ("--num_train_epochs 3 --max_train_samples 9k", "--epochs 3 --rows 9k"),
+    ],
+)
+def test_what_means_the_same_by_another_flag_is_taken(typed, ours):
+    known = PLAN | {"--packing", "--rows", "--epochs"}
+    assert taken_for_ours(typed.split(), known).arguments == ours.split()

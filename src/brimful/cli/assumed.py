@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
 from brimful.cli import defaults, resolved
+from brimful.cli.run_length import is_length_said
 from brimful.show.summary import Fact
 from brimful.units import GIB, Labelled, format_bytes, format_count
 
@@ -319,7 +320,7 @@ def limits_json(
 
 def is_length_given(args: argparse.Namespace) -> bool:
     """Whether somebody said how long a run is: a flag, or a plan."""
-    return resolved.is_plan(args.model) or args.tokens is not None or args.steps is not None
+    return resolved.is_plan(args.model) or is_length_said(args)
 
 
 def prices_from(args: argparse.Namespace) -> "Prices":

@@ -144,12 +144,6 @@ METHODS = {
         "on top",
         "lora",
     ),
-    "sft": Elsewhere(
-        "what is learnt, not what trains", "without more every parameter trains", "full"
-    ),
-    **dict.fromkeys(("dpo", "kto", "orpo"), Elsewhere(
-        "what is learnt, not what trains", "pairs of answers are --task dpo", "dpo", flag="task"
-    )),
 }  # fmt: skip
 """Methods that are not run."""
 _PACKED = Elsewhere(

@@ -200,7 +200,7 @@ def _next(
 
 def _cost(args: argparse.Namespace, asked: resolved.Asked, predicted: "Estimate") -> "Cost | None":
     """Predict what the whole run costs, where the user said how long it is or at what price."""
-    if args.tokens is None and args.prices is None:
+    if args.tokens is None and args.rows is None and args.prices is None:
         return None
     from brimful.cost.money import cost_of
 

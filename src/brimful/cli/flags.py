@@ -30,8 +30,12 @@ _OF_MODEL = {
     "tokens": FlaggedField(
         Flag("tokens of the run, e.g. 1B, or 30MB of text, instead of --steps", metavar="N"), int
     ),
+    "rows": FlaggedField(
+        Flag("rows of your data, each of --seq-len, instead of --steps", metavar="N"), int
+    ),
+    "epochs": FlaggedField(Flag("times that --rows are seen; {default}", metavar="X"), float),
 }
-"""Flags of a job that are no field of it: what is added to its model, and its length in tokens."""
+"""Flags of a job that are no field of it: what is added to its model, and how long it runs."""
 _FIELDS = {
     name: field
     for struct in (Job, Adapter, LossScale, Preference, Quantization, Strategy)
@@ -43,7 +47,8 @@ _ROUTERS = ("router_aux_loss", "router_z_loss", "allow")
 _LEARNT = (
     "task", "method", "precision", "keep_fp32", "optimizer", "schedule", "packing", "weights",
     "vocab_size", "max_positions", "num_labels", "seq_len", "global_batch", "steps", "tokens",
-    "learning_rate", "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon", "clip", "seed",
+    "rows", "epochs", "learning_rate", "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon",
+    "clip", "seed",
 )  # fmt: skip
 """In the order of their help."""
 JOB = (*_LEARNT, *ADAPTER, *LOSS_SCALE, *PREFERENCE, *_ROUTERS, *QUANTIZATION)

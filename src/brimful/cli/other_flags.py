@@ -7,10 +7,12 @@ and is left out, and said, as is what has no place here; what is left is refused
 import re
 from collections.abc import Container, Iterator, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from brimful.cli.elsewhere import SAME, TASKS
 from brimful.errors import InputError
 from brimful.hardware.names import split_counts
+from brimful.values.job import Method, Task
 
 _FLAGS = {
     "--micro-batch": (
@@ -26,6 +28,11 @@ _FLAGS = {
         "--sequence-len", "--sequence-length",
     ),
     "--steps": ("--max-steps", "--num-steps", "--train-iters"),
+    "--epochs": ("--max-epochs", "--num-epochs", "--num-train-epochs"),
+    "--rows": (
+        "--dataset-size", "--examples", "--max-samples", "--max-train-samples", "--num-examples",
+        "--num-rows", "--num-samples", "--num-train-samples", "--samples", "--train-samples",
+    ),
     "--learning-rate": ("--lr",),
     "--clip": ("--clip-grad", "--max-grad-norm"),
     "--optimizer": ("--optim",),
@@ -64,10 +71,14 @@ _SWITCHES = {
     "--activation-checkpoint": ("--ac", "full"),
     "--bf16": ("--precision", "bf16-mixed"),
     "--fp16": ("--precision", "fp16-mixed"),
+    "--fp8": ("--precision", "fp8"),
     "--use-distributed-optimizer": ("--zero", "1"),
     "--use-flash-attention-2": ("--attention", "sdpa"),
 }
 """What a switch of theirs says here; of two that say the same flag the first of this table."""
+_KINDS = {"--packing": ("wrapped", "none")}
+"""Flags of ours that are switches elsewhere: what they say on, and off."""
+_LEARNT, _TRAINED = "--task", "--method"
 _ALSO = {"--load-in-8bit": ("--method", "qlora")}
 """What a switch says beside that."""
 _MODELS = ("--base-model", "--model-id", "--model-name", "--model-name-or-path", "--model")
@@ -91,8 +102,7 @@ _OF_NO_WEIGHT = frozenset({
 """What takes no memory of a GPU, whatever its value."""
 _LEFT_OUT = {
     **dict.fromkeys(
-        ("--epochs", "--max-epochs", "--num-epochs", "--num-train-epochs"),
-        "epochs need the size of your data: --tokens says those of one times epochs",
+        _FLAGS["--epochs"], "epochs need the size of your data: --tokens says those of all of them"
     ),
     **dict.fromkeys(
         ("--attention-dropout", "--dropout", "--hidden-dropout", "--lora-dropout"),
@@ -128,7 +138,8 @@ NO_FLAG = {
 
 _OF_FILES = frozenset({
     "--attn-implementation", "--deepspeed", "--gpu", "--hardware", "--stage",
-    *_FLAGS["--deadline"], *_FLAGS["--money-budget"], *_FLAGS["--prices"],
+    *_FLAGS["--deadline"], *_FLAGS["--epochs"], *_FLAGS["--money-budget"], *_FLAGS["--prices"],
+    *_FLAGS["--rows"],
 })  # fmt: skip
 """Flags of these tables whose words mean something else among a call's arguments."""
 
@@ -207,7 +218,13 @@ class _Reader:
         name = _OURS.get(flag, flag)
         is_money = flag in _FLAGS[_MONEY] and _AMOUNT.fullmatch(typed.value or "") is not None
         is_ours = not flag or (word in self._known and not (is_money and _MONEY in self._known))
-        if not is_ours and name in self._known:
+        if flag in _KINDS and word in self._known and _switched(typed.value) in {"", *_YES, *_NO}:
+            self._ours += [word, _KINDS[flag][_switched(typed.value) in _NO]]
+            self._notes.append(f"{' '.join(self._ours[-2:])} is taken for {' '.join(typed.words)}")
+        elif name == _TRAINED and _is_task(typed.value) and _LEARNT in self._known:
+            self._ours += [_LEARNT, typed.value or ""]
+            self._notes.append(f"{_LEARNT} {typed.value} is taken for {' '.join(typed.words)}")
+        elif not is_ours and name in self._known:
             self._ours += [name] if typed.value is None else [name, typed.value]
             self._notes.append(f"{name} is taken for {word}")
         elif is_ours or not self._takes_other(typed, word):
@@ -219,7 +236,7 @@ class _Reader:
     def _takes_other(self, typed: _Typed, word: str) -> bool:
         """Take a flag that is none of ours, and say whether it was one of the tables."""
         flag, value = typed.flag, typed.value
-        if flag in _OF_NO_WEIGHT or (flag in _SWITCHES and (value or "").lower() in _NO):
+        if flag in _OF_NO_WEIGHT or (flag in _SWITCHES and _switched(value) in _NO):
             self._notes.append(f"{' '.join(typed.words)} is left out")
         elif flag in _LEFT_OUT:
             self._notes.append(f"{' '.join(typed.words)} is left out: {_LEFT_OUT[flag]}")
@@ -295,9 +312,9 @@ def _typed(arguments: Sequence[str]) -> Iterator[_Typed]:
             yield _Typed([word], "", None)
             continue
         name = flag.lower().replace("_", "-")
-        is_switch = name in _SWITCHES
+        is_switch = name in _SWITCHES or name in _KINDS
         has_value = bool(words) and not words[0].startswith("--")
-        takes = has_value and (not is_switch or words[0].lower() in _YES | _NO)
+        takes = has_value and (name not in _SWITCHES or _switched(words[0]) in _YES | _NO)
         if equals:
             yield _Typed([word], name, value)
         elif takes and (is_switch or name in _VALUED):
@@ -308,8 +325,20 @@ def _typed(arguments: Sequence[str]) -> Iterator[_Typed]:
 
 
 _VALUED = frozenset(
-    chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT, _WRITTEN, _LEFT_OUT, _SHARDING, OF_WEIGHTS)
-)
+    chain(_OURS, _MODELS, _ACCUMULATED, _OF_NO_WEIGHT, _WRITTEN, _LEFT_OUT, _SHARDING, OF_WEIGHTS,
+          [_TRAINED])
+)  # fmt: skip
+
+
+def _switched(value: str | None) -> str:
+    """Return what stands behind a switch, as it is compared."""
+    return (value or "").lower()
+
+
+def _is_task(value: str | None) -> bool:
+    """Whether what is given for a method says what is learnt, such as ``dpo``."""
+    word = (value or "").lower().replace("_", "-")
+    return word in {*TASKS, *SAME["task"], *get_args(Task)} - {*SAME["method"], *get_args(Method)}
 
 
 def _type_of(value: str | None) -> str:

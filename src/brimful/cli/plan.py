@@ -34,6 +34,7 @@ from brimful.cli.output import (
 from brimful.cli.page import add_page, write_page
 from brimful.cli.plan_told import proven_facts, proven_or_told, show_first, show_proof, summary_of
 from brimful.cli.proof import add_proof, word_code
+from brimful.cli.run_length import is_length_said
 from brimful.cli.searching import no_at_once, pins_from, search
 from brimful.cli.sources import show_source, take_model, take_source
 from brimful.cli.usual import attention_from
@@ -175,7 +176,7 @@ def _as_typed(args: argparse.Namespace, plan: "Plan") -> "Plan":
     return msgspec.structs.replace(
         plan,
         typed_model=typed if is_of_hub else "",
-        is_length_given=args.tokens is not None or args.steps is not None,
+        is_length_given=is_length_said(args),
         asked_tokens=0 if args.tokens is None else int(args.tokens),
     )
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -15,7 +15,15 @@ import msgspec
 
 from brimful.allocator.config import VARIABLES, settings_in
 from brimful.cli import defaults, flags, output_paths, parsing
-from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, INTERRUPTED, show_json, tell
+from brimful.cli.output import (
+    BAD_INPUT,
+    DOES_NOT_FIT,
+    FITS,
+    INTERRUPTED,
+    OUT_OF_TIME,
+    show_json,
+    tell,
+)
 from brimful.cli.page import add_page
 from brimful.errors import BrimfulError, InputError
 from brimful.pretend.largest import (
@@ -58,6 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpus", dest="gpu", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     budget = "exit with 1 where the allocator would need more, e.g. 70GiB"
     add("--memory-budget", metavar="SIZE", type=parsing.size("--memory-budget"), help=budget)
+    seconds = "seconds that the script has: one that is through two steps is ended then, another "
+    seconds += f"when they are over twice; default {defaults.PRETEND_BUDGET_S}"
+    add(
+        "--budget",
+        metavar="SECONDS",
+        type=parsing.whole("--budget"),
+        default=defaults.PRETEND_BUDGET_S,
+        help=seconds,
+    )
     world = parsing.whole("--world-size")
     alone = "processes, as torchrun starts them; default: one that nobody launched"
     add("--world-size", metavar="N", type=world, help=alone)
@@ -138,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
     pretended = _pretended(args)
     gpus = args.gpu if (args.world_size or 1) == 1 else f"{args.world_size}x{args.gpu}"
     instead = None if args.json else _Instead(gpus, typed)
-    has_ended = _ran(pretended, program, quietly=args.json, instead=instead, is_whole=args.verbose)
+    has_ended = _ran(args, pretended, program, instead=instead)
     if not has_ended and not pretended.tape.num_allocations():
         return BAD_INPUT
     done = _Done(
@@ -164,7 +181,9 @@ def run(args: argparse.Namespace) -> int:
     tell(args, lambda: _answer(args, done, found), above=over_time)
     if found is not None and not found.is_whole:
         return INTERRUPTED
-    return FITS if report.fits else DOES_NOT_FIT
+    if not report.fits:
+        return DOES_NOT_FIT
+    return FITS if report.cut is None or report.cut.is_settled else OUT_OF_TIME
 
 
 def _begun(program: list[str], name: str | None) -> list[str]:
@@ -226,7 +245,7 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
         progress.update(f"{argument.flag} {value}", 0.0)
         pretended, unheard = _pretended(args), io.StringIO()
         with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
-            error = _ended_by(pretended, changed)
+            error = _ended_by(pretended, changed, args.budget)
         if interrupted.is_asked:  # the script may have taken it for its own
             raise KeyboardInterrupt
         if error is not None:
@@ -304,25 +323,23 @@ def _allocator(args: argparse.Namespace) -> str:
 
 
 def _ran(
+    args: argparse.Namespace,
     pretended: "Run",
     program: Sequence[str],
     *,
-    quietly: bool,
     instead: _Instead | None = None,
-    is_whole: bool = False,
 ) -> bool:
     """Run the program; say on standard error what stopped it, and return whether it ended well.
 
-    Where it lacks a package its job may be planned ``instead``. ``is_whole`` shows all of a
-    traceback.
+    Where it lacks a package its job may be planned ``instead``.
     """
     from brimful.pretend.script_errors import read_error, sentence_of
     from brimful.pretend.scripts import foreign_framework
 
     # One JSON object is all that may stand on standard output.
-    spoken = contextlib.redirect_stdout(sys.stderr) if quietly else contextlib.nullcontext()
+    spoken = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     with spoken:
-        error = _ended_by(pretended, program)
+        error = _ended_by(pretended, program, args.budget, told=_unheard if args.json else _told)
     if error is None:
         return True
     if isinstance(error, BrimfulError):
@@ -338,7 +355,7 @@ def _ran(
     if nearest := _nearest(error, pretended):
         why = sentence_of(read, name=name)
         raise InputError(why, nearest=nearest) from error
-    _tell_error(error, read, name, is_whole=is_whole)
+    _tell_error(error, read, name, is_whole=args.verbose)
     if _lacks_package(error) and instead is not None:
         _plan_instead(program[0], instead)
     return False
@@ -348,20 +365,32 @@ def _name_of(program: Sequence[str]) -> str:
     return " ".join(program[:2]) if program[0] == "-m" else program[0]
 
 
-def _ended_by(pretended: "Run", program: Sequence[str]) -> BaseException | None:
-    """Run the program, and return what ended it before its end; None: nothing did.
+def _told(words: str) -> None:
+    say(f"brimful: {words}", file=sys.stderr, flush=True)
+
+
+def _unheard(_words: str) -> None:
+    """Say nothing."""
+
+
+def _ended_by(
+    pretended: "Run", program: Sequence[str], budget_s: int, told: Callable[[str], None] = _unheard
+) -> BaseException | None:
+    """Run the program, and return what ended it before its end; None: nothing but its time did.
 
     Raises:
         KeyboardInterrupt: Somebody did.
     """
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.scripts import run_program
+    from brimful.pretend.time_limit import limited
 
     name = _name_of(program)
     try:
         with pretended:
             try:
-                run_program(program)
+                with limited(pretended, budget_s, told):
+                    run_program(program)
             except SystemExit as ended:
                 code = ended.code
                 said = f" exit code {code:d}" if isinstance(code, int) else f": {code}"
@@ -372,7 +401,7 @@ def _ended_by(pretended: "Run", program: Sequence[str]) -> BaseException | None:
     except BaseException as error:
         if is_of_interrupt(error):
             raise KeyboardInterrupt from error
-        return error
+        return error if pretended.cut is None else None
     return None
 
 

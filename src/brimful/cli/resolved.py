@@ -12,6 +12,7 @@ from brimful.cli.elsewhere import refuse_elsewhere
 from brimful.cli.flags import ADAPTER, INFERENCE, JOB, LOSS_SCALE, QUANTIZATION, STRATEGY
 from brimful.cli.flags import PREFERENCE as OF_PREFERENCE
 from brimful.cli.parsing import choice, note_once
+from brimful.cli.run_length import num_steps_from
 from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
@@ -222,7 +223,7 @@ def job_from(
     global_batch = _or(args.global_batch, max(1, num_devices) * largest)
     task: Task = _or(args.task, default_task(model))
     rows = 2 if task == PREFERENCE else 1
-    num_steps = _num_steps(args, model, seq_len * global_batch * rows)
+    num_steps = num_steps_from(args, model, task, global_batch, seq_len * rows)
     where = [cluster_from(args).device] if devices is None else devices
     precision = usual.precision_from(args, where)
     optimizer: Optimizer = _or(args.optimizer, defaults.OPTIMIZER)
@@ -381,20 +382,6 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _allowed(text: str | None) -> tuple[Allowed, ...]:
     read = choice("allow", get_args(Allowed))
     return tuple(cast("Allowed", read(name)) for name in _names(text))
-
-
-def _num_steps(args: argparse.Namespace, model: ModelSpec, tokens_per_step: int) -> int:
-    if args.tokens is None:
-        return int(_or(args.steps, defaults.NUM_STEPS))
-    if args.steps is not None:
-        raise InputError(
-            f"--steps {args.steps} and --tokens {args.tokens} both say how long; give one"
-        )
-    if tokens_per_step < 1:
-        raise InputError(
-            f"--seq-len x --global-batch is {tokens_per_step} for {model.name}; give 1 or more"
-        )
-    return -(-int(args.tokens) // tokens_per_step)
 
 
 def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:

@@ -15,6 +15,7 @@ from brimful.cli import defaults, flags, output_paths, parsing, resolved, usual
 from brimful.cli.assumed import assumed_facts, prices_from
 from brimful.cli.limits import add_limits, in_dollars
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_answer, show_json
+from brimful.cli.run_length import is_length_said
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.links import network_names
 from brimful.text.terminal import say
@@ -287,8 +288,10 @@ def job_from(
         model: What is trained, where its name was resolved already.
     """
     args.gpus = args.micro_batch = None
-    if args.tokens is None and args.steps is None:
-        raise InputError("how long the run is decides what it costs; give --tokens or --steps")
+    if not is_length_said(args):
+        raise InputError(
+            "how long the run is decides what it costs; give --tokens, --rows or --steps"
+        )
     batch = args.global_batch
     args.global_batch = defaults.SHOP_GLOBAL_BATCH if batch is None else batch
     job = resolved.job_from(args, devices, model)

@@ -11,6 +11,8 @@ from brimful.values.results import Outcome, Timeline
 from brimful.values.unknown_memory import UnknownOp
 
 PRETEND_SCHEMA = "brimful.pretend/1"
+ENOUGH_STEPS = 2
+"""Of an optimizer, after which a step's memory is known: the first makes its state."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -326,6 +328,25 @@ class Logits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     in_chunks_fits: bool
 
 
+class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a script was ended before its own end.
+
+    Attributes:
+        seconds: That it had run.
+        num_steps: Optimizer steps that it was through.
+        phase: In which it was.
+    """
+
+    seconds: int
+    num_steps: int
+    phase: str
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a whole step's memory is known."""
+        return self.num_steps >= ENOUGH_STEPS
+
+
 class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program's memory on a GPU that does not exist.
 
@@ -367,6 +388,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         unknown_ops: Operations whose kernels may take memory that is not in here.
         beside_torch: Kernels that are not PyTorch's own.
         assumptions: What the numbers rest on, a sentence each.
+        cut: Where the program was ended before its own end; None: it was not.
     """
 
     statement: str
@@ -401,3 +423,4 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     unknown_ops: tuple[UnknownOp, ...]
     beside_torch: BesideTorch
     assumptions: tuple[str, ...]
+    cut: Cut | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+import msgspec
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.allocator.config import parse_settings
@@ -31,7 +32,7 @@ from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.replacing import replaced
 from brimful.pretend.report import read_report
-from brimful.pretend.report_values import PretendReport
+from brimful.pretend.report_values import Cut, PretendReport
 from brimful.pretend.stand_in_packages import check_stand_ins, noted
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
@@ -68,6 +69,7 @@ class Run(contextlib.ContextDecorator):
         self.kernels = imitate
         self.world = world
         self.tape = new_tape()
+        self.cut: Cut | None = None
         self._trained = Trained()
         self._places: list[ScriptLine] = []
         self._new_tape = new_tape
@@ -80,7 +82,7 @@ class Run(contextlib.ContextDecorator):
             self._earlier_peaks.append(self.peak_allocated_bytes)
             self.tape, self.other_kernels = self._new_tape(), OtherKernels()
             self._trained, self._places = Trained(), []
-        self._was_entered = True
+        self._was_entered, self.cut = True, None
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
             stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
@@ -148,7 +150,7 @@ class Run(contextlib.ContextDecorator):
         Raises:
             InputError: A setting that the replay does not follow, or a budget of nothing.
         """
-        return read_report(
+        told = read_report(
             self.recording(),
             self.recording("cpu"),
             card=self.card,
@@ -161,6 +163,7 @@ class Run(contextlib.ContextDecorator):
             idle_gradients=self._trained.idle(),
             places=self._places,
         )
+        return msgspec.structs.replace(told, cut=self.cut)
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh of the pretend world.

@@ -136,6 +136,11 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
             builder.begin_phase(name)
         self.owners.begin_phase()
 
+    @property
+    def phase(self) -> str:
+        """The phase that everything is attributed to now."""
+        return self._live.first.phases[-1]
+
     def mark(self) -> None:
         """Remember this place: a boundary that is no module's and no phase's."""
         for builder in self._live.builders.values():

@@ -8,7 +8,7 @@ from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.held import held_within
 from brimful.pretend.largest import Aim, Largest, Tried, counted
 from brimful.pretend.recording import SELECTS_ALL, Recording
-from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
+from brimful.pretend.report_values import Alike, Cut, Failure, Missed, ModuleBytes, PretendReport
 from brimful.pretend.scripts import short_line
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts
@@ -80,14 +80,16 @@ def pretend_summary(
     ops = [each.op for each in report.unknown_ops]
     is_kept = report.grows is not None or report.unused_graphs is not None
     is_no = at.failure is not None and not is_most and not is_kept
+    is_part = report.cut is not None and not report.cut.is_settled and at.failure is None
     changes = change_facts(report) if is_no else ()
     peak, fails = [_peak(report)], at.failure is not None
     says_why = fails and _has_parts(report)
     return Summary(
-        "UNKNOWN" if is_most and word == "no" else VERDICTS[word],
+        "UNKNOWN" if is_part or (is_most and word == "no") else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
-        at_least(meter) if is_bound and not is_most else meter,
+        at_least(meter) if is_part or (is_bound and not is_most) else meter,
         (
+            *_cut(report.cut),
             *([] if at.failure is None or is_most else _failed(at.failure)),
             *idle_facts(report),
             *changes,
@@ -112,6 +114,20 @@ def pretend_summary(
             *(() if report.allocator else _allocator(report)),
         ),
     )
+
+
+def _cut(cut: Cut | None) -> tuple[Fact, ...]:
+    """Say where a script was ended, and that nothing is known of what comes after that."""
+    if cut is None:
+        return ()
+    more = f"--budget {2 * cut.seconds} before -- runs on"
+    if cut.is_settled:
+        words = f"{cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
+    else:
+        words = (
+            f"{cut.seconds} s ended in {cut.phase}, before two optimizer steps were whole: {more}"
+        )
+    return (Fact("ended", words),)
 
 
 def word_of(report: PretendReport) -> Word:

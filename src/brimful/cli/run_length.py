@@ -1,0 +1,60 @@
+"""How long a run is: steps, tokens, or rows of data that are seen some times over."""
+
+import argparse
+import math
+
+from brimful.cli import defaults
+from brimful.cli.parsing import note_once
+from brimful.errors import InputError
+from brimful.models.spec import ModelSpec
+from brimful.values.job import Task
+from brimful.values.task_words import is_per_sample
+
+_LENGTHS = ("steps", "tokens", "rows")
+
+
+def is_length_said(args: argparse.Namespace) -> bool:
+    """Whether a flag says how long a run is."""
+    return any(getattr(args, flag) is not None for flag in _LENGTHS)
+
+
+def num_steps_from(
+    args: argparse.Namespace, model: ModelSpec, task: Task, global_batch: int, tokens_per_row: int
+) -> int:
+    """Return the steps of a run: as many as are said, or as its tokens or its rows take.
+
+    Args:
+        args: The flags.
+        model: What is trained.
+        task: What is learnt.
+        global_batch: Rows of a step; no step is parted between two epochs, as the trainers of the
+            field have it.
+        tokens_per_row: Of one, padding included.
+
+    Raises:
+        InputError: Two flags say how long it is, or a step has no token.
+    """
+    said = [(flag, getattr(args, flag)) for flag in _LENGTHS]
+    given = [f"--{flag} {value}" for flag, value in said if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} both say how long; give one")
+    if args.rows is not None:
+        if not is_per_sample(task):
+            note_once(
+                f"each of {args.rows:,} rows counts {tokens_per_row:,} tokens; where shorter ones "
+                f"are packed, say --tokens"
+            )
+        return math.ceil(-(-int(args.rows) // max(1, global_batch)) * (args.epochs or 1))
+    if args.epochs is not None:
+        note_once(
+            f"--epochs {args.epochs:g} is left out: epochs need the size of your data: --tokens "
+            f"says those of all of them, or --rows how many rows it has"
+        )
+    if args.tokens is None:
+        return int(defaults.NUM_STEPS if args.steps is None else args.steps)
+    if global_batch * tokens_per_row < 1:
+        raise InputError(
+            f"--seq-len x --global-batch is {global_batch * tokens_per_row} for {model.name}; give "
+            f"1 or more"
+        )
+    return -(-int(args.tokens) // (global_batch * tokens_per_row))

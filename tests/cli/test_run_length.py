@@ -1,0 +1,37 @@
+"""How long a run is: what a person says of it, in the steps of a job."""
+
+import json
+
+import pytest
+
+RUN = ("estimate", "gpt2", "--gpus", "h100-80gb", "--seq-len", "512", "--global-batch", "64")
+
+
+@pytest.mark.parametrize(
+    ("typed", "steps"),
+    [
+        (("--steps", "7"), 7),
+        (("--tokens", "1M"), 31),
+        (("--rows", "1000"), 16),
+        (("--rows", "1k", "--epochs", "3"), 48),
+        (("--rows", "1000", "--epochs", "0.5"), 8),
+        (("--epochs", "3"), 100),
+    ],
+)
+def test_steps_are_those_of_tokens_or_of_rows(brimful, typed, steps):
+    said = brimful(*RUN, *typed, "--json")
+    assert json.loads(said.out)["job"]["num_steps"] == steps
+
+
+def test_rows_of_a_text_say_what_each_counts(brimful):
+    assert "each of 1,000 rows counts 512 tokens" in brimful(*RUN, "--rows", "1000").err
+
+
+def test_epochs_alone_are_left_out_and_said(brimful):
+    assert "or --rows how many rows it has" in brimful(*RUN, "--epochs", "3").err
+
+
+def test_two_lengths_are_refused(brimful):
+    said = brimful(*RUN, "--rows", "1000", "--tokens", "1M")
+    assert said.code == 2
+    assert "--tokens 1000000 and --rows 1000 both say how long; give one" in said.err
