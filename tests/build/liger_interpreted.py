@@ -34,6 +34,7 @@ CASES = {
     "llama full": ("llama", {}, {"activation_checkpointing": "full"}),
     "llama lora": ("llama", LORA, {}),
     "llama fp16": ("llama", {"precision": "fp16"}, {}),
+    "llama offloaded": ("llama", {}, {"offload": "optimizer"}),
     "qwen3 full:1": ("qwen3", {}, {"activation_checkpointing": "full:1"}),
     "gemma2": ("gemma2", {}, {"attention": "eager"}),
     "phi3": ("phi3", {}, {}),

@@ -41,17 +41,22 @@ LIGER = {"fused_kernels": "liger"}
 HERE = Path(__file__).parent
 INTERPRETED = (
     "llama", "llama full", "gemma2", "llama lora", "llama fp16", "qwen3 full:1", "phi3", "granite",
-    "gemma", "gemma3_text", "glm4", "mistral", "ministral", "olmo2", "olmo3", "qwen2", "smollm3",
+    "llama offloaded", "gemma", "gemma3_text", "glm4", "mistral", "ministral", "olmo2", "olmo3",
+    "qwen2", "smollm3",
 )  # fmt: skip
 ROUNDING = {"llama fp16": 2e-4}
 
 
 @cache
-def interpreted(name):
+def interpreted(name, script="liger_interpreted.py"):
     """Train a case twice in a process of its own, as Triton reads its setting once."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment |= {
+        "DS_ACCELERATOR": "cpu",
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
+    }
     done = subprocess.run(
-        [sys.executable, str(HERE / "liger_interpreted.py"), name],
+        [sys.executable, str(HERE / script), name],
         capture_output=True,
         check=True,
         env=environment,
@@ -67,6 +72,26 @@ def test_fused_kernels_learn_what_the_plain_loop_does(name):
     plain, fused = interpreted(name)
     for ours, theirs in zip(fused, plain, strict=True):
         assert ours == pytest.approx(theirs, rel=ROUNDING.get(name, 1e-5))
+
+
+@needs_liger
+@needs_triton
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["flat 3", "flat 2", "flat lora", "each 3"])
+def test_fused_kernels_of_shards_learn_what_the_plain_loop_does(name):
+    plain, fused = interpreted(name, "liger_sharded.py")
+    for ours, theirs in zip(fused, plain, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@needs_liger
+@needs_triton
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+@pytest.mark.parametrize("stage", ["1", "2", "3", "offloaded"])
+def test_fused_kernels_in_deepspeed_learn_what_the_plain_loop_does(stage):
+    plain, fused = interpreted(f"deepspeed {stage}", "liger_sharded.py")
+    for ours, theirs in zip(fused, plain, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
 
 
 def test_the_table_of_exactness_has_them():
@@ -199,7 +224,7 @@ def test_its_loss_cuts_tokens_by_its_own_rule():
         ({}, {"loss_chunks": 2}, "chunks of its own"),
         ({}, {"tp": 2}, "tp=2"),
         ({}, {"compile": "blocks"}, "compile=blocks"),
-        ({}, {"offload": "optimizer"}, "offload=optimizer"),
+        ({}, {"offload": "parameters"}, "offload=parameters"),
         ({"precision": "fp8"}, {}, "precision=fp8"),
         ({"model": make_model("gpt2")}, {}, "of type gpt2"),
         ({"method": "lora", "adapter": make_adapter(base="int8")}, {}, "base=int8"),

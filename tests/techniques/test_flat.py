@@ -26,7 +26,6 @@ REFUSED = [
     ({"optimizer": "muon"}, FLAT, "optimizer=muon"),
     ({}, {**FLAT, "offload": "optimizer"}, "offload=optimizer"),
     ({}, {**FLAT, "compile": "blocks"}, "compile=blocks"),
-    ({}, {**FLAT, "fused_kernels": "liger"}, "fused_kernels=liger"),
 ]
 
 

@@ -74,7 +74,6 @@ def _refused(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
         f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
         "optimizer_in_backward": strategy.optimizer_in_backward,
         f"compile={strategy.compile}": strategy.compile != "none",
-        f"fused_kernels={strategy.fused_kernels}": strategy.fused_kernels != "none",
     }
     for what, is_asked in asked.items():
         if is_asked:
