@@ -36,7 +36,7 @@ def test_every_gpu_has_pcie_and_its_fastest_link_first(name):
 
 
 def test_an_unknown_rate_has_no_total():
-    link = node_links(SHEETS["mi250x"])[0]
+    link = node_links(SHEETS["mi300a"])[0]
     assert link.bytes_per_s is link.total_bytes_per_s is None
 
 

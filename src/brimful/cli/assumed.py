@@ -228,11 +228,14 @@ def _network_words(args: argparse.Namespace) -> str:
     """Name what is assumed to lie between nodes; empty where there is one."""
     if not args.gpus or not hasattr(args, "network"):
         return ""
+    from brimful.hardware.instances import network_of_instances
     from brimful.hardware.links import network_between
     from brimful.hardware.names import find_gpu, split_counts
 
     counts = split_counts(args.gpus)
-    return f"network {network_between(find_gpu(counts.gpu))}" if counts.num_nodes > 1 else ""
+    if counts.num_nodes == 1 or network_of_instances(args.gpus):  # which a note says
+        return ""
+    return f"network {network_between(find_gpu(counts.gpu))}"
 
 
 def _kernel_facts(job: "Job") -> tuple[Fact, ...]:

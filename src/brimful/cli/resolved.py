@@ -17,7 +17,7 @@ from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
-from brimful.hardware.instances import cloud_of
+from brimful.hardware.instances import cloud_of, network_of_instances
 from brimful.hardware.names import split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model
 from brimful.models.name_parts import format_named
@@ -123,7 +123,7 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
         name,
         memory_limit_bytes=args.memory_limit if share is None else None,
         card_memory_bytes=card_bytes(args),
-        network_name=_or(args.network, ""),
+        network_name=_or(args.network, network_of_instances(name)),
     )
     noted_cluster(name, cluster)
     _refuse_other_memory(args, cluster.device)
@@ -179,6 +179,8 @@ def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
     if split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
         cloud = cloud_of(typed)
         prices = f"; prices are not {cloud}'s, which --prices tells" if cloud else ""
+        if (between := network_of_instances(typed)) and between == cluster.network:
+            prices = f", {between} between them{prices}"
         note_once(
             f"--gpus {spelled(cluster)} is taken for {typed!r} ({cluster.device.description})"
             f"{prices}"
@@ -445,6 +447,12 @@ def strategy_from(args: argparse.Namespace, job: Job, cluster: Cluster) -> Strat
     return usual.strategy_that_runs(args, each, make)
 
 
+def _offload(args: argparse.Namespace, job: Job, engine: str) -> str:
+    """Return what is offloaded; of all blocks in DeepSpeed's words, which has no others."""
+    typed: str = _or(args.offload, defaults.OFFLOAD)
+    return typed.replace(f":{job.model.num_layers}", "") if engine == "deepspeed" else typed
+
+
 def _strategy(
     args: argparse.Namespace, job: Job, attention: Attention, degrees: dict[str, Any]
 ) -> Strategy:
@@ -463,7 +471,7 @@ def _strategy(
         **_pipeline_from(args),
         reference=_or(args.reference, default_reference(job)),
         engine=engine,
-        offload=_or(args.offload, defaults.OFFLOAD),
+        offload=_offload(args, job, engine),
         optimizer_in_backward=bool(args.optimizer_in_backward),
         compile=_or(args.compile, defaults.COMPILE),
         fsdp=_or(args.fsdp, defaults.FSDP),

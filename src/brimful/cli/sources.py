@@ -144,7 +144,8 @@ def _beside_verdict(stand_ins: "Sequence[str]", keys: "Sequence[str]") -> "tuple
     if keys:
         named = ", ".join(keys)
         words = named if len(named) <= MOST_LETTERS else f"{keys[0]} and {len(keys) - 1} more"
-        facts.append(Fact("not read", f"{words}: may change what fits"))
+        short = f"{len(keys)} keys that may change what fits (below)"
+        facts.append(Fact("not read", f"{words}: may change what fits", short))
     return tuple(facts)
 
 

@@ -65,12 +65,16 @@ def _reduces(*, is_each: bool) -> str:
 
 def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
     """Take FSDP's strategy; return whether it recomputes blocks."""
-    _open_fsdp(leaves)
+    open_fsdp(leaves)
     words = options.split() if isinstance(options, str) else options
     words = [str(word) for word in words] if isinstance(words, list) else []
-    is_away = _is(leaves, "cpu_offload") | _is(leaves, "offload_params") | ("offload" in words)
+    is_away = (
+        takes_switch(leaves, "cpu_offload")
+        | takes_switch(leaves, "offload_params")
+        | ("offload" in words)
+    )
     version = str(leaves.rest.pop(f"{_FSDP}.version", ""))
-    recomputes = _is(leaves, "activation_checkpointing")
+    recomputes = takes_switch(leaves, "activation_checkpointing")
     key, word = _strategy_of(leaves, words)
     if word not in STAGES:
         raise InputError(
@@ -85,10 +89,20 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
         leaves.say("fsdp", FLAT_FSDP, f"{_FSDP}.version")
     if word.startswith("HYBRID"):
         take_hybrid(leaves, num_devices, word, key)
-    if is_away:
-        leaves.say("offload", "optimizer", f"{_FSDP}.cpu_offload")
-        leaves.notes.append("FSDP's offload moves the shards too: planned without that")
+    take_fsdp_offload(leaves, is_away=is_away)
     return recomputes
+
+
+def take_fsdp_offload(leaves: Leaves, *, is_away: bool) -> None:
+    """Take FSDP's offload; a file that does not ask for it keeps all on the GPUs.
+
+    Args:
+        leaves: Of the file.
+        is_away: Whether it asks for it.
+    """
+    leaves.say("offload", "optimizer" if is_away else "none", f"{_FSDP}.cpu_offload")
+    if is_away:
+        leaves.notes.append("FSDP's offload moves the shards too: planned without that")
 
 
 def _strategy_of(leaves: Leaves, words: list[str]) -> tuple[str, str]:
@@ -101,8 +115,15 @@ def _strategy_of(leaves: Leaves, words: list[str]) -> tuple[str, str]:
     return key, "TRUE" if said is None else str(said).upper()
 
 
-def _open_fsdp(leaves: Leaves) -> None:
-    """Open the file that FSDP's options stand in, if they do, and drop the prefix of old names."""
+def open_fsdp(leaves: Leaves) -> None:
+    """Open the file that FSDP's options stand in, if they do, and drop the prefix of old names.
+
+    Args:
+        leaves: Of the file.
+
+    Raises:
+        InputError: It names a file that is not there.
+    """
     name = leaves.rest.pop(_FSDP, None)
     if isinstance(name, str):
         found = named_file(leaves, _FSDP, name, "leave it out and give --zero")
@@ -115,6 +136,14 @@ def _open_fsdp(leaves: Leaves) -> None:
     }
 
 
-def _is(leaves: Leaves, name: str) -> bool:
-    """Take a switch of FSDP's, which may be spelled as text."""
+def takes_switch(leaves: Leaves, name: str) -> bool:
+    """Take a switch of FSDP's, which may be spelled as text.
+
+    Args:
+        leaves: Of the file, after ``open_fsdp``.
+        name: Without the old prefix.
+
+    Returns:
+        Whether it is on.
+    """
     return str(leaves.rest.pop(f"{_FSDP}.{name}", False)).lower() == "true"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
-from brimful.export.fsdp_leaves import take_syncs
+from brimful.export.fsdp_leaves import open_fsdp, take_fsdp_offload, take_syncs, takes_switch
 from brimful.export.fused_losses import take_of_axolotl
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
@@ -178,7 +178,10 @@ def _has_stacks(name: str) -> bool:
 
 def _memory(leaves: Leaves, num_devices: int) -> None:
     take_syncs(leaves)
+    open_fsdp(leaves)
     again = leaves.rest.pop("gradient_checkpointing", None)
+    if takes_switch(leaves, "activation_checkpointing") and not again:
+        again = True
     if isinstance(again, str):
         leaves.notes.append(
             f"gradient_checkpointing={again} sends what it keeps to the host: not so here"
@@ -209,10 +212,7 @@ def _memory(leaves: Leaves, num_devices: int) -> None:
 def _fsdp(leaves: Leaves) -> None:
     stays = leaves.take("fsdp_config.reshard_after_forward", bool, True) is False
     leaves.say("zero", 2 if stays else 3, "fsdp_config")
-    for key in ("fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"):
-        if leaves.take(key, bool, False):
-            leaves.say("offload", "optimizer", key)
-            leaves.notes.append(f"{key} moves the shards too: planned without that")
+    take_fsdp_offload(leaves, is_away=takes_switch(leaves, "offload_params"))
     version = leaves.take("fsdp_version", int)
     if version in {None, FLAT_FSDP}:
         leaves.say("fsdp", FLAT_FSDP, "(no fsdp_version)" if version is None else "fsdp_version")

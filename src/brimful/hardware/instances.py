@@ -21,11 +21,14 @@ class Cloud(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cloud: Who rents them out.
         source: The page that lists them.
         gpus: By name in small letters: how many of which GPU, as in ``8xa100-40gb``.
+        networks: Of those of these that have one: what lies between several of them, a GPU's share
+            of its rate, of ``links.network_names``.
     """
 
     cloud: str
     source: str
     gpus: dict[str, str]
+    networks: dict[str, str]
 
 
 @cache
@@ -50,6 +53,13 @@ def find_instance(text: str) -> str:
         How many of which, as in ``8xa100-40gb``.
     """
     return _machines().get(_plain(text), "")
+
+
+def network_of_instances(text: str) -> str:
+    """Return what lies between machines of a name, with or without how many; empty: unknown."""
+    name = _COUNTED.sub("", _plain(text))
+    named = (pair for each in clouds() for pair in each.networks.items())
+    return next((network for machine, network in named if _plain(machine) == name), "")
 
 
 def cloud_of(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from brimful.errors import InputError, UnknownNameError
+from brimful.models.closed import closed_words
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _SWITCH = "HF_HUB_OFFLINE"
@@ -132,7 +133,10 @@ def _explain(hub_id: str, name: str, error: Exception) -> InputError:
             f"{hub_id} is gated; accept its terms at https://huggingface.co/{hub_id} and log in "
             f"with hf auth login"
         )
-    if isinstance(error, errors.RepositoryNotFoundError):
+    is_missing = isinstance(error, errors.RepositoryNotFoundError)
+    if (is_missing or _is_unreachable(error)) and (closed := closed_words(hub_id)):
+        return UnknownNameError(f"{hub_id!r} is no open model: {closed}")
+    if is_missing:
         return UnknownNameError(
             f"the hub has no model {hub_id!r}, or it is private; check the name, or log in with "
             f"hf auth login"

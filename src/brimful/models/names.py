@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from brimful.errors import UnknownNameError
+from brimful.models.closed import closed_words
 from brimful.models.language_parts import find_part
 from brimful.models.name_parts import (
     COUNTS,
@@ -172,6 +173,8 @@ def unknown_model(text: str, *, more: str) -> UnknownNameError:
         text: The name.
         more: What else could be given.
     """
+    if closed := closed_words(text):
+        return UnknownNameError(f"{text[:LONGEST]!r} is no open model: {closed}")
     near = suggestions(text)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -27,6 +27,8 @@ STYLES: dict[Verdict, str] = {
 OF_SPEED = frozenset({"speed", "run", "faster", "next"})
 """What is left out where a card stands in for another, whose speed is not known; what comes next
 is for that card too."""
+LASTING = frozenset({"settings", "speed", "run"})
+"""What is left out last: how long a run takes is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -68,7 +70,8 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     while facts and len(head) + len(fact_lines(facts)) > most:
         places = (place for place in range(len(facts))[::-1] if _is_long(facts[place]))
         if (place := next(places, None)) is None:
-            facts.pop()
+            left = [each for each in facts if each.label not in LASTING] or facts
+            facts.remove(left[-1])
         else:
             facts[place] = Fact(facts[place].label, facts[place].short)
     return [*head, *fact_lines(facts)]
