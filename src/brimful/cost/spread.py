@@ -9,6 +9,7 @@ Source: ``torch/distributed/fsdp/_fully_shard`` (``_fsdp_param_group.py``, ``_fs
 and ``torch/csrc/distributed/c10d/reducer.cpp``; the simulation runs both.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -226,14 +227,14 @@ def with_events(work: Work, events: tuple[int, ...]) -> Work:
 def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterator[Work]:
     """Yield what DDP makes of each run: gradients are copied into the buckets and dropped.
 
-    Those of a block at once; those that several parts add to, when the last part has. In a body
-    that is one unit these are the head's where it is the embedding, and what is as large.
+    Those of a block at once; those that several parts add to, when the last part has: the head's
+    where it is the embedding, told by its size where rows of embeddings are marked.
     """
     num, waiting, known = len(profile.kinds), list[int](), dict[int, Work]()
     gradient = ITEM_NAMES.index(GRADIENTS)
     last = len(runs) - 1
     is_chunked = any(run.group == "chunk" for run in runs)
-    is_unit, looked_up = not any(map(is_block, runs)), _embeddings(profile, runs[last])
+    looked_up = _embeddings(profile, runs)
     for index, run in enumerate(runs):
         work, events = profile.works[run.work], list[int]()
         if is_block(run) and not way.tied:
@@ -246,20 +247,28 @@ def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterato
         for event in work.events:
             events.append(event)
             if profile.kinds[event].item == gradient and _grows(profile.kinds[event]):
-                at_once = is_block(run) or not (is_chunked or way.tied)
-                if is_unit and not run.group:
-                    at_once = not (way.tied and profile.kinds[event].terms in looked_up)
-                (events if at_once else waiting).append(num + event)
+                is_added = way.tied and (
+                    looked_up is None or profile.kinds[event].terms in looked_up
+                )
+                waits = is_added or (is_chunked and index != last)
+                (waiting if waits and not is_block(run) else events).append(num + event)
         made = with_events(work, (*events, *(waiting if index == last else ())))
         if is_alone:
             known[run.work] = made
         yield made
 
 
-def _embeddings(profile: Profile, run: Run) -> frozenset[tuple[Term, ...]]:
-    """Return the sizes of the gradients behind which rows of an embedding are marked."""
-    kinds = [profile.kinds[event] for event in profile.works[run.work].events]
-    return frozenset(one.terms for one, other in pairwise(kinds) if other.mark == "embedding")
+def _embeddings(profile: Profile, runs: tuple[Run, ...]) -> frozenset[tuple[Term, ...]] | None:
+    """Return the sizes of gradients of embeddings that a second gradient is as large as.
+
+    None: no rows are marked, so that nobody knows.
+    """
+    last = [profile.kinds[event] for event in profile.works[runs[-1].work].events]
+    marked = {one.terms for one, other in pairwise(last) if other.mark == "embedding"}
+    outside = [run.work for run in runs if run.phase == "backward" and not is_block(run)]
+    events = (profile.kinds[event] for work in outside for event in profile.works[work].events)
+    times = Counter(kind.terms for kind in events if _grows(kind))
+    return frozenset(terms for terms in marked if times[terms] > 1) if marked else None
 
 
 def _grows(kind: EventKind) -> bool:

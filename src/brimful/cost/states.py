@@ -21,6 +21,8 @@ from brimful.cost.trained import (
     frozen_bytes,
     frozen_element,
     in_order,
+    learning_shapes,
+    num_learning,
     num_trained,
     packed_shape,
     quantized_base,
@@ -84,7 +86,7 @@ def states(job: Job, update: Update) -> States:
         constants=constants + sum(constants_of(job)),
         trained=trained * recipe.parameter,
         buckets=0,
-        gradients=trained * recipe.gradient,
+        gradients=num_learning(job) * recipe.gradient,
         optimizer_state=update.kept,
     )
 
@@ -193,6 +195,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     recipe, shards = trained_recipe(job), family_shards(family)
     whole, stays = holds_everything(family), not family.away.optimizer
     held = _held(job, family, shards, whole=whole)
+    learning = _held(job, family, shards, whole=whole, learns=True)
     buckets = held * recipe.gradient * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
     frozen = _frozen(job, shards, whole=whole) if family.ep == 1 else _parted_base(job, family)
@@ -205,7 +208,7 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
         constants=np.full_like(shards, frozen_bytes(job).constants + sum(constants_of(job))),
         trained=(held - away_numbers(job, family)) * recipe.parameter,
         buckets=buckets,
-        gradients=(held * recipe.gradient - views) * stays,
+        gradients=np.maximum(learning * recipe.gradient - views, 0) * stays,
         optimizer_state=updates.kept,
         reference=second,
     )
@@ -224,13 +227,22 @@ def away_base(job: Job, family: Family) -> int:
     return sum(base_sizes(job, family.away.parameters)) if family.away.frozen else 0
 
 
-def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
-    """Count the numbers that train and that one device holds: [strategies]."""
+def _held(job: Job, family: Family, shards: Bytes, *, whole: bool, learns: bool = False) -> Bytes:
+    """Count the numbers that train and that one device holds: [strategies].
+
+    Args:
+        job: What is trained.
+        family: The strategies.
+        shards: Devices that share each parameter.
+        whole: Whether each has all of it.
+        learns: Whether those are left out that no gradient comes to.
+    """
     if family.ep == 1 or job.adapter is not None:
-        whole_shapes = trained_shapes(job, family.tp)
+        whole_shapes = (learning_shapes if learns else trained_shapes)(job, family.tp)
         return held_numbers(whole_shapes, shards, whole=whole, cut=cut_of(family))
     numbers, place = np.unique(shards, return_inverse=True)
-    parameters = tuple(all_parameters(layout_of(job.model)))
+    every = all_parameters(layout_of(job.model))
+    parameters = tuple(p for p in every if p.learns or not learns)
     each = [sum(map(prod, held_shapes(parameters, family, int(n)))) for n in numbers]
     return np.array(each, dtype=np.float64)[place.reshape(-1)]
 
