@@ -1,4 +1,4 @@
-"""Gradients that never come, that wait for no other, and sums that no rows are added up for."""
+"""Gradients that never come, that wait for no other; masks and sums that are a class's own."""
 
 import pytest
 
@@ -35,6 +35,7 @@ CASES = {
     "no gradient of entities": ("luke", LUKE, {"precision": "fp16-mixed", "seq_len": 64}, {}),
     "sharded": ("luke", LUKE, {"precision": "bf16"}, {"dp_shard": 8, "zero": 2}),
     "embeddings that are no head": ("roc_bert", ROC_BERT, {}, {"dp_replicate": 8}),
+    "embeddings that read padding": ("esm", {"pad_token_id": 1}, {}, {}),
     "norms without biases": ("modernbert", NARROW, {"seq_len": 1024}, {"attention": "sdpa"}),
     "truths that are counted": (
         "layoutlmv3", {"coordinate_size": 12, "shape_size": 8, "num_attention_heads": 16},
