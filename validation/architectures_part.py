@@ -152,7 +152,7 @@ def _compared_twice(name: str, model: ModelSpec, seed: int) -> ArchitectureRow:
             cause = traced(case)
             if cause:
                 return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
-            peaks.append(compared(case, _words(case)))
+            peaks.append(_compared(case))
         except BrimfulError as error:
             return ArchitectureRow(model_type=name, cause=short(error), peaks=tuple(peaks))
         except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
@@ -160,6 +160,25 @@ def _compared_twice(name: str, model: ModelSpec, seed: int) -> ArchitectureRow:
             cause = f"FAULT {short(error)} ({Path(where.filename).name}:{where.lineno})"
             return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
     return ArchitectureRow(model_type=name, cause="", peaks=tuple(peaks))
+
+
+def _compared(case: Case) -> ComparedPeaks:
+    """Compare a case; in the recipe that a refusal names where no run is sharded in the drawn one.
+
+    Raises:
+        UnsupportedError: Nothing that is named runs.
+    """
+    try:
+        return compared(case, _words(case))
+    except UnsupportedError as error:
+        named = error.nearest.get("precision")
+        if named in {None, case.job.precision}:
+            raise
+        job = msgspec.structs.replace(case.job, precision=named)
+        instead = msgspec.structs.replace(case, job=job)
+        if cause := traced(instead):
+            raise UnsupportedError(cause) from error
+        return compared(instead, _words(instead))
 
 
 def short(error: Exception) -> str:

@@ -28,8 +28,16 @@ from brimful.cost.trained import (
     quantized_base,
     trained_recipe,
     trained_shapes,
+    wide_shapes,
 )
-from brimful.cost.update import Update, Updater, update_apart, update_of, updater_of
+from brimful.cost.update import (
+    Update,
+    Updater,
+    update_apart,
+    update_of,
+    updater_of,
+    wider_state,
+)
 from brimful.files.remembered import once_for_each
 from brimful.hardware.cluster import Device
 from brimful.models.config import layout_of, parameter_count
@@ -81,12 +89,13 @@ def states(job: Job, update: Update) -> States:
     """
     recipe, trained = trained_recipe(job), num_trained(job)
     parameters, constants = frozen_bytes(job)
+    wider = sum(map(prod, wide_shapes(job))) * (FP32_BYTES - recipe.parameter)
     return States(
         frozen=parameters,
         constants=constants + sum(constants_of(job)),
-        trained=trained * recipe.parameter,
+        trained=trained * recipe.parameter + wider,
         buckets=0,
-        gradients=num_learning(job) * recipe.gradient,
+        gradients=num_learning(job) * recipe.gradient + wider,
         optimizer_state=update.kept,
     )
 
@@ -146,7 +155,9 @@ def _device_update(job: Job, family: Family, updater: Updater) -> Update:
     parameters = tuple(all_parameters(layout_of(job.model)))
     whole = trained_shapes(job, family.tp)
     groups = updated_apart(job, family, parameters, whole, updater.num_shards)
-    return update_apart(job, updater, groups)
+    update = update_apart(job, updater, groups)
+    wide = updated_shapes(wide_shapes(job, family.tp), family, updater.num_shards)
+    return update._replace(kept=update.kept + wider_state(job, updater, wide))
 
 
 def updated_apart(
@@ -196,7 +207,9 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     whole, stays = holds_everything(family), not family.away.optimizer
     held = _held(job, family, shards, whole=whole)
     learning = _held(job, family, shards, whole=whole, learns=True)
-    buckets = held * recipe.gradient * (family.is_spread and whole)
+    wide = held_numbers(wide_shapes(job, family.tp), shards, whole=whole, cut=cut_of(family))
+    wider = wide * (FP32_BYTES - recipe.parameter)
+    buckets = (held * recipe.gradient + wider) * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
     frozen = _frozen(job, shards, whole=whole) if family.ep == 1 else _parted_base(job, family)
     frozen = frozen - away_base(job, family)
@@ -206,9 +219,9 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     return States(
         frozen=frozen,
         constants=np.full_like(shards, frozen_bytes(job).constants + sum(constants_of(job))),
-        trained=(held - away_numbers(job, family)) * recipe.parameter,
+        trained=(held - away_numbers(job, family)) * recipe.parameter + wider,
         buckets=buckets,
-        gradients=np.maximum(learning * recipe.gradient - views, 0) * stays,
+        gradients=np.maximum(learning * recipe.gradient + wider - views, 0) * stays,
         optimizer_state=updates.kept,
         reference=second,
     )

@@ -82,6 +82,20 @@ def learning_shapes(job: Job, tp: int = 1) -> list[Shape]:
     return [piece_shape(p, tp) for p in every if p.learns]
 
 
+def wide_shapes(job: Job, tp: int = 1) -> list[Shape]:
+    """List the shapes of what a class holds in fp32 beside parameters that train in 16 bits.
+
+    Args:
+        job: What is trained; of adapters nothing is.
+        tp: As of ``trained_shapes``.
+    """
+    recipe = trained_recipe(job)
+    if job.adapter is not None or recipe.parameter == _WIDE_BYTES or recipe.master:
+        return []
+    every = unnamed_parameters(layout_of(job.model))
+    return [piece_shape(p, tp) for p in every if p.wide]
+
+
 def num_whole(job: Job) -> int:
     """Count the numbers of a model's own that train beside adapters: of ``trained_modules``.
 

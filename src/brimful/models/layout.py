@@ -32,12 +32,14 @@ class Parameter(NamedTuple):
         kind: What it is.
         learns: Whether a gradient comes to it: none does to what a class keeps for inputs that no
             text has, such as LUKE's entities; it has an optimizer's state all the same.
+        wide: Whether its class keeps it in fp32 where the others are in bf16.
     """
 
     name: str
     shape: Shape
     kind: Kind
     learns: bool = True
+    wide: bool = False
 
     @property
     def num_elements(self) -> int:
