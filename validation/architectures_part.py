@@ -1,9 +1,10 @@
 """Every architecture of transformers that has a head for text: is it predicted after one trace?
 
 Each is built from its own class's defaults: widths, windows and kinds of blocks as the class makes
-them, with at most twelve blocks. Two strategies are drawn for each, one on one GPU and one on
-several; for each a profile is traced and its live and reserved peaks are compared with the
-simulation's.
+them, with at most twelve blocks; what a class leaves to files is said (``architecture_fields``).
+
+Two strategies are drawn for each, one on one GPU and one on several; for each a profile is traced
+and its live and reserved peaks are compared with the simulation's.
 
 ``python validation/architectures_part.py [SEED]`` prints what the rows say together; it becomes a
 part of ``prove.py`` with its first whole run.
@@ -23,11 +24,13 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from architecture_fields import HEADS, Fields, defaults_of, fields_lacking, why_not
 from architecture_rows import ArchitectureRow, ComparedPeaks
 from cases import Case
 from evidence import Summary, relative, spread_of
@@ -56,13 +59,6 @@ NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
            "decoder_layers", "num_decoder_layers")  # fmt: skip
-_HEADS = {
-    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-    "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
-    "AutoModelForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-}
-"""By the class that makes a head: where transformers says which types have it."""
 _NOT_BUILT = "does not build"
 _NAMED = ("attention", "activation_checkpointing")
 """What a class may refuse of what is drawn, and names instead."""
@@ -79,7 +75,7 @@ class Shape(NamedTuple):
 
 def run(*, seed: int, quick: bool) -> tuple[list[ArchitectureRow], Summary]:
     """Try every architecture, or go on where an earlier run of these sources ended."""
-    names = architectures()
+    names = every = architectures()
     if quick:
         names = random.Random(seed).sample(names, NUM_QUICK)  # noqa: S311 - cases, not secrets
     kept = Path(tempfile.gettempdir()) / f"brimful-architectures-{source_hash()}-{seed}.jsonl"
@@ -87,6 +83,7 @@ def run(*, seed: int, quick: bool) -> tuple[list[ArchitectureRow], Summary]:
     missing = [name for name in names if name not in rows]
     for library in ("brimful.simulate.on_demand", "brimful.simulate.run"):
         import_module(library)  # before processes fork
+    defaults_of(tuple(every))
     for name in shown("architectures", missing):
         rows[name] = _apart(name, seed)
         with kept.open("ab") as file:
@@ -105,7 +102,7 @@ def architectures() -> list[str]:
     """Name every type that transformers has a causal, masked, seq2seq or classifying head for."""
     from transformers.models.auto import modeling_auto as auto
 
-    return sorted({name for mapping in _HEADS.values() for name in getattr(auto, mapping)})
+    return sorted({name for mapping in HEADS.values() for name in getattr(auto, mapping)})
 
 
 def _apart(name: str, seed: int) -> ArchitectureRow:
@@ -155,7 +152,7 @@ def _compared_twice(name: str, model: ModelSpec, seed: int) -> ArchitectureRow:
             cause = traced(case)
             if cause:
                 return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
-            peaks.append(compared(case, _words(case)))
+            peaks.append(_compared(case))
         except BrimfulError as error:
             return ArchitectureRow(model_type=name, cause=short(error), peaks=tuple(peaks))
         except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
@@ -165,6 +162,25 @@ def _compared_twice(name: str, model: ModelSpec, seed: int) -> ArchitectureRow:
     return ArchitectureRow(model_type=name, cause="", peaks=tuple(peaks))
 
 
+def _compared(case: Case) -> ComparedPeaks:
+    """Compare a case; in the recipe that a refusal names where no run is sharded in the drawn one.
+
+    Raises:
+        UnsupportedError: Nothing that is named runs.
+    """
+    try:
+        return compared(case, _words(case))
+    except UnsupportedError as error:
+        named = error.nearest.get("precision")
+        if named in {None, case.job.precision}:
+            raise
+        job = msgspec.structs.replace(case.job, precision=named)
+        instead = msgspec.structs.replace(case, job=job)
+        if cause := traced(instead):
+            raise UnsupportedError(cause) from error
+        return compared(instead, _words(instead))
+
+
 def short(error: Exception) -> str:
     """Name an error by its first line."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -172,48 +188,44 @@ def short(error: Exception) -> str:
 
 
 def not_built(name: str) -> str:
-    """Say why transformers itself builds none of a type's heads from its defaults; empty: it does.
+    """Say why transformers itself builds none of a type's heads; empty: it does.
 
-    Nothing of ours takes part, so that what we refuse counts against us.
+    From its defaults, and what a class leaves to files. Nothing of ours takes part, so that what we
+    refuse counts against us.
     """
-    import torch
-    import transformers
-    from transformers.models.auto import modeling_auto
+    error = why_not(name, _lacking(name))
+    return "" if error is None else short(error)
 
-    why = ""
-    for auto_class, mapping in _HEADS.items():
-        if name in getattr(modeling_auto, mapping):
-            try:
-                config = transformers.CONFIG_MAPPING[name]()
-                with torch.device("meta"):
-                    getattr(transformers, auto_class).from_config(config)
-            except Exception as error:  # noqa: BLE001 - classes refuse their defaults in many ways
-                why = why or short(error)
-            else:
-                return ""
-    return why
+
+@cache
+def _lacking(name: str) -> Fields:
+    """Return the fields that a class cannot do without and has no default for."""
+    return fields_lacking(name, architectures(), partial(why_not, name))
 
 
 def small(name: str) -> ModelSpec:
     """Describe a model of an architecture: its class's defaults, in few blocks if it may have few.
 
-    What a reader of ours asks a file to say is said as the class has it.
+    What a reader of ours asks a file to say is said as the class has it, and what a class leaves to
+    files is said.
     """
     from transformers import CONFIG_MAPPING
 
-    made = CONFIG_MAPPING[name]()
+    made = CONFIG_MAPPING[name](**_lacking(name))
     inner = made.get_text_config()
     asked = ARCHITECTURES[name].required if name in ARCHITECTURES else ()
     told = {field: getattr(made, field) for field in asked}
     field = next((key for key, value in vars(made).items() if value is inner), "")
+    lacking = _lacking(name)
     fewer: dict[str, Any] = _fewer(inner)
+    fields = {**lacking, **fewer}
     if field:
-        fewer = {field: fewer}
+        fields = {**lacking, field: {**lacking.get(field, {}), **fewer}}
     try:
-        CONFIG_MAPPING[name](**fewer)
+        CONFIG_MAPPING[name](**fields)
     except Exception:  # noqa: BLE001 - of some a list says of every block what it is
-        fewer = {}
-    return read_config(f"small-{name}", {"model_type": name, **told, **_ends(made), **fewer})
+        fields = lacking
+    return read_config(f"small-{name}", {"model_type": name, **told, **_ends(made), **fields})
 
 
 def _fewer(config: Any) -> dict[str, int]:

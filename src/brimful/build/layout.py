@@ -9,6 +9,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import torch
 from torch import nn
 from transformers import AutoConfig
 
@@ -60,7 +61,7 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config).get_text_config()
     stacks = [] if runs_as_one(skeleton) else stacks_of(skeleton).values()
     return BuiltModel(
-        layout=_layout(skeleton, job),
+        layout=_layout(skeleton, job, _wide(job, strategy)),
         windows=tuple(sorted(_windows(config))),
         kinds=kinds_of(config, *stacks),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
@@ -131,7 +132,13 @@ def _features_of(block: nn.Module) -> Iterator[tuple[Hashable, Hashable]]:
                 yield (path, name), value
 
 
-def _layout(skeleton: Any, job: Job) -> Layout:
+def _wide(job: Job, strategy: Strategy) -> set[str]:
+    """Name the parameters that a class keeps in fp32 where the others are in bf16."""
+    narrow = task_of(job).skeleton(msgspec.structs.replace(job, precision="bf16"), strategy)
+    return {name for name, p in narrow.named_parameters() if p.dtype == torch.float32}
+
+
+def _layout(skeleton: Any, job: Job, wide: Collection[str]) -> Layout:
     num_in = _stacks(skeleton, job)
     found = skeleton.get_output_embeddings()
     head = output_layers(skeleton) if not num_in else [found] if found is not None else []
@@ -147,7 +154,8 @@ def _layout(skeleton: Any, job: Job) -> Layout:
     for name, tensor in skeleton.named_parameters():
         if name in idle:
             continue
-        parameter = Parameter(name, tuple(tensor.shape), _kind(modules, experts, name))
+        kind = _kind(modules, experts, name)
+        parameter = Parameter(name, tuple(tensor.shape), kind, wide=name in wide)
         stack = next((prefix for prefix in num_in if name.startswith(f"{prefix}.")), "")
         if stack:
             now = stack

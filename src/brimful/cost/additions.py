@@ -78,6 +78,7 @@ class Way(NamedTuple):
         adapts: Whether adapters train, so that what comes into the first block has no gradient.
         leaves: Whether reduced gradients go to the host.
         is_flat: Whether a unit's parameters are one, as FSDP1's are.
+        inner: Bytes of the gradients of what is a unit of its own inside of a block.
     """
 
     zero: Zero
@@ -90,6 +91,7 @@ class Way(NamedTuple):
     adapts: bool = False
     leaves: bool = False
     is_flat: bool = False
+    inner: frozenset[int] = frozenset()
 
     @property
     def reduces(self) -> bool:

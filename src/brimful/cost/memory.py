@@ -36,7 +36,7 @@ from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
 from brimful.cost.states import States, drawn_bytes, states_of, updates_of
-from brimful.cost.trained import has_biases, num_trained, trained_recipe
+from brimful.cost.trained import has_biases, num_learning, trained_recipe
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.cost.update import Update
 from brimful.files.remembered import once_for_each
@@ -204,7 +204,7 @@ def rows_beside(job: Job, profile: Profile, family: Family, dims: Dimensions | N
     if not family.away.optimizer:
         return 0.0
     if holds_gradients(job, family):
-        return num_trained(job) * trained_recipe(job).gradient
+        return num_learning(job) * trained_recipe(job).gradient
     variant = family_variant(job, profile, family)
     sizes = family_dimensions(job, family) if dims is None else dims
     gradients = away_gradients(job, profile, variant, family)

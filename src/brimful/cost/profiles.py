@@ -41,9 +41,10 @@ Body = str
 
 Where they stand in two lists, and all of the first and some of the second are: ``later-mixed``. A
 number near either end of a list is a body of its own there, such as ``1 checkpointed``."""
-Mark = Literal["", "cuBLAS", "cuBLASLt", "embedding", "convolution"]
+Mark = Literal["", "cuBLAS", "cuBLASLt", "embedding", "convolution", "norm"]
 """What is asked for at an instant, whose size is no product of dimensions: the workspace that the
-first product of a thread makes, and the sums of the embedding's rows."""
+first product of a thread makes, and the sums of the embedding's rows. A convolution's bias and the
+one vector of a fused norm are marked as what asks for nothing: no rows are added up for them."""
 
 
 class Dimensions(NamedTuple):

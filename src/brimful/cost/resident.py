@@ -5,6 +5,7 @@ program makes them: parameters, weights as they are quantised, whole ones while 
 DDP's buckets, the optimizer's state.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from math import prod
@@ -33,6 +34,7 @@ from brimful.cost.trained import (
     packed_shape,
     trained_recipe,
     trained_shapes,
+    wide_shapes,
 )
 from brimful.cost.update import state_tensors, updated_groups
 from brimful.models.config import layout_of
@@ -71,9 +73,9 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
         goes = sum(map(len, first_blocks(job.model, away)))
         yield from adapted(job, shards, in_order(job), parted=parted, goes=goes)
     else:
-        element = trained_recipe(job).parameter
+        element, wide = trained_recipe(job).parameter, _wide(job, family)
         for shape in shard_shapes(job, family):
-            yield Made((prod(shape) * element,))
+            yield Made((prod(shape) * (FP32_BYTES if _is_next(shape, wide) else element),))
     if family.away.parameters:  # and are drawn on the device
         yield from (drawn(num_bytes) for num_bytes in _drawn_blocks(job, family.away.parameters))
     yield from (Made((num_bytes,)) for num_bytes in constants_of(job))
@@ -81,6 +83,18 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
         yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
     if np.any(held.buckets):
         yield Made((round(float(np.max(held.buckets))),))
+
+
+def _wide(job: Job, family: Family) -> Counter[Shape]:
+    """Count the shapes of what one device holds in fp32 beside parameters in 16 bits."""
+    num = 1 if holds_everything(family) else num_shards_of(family)
+    return Counter(first_shard(shape, num) for shape in wide_shapes(job, family.tp))
+
+
+def _is_next(shape: Shape, wide: Counter[Shape]) -> bool:
+    """Whether a tensor of this shape is one of some, of which it is taken then."""
+    wide[shape] -= 1
+    return wide[shape] >= 0
 
 
 def _drawn_bytes(job: Job) -> Iterator[int]:
@@ -138,17 +152,26 @@ def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
         job: What is trained.
         family: One strategy.
     """
-    return state_of_shapes(job, () if family.away.optimizer else updated(job, family))
+    updates = () if family.away.optimizer else updated(job, family)
+    return state_of_shapes(job, updates, _wide(job, family))
 
 
-def state_of_shapes(job: Job, updated: Sequence[Shape]) -> Iterator[Made]:
-    """Yield the same of what a device updates."""
-    recipe = trained_recipe(job)
+def state_of_shapes(
+    job: Job, updated: Sequence[Shape], wide: Counter[Shape] | None = None
+) -> Iterator[Made]:
+    """Yield the same of what a device updates.
+
+    Args:
+        job: What is trained.
+        updated: Shapes.
+        wide: How often each is that of a parameter in fp32 beside those in 16 bits.
+    """
+    recipe, wide = trained_recipe(job), wide or Counter()
     parameters = list(chain(*updated_groups(job, updated)))
     if recipe.master:
         yield from (Made((each.num * recipe.master,)) for each in parameters)
     for each in parameters:
-        for num_bytes in state_tensors(job, each):
+        for num_bytes in state_tensors(job, each, is_wide=_is_next(each.shape, wide)):
             yield Made((num_bytes,))
 
 

@@ -32,7 +32,7 @@ from brimful.values.job import Job
 Terms = tuple[tuple[str, float], ...]
 Chips = tuple[Multiprocessors, ...]
 """On which a job may run: one, or several whose most is asked for; none: nothing is left beside."""
-_OWN_SUMS = frozenset({"embedding", "convolution"})
+_OWN_SUMS = frozenset({"embedding", "convolution", "norm"})
 _OF_TOKENS = frozenset("BSnCr")
 """Dimensions of a batch; all others are a model's widths."""
 

@@ -9,10 +9,11 @@ Source: ``torch/distributed/fsdp/_fully_shard`` (``_fsdp_param_group.py``, ``_fs
 and ``torch/csrc/distributed/c10d/reducer.cpp``; the simulation runs both.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -35,7 +36,10 @@ from brimful.cost.flat_units import flat_additions
 from brimful.cost.fsdp_units import sharded_additions
 from brimful.cost.profiles import EventKind, Profile, Run, Term, Variant, Work
 from brimful.cost.programs import HALF
+from brimful.cost.recipes import FP32_BYTES
+from brimful.cost.trained import trained_recipe
 from brimful.files.remembered import once_for_each
+from brimful.models.config import layout_of
 from brimful.values.job import Job
 from brimful.values.results import (
     GATHERED,
@@ -86,7 +90,12 @@ def spread_runs(
     else:
         added = _additions(profile.key, runs, way)
         works = [
-            _worked(profile.works[run.work], 2 * num, more, num_parts)
+            _worked(
+                profile.works[run.work],
+                2 * num,
+                *_reduced_inside(profile, run, more, way),
+                num_parts,
+            )
             for run, more in zip(runs, added, strict=True)
         ]
     numbers: dict[int, int] = {}
@@ -209,12 +218,52 @@ def signed_pieces(base: int, signed: tuple[Signed, ...], num_parts: int = 1) -> 
     return tuple(base + piece + num_parts * NUM_PIECES * (sign < 0) for sign, piece in signed)
 
 
+class _Inside(NamedTuple):
+    """Pieces that go within a run, behind so many of its events."""
+
+    place: int = 0
+    gone: tuple[Signed, ...] = ()
+
+
+def _reduced_inside(
+    profile: Profile, run: Run, more: Additions, way: Way
+) -> tuple[Additions, _Inside]:
+    """Let go of what the block before was reduced from where a unit inside of this one is reduced.
+
+    That is behind the gradient of what comes into it, which is made after that of its parameters.
+    """
+    if not (way.inner and run.phase == "backward" and is_block(run) and way.reduces):
+        return more, _Inside()
+    kinds = profile.kinds
+    events = profile.works[run.work].events
+    grows = [place for place, event in enumerate(events) if _grows(kinds[event])]
+    own = [at for at, place in enumerate(grows) if _is_inner(kinds[events[place]], way)]
+    buffers = [place for place, signed in enumerate(more.behind) if _is_buffer(signed)]
+    comes = next((place for place in buffers if more.behind[place][0] == COME), 0)
+    early = [place for place in buffers if place < comes]
+    if not own or not early:
+        return more, _Inside()
+    behind = tuple(each for place, each in enumerate(more.behind) if place not in early)
+    place = grows[min(own[0] + 1, len(grows) - 1)] + 1
+    return more._replace(behind=behind), _Inside(place, tuple(more.behind[at] for at in early))
+
+
+def _is_inner(kind: EventKind, way: Way) -> bool:
+    is_gradient = kind.item == ITEM_NAMES.index(GRADIENTS)
+    return is_gradient and [*kind.terms] in [[Term("", float(size))] for size in way.inner]
+
+
+def _is_buffer(signed: Signed) -> bool:
+    return signed[1] % NUM_PIECES in {Piece.BLOCK_BUFFER, Piece.EXPERTS_BUFFER}
+
+
 @once_for_each
-def _worked(work: Work, base: int, more: Additions, num_parts: int) -> Work:
-    before, behind = (
-        signed_pieces(base, signed, num_parts) for signed in (more.before, more.behind)
+def _worked(work: Work, base: int, more: Additions, inside: _Inside, num_parts: int) -> Work:
+    before, within, behind = (
+        signed_pieces(base, signed, num_parts) for signed in (more.before, inside.gone, more.behind)
     )
-    return with_events(work, (*before, *work.events, *behind))
+    first, last = work.events[: inside.place], work.events[inside.place :]
+    return with_events(work, (*before, *first, *within, *last, *behind))
 
 
 @once_for_each
@@ -226,14 +275,14 @@ def with_events(work: Work, events: tuple[int, ...]) -> Work:
 def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterator[Work]:
     """Yield what DDP makes of each run: gradients are copied into the buckets and dropped.
 
-    Those of a block at once; those that several parts add to, when the last part has. In a body
-    that is one unit these are the head's where it is the embedding, and what is as large.
+    Those of a block at once; those that several parts add to, when the last part has: the head's
+    where it is the embedding, told by its size where rows of embeddings are marked.
     """
     num, waiting, known = len(profile.kinds), list[int](), dict[int, Work]()
     gradient = ITEM_NAMES.index(GRADIENTS)
     last = len(runs) - 1
     is_chunked = any(run.group == "chunk" for run in runs)
-    is_unit, looked_up = not any(map(is_block, runs)), _embeddings(profile, runs[last])
+    looked_up = _embeddings(profile, runs)
     for index, run in enumerate(runs):
         work, events = profile.works[run.work], list[int]()
         if is_block(run) and not way.tied:
@@ -246,20 +295,28 @@ def _freed_at_once(profile: Profile, runs: tuple[Run, ...], way: Way) -> Iterato
         for event in work.events:
             events.append(event)
             if profile.kinds[event].item == gradient and _grows(profile.kinds[event]):
-                at_once = is_block(run) or not (is_chunked or way.tied)
-                if is_unit and not run.group:
-                    at_once = not (way.tied and profile.kinds[event].terms in looked_up)
-                (events if at_once else waiting).append(num + event)
+                is_added = way.tied and (
+                    looked_up is None or profile.kinds[event].terms in looked_up
+                )
+                waits = is_added or (is_chunked and index != last)
+                (waiting if waits and not is_block(run) else events).append(num + event)
         made = with_events(work, (*events, *(waiting if index == last else ())))
         if is_alone:
             known[run.work] = made
         yield made
 
 
-def _embeddings(profile: Profile, run: Run) -> frozenset[tuple[Term, ...]]:
-    """Return the sizes of the gradients behind which rows of an embedding are marked."""
-    kinds = [profile.kinds[event] for event in profile.works[run.work].events]
-    return frozenset(one.terms for one, other in pairwise(kinds) if other.mark == "embedding")
+def _embeddings(profile: Profile, runs: tuple[Run, ...]) -> frozenset[tuple[Term, ...]] | None:
+    """Return the sizes of gradients of embeddings that a second gradient is as large as.
+
+    None: no rows are marked, so that nobody knows.
+    """
+    last = [profile.kinds[event] for event in profile.works[runs[-1].work].events]
+    marked = {one.terms for one, other in pairwise(last) if other.mark == "embedding"}
+    outside = [run.work for run in runs if run.phase == "backward" and not is_block(run)]
+    events = (profile.kinds[event] for work in outside for event in profile.works[work].events)
+    times = Counter(kind.terms for kind in events if _grows(kind))
+    return frozenset(terms for terms in marked if times[terms] > 1) if marked else None
 
 
 def _grows(kind: EventKind) -> bool:
@@ -297,6 +354,15 @@ def holds_whole(job: Job, family: Family) -> bool:
     return is_whole and family.accumulate == "hold" and family_micro_batches(job, family) > 1
 
 
+@once_for_each
+def _inner_gradients(job: Job) -> frozenset[int]:
+    """Return the bytes of gradients of what a class keeps in fp32 inside of blocks that are not."""
+    if job.adapter is not None or trained_recipe(job).parameter == FP32_BYTES:
+        return frozenset()
+    every = (p for run in layout_of(job.model).blocks for p in run.parameters)
+    return frozenset(FP32_BYTES * p.num_elements for p in every if p.wide)
+
+
 def spread_step(
     job: Job, profile: Profile, variant: Variant, family: Family
 ) -> list[tuple[Profile, tuple[Run, ...]]]:
@@ -323,6 +389,7 @@ def spread_step(
         adapts=job.adapter is not None,
         leaves=leaves,
         is_flat=family.is_flat,
+        inner=_inner_gradients(job) if family.gathers and not family.is_flat else frozenset(),
     )
     return [
         spread_runs(

@@ -21,13 +21,23 @@ from brimful.cost.trained import (
     frozen_bytes,
     frozen_element,
     in_order,
+    learning_shapes,
+    num_learning,
     num_trained,
     packed_shape,
     quantized_base,
     trained_recipe,
     trained_shapes,
+    wide_shapes,
 )
-from brimful.cost.update import Update, Updater, update_apart, update_of, updater_of
+from brimful.cost.update import (
+    Update,
+    Updater,
+    update_apart,
+    update_of,
+    updater_of,
+    wider_state,
+)
 from brimful.files.remembered import once_for_each
 from brimful.hardware.cluster import Device
 from brimful.models.config import layout_of, parameter_count
@@ -79,12 +89,13 @@ def states(job: Job, update: Update) -> States:
     """
     recipe, trained = trained_recipe(job), num_trained(job)
     parameters, constants = frozen_bytes(job)
+    wider = sum(map(prod, wide_shapes(job))) * (FP32_BYTES - recipe.parameter)
     return States(
         frozen=parameters,
         constants=constants + sum(constants_of(job)),
-        trained=trained * recipe.parameter,
+        trained=trained * recipe.parameter + wider,
         buckets=0,
-        gradients=trained * recipe.gradient,
+        gradients=num_learning(job) * recipe.gradient + wider,
         optimizer_state=update.kept,
     )
 
@@ -144,7 +155,9 @@ def _device_update(job: Job, family: Family, updater: Updater) -> Update:
     parameters = tuple(all_parameters(layout_of(job.model)))
     whole = trained_shapes(job, family.tp)
     groups = updated_apart(job, family, parameters, whole, updater.num_shards)
-    return update_apart(job, updater, groups)
+    update = update_apart(job, updater, groups)
+    wide = updated_shapes(wide_shapes(job, family.tp), family, updater.num_shards)
+    return update._replace(kept=update.kept + wider_state(job, updater, wide))
 
 
 def updated_apart(
@@ -193,7 +206,10 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     recipe, shards = trained_recipe(job), family_shards(family)
     whole, stays = holds_everything(family), not family.away.optimizer
     held = _held(job, family, shards, whole=whole)
-    buckets = held * recipe.gradient * (family.is_spread and whole)
+    learning = _held(job, family, shards, whole=whole, learns=True)
+    wide = held_numbers(wide_shapes(job, family.tp), shards, whole=whole, cut=cut_of(family))
+    wider = wide * (FP32_BYTES - recipe.parameter)
+    buckets = (held * recipe.gradient + wider) * (family.is_spread and whole)
     views = 0 if holds_whole(job, family) else buckets
     frozen = _frozen(job, shards, whole=whole) if family.ep == 1 else _parted_base(job, family)
     frozen = frozen - away_base(job, family)
@@ -203,9 +219,9 @@ def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States
     return States(
         frozen=frozen,
         constants=np.full_like(shards, frozen_bytes(job).constants + sum(constants_of(job))),
-        trained=(held - away_numbers(job, family)) * recipe.parameter,
+        trained=(held - away_numbers(job, family)) * recipe.parameter + wider,
         buckets=buckets,
-        gradients=(held * recipe.gradient - views) * stays,
+        gradients=np.maximum(learning * recipe.gradient + wider - views, 0) * stays,
         optimizer_state=updates.kept,
         reference=second,
     )
@@ -224,13 +240,22 @@ def away_base(job: Job, family: Family) -> int:
     return sum(base_sizes(job, family.away.parameters)) if family.away.frozen else 0
 
 
-def _held(job: Job, family: Family, shards: Bytes, *, whole: bool) -> Bytes:
-    """Count the numbers that train and that one device holds: [strategies]."""
+def _held(job: Job, family: Family, shards: Bytes, *, whole: bool, learns: bool = False) -> Bytes:
+    """Count the numbers that train and that one device holds: [strategies].
+
+    Args:
+        job: What is trained.
+        family: The strategies.
+        shards: Devices that share each parameter.
+        whole: Whether each has all of it.
+        learns: Whether those are left out that no gradient comes to.
+    """
     if family.ep == 1 or job.adapter is not None:
-        whole_shapes = trained_shapes(job, family.tp)
+        whole_shapes = (learning_shapes if learns else trained_shapes)(job, family.tp)
         return held_numbers(whole_shapes, shards, whole=whole, cut=cut_of(family))
     numbers, place = np.unique(shards, return_inverse=True)
-    parameters = tuple(all_parameters(layout_of(job.model)))
+    every = all_parameters(layout_of(job.model))
+    parameters = tuple(p for p in every if p.learns or not learns)
     each = [sum(map(prod, held_shapes(parameters, family, int(n)))) for n in numbers]
     return np.array(each, dtype=np.float64)[place.reshape(-1)]
 

@@ -17,7 +17,15 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.models.config import buffers_of, idle_shapes, layout_of, parameter_count
-from brimful.models.layout import Layout, Parameter, Parameters, adaptable, all_parameters, parts
+from brimful.models.layout import (
+    Layout,
+    Parameter,
+    Parameters,
+    adaptable,
+    all_parameters,
+    parts,
+    unnamed_parameters,
+)
 from brimful.models.module_paths import lies_in
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, is_target, takes_adapters
@@ -59,6 +67,33 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
         for some, times in adaptable(layout_of(job.model))
     ]
     return [shape for run in beside for shape in run]
+
+
+def learning_shapes(job: Job, tp: int = 1) -> list[Shape]:
+    """List the shape of every parameter that a gradient comes to, in the order of the others.
+
+    Args:
+        job: What is trained.
+        tp: As of ``trained_shapes``.
+    """
+    if job.adapter is not None:
+        return trained_shapes(job, tp)
+    every = unnamed_parameters(layout_of(job.model))
+    return [piece_shape(p, tp) for p in every if p.learns]
+
+
+def wide_shapes(job: Job, tp: int = 1) -> list[Shape]:
+    """List the shapes of what a class holds in fp32 beside parameters that train in 16 bits.
+
+    Args:
+        job: What is trained; of adapters nothing is.
+        tp: As of ``trained_shapes``.
+    """
+    recipe = trained_recipe(job)
+    if job.adapter is not None or recipe.parameter == _WIDE_BYTES or recipe.master:
+        return []
+    every = unnamed_parameters(layout_of(job.model))
+    return [piece_shape(p, tp) for p in every if p.wide]
 
 
 def num_whole(job: Job) -> int:
@@ -109,7 +144,7 @@ class Part(NamedTuple):
 
     Attributes:
         every: Of all of them, adapters too, packed weights apart.
-        trained: Of those that train.
+        trained: Of those that gradients come to.
         packed: Of what holds weights in 4 bits: a byte an element.
         order: Which of these each parameter is, in the order of modules; empty: the rest of
             ``every``, then those that train.
@@ -132,13 +167,22 @@ def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, 
     layout = layout_of(job.model)
     kinds = tuple(block_kinds(job.model))
     around = (layout.embedding, *(run.after for run in layout.blocks), layout.final, layout.head)
-    rest = [piece_shape(p, tp) for part in around for p in part]
+    rest = [p for part in around for p in part]
     kept = [[p for p in each if not (apart and p.kind == "experts")] for each in kinds]
     if job.adapter is not None:
-        around_blocks = Part(rest, []) if layout.blocks else _unit(job, layout)
+        frozen = Part([piece_shape(p, tp) for p in rest], [])
+        around_blocks = frozen if layout.blocks else _unit(job, layout)
         return *(_adapted_block(job, parameters) for parameters in kept), around_blocks
-    blocks = [[piece_shape(p, tp) for p in parameters] for parameters in kept]
-    return *(Part(block, block) for block in blocks), Part(rest, rest)
+    return tuple(_learning(parameters, tp) for parameters in (*kept, rest))
+
+
+def _learning(parameters: Sequence[Parameter], tp: int) -> Part:
+    """Return parameters that train, but for those that no gradient comes to."""
+    order: list[Status] = ["trained" if p.learns else "frozen" for p in parameters]
+    idle, learning = (
+        [piece_shape(p, tp) for p in parameters if p.learns == learns] for learns in (False, True)
+    )
+    return Part([*idle, *learning], learning, order=tuple(order) if idle else ())
 
 
 def _unit(job: Job, layout: Layout) -> Part:
@@ -272,6 +316,14 @@ def num_trained(job: Job) -> int:
     if job.adapter is None:
         return parameter_count(job.model).total
     return sum(map(prod, trained_shapes(job)))
+
+
+def num_learning(job: Job) -> int:
+    """Count the numbers that gradients come to."""
+    if job.adapter is not None:
+        return num_trained(job)
+    every = unnamed_parameters(layout_of(job.model))
+    return sum(parameter.num_elements for parameter in every if parameter.learns)
 
 
 def loaded_element(job: Job) -> int:

@@ -120,6 +120,20 @@ def update_apart(job: Job, updater: Updater, groups: Iterable[Sequence[Shape]]) 
     return Update(kept, transient, each[0].why)
 
 
+def wider_state(job: Job, updater: Updater, shapes: Sequence[Shape]) -> int:
+    """Return what the state of parameters that a class keeps in fp32 takes more than in 16 bits.
+
+    Args:
+        job: What is trained, in 16 bits.
+        updater: What updates it.
+        shapes: Of what this device updates of them.
+    """
+    rule, narrow = OPTIMIZERS[job.optimizer], settings_of(job, updater)
+    wide = narrow._replace(num_bytes=FP32_BYTES)
+    every = [Updated(shape) for shape in shapes]
+    return bytes_kept(rule, every, wide) - bytes_kept(rule, every, narrow) if every else 0
+
+
 def update_flops(job: Job) -> float:
     """Return what an update multiplies on a device that updates everything that trains."""
     rule = OPTIMIZERS[job.optimizer]
@@ -130,7 +144,7 @@ def update_flops(job: Job) -> float:
     return sum(rule.flops(each, settings) for each in every)
 
 
-def state_tensors(job: Job, parameter: Updated) -> tuple[int, ...]:
+def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tuple[int, ...]:
     """Return the bytes of every tensor that an optimizer keeps of one parameter on a GPU.
 
     Masters are left out.
@@ -138,8 +152,11 @@ def state_tensors(job: Job, parameter: Updated) -> tuple[int, ...]:
     Args:
         job: What is trained.
         parameter: What this device updates of it.
+        is_wide: Whether it is in fp32 whatever the recipe's type is.
     """
     settings = settings_of(job, CUDA)
+    if is_wide:
+        settings = settings._replace(num_bytes=FP32_BYTES)
     kept = OPTIMIZERS[job.optimizer].state(parameter, settings)
     return tuple(each.num_bytes(settings.num_bytes) for each in kept if not each.on_host)
 

@@ -4,7 +4,7 @@ One layout per architecture is what every count, every list of shapes and every 
 derives from. Tested equal to what ``transformers`` builds, in the order of ``Module.parameters()``.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from math import prod
 from typing import Literal, NamedTuple
@@ -30,11 +30,16 @@ class Parameter(NamedTuple):
         name: As in ``named_parameters()``; within a block, relative to the block.
         shape: Its sizes.
         kind: What it is.
+        learns: Whether a gradient comes to it: none does to what a class keeps for inputs that no
+            text has, such as LUKE's entities; it has an optimizer's state all the same.
+        wide: Whether its class keeps it in fp32 where the others are in bf16.
     """
 
     name: str
     shape: Shape
     kind: Kind
+    learns: bool = True
+    wide: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -95,8 +100,7 @@ def all_parameters(layout: Layout) -> Iterator[Parameter]:
     for run in layout.blocks:
         for index in range(run.first, run.first + run.num_blocks):
             for parameter in run.parameters:
-                name = f"{run.prefix}.{index}.{parameter.name}"
-                yield Parameter(name, parameter.shape, parameter.kind)
+                yield parameter._replace(name=f"{run.prefix}.{index}.{parameter.name}")
         yield from run.after
     yield from layout.final
     yield from layout.head
@@ -151,6 +155,28 @@ def count_parameters(layout: Layout) -> ParameterCount:
         other_blocks=sum(size * count for size, count in sizes) - block * num_blocks,
         final=num_elements(layout.final) + after,
         head=num_elements(layout.head),
+    )
+
+
+def without_gradients(layout: Layout, names: Collection[str]) -> Layout:
+    """Return a layout in which some parameters get no gradient.
+
+    Args:
+        layout: Of the model.
+        names: Of these; of one in blocks with ``*`` in the place of the block's number.
+    """
+
+    def told(parameters: Parameters, prefix: str = "") -> Parameters:
+        return tuple(p._replace(learns=f"{prefix}{p.name}" not in names) for p in parameters)
+
+    return Layout(
+        embedding=told(layout.embedding),
+        blocks=tuple(
+            run._replace(parameters=told(run.parameters, f"{run.prefix}.*."), after=told(run.after))
+            for run in layout.blocks
+        ),
+        final=told(layout.final),
+        head=told(layout.head),
     )
 
 

@@ -4,7 +4,7 @@ Shared by whoever predicts; what is asked for decides what is traced.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from brimful.cost.programs import Kernels
 from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
 from brimful.files.traced import keep_traced, read_traced
+from brimful.models.layout import without_gradients
 from brimful.models.traced import BuiltModel, keep_built
 from brimful.simulate.own_fit import NoProductError
 from brimful.simulate.own_profile import Formulas, with_variants
@@ -104,6 +105,7 @@ def trace_needs(
     if not built.kinds:  # a body that is one unit, which nobody knew who asked
         whole = bodies_of(job)
         missing = [need for need in missing if need.body in whole and need.recompute == "full"]
+    silent = set[str]()
     watched = _Watched(len({need._replace(num_chunks=1) for need in missing}), watch)
     formulas = Formulas()
     earlier = _told_of(_Asked(job, attention, kernels, built))
@@ -119,7 +121,9 @@ def trace_needs(
             job, attention, kernels, recompute,
             gathers=gathers, ep=ep, sending=sending, is_exact=True,
         )  # fmt: skip
-        own = OwnProgram(program, job, built, gathers, ep, sending, watched.on_op)
+        own = OwnProgram(
+            program, job, built, gathers, ep, sending, watched.on_op, on_silent=silent.update
+        )
         try:
             _check_refused(program.key)
             for body, chunks in wanted.items():
@@ -137,6 +141,14 @@ def trace_needs(
             keep_traced(refusal_of(program.key), str(error))
             if not is_beside:
                 raise
+    _keep_silent(job, built, silent)
+
+
+def _keep_silent(job: Job, built: BuiltModel, names: Collection[str]) -> None:
+    """Keep which parameters of a model no gradient comes to, if a trace showed some."""
+    told = without_gradients(built.layout, names) if names else built.layout
+    if told != built.layout:
+        keep_built(job.model, msgspec.structs.replace(built, layout=told))
 
 
 def _told_of(asked: _Asked) -> Formulas:

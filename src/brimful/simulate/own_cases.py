@@ -2,7 +2,8 @@
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +34,7 @@ _PROBED = (56, 64, 72)
 the last is a new one, or each."""
 
 
-def run_cases(
+def run_cases(  # noqa: PLR0913 - a program, and what of it is run
     tape: Tape,
     program: BuiltProgram,
     _sample: Batch,
@@ -41,6 +42,7 @@ def run_cases(
     cases: Sequence[TokenShape],
     more: Sequence[TokenShape] = (),
     may_loop: bool = False,
+    on_silent: Callable[[set[str]], object] = set,
 ) -> None:
     """Run two micro-batches of every case: the second adds to the gradients of the first.
 
@@ -50,6 +52,7 @@ def run_cases(
         cases: What is run.
         more: Run behind them where the last has another number of operations than the first.
         may_loop: Whether it may loop over tokens.
+        on_silent: Told what the first backward brings no gradient to (``_silent``).
 
     Raises:
         UnlikeShapesError: It may loop over tokens, and the second case has other operations.
@@ -69,12 +72,31 @@ def run_cases(
             for _ in range(2):
                 num_before = tape.spot().cost
                 shares.append(micro_step(here, batch, num_targets=num_targets))
+                if not num_ops and here.job.adapter is None:
+                    on_silent(_silent(here.model))
                 num_ops.setdefault(case, tape.spot().cost - num_before)  # the second adds more
                 if may_loop and _are_unlike(num_ops):
                     raise UnlikeShapesError(f"operations of a micro-batch: {num_ops}")
         tape.begin_phase(_BETWEEN)
         del shares
         program.optimizer.zero_grad(set_to_none=True)
+
+
+def _silent(model: nn.Module) -> set[str]:
+    """Name the parameters that train and that no gradient came to.
+
+    Of blocks those that none of a list has one of, with ``*`` in the place of their numbers.
+    """
+    blocks = set(decoder_blocks(model))
+    paths = [path for path, module in model.named_modules() if module in blocks]
+    lists = "|".join(sorted({re.escape(path.rpartition(".")[0]) for path in paths}))
+    numbered = re.compile(rf"^({lists})\.\d+\.") if lists else None
+    gets: dict[str, bool] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            told = numbered.sub(r"\1.*.", name) if numbered else name
+            gets[told] = gets.get(told, False) or parameter.grad is not None
+    return {name for name, has_gradient in gets.items() if not has_gradient}
 
 
 def _check_alike(num_ops: Sequence[int]) -> None:

@@ -417,7 +417,8 @@ def _recorded(
         fused_kernels=own.fused,
         offload=spell_offload(away, num_layers=num_blocks),
     )
-    then = partial(run_cases, cases=cases, more=more, may_loop=not own.built.loops)
+    may_loop, on_silent = not own.built.loops, own.on_silent
+    then = partial(run_cases, cases=cases, more=more, may_loop=may_loop, on_silent=on_silent)
     traced = partial(
         trace, job, strategy, imitate="cpu" if program.kernels == "cpu" else "cuda",
         capability=_capability(program),

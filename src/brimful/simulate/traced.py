@@ -1,7 +1,7 @@
 """Tracing a program at small sizes: what is run, and what of a recording a profile keeps."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ FITTED_BUFFERS = (
     "dv of every query head",
     "contiguous copy of the gradient of the output",
     "contiguous copy of the output",
+    "the input in the type of the result",
 )
 """Workspaces that have formulas, by the names that the table of workspaces gives them."""
 TURING = 7.5
@@ -128,6 +129,7 @@ def _is_left_out(recording: Recording) -> NDArray[np.bool_]:
 
 
 _CONVOLUTION, _VECTOR = "aten.convolution_backward.default", re.compile(r"\W*\d+\W*")
+_NORMS = ("aten.native_layer_norm_backward.default", "aten._fused_rms_norm_backward.default")
 _MARKS: dict[str, Mark] = {BLAS: "cuBLAS", BLAS_LT: "cuBLASLt", _ROWS_ADDED: "embedding"}
 
 
@@ -141,18 +143,32 @@ def marks_of(recording: Recording) -> dict[int, list[Mark]]:
     for name, mark in _MARKS.items():
         for event in born.get(name, ()):
             found.setdefault(int(stays[event]), []).append(mark)
-    for event in _biases_of_convolutions(recording):
+    for event in _vectors_of(recording, {_CONVOLUTION}):
         found.setdefault(int(stays[event]), []).append("convolution")
+    for event in _vectors_of(recording, _NORMS, alone=True):
+        found.setdefault(int(stays[event]), []).append("norm")
     return found
 
 
-def _biases_of_convolutions(recording: Recording) -> list[int]:
-    """List the events by which vectors come that a convolution's backward makes."""
-    ops = np.array([name == _CONVOLUTION for name in recording.ops], dtype=bool)
+def _vectors_of(recording: Recording, names: Collection[str], *, alone: bool = False) -> list[int]:
+    """List the events by which vectors come that are made by kernels of their own.
+
+    Args:
+        recording: What was traced.
+        names: Of the operations that make them beside other gradients.
+        alone: Whether only those are asked for that no other vector of the call is beside: a
+            norm's weight and bias tell themselves, as they are alike.
+    """
+    ops = np.array([name in names for name in recording.ops], dtype=bool)
     vectors = np.array([_VECTOR.fullmatch(shape) is not None for shape, _ in recording.shapes])
     if not ops.any():
         return []
-    made: list[int] = recording.born[ops[recording.op] & vectors[recording.shape_dtype]].tolist()
+    rows = np.flatnonzero(ops[recording.op])
+    is_vector = vectors[recording.shape_dtype[rows]]
+    if alone:
+        beside = np.pad(is_vector, 1)
+        is_vector = is_vector & ~(beside[:-2] | beside[2:])
+    made: list[int] = recording.born[rows[is_vector]].tolist()
     return made
 
 

@@ -13,11 +13,13 @@ from typing import Any
 from transformers import masking_utils
 
 from brimful.build.attention.windows import FULL, LIMITED
-from brimful.build.blocks import body_of
+from brimful.build.blocks import body_of, decoder_blocks
 from brimful.models.class_source import lets_attend
 
 _BY_MASK = "cumsum(attention_mask"
 """In a class that takes its tokens' positions from a mask, which has to say one bit of each."""
+_MASK = "attention_mask"
+"""What every class calls the mask that it is given."""
 _LOOKS = "find_packed_sequence_indices"
 """Function of ``transformers`` that looks for several texts in a row; None: there is one."""
 
@@ -26,10 +28,20 @@ def attends_by_itself(model: Any) -> bool:
     """Whether a class of ``transformers`` attends by its own code alone, or by more than attention.
 
     Blocks of other kinds than attention, full or limited (convolutions, recurrences), are given
-    masks of other kinds, which the class knows; others number their tokens by the mask.
+    masks of other kinds, which the class knows; others number their tokens by the mask, or read in
+    their embeddings which tokens are padding.
     """
     is_given = body_of(model)._supports_attention_backend  # noqa: SLF001 - the class says it nowhere else
-    return not is_given or bool(other_kinds(model.config)) or _BY_MASK in _source(model)
+    is_read = _BY_MASK in _source(model) or _reads_padding(body_of(model))
+    return not is_given or bool(other_kinds(model.config)) or is_read
+
+
+def _reads_padding(body: Any) -> bool:
+    """Whether what makes a body's first hidden states is given the mask too, for its padding."""
+    table, blocks = body.get_input_embeddings(), set(decoder_blocks(body))
+    every = ((part, set(part.modules())) for part in body.children())
+    makers = [part for part, inside in every if table in inside and blocks.isdisjoint(inside)]
+    return any(_MASK in inspect.signature(part.forward).parameters for part in makers)
 
 
 def _source(model: Any) -> str:

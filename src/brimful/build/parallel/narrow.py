@@ -1,4 +1,4 @@
-"""Casting what comes into a block, as FSDP2 does where a block computes in 16 bits."""
+"""Casting parameters and what comes into a block, as FSDP2 does where it computes in 16 bits."""
 
 from functools import partial
 from typing import Any
@@ -11,12 +11,17 @@ from brimful.build.blocks import decoder_blocks
 
 
 def narrow_inputs(model: nn.Module, dtype: torch.dtype) -> None:
-    """Let every block cast its floating inputs, ``cast_forward_inputs`` of FSDP2, and no more.
+    """Let every block cast its floating inputs, ``cast_forward_inputs`` of FSDP2.
+
+    All parameters are in the type that they are gathered in, whatever their class keeps them in.
 
     Args:
         model: Whose blocks.
         dtype: What they compute in.
     """
+    for parameter in model.parameters():
+        if parameter.dtype == torch.float32:
+            parameter.data = parameter.data.to(dtype)
     for block in decoder_blocks(model):
         block.register_forward_pre_hook(partial(_narrowed, dtype), prepend=True, with_kwargs=True)
 

@@ -1,0 +1,50 @@
+"""What a class keeps in fp32 beside 16 bits: its bytes, and where a unit of it is reduced."""
+
+from msgspec.structs import replace
+
+from brimful.cost.additions import COME, GO, Additions, Piece, Way
+from brimful.cost.profiles import PROFILE_SCHEMA, EventKind, Profile, Run, Term, Work
+from brimful.cost.spread import _reduced_inside
+from brimful.models.layout import Blocks, Layout, Parameter, without_gradients
+from brimful.values.results import GRADIENTS, ITEM_NAMES, TRANSIENTS
+
+GRADIENT, OTHER = (ITEM_NAMES.index(item) for item in (GRADIENTS, TRANSIENTS))
+KINDS = (
+    EventKind((Term("BS", 8.0),), OTHER, ""),
+    EventKind((Term("", 64.0),), GRADIENT, ""),
+    EventKind((Term("BS", -8.0),), OTHER, ""),
+)
+WAY = Way(
+    zero=3, accumulate="reduce-each", is_first=True, is_last=True, widens=False, tied=False,
+    inner=frozenset({64}),
+)  # fmt: skip
+RUN = Run("backward", "plain", "middle", 0)
+MORE = Additions((), ((GO, Piece.BLOCK), (GO, Piece.BLOCK_BUFFER), (COME, Piece.BLOCK_BUFFER)))
+
+
+def profile():
+    work = Work((0, 1, 0, 2), (), (), (), 4)
+    return Profile(
+        schema=PROFILE_SCHEMA, key="", versions=(), source_hash="", kinds=KINDS, works=(work,),
+        variants={},
+    )  # fmt: skip
+
+
+def test_a_unit_inside_lets_go_of_what_the_block_before_was_reduced_from():
+    more, inside = _reduced_inside(profile(), RUN, MORE, WAY)
+    assert more.behind == ((GO, Piece.BLOCK), (COME, Piece.BLOCK_BUFFER))
+    assert inside == (3, ((GO, Piece.BLOCK_BUFFER),))  # behind the gradient of what comes in
+
+
+def test_without_such_a_unit_it_goes_at_the_end():
+    for way in (WAY._replace(inner=frozenset()), WAY._replace(inner=frozenset({128}))):
+        assert _reduced_inside(profile(), RUN, MORE, way) == (MORE, (0, ()))
+    forward = replace(RUN, phase="forward")
+    assert _reduced_inside(profile(), forward, MORE, WAY) == (MORE, (0, ()))
+
+
+def test_names_of_parameters_without_gradients_are_those_of_all_blocks():
+    one, other = (Parameter(name, (2,), "norm") for name in ("one.weight", "other.weight"))
+    layout = Layout((one,), (Blocks("layers", 0, 3, (one, other)),), (), ())
+    told = without_gradients(layout, {"layers.*.one.weight"})
+    assert [p.learns for p in (*told.embedding, *told.blocks[0].parameters)] == [True, False, True]
