@@ -16,6 +16,7 @@ import contextlib
 import logging
 import multiprocessing
 import random
+import re
 import sys
 import tempfile
 import time
@@ -56,6 +57,8 @@ NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
            "decoder_layers", "num_decoder_layers")  # fmt: skip
+_SOME_LAYERS = re.compile(r"num_\w+_layers")
+"""What says how many blocks are of some kind."""
 _HEADS = {
     "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -217,9 +220,16 @@ def small(name: str) -> ModelSpec:
 
 
 def _fewer(config: Any) -> dict[str, int]:
-    """Return the fields that say how many blocks a model has, with few of them."""
-    own = {spelt for spelt in _LAYERS if isinstance(vars(config).get(spelt), int)}
-    return {spelt: min(getattr(config, spelt), MOST_BLOCKS) for spelt in own}
+    """Return the fields that say how many blocks a model has, with few of them.
+
+    How many of them are of some kind is cut alike where that is more than there are then.
+    """
+    told = {field: value for field, value in vars(config).items() if type(value) is int}
+    few = {spelt: min(told[spelt], MOST_BLOCKS) for spelt in _LAYERS if spelt in told}
+    depth = max((told[spelt] for spelt in few), default=0)
+    some = [field for field in told if field not in few and _SOME_LAYERS.fullmatch(field)]
+    cut = {field: told[field] * MOST_BLOCKS // depth for field in some if told[field] < depth}
+    return few | {field: num for field, num in cut.items() if told[field] > MOST_BLOCKS}
 
 
 def _ends(made: Any) -> dict[str, Any]:
