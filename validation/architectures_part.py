@@ -59,6 +59,7 @@ _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_la
            "decoder_layers", "num_decoder_layers")  # fmt: skip
 _SOME_LAYERS = re.compile(r"num_\w+_layers")
 """What says how many blocks are of some kind."""
+_DEFAULT = "default_"
 _HEADS = {
     "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -216,7 +217,8 @@ def small(name: str) -> ModelSpec:
         CONFIG_MAPPING[name](**fewer)
     except Exception:  # noqa: BLE001 - of some a list says of every block what it is
         fewer = {}
-    return read_config(f"small-{name}", {"model_type": name, **told, **_ends(made), **fewer})
+    says = {"model_type": name, **told, **_ends(made), **_chosen(made), **fewer}
+    return read_config(f"small-{name}", says)
 
 
 def _fewer(config: Any) -> dict[str, int]:
@@ -230,6 +232,14 @@ def _fewer(config: Any) -> dict[str, int]:
     some = [field for field in told if field not in few and _SOME_LAYERS.fullmatch(field)]
     cut = {field: told[field] * MOST_BLOCKS // depth for field in some if told[field] < depth}
     return few | {field: num for field, num in cut.items() if told[field] > MOST_BLOCKS}
+
+
+def _chosen(made: Any) -> dict[str, Any]:
+    """Choose the first of what a class asks for: a ``default_`` of one of its lists, left open."""
+    open_fields = [field for field, value in vars(made).items() if value is None]
+    words = [f.removeprefix(_DEFAULT) for f in open_fields if f.startswith(_DEFAULT)]
+    lists = {word: getattr(made, f"{word}s", None) for word in words}
+    return {f"{_DEFAULT}{word}": each[0] for word, each in lists.items() if each}
 
 
 def _ends(made: Any) -> dict[str, Any]:
