@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import msgspec
 from architecture_rows import ArchitectureRow, ComparedPeaks
 from cases import Case
+from class_alone import ends_alone
 from evidence import Summary, relative, spread_of
 from progress import shown
 from sampler import cluster_for
@@ -43,6 +44,7 @@ from brimful.cost.needed import needed, traced_job
 from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
 from brimful.errors import BrimfulError, UnknownMemoryError, UnsupportedError
+from brimful.files.remembered import once_for_each
 from brimful.files.traced import source_hash
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import default_task, read_config
@@ -52,6 +54,8 @@ from brimful.values.job import Adapter, Job, plain_job
 from brimful.values.strategy import Attention, Strategy, world_size
 
 MOST_BLOCKS = 12
+_FEW_BLOCKS, _MOST_DRAWS = 2, 20
+"""Of a class that is run by itself; and that are made in the place of one that it cannot run."""
 LIMIT_S = 240
 NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
@@ -67,6 +71,7 @@ _HEADS = {
     "AutoModelForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
 }
 """By the class that makes a head: where transformers says which types have it."""
+_WIDE = "fp32"
 _NOT_BUILT = "does not build"
 _NAMED = ("attention", "activation_checkpointing")
 """What a class may refuse of what is drawn, and names instead."""
@@ -152,21 +157,57 @@ def tried(name: str, seed: int) -> ArchitectureRow:
 
 
 def _compared_twice(name: str, model: ModelSpec, seed: int) -> ArchitectureRow:
-    rng, peaks = random.Random(f"{seed} {name}"), list[ComparedPeaks]()  # noqa: S311 - cases
-    for shape in (_alone(rng, model), _spread(rng, model)):
-        try:
-            case = _case(model, shape)
-            cause = traced(case)
-            if cause:
-                return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
-            peaks.append(compared(case, _words(case)))
-        except BrimfulError as error:
-            return ArchitectureRow(model_type=name, cause=short(error), peaks=tuple(peaks))
-        except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            cause = f"FAULT {short(error)} ({Path(where.filename).name}:{where.lineno})"
-            return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
-    return ArchitectureRow(model_type=name, cause="", peaks=tuple(peaks))
+    """Compare two drawn shapes; in the place of one that its class cannot run another is drawn."""
+    row = ArchitectureRow(model_type=name, cause="")
+    rng, again = (random.Random(f"{seed} {name}{which}") for which in ("", " again"))  # noqa: S311 - cases
+    shapes = _alone(rng, model), _spread(rng, model)
+    for shape, draw in zip(shapes, (_alone, _spread), strict=True):
+        tried = _with_shape(row, model, shape)
+        if tried.cause and (why := _ends_alone(model, shape)):
+            row = msgspec.structs.replace(row, left_out=(*row.left_out, why))
+            drawn = [*(draw(again, model) for _ in range(_MOST_DRAWS)), _in_fp32(shape)]
+            other = next((each for each in drawn if not _ends_alone(model, each)), shape)
+            tried = _with_shape(row, model, other)
+        row = tried
+        if row.cause:
+            break
+    return row
+
+
+def _in_fp32(shape: Shape) -> Shape:
+    return shape._replace(job={**shape.job, "precision": _WIDE})
+
+
+def _with_shape(row: ArchitectureRow, model: ModelSpec, shape: Shape) -> ArchitectureRow:
+    """Return a row with the peaks of one more shape, or with why there are none."""
+    try:
+        case = _case(model, shape)
+        if cause := traced(case):
+            return msgspec.structs.replace(row, cause=cause)
+        peaks = (*row.peaks, compared(case, _words(case)))
+        return msgspec.structs.replace(row, peaks=peaks)
+    except BrimfulError as error:
+        return msgspec.structs.replace(row, cause=short(error))
+    except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        cause = f"FAULT {short(error)} ({Path(where.filename).name}:{where.lineno})"
+        return msgspec.structs.replace(row, cause=cause)
+
+
+def _ends_alone(model: ModelSpec, shape: Shape) -> str:
+    """Say what a class ends in, with nothing of ours, where it is run as drawn; empty: it runs."""
+    try:
+        job = _case(model, shape).job
+    except BrimfulError:
+        return ""
+    why = _ended(model, job.task, job.precision, job.seq_len)
+    return f"{job.precision} of {job.seq_len} tokens: {why}" if why else ""
+
+
+@once_for_each
+def _ended(model: ModelSpec, task: str, precision: str, seq_len: int) -> str:
+    few = {f: _FEW_BLOCKS for f, value in model.hf_config.items() if f in _LAYERS and value}
+    return ends_alone(model.model_type, {**model.hf_config, **few}, task, precision, seq_len)
 
 
 def short(error: Exception) -> str:
@@ -323,7 +364,7 @@ def _case_of(model: ModelSpec, shape: Shape) -> Case:
         **shape.job,
     )
     strategy = _runnable(job, strategy)
-    if strategy.attention == "eager" and strategy.zero in {2, 3}:
+    if strategy.attention == "eager" and strategy.zero in {2, 3} and job.precision != _WIDE:
         job = msgspec.structs.replace(job, precision="bf16")
     return Case(job=job, strategy=strategy, kernels="cuda")
 
@@ -431,6 +472,7 @@ def summarize(rows: list[ArchitectureRow]) -> Summary:
         findings=(
             f"{len(builds)} of {len(rows)} types build, {len(told)} are predicted",
             *(f"{num} times: {cause}" for cause, num in causes.most_common()),
+            *(f"not drawn of {row.model_type}: {why}" for row in rows for why in row.left_out),
         ),
     )
 

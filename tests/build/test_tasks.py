@@ -465,6 +465,8 @@ GEMMA = {
 OWN_PAIRS = {
     "t5gemma": {"encoder": GEMMA, "decoder": GEMMA | {"num_hidden_layers": 3}, "vocab_size": 97},
     "mvp": STACKS,
+    "pegasus_x": STACKS | {"block_size": 4, "num_global_tokens": 4},
+    "bigbird_pegasus": STACKS,
     "longt5": T5_LIKE,
     "longt5 that sees blocks from afar": T5_LIKE
     | {
@@ -520,14 +522,6 @@ def test_texts_whose_end_is_looked_for_are_not_simulated(name):
     job = make_job(model=model, task="sequence-classification", packing="none")
     with pytest.raises(UnsupportedError, match="looks for the token that ends each text"):
         simulate(job, make_cluster("cuda"), make_strategy(attention="eager"))
-
-
-@pytest.mark.parametrize("model_type", ["pegasus_x", "bigbird_pegasus"])
-def test_an_encoder_decoder_that_reads_in_blocks_is_refused(model_type):
-    model = read_config("tiny", {"model_type": model_type, **STACKS})
-    job = make_job(model=model, task="seq2seq", packing="none")
-    with pytest.raises(UnsupportedError, match="which reads in blocks of"):
-        build_skeleton(job, make_strategy(attention="eager"))
 
 
 def test_an_encoder_decoder_that_hides_in_a_way_of_its_own_is_refused():

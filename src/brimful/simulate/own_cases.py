@@ -1,9 +1,10 @@
 """The micro-batches of a program of one's own that are run one after the other, by one build."""
 
+import contextlib
 import dataclasses
 import dis
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -68,7 +69,7 @@ def run_cases(
         batch = _blank(task_of(here.job).sample(here.job, here.strategy))
         num_targets = 2 * batch.labels.numel()
         shares = []
-        with phases.listening(listener(tape, number)):
+        with phases.listening(listener(tape, number)), _as_it_is(program.model):
             for _ in range(2):
                 num_before = tape.spot().cost
                 shares.append(micro_step(here, batch, num_targets=num_targets))
@@ -125,6 +126,25 @@ def _replaces_buffers(model: nn.Module) -> bool:
     )
 
 
+@contextlib.contextmanager
+def _as_it_is(model: nn.Module) -> Iterator[None]:
+    """Leave a model as it was: some go over to other attention at a first text that is short."""
+    before = [
+        (module, dict(module._modules), {n: v for n, v in vars(module).items() if _is_plain(v)})  # noqa: SLF001
+        for module in model.modules()
+    ]
+    try:
+        yield
+    finally:
+        for module, parts, values in before:
+            vars(module).update(values)
+            module._modules.update(parts)  # noqa: SLF001
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | str)
+
+
 def _forward_ops(tape: Tape, program: BuiltProgram, lengths: Sequence[int]) -> list[int]:
     """Count the operations of one sequence's forward pass without gradients, at some lengths."""
     found = []
@@ -132,7 +152,8 @@ def _forward_ops(tape: Tape, program: BuiltProgram, lengths: Sequence[int]) -> l
         here = _at(program, TokenShape(1, length))
         batch = _blank(task_of(here.job).sample(here.job, here.strategy))
         before = tape.spot().cost
-        forward_alone(here, batch, num_targets=batch.labels.numel())
+        with _as_it_is(program.model):
+            forward_alone(here, batch, num_targets=batch.labels.numel())
         found.append(tape.spot().cost - before)
     return found
 

@@ -37,8 +37,6 @@ _SEVERAL_MASKS = "sliding_window"
 """What is in the source of a class whose blocks want masks of more than one kind."""
 _ACROSS = "encoder_attention_mask"
 """What a decoder takes that is told which tokens of what was read are padding."""
-_IN_BLOCKS = "block_size"
-"""What a configuration says of a class that pads or cuts what it reads into blocks of tokens."""
 _SCALES = "model_dim**-0.5"
 """What T5 and its kin multiply states by before the head, where it is tied."""
 _ADDED = "final_logits_bias"
@@ -64,12 +62,6 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
             f"{job.model.name} is of type {job.model.model_type}, whose decoder neither takes "
             f"masks from outside nor hides by itself what is written later and what is padding; "
             f"use T5, BART, Pegasus, Marian, M2M-100 or their kin"
-        )
-    if not is_ours and hasattr(model.config, _IN_BLOCKS):
-        raise UnsupportedError(
-            f"{job.model.name} is of type {job.model.model_type}, which reads in blocks of "
-            f"{model.config.block_size} tokens, so that what it takes is not told from few of "
-            f"them; use T5, BART, Pegasus, Marian, LongT5 or their kin"
         )
     if _makes_several(model) and strategy.attention != "eager":
         raise UnsupportedError(
