@@ -253,7 +253,8 @@ def small(name: str) -> ModelSpec:
     field = next((key for key, value in vars(made).items() if value is inner), "")
     fewer: dict[str, Any] = _fewer(inner)
     if field:
-        fewer = {field: fewer}
+        is_cut = any(getattr(inner, key) != num for key, num in fewer.items())
+        fewer = {field: fewer} if is_cut else {}
     try:
         CONFIG_MAPPING[name](**fewer)
     except Exception:  # noqa: BLE001 - of some a list says of every block what it is

@@ -74,7 +74,7 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
     may_be, may_not = set(kinds[: counts[-1]]), set(kinds[counts[0] :])
     again = [each for each in told if kinds[each[1]] in may_be]
     plain = [(n + len(places), place) for n, place in told if kinds[place] in may_not]
-    if len(again) + len(plain) > len(kinds):
+    if len(again) + len(plain) > len(kinds) and len(set(kinds)) > 1:
         shows = (n for n in counts if may_be <= set(kinds[:n]) and may_not <= set(kinds[n:]))
         if (num := next(shows, None)) is not None:
             return _stack_where(kinds, places, num)
