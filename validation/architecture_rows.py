@@ -30,9 +30,11 @@ class ArchitectureRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         cause: Why it has no prediction; empty where it has one.
         peaks: Of the strategies drawn, as far as it came.
         spent_s: Seconds that all of it took.
+        left_out: Shapes that were drawn first, with what its class ends in there by itself.
     """
 
     model_type: str
     cause: str
     peaks: tuple[ComparedPeaks, ...] = ()
     spent_s: float = 0.0
+    left_out: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import multiprocessing
 import random
+import re
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ import msgspec
 from architecture_fields import HEADS, Fields, defaults_of, fields_lacking, why_not
 from architecture_rows import ArchitectureRow, ComparedPeaks
 from cases import Case
+from class_alone import ends_alone
 from evidence import Summary, relative, spread_of
 from progress import shown
 from sampler import cluster_for
@@ -45,6 +47,7 @@ from brimful.cost.needed import needed, traced_job
 from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
 from brimful.errors import BrimfulError, UnknownMemoryError, UnsupportedError
+from brimful.files.remembered import once_for_each
 from brimful.files.traced import source_hash
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import default_task, read_config
@@ -54,11 +57,17 @@ from brimful.values.job import Adapter, Job, plain_job
 from brimful.values.strategy import Attention, Strategy, world_size
 
 MOST_BLOCKS = 12
+_FEW_BLOCKS, _MOST_DRAWS = 2, 20
+"""Of a class that is run by itself; and that are made in the place of one that it cannot run."""
 LIMIT_S = 240
 NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
            "decoder_layers", "num_decoder_layers")  # fmt: skip
+_SOME_LAYERS = re.compile(r"num_\w+_layers")
+"""What says how many blocks are of some kind."""
+_DEFAULT = "default_"
+_WIDE = "fp32"
 _NOT_BUILT = "does not build"
 _NAMED = ("attention", "activation_checkpointing")
 """What a class may refuse of what is drawn, and names instead."""
@@ -145,21 +154,57 @@ def tried(name: str, seed: int) -> ArchitectureRow:
 
 
 def _compared_twice(name: str, model: ModelSpec, seed: int) -> ArchitectureRow:
-    rng, peaks = random.Random(f"{seed} {name}"), list[ComparedPeaks]()  # noqa: S311 - cases
-    for shape in (_alone(rng, model), _spread(rng, model)):
-        try:
-            case = _case(model, shape)
-            cause = traced(case)
-            if cause:
-                return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
-            peaks.append(_compared(case))
-        except BrimfulError as error:
-            return ArchitectureRow(model_type=name, cause=short(error), peaks=tuple(peaks))
-        except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            cause = f"FAULT {short(error)} ({Path(where.filename).name}:{where.lineno})"
-            return ArchitectureRow(model_type=name, cause=cause, peaks=tuple(peaks))
-    return ArchitectureRow(model_type=name, cause="", peaks=tuple(peaks))
+    """Compare two drawn shapes; in the place of one that its class cannot run another is drawn."""
+    row = ArchitectureRow(model_type=name, cause="")
+    rng, again = (random.Random(f"{seed} {name}{which}") for which in ("", " again"))  # noqa: S311 - cases
+    shapes = _alone(rng, model), _spread(rng, model)
+    for shape, draw in zip(shapes, (_alone, _spread), strict=True):
+        tried = _with_shape(row, model, shape)
+        if tried.cause and (why := _ends_alone(model, shape)):
+            row = msgspec.structs.replace(row, left_out=(*row.left_out, why))
+            drawn = [*(draw(again, model) for _ in range(_MOST_DRAWS)), _in_fp32(shape)]
+            other = next((each for each in drawn if not _ends_alone(model, each)), shape)
+            tried = _with_shape(row, model, other)
+        row = tried
+        if row.cause:
+            break
+    return row
+
+
+def _in_fp32(shape: Shape) -> Shape:
+    return shape._replace(job={**shape.job, "precision": _WIDE})
+
+
+def _with_shape(row: ArchitectureRow, model: ModelSpec, shape: Shape) -> ArchitectureRow:
+    """Return a row with the peaks of one more shape, or with why there are none."""
+    try:
+        case = _case(model, shape)
+        if cause := traced(case):
+            return msgspec.structs.replace(row, cause=cause)
+        peaks = (*row.peaks, _compared(case))
+        return msgspec.structs.replace(row, peaks=peaks)
+    except BrimfulError as error:
+        return msgspec.structs.replace(row, cause=short(error))
+    except Exception as error:  # noqa: BLE001 - a fault of ours is a row, and is looked for
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        cause = f"FAULT {short(error)} ({Path(where.filename).name}:{where.lineno})"
+        return msgspec.structs.replace(row, cause=cause)
+
+
+def _ends_alone(model: ModelSpec, shape: Shape) -> str:
+    """Say what a class ends in, with nothing of ours, where it is run as drawn; empty: it runs."""
+    try:
+        job = _case(model, shape).job
+    except BrimfulError:
+        return ""
+    why = _ended(model, job.task, job.precision, job.seq_len)
+    return f"{job.precision} of {job.seq_len} tokens: {why}" if why else ""
+
+
+@once_for_each
+def _ended(model: ModelSpec, task: str, precision: str, seq_len: int) -> str:
+    few = {f: _FEW_BLOCKS for f, value in model.hf_config.items() if f in _LAYERS and value}
+    return ends_alone(model.model_type, {**model.hf_config, **few}, task, precision, seq_len)
 
 
 def _compared(case: Case) -> ComparedPeaks:
@@ -220,18 +265,37 @@ def small(name: str) -> ModelSpec:
     fewer: dict[str, Any] = _fewer(inner)
     fields = {**lacking, **fewer}
     if field:
-        fields = {**lacking, field: {**lacking.get(field, {}), **fewer}}
+        is_cut = any(getattr(inner, key) != num for key, num in fewer.items())
+        cut = fewer if is_cut else {}
+        inside = {**lacking.get(field, {}), **cut}
+        fields = {**lacking, **({field: inside} if inside else {})}
     try:
         CONFIG_MAPPING[name](**fields)
     except Exception:  # noqa: BLE001 - of some a list says of every block what it is
         fields = lacking
-    return read_config(f"small-{name}", {"model_type": name, **told, **_ends(made), **fields})
+    says = {"model_type": name, **told, **_ends(made), **_chosen(made), **fields}
+    return read_config(f"small-{name}", says)
 
 
 def _fewer(config: Any) -> dict[str, int]:
-    """Return the fields that say how many blocks a model has, with few of them."""
-    own = {spelt for spelt in _LAYERS if isinstance(vars(config).get(spelt), int)}
-    return {spelt: min(getattr(config, spelt), MOST_BLOCKS) for spelt in own}
+    """Return the fields that say how many blocks a model has, with few of them.
+
+    How many of them are of some kind is cut alike where that is more than there are then.
+    """
+    told = {field: value for field, value in vars(config).items() if type(value) is int}
+    few = {spelt: min(told[spelt], MOST_BLOCKS) for spelt in _LAYERS if spelt in told}
+    depth = max((told[spelt] for spelt in few), default=0)
+    some = [field for field in told if field not in few and _SOME_LAYERS.fullmatch(field)]
+    cut = {field: told[field] * MOST_BLOCKS // depth for field in some if told[field] < depth}
+    return few | {field: num for field, num in cut.items() if told[field] > MOST_BLOCKS}
+
+
+def _chosen(made: Any) -> dict[str, Any]:
+    """Choose the first of what a class asks for: a ``default_`` of one of its lists, left open."""
+    open_fields = [field for field, value in vars(made).items() if value is None]
+    words = [f.removeprefix(_DEFAULT) for f in open_fields if f.startswith(_DEFAULT)]
+    lists = {word: getattr(made, f"{word}s", None) for word in words}
+    return {f"{_DEFAULT}{word}": each[0] for word, each in lists.items() if each}
 
 
 def _ends(made: Any) -> dict[str, Any]:
@@ -315,7 +379,7 @@ def _case_of(model: ModelSpec, shape: Shape) -> Case:
         **shape.job,
     )
     strategy = _runnable(job, strategy)
-    if strategy.attention == "eager" and strategy.zero in {2, 3}:
+    if strategy.attention == "eager" and strategy.zero in {2, 3} and job.precision != _WIDE:
         job = msgspec.structs.replace(job, precision="bf16")
     return Case(job=job, strategy=strategy, kernels="cuda")
 
@@ -423,6 +487,7 @@ def summarize(rows: list[ArchitectureRow]) -> Summary:
         findings=(
             f"{len(builds)} of {len(rows)} types build, {len(told)} are predicted",
             *(f"{num} times: {cause}" for cause, num in causes.most_common()),
+            *(f"not drawn of {row.model_type}: {why}" for row in rows for why in row.left_out),
         ),
     )
 

@@ -54,6 +54,13 @@ def test_floats_that_are_all_alike_are_known_until_they_are_written(known):
     assert of(known, torch.ones(MOST_ELEMENTS + 1).int()) is None
 
 
+def test_floats_that_are_all_alike_are_so_where_they_are_scaled(known):
+    x = torch.ones(3, device="gpu:0")
+    assert of(known, 0 * x == 0) == [1, 1, 1]
+    assert of(known, x / 2 == 0.5) == [1, 1, 1]
+    assert of(known, torch.rand(3, device="gpu:0") * 0 == 0) is None
+
+
 def test_numbers_that_nobody_knows_are_finite(known):
     x = torch.rand((2, 3), device="gpu:0")
     assert of(known, torch.isfinite(x)) == [[1, 1, 1]] * 2

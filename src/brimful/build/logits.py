@@ -207,11 +207,19 @@ class _Reader:
             OwnWayError: It is more than modules of the model, one after the other.
         """
         given = args[0] if len(args) == 1 else None
-        found: list[str | LogitStep] = []
+        path = next(name for name, module in self._model.named_modules() if module is scope.module)
+        found, names = list[str | LogitStep](), set[str]()
         while given is not None:
+            if isinstance(given, ast.Name) and given.id in names:
+                break  # what is made of itself is made of what the module is given
+            names |= {given.id} if isinstance(given, ast.Name) else set()
             taken, given = _before(given, scope)
-            found += taken
+            found += [f"{path}.{t}" if path and _is_module(t) else t for t in taken]
         self.before = found[::-1]
+
+
+def _is_module(step: str | LogitStep) -> bool:
+    return isinstance(step, str) and step != _CAST
 
 
 def _before(node: ast.expr, scope: _Scope) -> tuple[list[str | LogitStep], ast.expr | None]:
@@ -379,7 +387,7 @@ def before_head(model: Any, hidden: torch.Tensor) -> torch.Tensor:
         elif name == _CAST:
             hidden = hidden.to(model.get_output_embeddings().weight.dtype)
         else:
-            hidden = getattr(model, name)(hidden)
+            hidden = model.get_submodule(name)(hidden)
     return hidden
 
 

@@ -65,6 +65,8 @@ _DECIDED = {
 }
 """Operations of two of which one may decide the result, with what it then is, and the result."""
 
+_SCALES = frozenset({_aten.mul.Tensor, _aten.div.Tensor})
+"""Operations that change each of a tensor's numbers alike, where the other is one number."""
 _BY_VALUES = frozenset({_aten.index.Tensor, _aten.masked_select.default})
 """Operations whose results have as many elements as values say."""
 _OF_ALL = frozenset({
@@ -113,6 +115,8 @@ class KnownValues(NotesBehind):
                 self._fill(func, args, out)
             elif (number := of_finite(func, args)) is not None:
                 self._know_alike(out, number)
+            elif func in _SCALES:
+                self._scale(func, args, out)
             self._follow(func, args, kwargs, out)
 
     def value(self, tensor: Any) -> torch.Tensor | None:
@@ -159,6 +163,14 @@ class KnownValues(NotesBehind):
                 number = args[1] if _CONSTANTS[func] is None else _CONSTANTS[func]
                 one = torch.tensor(number, dtype=out.dtype, device=_HOST)
                 setattr(out, _ALIKE, one.expand(out.shape))
+
+    def _scale(self, func: Any, args: Any, out: Any) -> None:
+        """Know floats that are all alike once more: each is changed by the same number."""
+        one = self._one_of(args[0])
+        if one is not args[0] and out.is_floating_point() and isinstance(args[1], int | float):
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                number = func(one, args[1]).item()
+            self._know_alike(out, number)
 
     def _exchange(self, func: Any, args: Any) -> None:
         """Follow a collective, whose schema does not say that it writes into its first argument."""
@@ -208,7 +220,7 @@ class KnownValues(NotesBehind):
             return (_host_like(out), *args[1:])
         return (self._one_of(args[0]),) if func in _OF_ALL else args
 
-    def _know_alike(self, out: Any, number: int) -> None:
+    def _know_alike(self, out: Any, number: float) -> None:
         """Know of a result that all of it is one number."""
         with torch._C._DisableTorchDispatch():  # noqa: SLF001
             one = torch.tensor(number, dtype=out.dtype, device=_HOST).expand(out.shape)

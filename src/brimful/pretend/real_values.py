@@ -19,6 +19,11 @@ from brimful.errors import UnsupportedError
 from brimful.pretend.ctc import FORWARD as CTC
 from brimful.pretend.ctc import of_longest
 
+
+class UnknownValueError(UnsupportedError):
+    """A size hangs on values that a pretend tensor does not have."""
+
+
 _SELECTING = frozenset({
     torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default,
     torch.ops.aten.index.Tensor, *CTC,
@@ -77,7 +82,7 @@ def _places(index: torch.Tensor | None) -> list[torch.Tensor | None]:
     return [index.new_empty(index.numel(), dtype=torch.int64) for _ in range(index.dim())]
 
 
-def refusal(func: Any, line: str) -> UnsupportedError:
+def refusal(func: Any, line: str) -> UnknownValueError:
     """Return the one sentence for an operation that needs values nobody has.
 
     Args:
@@ -89,8 +94,8 @@ def refusal(func: Any, line: str) -> UnsupportedError:
         "does not have; use a fixed size there (torch.where, a padded mask)"
     )
     if func not in _SELECTING:
-        return UnsupportedError(words)
-    return UnsupportedError(
+        return UnknownValueError(words)
+    return UnknownValueError(
         f"{words}, or pass --assume-all-selected to count the largest result it can have",
         nearest={"assume_all_selected": True},
     )

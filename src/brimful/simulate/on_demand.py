@@ -135,7 +135,13 @@ def trace_needs(
         except (UnlikeShapesError, NoProductError) as error:
             by_token = isinstance(error, TokenLoopError)
             keep_built(job.model, msgspec.structs.replace(built, loops=True, by_token=by_token))
-            trace_needs(job, attention, kernels, needs, watch=watch)
+            try:
+                trace_needs(job, attention, kernels, needs, watch=watch)
+            except UnsupportedError as refused:
+                if error.__cause__ is not None:  # a class that ends in an error there too
+                    keep_built(job.model, built)
+                    keep_traced(refusal_of(program.key), str(refused))
+                raise
             return
         except UnsupportedError as error:
             keep_traced(refusal_of(program.key), str(error))

@@ -1,9 +1,11 @@
 """The micro-batches of a program of one's own that are run one after the other, by one build."""
 
+import contextlib
 import dataclasses
+import dis
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -59,6 +61,8 @@ def run_cases(  # noqa: PLR0913 - a program, and what of it is run
     """
     if may_loop and _names_range(program.model):
         _check_alike(_forward_ops(tape, program, _PROBED))
+    elif _replaces_buffers(program.model):
+        _forward_ops(tape, program, (min(case.S for case in cases),))  # what it does but once
     num_ops: dict[TokenShape, int] = {}
     for number, case in enumerate([*cases, *more], start=1):
         if number > len(cases) and num_ops[cases[0]] == num_ops[cases[-1]]:
@@ -68,7 +72,7 @@ def run_cases(  # noqa: PLR0913 - a program, and what of it is run
         batch = _blank(task_of(here.job).sample(here.job, here.strategy))
         num_targets = 2 * batch.labels.numel()
         shares = []
-        with phases.listening(listener(tape, number)):
+        with phases.listening(listener(tape, number)), _as_it_is(program.model):
             for _ in range(2):
                 num_before = tape.spot().cost
                 shares.append(micro_step(here, batch, num_targets=num_targets))
@@ -131,6 +135,38 @@ def _counts(code: Any) -> bool:
     return inspect.isfunction(told) and "range" in told.__code__.co_names
 
 
+def _replaces_buffers(model: nn.Module) -> bool:
+    """Whether a module's forward pass puts another tensor in the place of one of its buffers.
+
+    As it first runs it may do what it never does again: bring a table to the type of its inputs.
+    """
+    return any(
+        step.opname == "STORE_ATTR" and step.argval in held
+        for module in model.modules()
+        if (held := {name for name, _ in module.named_buffers(recurse=False)})
+        for step in dis.get_instructions(inspect.unwrap(type(module).forward))
+    )
+
+
+@contextlib.contextmanager
+def _as_it_is(model: nn.Module) -> Iterator[None]:
+    """Leave a model as it was: some go over to other attention at a first text that is short."""
+    before = [
+        (module, dict(module._modules), {n: v for n, v in vars(module).items() if _is_plain(v)})  # noqa: SLF001
+        for module in model.modules()
+    ]
+    try:
+        yield
+    finally:
+        for module, parts, values in before:
+            vars(module).update(values)
+            module._modules.update(parts)  # noqa: SLF001
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | str)
+
+
 def _forward_ops(tape: Tape, program: BuiltProgram, lengths: Sequence[int]) -> list[int]:
     """Count the operations of one sequence's forward pass without gradients, at some lengths."""
     found = []
@@ -138,7 +174,8 @@ def _forward_ops(tape: Tape, program: BuiltProgram, lengths: Sequence[int]) -> l
         here = _at(program, TokenShape(1, length))
         batch = _blank(task_of(here.job).sample(here.job, here.strategy))
         before = tape.spot().cost
-        forward_alone(here, batch, num_targets=batch.labels.numel())
+        with _as_it_is(program.model):
+            forward_alone(here, batch, num_targets=batch.labels.numel())
         found.append(tape.spot().cost - before)
     return found
 

@@ -76,8 +76,8 @@ def with_variants(
 
     Raises:
         UnsupportedError: It is not the same program at all shapes, or a size is no product.
-        UnlikeShapesError: It is another program with every length of a sequence, and was traced at
-            several.
+        UnlikeShapesError: It is another program with every length of a sequence, or ends in an
+            error at some, and was traced at several.
         NoProductError: A size is no product of lengths, and it was traced at several.
     """
     if known is not None and not is_of_these_libraries(known.versions):
@@ -94,21 +94,7 @@ def with_variants(
         missing = [n for n in sorted(chunks) if variant_key(body, num_chunks=n) not in variants]
         if missing:
             before = None if not variants else not any(name.startswith(OF_ONE) for name in variants)
-            try:
-                traced = _Traced(own, body, tables, formulas)
-                variants.update(_unrolled_or_whole(traced, missing, fits_one=before))
-            except BrimfulError:
-                raise
-            except (UnlikeShapesError, NoProductError) as error:
-                if own.built.loops:
-                    raise UnsupportedError(
-                        f"{own.job.model.name} ({body}) cannot be profiled: {_told_apart(error)}"
-                    ) from None
-                raise
-            except Exception as error:  # what classes raise that are run in few of their blocks
-                raise UnsupportedError(
-                    f"{own.job.model.name} ({body}) cannot be profiled: {_reason(error)}"
-                ) from error
+            variants.update(_told(_Traced(own, body, tables, formulas), missing, fits_one=before))
     return Profile(
         schema=PROFILE_SCHEMA,
         key=own.program.key,
@@ -121,6 +107,26 @@ def with_variants(
     )
 
 
+def _told(
+    traced: "_Traced", chunks: Sequence[int], *, fits_one: bool | None
+) -> Mapping[str, Variant]:
+    """Trace a body, or say in one sentence why it cannot be."""
+    name, is_at_own = traced.own.job.model.name, traced.own.built.loops
+    refused = f"{name} ({traced.body}) cannot be profiled"
+    try:
+        return _unrolled_or_whole(traced, chunks, fits_one=fits_one)
+    except BrimfulError:
+        raise
+    except (UnlikeShapesError, NoProductError) as error:
+        if is_at_own:
+            raise UnsupportedError(f"{refused}: {_told_apart(error)}") from None
+        raise
+    except Exception as error:  # what classes raise that are run in few of their blocks
+        if not is_at_own and _is_of_class(error):  # at the job's own length it may run
+            raise UnlikeShapesError(_reason(error)) from error
+        raise UnsupportedError(f"{refused}: {_reason(error)}") from error
+
+
 def _told_apart(error: ValueError) -> str:
     """Say what differs between micro-batches of one length."""
     if isinstance(error, NoProductError):
@@ -131,13 +137,18 @@ def _told_apart(error: ValueError) -> str:
 def _reason(error: Exception) -> str:
     """Say what hinders a trace: what was found here, or that a class does not run so."""
     told = (str(error).strip() or type(error).__name__).splitlines()[0][:_REASON_LENGTH]
-    through = [str(f.f_globals.get("__name__")) for f, _ in walk_tb(error.__traceback__)]
-    if not any(name.startswith(_CLASSES) for name in through):
+    if not _is_of_class(error):
         return told
     return (
         f"its class ends in an error where few of its blocks run, or at other lengths than the "
         f"job's ({told})"
     )
+
+
+def _is_of_class(error: Exception) -> bool:
+    """Whether an error came out of a class of transformers."""
+    through = (str(f.f_globals.get("__name__")) for f, _ in walk_tb(error.__traceback__))
+    return any(name.startswith(_CLASSES) for name in through)
 
 
 def _tell(formulas: Formulas, known: Profile, own: OwnProgram) -> None:
@@ -184,8 +195,11 @@ def _unrolled_or_whole(
         each = [traced.own._replace(unit=unit) for unit in loop_units(traced.own)]
         each.sort(key=lambda own: _key(shapes_of(own)) not in traced.formulas)  # told another body
         for own in each:
-            with contextlib.suppress(ValueError):
+            try:
                 return _variants(traced._replace(own=own), chunks, fits_one=fits_one)
+            except Exception as error:
+                if not (isinstance(error, ValueError) or _is_of_class(error)):
+                    raise
     whole = traced.own._replace(is_unrolled=not traced.own.built.loops)
     return _variants(traced._replace(own=whole), chunks, fits_one=fits_one)
 

@@ -46,7 +46,8 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
 
     Of a body of which some are checkpointed every kind that may be is there so, and behind them
     every kind that may not be as it is then: in each list, of which an encoder's is the first. Of
-    one number of checkpointed blocks those that show all, each between its neighbours. A body that
+    one number of checkpointed blocks those that show all, each between its neighbours; so too where
+    there would be more blocks than the model has, of which some classes hold a table. A body that
     is one unit is traced as it is.
 
     Args:
@@ -73,6 +74,10 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
     may_be, may_not = set(kinds[: counts[-1]]), set(kinds[counts[0] :])
     again = [each for each in told if kinds[each[1]] in may_be]
     plain = [(n + len(places), place) for n, place in told if kinds[place] in may_not]
+    if len(again) + len(plain) > len(kinds) and len(set(kinds)) > 1:
+        shows = (n for n in counts if may_be <= set(kinds[:n]) and may_not <= set(kinds[n:]))
+        if (num := next(shows, None)) is not None:
+            return _stack_where(kinds, places, num)
     numbers, both = zip(*again, *plain, strict=True)
     return Stack(both, len(again), numbers=numbers)
 

@@ -1,8 +1,8 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from brimful.build.offload import host as offload_host
 from brimful.build.parallel.experts import expert_parallel
 from brimful.build.parallel.mesh import EXPERTS
 from brimful.build.parallel.narrow import narrow_inputs
-from brimful.build.parallel.routing import assumed
 from brimful.build.precision import PARAMETER_DTYPE
 from brimful.build.program import Program, gradients, state_tensors
 from brimful.build.reference import reference_skeleton, state_of
@@ -33,19 +32,14 @@ from brimful.cost.shards import largest_share
 from brimful.cost.stage_site import fullest_ranks
 from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
-from brimful.hardware.cuda_chips import version_of
 from brimful.models.config import has_parameter_count
 from brimful.pretend import device, guard, kernels
 from brimful.pretend.addresses import storages_told_apart
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
 from brimful.pretend.calls import fill
-from brimful.pretend.cuda_mode import compiling, launching
-from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.gathering import named_buffers
-from brimful.pretend.moving import modules_move
 from brimful.pretend.recording import Recording
-from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.repeated_body import repeat_body
 from brimful.pretend.repeats import repeat_blocks
 from brimful.pretend.skipping import Chosen, Skipper
@@ -56,9 +50,9 @@ from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation
+from brimful.simulate.pretending import ended_as_asked, pretending, with_values_where_asked
 from brimful.simulate.series import blocks_of, body_in, may_stand_in, series_of
 from brimful.simulate.unrolled import brings_base, record_whole
-from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.techniques.kernel_support import (
     Place,
     check_attention,
@@ -67,7 +61,7 @@ from brimful.techniques.kernel_support import (
     check_values,
 )
 from brimful.techniques.optimizers import OPTIMIZERS
-from brimful.techniques.parallel.routing import BALANCED, Replay, Routing
+from brimful.techniques.parallel.routing import BALANCED, Routing
 from brimful.techniques.runnable import check_simulated
 from brimful.values.job import Job, Precision
 from brimful.values.results import (
@@ -228,6 +222,7 @@ def fullness(simulated: Simulated) -> tuple[int, int, int]:
     return *lacks, simulated.simulation.simulated_peak_allocated_bytes
 
 
+@with_values_where_asked
 def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     job: Job,
     strategy: Strategy,
@@ -247,6 +242,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     repeats: bool = False,
     arranged: Sequence[int] = (),
     on_op: Callable[[], None] = go_on,
+    knows: bool = False,
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
 
@@ -271,6 +267,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         arranged: Blocks that are run in the place of all, which the job's model has as many of as
             it says; none: all of them.
         on_op: Called before every operation; what it raises ends the simulation.
+        knows: Whether known integers are kept, as they are where a class ended that asked for one.
 
     Raises:
         NotPeriodicError: Micro-batches that should be alike are not; trace all.
@@ -286,7 +283,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
     world = _world(job, strategy, tape, rank) if parted == 1 else _experts_world(parted, tape)
-    with _ended_as_asked(tape), _pretending(tape, place, world, routing, strategy):
+    with ended_as_asked(tape), pretending(tape, place, world, routing, strategy, knows=knows):
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         if parted > 1:
@@ -308,9 +305,8 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             for continuation in then:
                 continuation(tape, program, blank)
     recording = tape.finish()
-    recording = recording if skipper is None else fill(recording, skipper.calls)
     return Traced(
-        recording=recording,
+        recording=recording if skipper is None else fill(recording, skipper.calls),
         host=tape.finish("cpu"),
         simulate_s=time.perf_counter() - start,
         unknown_ops=frozenset(tape.unknown_ops),
@@ -335,55 +331,6 @@ def _abbreviate(tape: Tape, program: Program, *, repeats: bool, stands_in: bool)
         repeat_body(tape, path, body, has_odd)
     if stands_in and may_stand_in(program.job, program.strategy):
         stand_in(tape, series_of(program))
-
-
-@contextmanager
-def _pretending(
-    tape: Tape,
-    place: Place,
-    world: AbstractContextManager[None],
-    routing: Routing,
-    strategy: Strategy,
-) -> Iterator[None]:
-    """Be on the pretend GPU inside the block, in a world, with a tape that hears all."""
-    how = {"capability": version_of(place.capability)} if place.kernels == "cuda" else {}
-    imitation = kernels.imitate(place.kernels, **how)
-    fake_mode = FakeMode(allow_non_fake_inputs=True)
-    compiles = strategy.compile != "none"
-    compiler = compiling(type(tape), tape.assumptions) if compiles else nullcontext()
-    fuses = strategy.fused_kernels != "none"
-    fused = launching(LIGER_FUNCTIONS, _launched(tape)) if fuses else nullcontext()
-    with (
-        device.there(), imitation, world, assumed(Replay(routing)), flattening(),
-        fake_mode as fake, modules_move(fake), tape,
-        compiler, fused,
-    ):  # fmt: skip
-        yield
-
-
-def _launched(tape: Tape) -> Callable[[str, Mapping[str, Any]], None]:
-    """Tell the tape of kernels beside PyTorch's, and where a chunk of the loss is."""
-
-    def launch(name: str, arguments: Mapping[str, Any]) -> None:
-        tape.launched(name, arguments)
-        if name == LIGER_LOSS:
-            tape.mark()
-
-    return launch
-
-
-@contextmanager
-def _ended_as_asked(tape: Tape) -> Iterator[None]:
-    """Let what ended a tape be what is raised, whatever libraries on the way made of it.
-
-    ``Module._apply`` of torch tells every error that a parameter could not be swapped.
-    """
-    try:
-        yield
-    except Exception as error:
-        if tape.ended_by is None or tape.ended_by is error:
-            raise
-        raise tape.ended_by from error
 
 
 def _traced(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Traced:

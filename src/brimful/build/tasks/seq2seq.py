@@ -15,7 +15,15 @@ from transformers import AutoModelForSeq2SeqLM
 
 from brimful.build.attention import causal_mask
 from brimful.build.batch import Batch
-from brimful.build.logits import LogitWay, OwnWayError, mark_head, read_steps
+from brimful.build.blocks import body_of
+from brimful.build.logits import (
+    LogitWay,
+    OwnWayError,
+    before_head,
+    mark_head,
+    read_steps,
+    read_way,
+)
 from brimful.build.loss import TokenLoss
 from brimful.build.model import skeleton_of
 from brimful.build.program import Program
@@ -37,8 +45,8 @@ _SEVERAL_MASKS = "sliding_window"
 """What is in the source of a class whose blocks want masks of more than one kind."""
 _ACROSS = "encoder_attention_mask"
 """What a decoder takes that is told which tokens of what was read are padding."""
-_IN_BLOCKS = "block_size"
-"""What a configuration says of a class that pads or cuts what it reads into blocks of tokens."""
+_BETWEEN = "enc_to_dec_proj"
+"""What takes states that were read to the width of what writes, in a pair of two widths."""
 _SCALES = "model_dim**-0.5"
 """What T5 and its kin multiply states by before the head, where it is tied."""
 _ADDED = "final_logits_bias"
@@ -65,24 +73,45 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
             f"masks from outside nor hides by itself what is written later and what is padding; "
             f"use T5, BART, Pegasus, Marian, M2M-100 or their kin"
         )
-    if not is_ours and hasattr(model.config, _IN_BLOCKS):
-        raise UnsupportedError(
-            f"{job.model.name} is of type {job.model.model_type}, which reads in blocks of "
-            f"{model.config.block_size} tokens, so that what it takes is not told from few of "
-            f"them; use T5, BART, Pegasus, Marian, LongT5 or their kin"
-        )
     if _makes_several(model) and strategy.attention != "eager":
         raise UnsupportedError(
             f"{job.model.name} is of type {job.model.model_type}, which makes masks of several "
             f"kinds by itself; use attention=eager",
             nearest={"attention": "eager"},
         )
-    with contextlib.suppress(OwnWayError):
-        mark_head(model, LogitWay((), read_steps(model)))
+    _mark_heads(model, job)
+    if model.config.pad_token_id is None:  # a pair's writer has it
+        model.config.pad_token_id = model.config.get_text_config(decoder=True).pad_token_id
     if getattr(model.config, "decoder_start_token_id", None) is None:
         # T5 begins what it writes with padding; a bare config leaves that out.
         model.config.decoder_start_token_id = model.config.pad_token_id
     return model
+
+
+def _mark_heads(model: Any, job: Job) -> None:
+    """Note how logits are made: of a writer with a head of its own, as of any decoder.
+
+    Raises:
+        UnsupportedError: That is not known of it.
+    """
+    writer = model.get_decoder()
+    if not _has_head(writer):
+        with contextlib.suppress(OwnWayError):
+            mark_head(model, LogitWay((), read_steps(model)))
+        return
+    try:
+        mark_head(writer, read_way(writer))
+    except OwnWayError as error:
+        raise UnsupportedError(
+            f"{job.model.name} writes with a model of type {writer.config.model_type}, which "
+            f"changes its logits after the output layer by more than a scale or a cap; use T5, "
+            f"BART, Pegasus, Marian, M2M-100 or their kin"
+        ) from error
+
+
+def _has_head(writer: Any) -> bool:
+    """Whether what writes is a model with a head, as in a pair of two that were made apart."""
+    return writer.get_output_embeddings() is not None
 
 
 def loss(model: nn.Module, _job: Job, strategy: Strategy) -> TokenLoss:
@@ -100,13 +129,17 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
     read_BSD = model.get_encoder()(  # noqa: N806
         input_ids=batch.inputs, attention_mask=masks.read
     )[0]
-    written_BTD = model.get_decoder()(  # noqa: N806
+    if (between := getattr(model, _BETWEEN, None)) is not None:
+        read_BSD = between(read_BSD)  # noqa: N806
+    writer = model.get_decoder()
+    written_BTD = (body_of(writer) if _has_head(writer) else writer)(  # noqa: N806
         input_ids=_written_so_far(model, batch.labels),
         attention_mask=masks.written,
         encoder_hidden_states=read_BSD,
         encoder_attention_mask=masks.across,
         use_cache=False,
     )[0]
+    written_BTD = before_head(writer, written_BTD)  # noqa: N806
     if _is_scaled(model):
         written_BTD = written_BTD * model.config.d_model**-0.5  # noqa: N806
     total: torch.Tensor = program.loss(
@@ -171,7 +204,8 @@ def _written_so_far(model: Any, labels_BT: torch.Tensor) -> torch.Tensor:  # noq
 def _is_scaled(model: Any) -> bool:
     """Whether states shrink before the head: where it is tied (Mesh TensorFlow's T5)."""
     config = model.config
-    is_tied = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
+    is_tied = getattr(config, "tie_word_embeddings", False)
+    is_tied = getattr(config, "scale_decoder_outputs", is_tied)
     of = _class_of(model)
     return bool(is_tied) and _SCALES in _forward_source(of.__module__, of.__name__)
 

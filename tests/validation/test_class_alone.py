@@ -1,0 +1,29 @@
+"""Whether a class runs by itself, as drawn: for real, with CUDA's lists of autocast."""
+
+import pytest
+from class_alone import ends_alone
+
+pytestmark = pytest.mark.torch
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "vocab_size": 97, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model_type", "precision", "what"),
+    [
+        ("fnet", "bf16-mixed", "Unsupported dtype BFloat16"),  # the CPU's autocast widens it
+        ("yoso", "bf16-mixed", "same dtype|scalar type"),  # and leaves an arc cosine in bf16
+        ("yoso", "bf16", ""),
+        ("bert", "bf16-mixed", ""),
+        ("fnet", "fp32", ""),
+    ],
+)
+def test_a_class_is_run_as_cuda_would_cast(model_type, precision, what):
+    import re
+
+    told = ends_alone(model_type, SIZES, "sequence-classification", precision, 16)
+    assert bool(told) == bool(what)
+    assert re.search(what, told)
