@@ -105,12 +105,23 @@ def units_of_blocks(recording: Recording, pattern: Pattern, *, adopted: Mapping[
     block = np.array([block_of(owner, pattern.stack) for owner in recording.owners] or [-1])
     unit = (block - pattern.num_prefix) // pattern.period
     unit[(block < pattern.num_prefix) | (unit >= count)] = NO_UNIT
+    of_row = unit[recording.owner]
+    of_row[list(adopted)] = list(adopted.values())
+    return units_of_rows(recording, of_row, count)
+
+
+def units_of_rows(recording: Recording, unit: NDArray[np.int64], count: int) -> Units:
+    """Find units, given which of them rows are known to belong to.
+
+    Args:
+        recording: The tape.
+        unit: Of each row, ``NO_UNIT`` where nobody says.
+        count: How many units there are.
+    """
     phase = phase_of_events(recording)
     births = recording.events >= 0
     label = np.full(len(births), NO_UNIT)
-    label[births] = unit[recording.owner[recording.events[births]]]
-    rows = list(adopted)
-    label[recording.born[rows]] = [adopted[row] for row in rows]
+    label[births] = unit[recording.events[births]]
     _fill_gaps(label, phase, births, count)
     return _finish(recording, label, phase, _running(label, phase, births), count)
 
