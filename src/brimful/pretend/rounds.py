@@ -315,7 +315,7 @@ def put_rounds(recording: Recording) -> Recording:
     )
     for num in sorted({num for _, num in of_line if num}):
         unit = np.where(num_left_out == num, place, NO_UNIT)
-        units = units_of_rows(done, unit, NUM_TOLD)
+        units = units_of_rows(done, unit, NUM_TOLD, are_small=True)
         try:
             copied, _ = repeat_units(
                 done, units, num_copies=num, kinds=plain_kinds(done), with_phases=False

@@ -104,8 +104,10 @@ def _names_range(model: nn.Module) -> bool:
 
 
 def _counts(code: Any) -> bool:
-    """Whether a function, or the forward pass of a class, names a range."""
-    told = inspect.unwrap(getattr(code, "forward", code) if inspect.isclass(code) else code)
+    """Whether a function names a range, or one of a class's own but for what makes it."""
+    if inspect.isclass(code):
+        return any(_counts(each) for name, each in vars(code).items() if name != "__init__")
+    told = inspect.unwrap(code) if inspect.isfunction(code) else None
     return inspect.isfunction(told) and "range" in told.__code__.co_names
 
 
