@@ -105,10 +105,10 @@ def _names_range(model: nn.Module) -> bool:
 
 def _counts(code: Any) -> bool:
     """Whether a function names a range, or one of a class's own but for what makes it."""
-    if inspect.isclass(code):
-        return any(_counts(each) for name, each in vars(code).items() if name != "__init__")
-    told = inspect.unwrap(code) if inspect.isfunction(code) else None
-    return inspect.isfunction(told) and "range" in told.__code__.co_names
+    own = vars(code) if inspect.isclass(code) else {"": code}
+    named = (each for name, each in own.items() if name != "__init__")
+    told = map(inspect.unwrap, filter(inspect.isfunction, named))
+    return any("range" in each.__code__.co_names for each in filter(inspect.isfunction, told))
 
 
 def _forward_ops(tape: Tape, program: BuiltProgram, lengths: Sequence[int]) -> list[int]:
