@@ -142,20 +142,7 @@ def _of_another_type(model: nn.Module) -> list[nn.Module]:
                 nearest={"precision": "bf16-mixed"},
             )
     outer = [path for path in unlike if path.rpartition(".")[0] not in unlike]
-    return [_holder(unlike[path]) for path in outer]
-
-
-def _holder(module: nn.Module) -> nn.Module:
-    """Return the part that is all of a module which trains: that is called, whoever calls it.
-
-    A unit is gathered as it is called itself; what is around its only part may be passed by, as
-    Switch's router is, of which a block calls the linear layer.
-    """
-    while True:
-        parts = [part for part in module.children() if _trained(part)]
-        if len(parts) != 1 or any(each.requires_grad for each in module.parameters(recurse=False)):
-            return module
-        module = parts[0]
+    return [unlike[path] for path in outer]
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:
