@@ -430,7 +430,9 @@ def compared(case: Case, words: str) -> ComparedPeaks:
     candidate = candidate_of(case.job, cluster, case.strategy)
     simulated = simulate_recorded(case.job, cluster, case.strategy)
     live = simulated.simulation.simulated_peak_allocated_bytes
-    held = _reserved(simulated.recording.requests())
+    told = simulated.simulation.reserved
+    assert told is not None, "a card that is there"
+    held = told.simulated_unhindered_bytes
     reserved = max(map(_reserved, candidate.requests)) if candidate is not None else None
     return ComparedPeaks(
         words=words,

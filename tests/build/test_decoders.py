@@ -8,6 +8,7 @@ from functools import cache
 import msgspec
 import pytest
 import torch
+import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from brimful.build.assemble import build_program, build_skeleton
@@ -174,6 +175,15 @@ def test_caps_and_scales_are_read_from_the_class():
     )
     assert steps("granite", logits_scaling=8) == (LogitStep("/", 8.0),)
     assert steps("cohere", logit_scale=0.25) == (LogitStep("*", 0.25),)
+
+
+def test_a_cap_that_is_a_function_s_is_read_where_the_class_trains():
+    """Beside it xLSTM has a branch in which it does not."""
+    config = transformers.xLSTMConfig(num_hidden_layers=1, num_blocks=1, output_logit_soft_cap=4.0)
+    with torch.device("meta"):
+        model = transformers.xLSTMForCausalLM(config)
+    cap = (LogitStep("/", 4.0), LogitStep("tanh", 1.0), LogitStep("*", 4.0))
+    assert read_steps(model) == (LogitStep("float", 1.0), *cap)
 
 
 def test_what_does_nothing_is_no_step():

@@ -162,3 +162,15 @@ def test_a_search_over_two_stacks_is_its_estimates():
         alone = estimate(job, cluster, strategy)
         assert round(table.peak_bytes[row]) == alone.predicted_peak_allocated_bytes, strategy
         assert table.step_s[row] == pytest.approx(alone.predicted_step_s, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # of the last block of the encoder
+def test_a_router_in_fp32_is_gathered_where_the_rest_is_in_16_bits():
+    """It was passed by, and its layer met a shard of its weight."""
+    from brimful.simulate.run import simulate
+
+    few = {"num_layers": 1, "num_decoder_layers": 1, "num_experts": 2}
+    few |= {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
+    job = job_of(SWITCH | few, precision="bf16", seq_len=64, global_batch=4)
+    strategy = make_strategy(micro_batch=2, attention="eager", zero=3, dp_shard=2)
+    assert simulate(job, make_cluster("cuda"), strategy).simulated_peak_allocated_bytes

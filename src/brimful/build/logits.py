@@ -24,6 +24,8 @@ _SLICED = "slice_logits_to_keep"
 """Function of ``transformers`` that leaves out tokens, of which none is left out here."""
 _ASKED = frozenset({"get_text_config", "get_decoder"})
 """Methods of a model, or its configuration, that say which part of it is meant."""
+_TRAINING = "training"
+"""Says of a module that it trains, which all do here."""
 _CAST = "to"
 """Stands for a module among those before the head: hidden states take its weight's type."""
 
@@ -145,9 +147,11 @@ class _Reader:
                     scope.made[name] = _unnamed(statement.value, name, scope.made)
             elif not self._concerns(statement, scope):
                 continue
-            elif isinstance(statement, ast.If) and not statement.orelse:
-                if _is_given(statement.test, scope):
-                    self._read(statement.body, scope)
+            elif isinstance(statement, ast.If) and (
+                statement.orelse or not _asks_training(statement.test)
+            ):  # what is done to logits of a model that trains alone would be of another model
+                taken = _is_taken(statement.test, scope)
+                self._read(statement.body if taken else statement.orelse, scope)
             else:
                 raise OwnWayError
 
@@ -173,6 +177,10 @@ class _Reader:
             return scope.logits.get(node.id)
         if isinstance(node, ast.Call):
             return self._of_call(node, scope)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            done = self._chain(node.right, scope)
+            if done is not None:  # a number times logits
+                return [*done, _step(ast.BinOp(node.right, node.op, node.left), scope)]
         if isinstance(node, ast.BinOp | ast.Subscript):
             inner = node.left if isinstance(node, ast.BinOp) else node.value
             done = self._chain(inner, scope)
@@ -192,12 +200,42 @@ class _Reader:
         if isinstance(call.func, ast.Attribute) and method in _METHODS and not call.args:
             done = self._chain(call.func.value, scope)
             return None if done is None else [*done, *_METHODS[method]]
+        if isinstance(call.func, ast.Name) and call.args:
+            return self._of_function(call, call.func.id, scope)
         is_function = len(call.args) == 1 and not call.keywords
         done = self._chain(call.args[0], scope) if is_function else None
         if done is None or method == _CAPPED:
             return None if done is None else [*done, LogitStep(_CAPPED, 1.0)]
         if isinstance(called, nn.Module) and not any(True for _ in called.parameters()):
             return self.made_by(called, done)
+        raise OwnWayError
+
+    def _of_function(self, call: ast.Call, name: str, scope: _Scope) -> list[LogitStep] | None:
+        """Return what a function beside a class, which is given logits first, makes of them.
+
+        Raises:
+            OwnWayError: It does more than return them, on one branch or another.
+        """
+        done = self._chain(call.args[0], scope)
+        if done is None:
+            return None
+        function = getattr(inspect.getmodule(type(scope.module)), name, None)
+        if not inspect.isfunction(function) or call.keywords:
+            raise OwnWayError
+        tree = _tree(function)
+        given = [_value(each, scope) for each in call.args[1:]]
+        names = [each.arg for each in tree.args.args]
+        inner = _Scope(
+            scope.module, {names[0]: done}, dict(zip(names[1:], given, strict=False)), {}
+        )
+        for statement in tree.body:
+            if isinstance(statement, ast.If) and not _is_taken(statement.test, inner):
+                continue
+            last = statement.body[0] if isinstance(statement, ast.If) else statement
+            if isinstance(last, ast.Return) and last.value is not None:
+                return self._chain(last.value, inner)
+            if not _is_text(statement):
+                break
         raise OwnWayError
 
     def _take(self, args: list[ast.expr], scope: _Scope) -> None:
@@ -275,8 +313,16 @@ def _called(call: ast.Call, module: Any) -> Any:
     return None if path is None else _follow(module, path)
 
 
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
 def _function(module_class: type[nn.Module]) -> ast.FunctionDef:
-    source = textwrap.dedent(inspect.getsource(inspect.unwrap(module_class.forward)))
+    return _tree(module_class.forward)
+
+
+def _tree(made: Any) -> ast.FunctionDef:
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(made)))
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)  # a method's source is one
     return function
@@ -302,15 +348,26 @@ def _step(node: ast.expr, scope: _Scope) -> LogitStep:
     return LogitStep(operator, float(by))
 
 
-def _is_given(test: ast.expr, scope: _Scope) -> bool:
-    """Whether a branch is taken that asks whether a field is there.
+def _asks_training(test: ast.expr) -> bool:
+    asked = (each for each in ast.walk(test) if isinstance(each, ast.Attribute))
+    return any(_path(each) == [_TRAINING] for each in asked)
+
+
+def _is_taken(test: ast.expr, scope: _Scope) -> bool:
+    """Whether a branch is taken that asks whether a field is there, or whether a model trains.
 
     Raises:
         OwnWayError: It asks for something else.
     """
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return all(_is_taken(each, scope) for each in test.values)  # the first that is not ends it
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return not _is_taken(test.operand, scope)
+    if _path(test) == [_TRAINING]:
+        return True
     if (
         not isinstance(test, ast.Compare)
-        or not isinstance(test.ops[0], ast.IsNot)
+        or not isinstance(test.ops[0], ast.IsNot | ast.Is)
         or not isinstance(test.comparators[0], ast.Constant)
         or test.comparators[0].value is not None
     ):
@@ -321,7 +378,7 @@ def _is_given(test: ast.expr, scope: _Scope) -> bool:
         asked = asked.target
     if isinstance(asked, ast.Name) and asked.id not in scope.values:
         raise OwnWayError
-    return _value(asked, scope) is not None
+    return (_value(asked, scope) is not None) == isinstance(test.ops[0], ast.IsNot)
 
 
 def _value(node: ast.expr, scope: _Scope) -> Any:

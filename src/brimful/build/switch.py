@@ -22,11 +22,25 @@ import torch
 from torch import nn
 from transformers.models.switch_transformers.modeling_switch_transformers import (
     SwitchTransformersSparseMLP,
+    SwitchTransformersTop1Router,
 )
 
 HEARD = "places_heard"
 """Attribute of experts with places: called in each forward pass with the expert that every token
 chose and whether it found a place, both [B, S, 1]."""
+
+
+class _Logits(SwitchTransformersTop1Router):  # type: ignore[misc]  # untyped to mypy
+    """A router that is called for its logits: called it is a unit, which FSDP2 gathers."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the logits of each token's experts.
+
+        Args:
+            hidden_states: [B, S, D].
+        """
+        logits: torch.Tensor = self.classifier(hidden_states.to(self.dtype))
+        return logits
 
 
 class FixedCapacityMLP(SwitchTransformersSparseMLP):  # type: ignore[misc]  # untyped to mypy
@@ -82,9 +96,8 @@ class FixedCapacityMLP(SwitchTransformersSparseMLP):  # type: ignore[misc]  # un
             [B, S, 1]: the probability of the expert that was chosen, by which its result is
             weighted; and the number of the place, the last one for tokens that found none.
         """
-        dtype = self.router.dtype
-        logits_BSE = self.router.classifier(hidden_BSD.to(dtype))  # noqa: N806
-        probability_BSE = logits_BSE.softmax(-1, dtype=dtype).to(hidden_BSD.dtype)  # noqa: N806
+        logits_BSE = self.router(hidden_BSD)  # noqa: N806
+        probability_BSE = logits_BSE.softmax(-1, dtype=self.router.dtype).to(hidden_BSD.dtype)  # noqa: N806
         weight_BS1, expert_BS1 = probability_BSE.max(-1, keepdim=True)  # noqa: N806
         num_experts = logits_BSE.shape[2]
         chosen_BSE = expert_BS1 == torch.arange(num_experts, device=hidden_BSD.device)  # noqa: N806
@@ -109,4 +122,5 @@ def use_fixed_capacity(model: Any) -> None:
     for name, module in list(model.named_modules()):
         if type(module) is SwitchTransformersSparseMLP:
             module.router.classifier.to(module.router.dtype)
+            module.router.__class__ = _Logits
             model.set_submodule(name, FixedCapacityMLP(module.router, module.experts))

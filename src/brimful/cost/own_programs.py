@@ -170,13 +170,15 @@ def missing_needs(
 ) -> list[Need]:
     """List what of some needs was not traced on this machine, and may be.
 
-    At one length of sequences alone a chunk of the loss is not told from a fifth of it all. What
-    parts experts is left out where that was refused before, and need not be.
+    At one length of sequences alone, as where a program differs with each and no loop over tokens
+    says how, a chunk of the loss is not told from a fifth of it all. What parts experts is left out
+    where that was refused before, and need not be.
     """
     found, built, needs = set(), find_built(job.model), list(needs)
     may_part = not any(need.ep == 1 for need in needs)
+    is_of_one_length = built is not None and built.loops and not built.by_token
     for need in needs:
-        if built is not None and built.loops and need.num_chunks > TWO_CHUNKS:
+        if is_of_one_length and need.num_chunks > TWO_CHUNKS:
             continue
         program = chosen_program(
             job, attention, kernels, need.recompute,

@@ -118,8 +118,9 @@ class RowSums(NamedTuple):
         found, newest = list[tuple[int, Sum]](), None
         comes = [(place, event) for place, event in enumerate(events) if event.num_bytes]
         narrow, last = set[tuple[str, int]](), (-1, "", 0)
+        marks = _marks_behind(events)
         for index, (place, event) in enumerate(comes):
-            mark = _mark_behind(events, place)
+            mark = marks[place]
             if mark == "convolution":  # a narrow one may be widened later
                 narrow.add((event.terms[0][0], event.num_bytes // HALF_BYTES))
             if len(event.terms) != 1 or mark:
@@ -192,14 +193,18 @@ class RowSums(NamedTuple):
         return left or "", num_bytes * element / coefficient
 
 
-def _mark_behind(events: Sequence[Event], place: int) -> Mark:
-    """Return what a gradient is marked with that is added up by its own kernel; else nothing.
+def _marks_behind(events: Sequence[Event]) -> list[Mark]:
+    """Return of each event what a gradient is marked with that is added up by its own kernel.
 
-    Before the mark what it takes the place of goes at most.
+    Nothing for most. Before the mark what the gradient takes the place of goes at most.
     """
-    behind = (event for event in events[place + 1 :] if event.num_bytes or event.mark)
-    found = next(behind, None)
-    return found.mark if found is not None and found.mark in _OWN_SUMS else ""
+    found = list[Mark]()
+    behind: Mark = ""
+    for event in reversed(events):
+        found.append(behind)
+        if event.num_bytes or event.mark:
+            behind = event.mark if event.mark in _OWN_SUMS else ""
+    return found[::-1]
 
 
 def _rows(newest: Event, letters: str, num_bytes: float) -> tuple[str, int] | None:

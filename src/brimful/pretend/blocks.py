@@ -7,7 +7,7 @@ the units as a forward pass does. Knows nothing of how units are copied.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -105,14 +105,50 @@ def units_of_blocks(recording: Recording, pattern: Pattern, *, adopted: Mapping[
     block = np.array([block_of(owner, pattern.stack) for owner in recording.owners] or [-1])
     unit = (block - pattern.num_prefix) // pattern.period
     unit[(block < pattern.num_prefix) | (unit >= count)] = NO_UNIT
+    of_row = unit[recording.owner]
+    of_row[list(adopted)] = list(adopted.values())
+    return units_of_rows(recording, of_row, count)
+
+
+def units_of_rows(
+    recording: Recording, unit: NDArray[np.int64], count: int, *, are_small: bool = False
+) -> Units:
+    """Find units, given which of them rows are known to belong to.
+
+    Args:
+        recording: The tape.
+        unit: Of each row, ``NO_UNIT`` where nobody says.
+        count: How many units there are.
+        are_small: Whether what drops a graph lets go of a unit's and its neighbour's by turns.
+    """
     phase = phase_of_events(recording)
     births = recording.events >= 0
     label = np.full(len(births), NO_UNIT)
-    label[births] = unit[recording.owner[recording.events[births]]]
-    rows = list(adopted)
-    label[recording.born[rows]] = [adopted[row] for row in rows]
+    label[births] = unit[recording.events[births]]
     _fill_gaps(label, phase, births, count)
-    return _finish(recording, label, phase, _running(label, phase, births), count)
+    running = _running(label, phase, births)
+    units = _finish(recording, label, phase, running, count)
+    if not are_small:
+        return units
+    is_dropped = ~births & (running == NO_UNIT) & (label != NO_UNIT)
+    _straighten(label, is_dropped)
+    return replace(units, chains=tuple(_chains(_pieces(label, phase))))
+
+
+def _straighten(label: NDArray[np.int64], is_dropped: NDArray[np.bool_]) -> None:
+    """Let frees that go through units by turns go through them in one direction.
+
+    Args:
+        label: Units of events; some are made those of a neighbour.
+        is_dropped: Of each event whether it frees what no running unit does.
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_dropped, [False])).astype(int)))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        along = label[start:stop]
+        way = np.minimum if along[0] >= along[-1] else np.maximum
+        straight = way.accumulate(along)
+        if np.abs(straight - along).max() <= 1:
+            label[start:stop] = straight
 
 
 def phase_of_events(recording: Recording) -> NDArray[np.int64]:

@@ -199,14 +199,14 @@ class Place(NamedTuple):
         op: The operation, or its name.
         owner: Path of the module.
         node: Name of the running autograd node, empty outside backward.
-        line: A code object and a line number in it; None: not known.
+        line: A code object, a line number in it, and maybe a round; None: not known.
         stream: Number of the current stream.
     """
 
     op: Any
     owner: str
     node: str
-    line: tuple[Any, int] | None
+    line: tuple[Any, ...] | None
     stream: int
 
 
@@ -494,6 +494,6 @@ class RecordingBuilder:
         return until
 
 
-def line_text(line: tuple[Any, int] | None) -> str:
-    """Write a source line as ``file:number``."""
-    return "" if line is None else f"{line[0].co_filename}:{line[1]}"
+def line_text(line: tuple[Any, ...] | None) -> str:
+    """Write a source line as ``file:number``, and behind it what else is said of it."""
+    return "" if line is None else f"{line[0].co_filename}:{line[1]}{''.join(map(str, line[2:]))}"

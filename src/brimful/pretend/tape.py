@@ -49,6 +49,7 @@ from brimful.pretend.recording import (
     Spot,
     line_text,
 )
+from brimful.pretend.rounds import Rounds
 from brimful.values.results import WORKSPACES
 
 _KINDS = (NAME, HOST)
@@ -103,7 +104,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
             on_op: Called before every operation; what it raises ends the run.
         """
         super().__init__()
-        self.owners = Owners()
+        self.owners, self.rounds = Owners(), Rounds()
         self._count_costs = count_costs
         self._count_messages = count_messages
         self._live = LiveStorages()
@@ -433,7 +434,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
             op=op,
             owner=owner,
             node="" if node is None else getattr(node, STANDS_FOR, "") or node.name(),
-            line=self._lines.here(),
+            line=self.rounds.told(self._lines.here(), node),
             stream=0 if where.type == HOST else streams.current_id(where.index or 0),
         )
 

@@ -65,13 +65,13 @@ def unroll_blocks(
     growth = Growth(deep=deep, shallow=shallow, num_more=num_less, num_copies=num_copies)
     rows = [by_maker(r, _unowned(r, pattern)) for r in (deep, shallow)]
     grown = grow_rows(growth, rows[0], rows[1], units.of_row == NO_UNIT)
-    copied, unit = _repeat(
+    copied, unit = repeat_units(
         grown, units, num_copies=num_copies, kinds=_block_kinds(grown, pattern), with_phases=False
     )
     return grow_costs(growth, _with_owners(copied, pattern, unit + 1, num_copies))
 
 
-def _repeat(
+def repeat_units(
     recording: Recording, units: Units, *, num_copies: int, kinds: Kinds, with_phases: bool
 ) -> tuple[Copied, int]:
     """Copy the first inner unit that is like its neighbour; return its number too.

@@ -130,9 +130,11 @@ def _names_range(model: nn.Module) -> bool:
 
 
 def _counts(code: Any) -> bool:
-    """Whether a function, or the forward pass of a class, names a range."""
-    told = inspect.unwrap(getattr(code, "forward", code) if inspect.isclass(code) else code)
-    return inspect.isfunction(told) and "range" in told.__code__.co_names
+    """Whether a function names a range, or one of a class's own but for what makes it."""
+    own = vars(code) if inspect.isclass(code) else {"": code}
+    named = (each for name, each in own.items() if name != "__init__")
+    told = map(inspect.unwrap, filter(inspect.isfunction, named))
+    return any("range" in each.__code__.co_names for each in filter(inspect.isfunction, told))
 
 
 def _replaces_buffers(model: nn.Module) -> bool:

@@ -16,13 +16,23 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.cost.own_programs import traced_adapters, traced_task
-from brimful.cost.profiles import OF_ONE, PROFILE_SCHEMA, Body, Profile, Term, Variant, variant_key
+from brimful.cost.profiles import (
+    OF_ONE,
+    PROFILE_SCHEMA,
+    TWO_CHUNKS,
+    Body,
+    Profile,
+    Term,
+    Variant,
+    variant_key,
+)
 from brimful.cost.programs import HALF, Adapted, Program, capability_of
 from brimful.errors import BrimfulError, UnsupportedError
 from brimful.files.traced import all_versions, is_of_these_libraries, source_hash
 from brimful.models.traced import BuiltModel
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.recording import Recording
+from brimful.pretend.rounds import UnlikeRoundsError
 from brimful.simulate.loop_runs import LoopFitter
 from brimful.simulate.one_sequence import changes
 from brimful.simulate.own_cases import run_cases
@@ -201,6 +211,8 @@ def _unrolled_or_whole(
                 if not (isinstance(error, ValueError) or _is_of_class(error)):
                     raise
     whole = traced.own._replace(is_unrolled=not traced.own.built.loops)
+    if traced.own.built.loops:
+        chunks = [num for num in chunks if num <= TWO_CHUNKS]
     return _variants(traced._replace(own=whole), chunks, fits_one=fits_one)
 
 
@@ -440,9 +452,11 @@ def _recorded(
         narrowed_from=own.job.precision if own.gathers and own.job.precision in HALF else None,
         arranged=places, parted=own.ep, on_op=own.on_op,
     )  # fmt: skip
+    repeats = not (num_sent or num_brought)  # which see no hooks of what is saved
     try:
-        # which see no hooks of what is saved
-        return traced(repeats=not (num_sent or num_brought)).recording
+        return traced(repeats=repeats, leaves_out=own.built.loops).recording
+    except UnlikeRoundsError:
+        return traced(repeats=False).recording
     except UnlikeBlocksError:
         return traced().recording
 

@@ -27,9 +27,9 @@ _LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
 """Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
 the first shape, by which members of a group are compared, and not at the others, where a fifth is
 told from a chunk."""
-_LOOPED = (2, 3, 4)
-"""Likewise where a program loops over tokens: each is run, and at the fewest the rounds of a loop
-are several."""
+_LOOPED = (2, 3, 4, 5, 6)
+"""Likewise where a program loops over tokens: at the fewest the rounds of a loop are several, and
+of the others two are taken at which a fifth is told from a chunk."""
 _FEW = 8
 """Tokens whose multiples those are where a loop is over single ones, and kernels round nothing."""
 _MOST_FUSED = 40
@@ -90,7 +90,8 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = SEVERAL) -> list[Token
     most = _longest(own)
     if own.grows:
         start = least // own.unit * own.unit + seq_len % own.unit
-        looped = [start + length * own.unit for length in _LOOPED]
+        first, *rest = (start + length * own.unit for length in _LOOPED)
+        looped = [first, *[n for n in rest if n % NUM_CHUNKS][:2]]
         if looped[-1] > min(most, seq_len):
             return shapes_of(own._replace(is_unrolled=False), sequences)
         return [TokenShape(num, n) for num, n in zip(sequences, looped, strict=True)]

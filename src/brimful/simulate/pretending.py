@@ -43,7 +43,7 @@ def with_values_where_asked(run: Callable[_Asked, _Found]) -> Callable[_Asked, _
         except Exception as error:
             if how.get("knows") or not (isinstance(error, UnknownValueError) or _is_own(error)):
                 raise
-        return run(*args, **{**how, "knows": True})
+        return run(*args, **{**how, "knows": True})  # type: ignore[arg-type]  # a keyword more
 
     return run_again
 

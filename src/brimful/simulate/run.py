@@ -1,8 +1,8 @@
 """Simulating a plan: build it on the pretend GPU, take two steps, read the tape."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from brimful.build.arranged import arrange_blocks
 from brimful.build.assemble import HOST, build_skeleton, finish_program
 from brimful.build.batch import Batch
 from brimful.build.fp8_layers import use_fp8
-from brimful.build.layout import read_built
 from brimful.build.loss import CHUNK
 from brimful.build.offload import host as offload_host
 from brimful.build.parallel.experts import expert_parallel
@@ -28,20 +27,15 @@ from brimful.build.reference import reference_skeleton, state_of
 from brimful.build.step import train_step
 from brimful.build.tasks import task_of
 from brimful.cost.outside import num_groups
-from brimful.cost.shards import largest_share
 from brimful.cost.stage_site import fullest_ranks
-from brimful.cost.trained import trained_shapes
 from brimful.hardware.cluster import Cluster
-from brimful.models.config import has_parameter_count
 from brimful.pretend import device, guard, kernels
-from brimful.pretend.addresses import storages_told_apart
 from brimful.pretend.blocks import NotPeriodicError, UnlikeBlocksError
 from brimful.pretend.calls import fill
-from brimful.pretend.fake_world import World, pretend_world
-from brimful.pretend.gathering import named_buffers
 from brimful.pretend.recording import Recording
 from brimful.pretend.repeated_body import repeat_body
 from brimful.pretend.repeats import repeat_blocks
+from brimful.pretend.rounds import UnlikeRoundsError, leaving_out, put_rounds
 from brimful.pretend.skipping import Chosen, Skipper
 from brimful.pretend.stand_ins import stand_in
 from brimful.pretend.tape import Tape, go_on
@@ -53,6 +47,7 @@ from brimful.simulate.phases import Continuation
 from brimful.simulate.pretending import ended_as_asked, pretending, with_values_where_asked
 from brimful.simulate.series import blocks_of, body_in, may_stand_in, series_of
 from brimful.simulate.unrolled import brings_base, record_whole
+from brimful.simulate.worlds import experts_world, fullest_rank, world_of
 from brimful.techniques.kernel_support import (
     Place,
     check_attention,
@@ -72,7 +67,7 @@ from brimful.values.results import (
     Reserved,
     Simulation,
 )
-from brimful.values.strategy import Strategy, gathers_alone, is_flat, num_micro_batches, world_size
+from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 NUM_STEPS = 2
 """In the first step kernels and buckets are made ready; every later one is like the second."""
@@ -241,6 +236,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     stands_in: bool = False,
     repeats: bool = False,
     arranged: Sequence[int] = (),
+    leaves_out: bool = False,
     on_op: Callable[[], None] = go_on,
     knows: bool = False,
 ) -> Traced:
@@ -266,12 +262,14 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         repeats: Whether blocks do again what they did, where they are given the same shape again.
         arranged: Blocks that are run in the place of all, which the job's model has as many of as
             it says; none: all of them.
+        leaves_out: Whether few rounds of long loops run, and the others are put in afterwards.
         on_op: Called before every operation; what it raises ends the simulation.
         knows: Whether known integers are kept, as they are where a class ended that asked for one.
 
     Raises:
         NotPeriodicError: Micro-batches that should be alike are not; trace all.
         UnlikeBlocksError: Blocks that should be alike are not; trace without stand-ins.
+        UnlikeRoundsError: Rounds of a loop that should be alike are not; leave none out.
     """
     place = Place(imitate, capability)
     _check(job, strategy, place)
@@ -282,7 +280,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     reference = reference_skeleton(job, strategy)
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
-    world = _world(job, strategy, tape, rank) if parted == 1 else _experts_world(parted, tape)
+    world = world_of(job, strategy, tape, rank) if parted == 1 else experts_world(parted, tape)
     with ended_as_asked(tape), pretending(tape, place, world, routing, strategy, knows=knows):
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
@@ -300,18 +298,23 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
         _name(tape, program)
         _abbreviate(tape, program, repeats=repeats, stands_in=stands_in)
         skipper = _skipper(tape, program, chosen)
-        with guard.errors_come_through(), offload_host.listening(_keeping(tape)):
+        less = leaving_out(tape, program.model) if leaves_out else nullcontext()
+        with less, guard.errors_come_through(), offload_host.listening(_keeping(tape)):
             _take_steps(tape, program, blank := _without_values(sample), num_steps, skipper)
             for continuation in then:
                 continuation(tape, program, blank)
-    recording = tape.finish()
     return Traced(
-        recording=recording if skipper is None else fill(recording, skipper.calls),
+        recording=_filled(tape.finish(), skipper),
         host=tape.finish("cpu"),
         simulate_s=time.perf_counter() - start,
         unknown_ops=frozenset(tape.unknown_ops),
         bounded=tape.bounded,
     )
+
+
+def _filled(recording: Recording, skipper: Skipper | None) -> Recording:
+    """Put on a tape what did not run: micro-batches, and rounds of loops."""
+    return put_rounds(recording if skipper is None else fill(recording, skipper.calls))
 
 
 def _check(job: Job, strategy: Strategy, place: Place) -> None:
@@ -337,46 +340,19 @@ def _traced(job: Job, strategy: Strategy, *, rank: int | None, **how: Any) -> Tr
     """Trace steps; of a pipeline with few micro-batches where these show what the others do."""
     chosen = chosen_of(job, strategy, fullest_rank(job, strategy) if rank is None else rank)
     is_alike = not how["routing"].received  # which says that blocks and micro-batches differ
-    chosen, stands_in = chosen if is_alike else None, is_alike
-    while chosen is not None or stands_in:
+    chosen, stands_in, leaves_out = chosen if is_alike else None, is_alike, is_alike
+    while chosen is not None or stands_in or leaves_out:
+        how |= {"chosen": chosen, "stands_in": stands_in, "leaves_out": leaves_out}
         try:
-            return trace(job, strategy, rank=rank, chosen=chosen, stands_in=stands_in, **how)
+            return trace(job, strategy, rank=rank, **how)
+        except UnlikeRoundsError:
+            leaves_out = False
         except UnlikeBlocksError:
             stands_in = False
         except NotPeriodicError:  # of micro-batches, which only those that are left out can be
             chosen = None
+    how |= {"chosen": None, "stands_in": False, "leaves_out": False}
     return trace(job, strategy, rank=rank, **how)
-
-
-@contextmanager
-def _world(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterator[None]:
-    """Be one of a strategy's many devices inside the block, where there are many."""
-    size, chosen = world_size(strategy), fullest_rank(job, strategy) if rank is None else rank
-    if size == 1 and not chosen and not gathers_alone(strategy):
-        yield
-        return
-    degrees = (strategy.pp, strategy.dp_replicate, strategy.dp_shard, strategy.tp, strategy.ep)
-    world = World(size=size, rank=chosen, layout=(strategy.zero, *degrees))
-    compares = storages_told_apart() if is_flat(strategy) else nullcontext()
-    with pretend_world(world, tape.paused), named_buffers(tape), compares:
-        yield
-
-
-@contextmanager
-def _experts_world(size: int, tape: Tape) -> Iterator[None]:
-    """Be one of so many devices that part experts inside the block, and nothing else."""
-    world = World(size=size, rank=0, layout=(0, 1, 1, 1, 1, size))
-    with pretend_world(world, tape.paused), named_buffers(tape):
-        yield
-
-
-def fullest_rank(job: Job, strategy: Strategy) -> int:
-    """Return a device that holds as much as any: the first, but for ZeRO-1's uneven shares."""
-    if strategy.zero != 1 or job.task == "module":  # whose parameters nobody has listed
-        return 0
-    if not has_parameter_count(job.model):
-        read_built(job, strategy.attention)
-    return largest_share(trained_shapes(job), strategy.dp_shard).rank
 
 
 def _name(tape: Tape, program: Program) -> None:

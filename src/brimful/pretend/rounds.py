@@ -1,0 +1,326 @@
+"""Loops over tokens: few of their rounds run, the others are put on the tape afterwards.
+
+A recurrence that is written in Python goes round once for every token of a text, thousands of
+times, and once a few rounds did the same the others do it too. A ``for`` over ``range`` in the code
+of a model's own classes is watched: where a round did what the one before did, event by event, and
+left everything that the function holds as it was, but for lists that grew, most of those that are
+to come are left out. What they would have put into lists is put there, as more names of what the
+last round made, so that what comes after is of its own size. The rounds that run after that are
+told apart on the tape by their lines; ``put_rounds`` compares them, forward and backward, and puts
+in as many copies as were left out. Loops of any other kind run in full.
+"""
+
+import dis
+import inspect
+import re
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from brimful.errors import BrimfulError
+from brimful.pretend.alike import plain_kinds
+from brimful.pretend.blocks import NO_UNIT, NotPeriodicError, units_of_rows
+from brimful.pretend.fake_mode import alias
+from brimful.pretend.recording import Recording, RecordingBuilder, Spot
+from brimful.pretend.unroll import repeat_units
+
+NUM_FIRST = 4
+"""Rounds that run before others may be left out; of the last two each event is compared."""
+NUM_TOLD = 6
+"""Rounds that run behind them and are told apart, of which two inner ones are compared."""
+FEWEST = 4 * (NUM_FIRST + NUM_TOLD)
+"""Rounds of a loop of which some are left out."""
+_HIDES = frozenset({"LIST_APPEND", "SET_ADD", "MAP_ADD", "YIELD_VALUE", "RETURN_GENERATOR"})
+"""Instructions of loops that keep what they make where nobody sees it."""
+_STORES = frozenset({"STORE_FAST", "STORE_FAST_LOAD_FAST"})
+"""Those that give a number its name; the second, of Python 3.13, does something else behind it."""
+_LONGER = "EXTENDED_ARG"
+"""Stands before an instruction whose argument takes more than a byte."""
+_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_ROUND = re.compile(r" round (\d+), (\d+) left out$")
+_RANGE = "range"
+_TORCH = "torch"
+_next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
+
+
+class UnlikeRoundsError(NotPeriodicError):
+    """Rounds of a loop that should be alike are not; run all of them."""
+
+
+class Round(NamedTuple):
+    """A round of a loop of which others were left out.
+
+    Attributes:
+        place: Which of those that are told apart.
+        num_left_out: Rounds that were left out.
+    """
+
+    place: int
+    num_left_out: int
+
+    def __str__(self) -> str:
+        """Say it behind a line, as ``put_rounds`` reads it."""
+        return f" round {self.place}, {self.num_left_out} left out"
+
+
+class Rounds:
+    """Which round of which loop is running, forward, and backward by the numbers of its nodes."""
+
+    def __init__(self) -> None:
+        """Know no loop yet."""
+        self.now: Round | None = None
+        self._numbers: list[int] = [0]
+        self._rounds: list[Round | None] = [None]
+
+    @property
+    def any_left_out(self) -> bool:
+        """Whether some loop was shortened."""
+        return len(self._numbers) > 1
+
+    def begin(self, which: Round | None) -> None:
+        """Begin a round; None: what comes now is in none."""
+        self.now = which
+        self._numbers.append(_next_sequence_number())
+        self._rounds.append(which)
+
+    def told(self, line: tuple[Any, int] | None, node: Any) -> Any:
+        """Return a line, and behind it the round in which it is run, if it is one that is told.
+
+        Args:
+            line: A code object and a line in it.
+            node: The running autograd node, or None.
+        """
+        if line is None or not self.any_left_out:
+            return line
+        found = self.now
+        if found is None and node is not None and not hasattr(node, "variable"):
+            found = self._rounds[bisect_right(self._numbers, node._sequence_nr()) - 1]  # noqa: SLF001
+        return line if found is None else (*line, found)
+
+
+@contextmanager
+def leaving_out(tape: Any, model: nn.Module) -> Iterator[None]:
+    """Leave out rounds of loops in the code of a model's own classes inside the block.
+
+    Args:
+        tape: A ``Tape``, which is told which round runs.
+        model: Whose classes' files say ``range``; PyTorch's own do as ever.
+
+    Raises:
+        UnlikeRoundsError: The program ended in an error, which may be for rounds that it lacks.
+    """
+    rounds, builder = tape.rounds, tape.main
+
+    def make(*bounds: Any) -> Any:
+        numbers = range(*bounds)
+        return _Loop(numbers, rounds, builder) if len(numbers) >= FEWEST else numbers
+
+    names = {cls.__module__ for each in model.modules() for cls in type(each).__mro__}
+    own = (sys.modules[n] for n in sorted(names) if n.partition(".")[0] != _TORCH)
+    files = [file for file in own if _RANGE not in vars(file)]
+    for file in files:
+        vars(file)[_RANGE] = make
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, BrimfulError) or tape.ended_by is error or not rounds.any_left_out:
+            raise
+        raise UnlikeRoundsError("what comes after a loop misses rounds of it") from error
+    finally:
+        rounds.now = None
+        for file in files:
+            del vars(file)[_RANGE]
+
+
+class _Loop:
+    """A range of numbers that a loop may go through faster than one by one."""
+
+    def __init__(self, numbers: range, rounds: Rounds, builder: RecordingBuilder) -> None:
+        self._numbers, self._told, self._builder = numbers, rounds, builder
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._numbers[key]
+
+    def __iter__(self) -> Iterator[int]:
+        frame = sys._getframe(1)  # noqa: SLF001 - of the loop
+        target = _target(frame)
+        if target is None or self._told.now is not None:
+            return iter(self._numbers)
+        return self._go(frame, target)
+
+    def _go(self, frame: Any, target: str) -> Iterator[int]:
+        """Yield the numbers of the rounds that run."""
+        numbers, builder = self._numbers, self._builder
+        done, states = list[Any](), list[_Held]()
+        for place in range(NUM_FIRST):
+            start = builder.spot()
+            yield numbers[place]
+            done.append(_done_since(builder, start))
+            states.append(_held(frame, target))
+        num_more = len(numbers) - NUM_FIRST - NUM_TOLD
+        is_alike = len(done[-1]) > 0 and done[-1] == done[-2]
+        fills = _fills(states, num_more) if is_alike else None
+        states.clear()
+        if fills is None:
+            yield from numbers[NUM_FIRST:]
+            return
+        while fills:
+            fills.pop()()
+        try:
+            for place in range(NUM_TOLD):
+                self._told.begin(Round(place, num_more))
+                yield numbers[NUM_FIRST + num_more + place]
+        finally:
+            self._told.begin(None)
+
+
+def _target(frame: Any) -> str | None:
+    """Return the name that a loop gives its numbers; None where it is no plain loop of a function.
+
+    Args:
+        frame: Of the function, where it begins the loop.
+    """
+    code = frame.f_code
+    following = (each for each in dis.get_instructions(code) if each.offset >= frame.f_lasti)
+    steps = [each for each in following if each.opname != _LONGER]
+    names = [each.opname for each in steps[:3]]
+    is_plain = names[:2] == ["GET_ITER", "FOR_ITER"] and names[2] in _STORES
+    if not is_plain or not code.co_flags & inspect.CO_OPTIMIZED:
+        return None
+    _, loop, store = steps[:3]
+    hides = any(each.opname in _HIDES for each in steps if each.offset < loop.argval)
+    name = store.argval if isinstance(store.argval, str) else store.argval[0]
+    return None if hides else str(name)
+
+
+def _done_since(builder: RecordingBuilder, start: Spot) -> tuple[Any, ...]:
+    """Return what was done since then, but for which rows were allocated and freed."""
+    events = builder.events_since(start.event)
+    rows = ((row >= 0, builder.facts_of(row if row >= 0 else ~row)) for row in events)
+    return *rows, *(cost[2:] for cost in builder.costs_since(start.cost))
+
+
+class _Held(NamedTuple):
+    """What a function holds behind a round.
+
+    Attributes:
+        told: All of it by its names, but for lists and the loop's number.
+        lists: Lists by their identity, each with its length then.
+    """
+
+    told: dict[str, Any]
+    lists: dict[int, tuple[list[Any], int]]
+
+
+def _held(frame: Any, target: str) -> _Held:
+    """Look at what a function holds.
+
+    Source: ``PyFrame_FastToLocalsWithError``: before Python 3.13 a frame keeps what it is asked
+    for, which would let tensors live longer than they do.
+    """
+    values = frame.f_locals
+    told = {k: _told(x) for k, x in values.items() if k != target and type(x) is not list}
+    lists = {id(x): (x, len(x)) for k, x in values.items() if k != target and type(x) is list}
+    if type(values) is dict:
+        values.clear()
+    return _Held(told, lists)
+
+
+def _told(value: Any) -> Any:
+    """Say of a value what has to stay the same from round to round."""
+    if isinstance(value, torch.Tensor):
+        return type(value), value.shape, value.stride(), value.dtype, value.requires_grad
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return type(value), tuple(map(_told, value))
+    if isinstance(value, dict):
+        return type(value), tuple((key, _told(each)) for key, each in value.items())
+    return type(value), value if isinstance(value, _PLAIN) else None
+
+
+def _fills(states: Sequence[_Held], num_more: int) -> list[Callable[[], None]] | None:
+    """Return what puts into lists what rounds that are left out would; None: nobody can say.
+
+    Args:
+        states: What the function held behind each round.
+        num_more: Rounds that are left out.
+    """
+    first, second, third = states[-3:]
+    if not first.told == second.told == third.told or not (
+        first.lists.keys() == second.lists.keys() == third.lists.keys()
+    ):
+        return None
+    found = list[Callable[[], None]]()
+    for key, (values, length) in third.lists.items():
+        grown = length - second.lists[key][1]
+        if grown < 0 or grown != second.lists[key][1] - first.lists[key][1]:
+            return None
+        last, before = values[length - grown :], values[length - 2 * grown : length - grown]
+        is_plain = all(type(each) is FakeTensor for each in last)
+        if not is_plain or _told(last) != _told(before):
+            return None
+        if grown:
+            found.append(partial(_fill, values, grown, num_more))
+    return found
+
+
+def _fill(values: list[Any], grown: int, num_more: int) -> None:
+    """Let a list grow as rounds that are left out would let it, by names of what there is.
+
+    What is named stands there by one of its names too, so that it has one gradient and no sum.
+    """
+    names = [_Names.apply(each, num_more + 1) for each in values[-grown:]]
+    values[-grown:] = [each for made in zip(*names, strict=True) for each in made]
+
+
+class _Names(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped to mypy
+    """More names of a tensor; it has the gradient of one of them."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, num: int) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(alias(tensor) for _ in range(num))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:  # noqa: ARG004
+        return next((each for each in gradients if each is not None), None), None
+
+
+def put_rounds(recording: Recording) -> Recording:
+    """Put the rounds of loops on a tape that were left out.
+
+    Raises:
+        UnlikeRoundsError: Those that ran are not alike.
+    """
+    found = [_ROUND.search(line) for line in recording.lines]
+    if not any(found):
+        return recording
+    of_line = [(int(m[1]), int(m[2])) if m else (NO_UNIT, 0) for m in found]
+    place, num_left_out = np.array(of_line)[recording.line].T
+    numbers = dict[str, int]()
+    lines = [numbers.setdefault(_ROUND.sub("", each), len(numbers)) for each in recording.lines]
+    done = replace(
+        recording, lines=tuple(numbers), line=np.array(lines, dtype=np.int32)[recording.line]
+    )
+    for num in sorted({num for _, num in of_line if num}):
+        unit = np.where(num_left_out == num, place, NO_UNIT)
+        units = units_of_rows(done, unit, NUM_TOLD, are_small=True)
+        try:
+            copied, _ = repeat_units(
+                done, units, num_copies=num, kinds=plain_kinds(done), with_phases=False
+            )
+        except NotPeriodicError as error:
+            raise UnlikeRoundsError(f"of a loop: {error}") from error
+        done, place, num_left_out = copied.recording, place[copied.row], num_left_out[copied.row]
+    return done

@@ -1,0 +1,198 @@
+"""Loops of which few rounds run, against all of them running."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from brimful.models.config import read_config
+from brimful.pretend import device, rounds
+from brimful.pretend.fake_mode import FakeMode
+from brimful.pretend.tape import Tape
+from brimful.simulate.run import trace
+from samples import make_job, make_strategy
+from tapes import assert_same_tape
+
+pytestmark = pytest.mark.torch
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 304}
+MODELS = {
+    "mamba": {"state_size": 4, "time_step_rank": 4, "expand": 2},
+    "rwkv": {"attention_hidden_size": 32, "context_length": 64},
+    "recurrent_gemma": {
+        "num_hidden_layers": 3, "intermediate_size": 64, "num_attention_heads": 2, "head_dim": 16,
+        "lru_width": 32, "attention_window_size": 64,
+    },
+}  # fmt: skip
+"""One that puts into lists what it makes, two that write it into a tensor."""
+LENGTH = rounds.NUM_FIRST + rounds.NUM_TOLD + 3
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Leave rounds out of loops as short as the ones here; list how many each tape lacks."""
+    monkeypatch.setattr(rounds, "FEWEST", LENGTH)
+    lacking, fill = [], rounds._fills
+
+    def told(states, num_more):
+        found = fill(states, num_more)
+        lacking.append(0 if found is None else num_more)
+        return found
+
+    monkeypatch.setattr(rounds, "_fills", told)
+    return lacking
+
+
+@pytest.mark.parametrize(
+    ("model_type", "checkpointing", "precision"),
+    [
+        ("mamba", "none", "bf16-mixed"),
+        ("mamba", "full:1", "bf16-mixed"),
+        ("rwkv", "none", "bf16-mixed"),
+        ("recurrent_gemma", "full:1", "bf16"),  # a block keeps its last state, with its graph
+    ],
+)
+def test_rounds_that_are_left_out_are_what_all_would_have_done(
+    model_type, checkpointing, precision, short
+):
+    model = read_config("tiny", {**SIZES, **MODELS[model_type], "model_type": model_type})
+    job = make_job(model=model, seq_len=LENGTH, global_batch=2, precision=precision)
+    strategy = make_strategy(
+        micro_batch=1, activation_checkpointing=checkpointing, attention="eager"
+    )
+    how = {"imitate": "cuda", "count_costs": True, "num_steps": 1}
+    whole = trace(job, strategy, **how)
+    assert not short
+    fewer = trace(job, strategy, leaves_out=True, **how)
+    assert set(short) == {3}
+    assert_same_tape(fewer.recording, whole.recording)
+
+
+class Looping(nn.Module):
+    """Goes round once for every row of what it is given, in one of several ways."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.layer, self.how = nn.Linear(8, 8), how
+
+    def forward(self, x):
+        return self.how(self.layer(x))
+
+
+def kept_in_two_lists(x):
+    state, rows, others = x[0], [], []
+    for i in range(len(x)):
+        state = torch.tanh(x[i] * state)
+        rows.append(state * 2)
+        others.append(state.exp())
+        rows.append(state * 3)
+    return torch.stack(rows).sum() + torch.stack(others).sum()
+
+
+def left_before_its_end(x):
+    state = x[0]
+    for i in range(len(x)):
+        state = torch.tanh(x[i] * state)
+        if i == len(x) - 3:
+            break
+    return (state * x).sum()
+
+
+def counted(x):
+    state, num = x[0], 1
+    for i in range(len(x)):
+        state = torch.tanh(x[i] * state)
+        num += 1
+    return (state * x).sum() * num
+
+
+def growing(x):
+    state, before = x[0], x[:1]
+    for i in range(len(x)):
+        before = x[: i + 1]
+        state = torch.tanh(x[i] * state)
+    return (before.sum() * state * x).sum()
+
+
+def comprehended(x):
+    return torch.stack([torch.tanh(x[i]) for i in range(len(x))]).sum()
+
+
+def kept_by_number(x):
+    made = {}
+    for i in range(len(x)):
+        made[i] = torch.tanh(x[i])
+    return torch.stack(list(made.values())).sum()
+
+
+def zipped(x):
+    rows = []
+    for i, row in zip(range(len(x)), x, strict=True):
+        rows.append(torch.tanh(row * x[i]))
+    return torch.stack(rows).sum()
+
+
+def taped(how, *, leaves_out):
+    """Record a forward and a backward of a program."""
+    device.register()
+    model = Looping(how)
+    tape = Tape(count_costs=True)
+    with FakeMode(allow_non_fake_inputs=True), tape:
+        x = torch.zeros(LENGTH, 8, device="gpu:0")
+        model.layer.weight, model.layer.bias = (
+            nn.Parameter(torch.zeros(shape, device="gpu:0")) for shape in ((8, 8), (8,))
+        )
+        tape.name_modules(model)
+        with rounds.leaving_out(tape, model) if leaves_out else nullcontext():
+            model(x).backward()
+        assert type(range(LENGTH)) is range
+    return tape.finish()
+
+
+@pytest.mark.parametrize(
+    ("how", "num_left_out"),
+    [
+        (kept_in_two_lists, 3),
+        (left_before_its_end, 3),
+        (counted, 0),
+        (growing, 0),
+        (comprehended, None),
+        (kept_by_number, 0),
+        (zipped, None),
+    ],
+)
+def test_rounds_are_left_out_where_what_is_held_stays(how, num_left_out, short):
+    """None: nothing was asked of what is held, since rounds or loops are none of that kind."""
+    whole, fewer = (taped(how, leaves_out=less) for less in (False, True))
+    assert short == ([] if num_left_out is None else [num_left_out])
+    assert_same_tape(rounds.put_rounds(fewer), whole)
+
+
+def kept_elsewhere(x):
+    held = SimpleNamespace(rows=[])
+    for i in range(len(x)):
+        held.rows.append(torch.tanh(x[i]))
+    return (torch.stack(held.rows) * x).sum()
+
+
+def unlike_backward(x):
+    state, rows = x[0], []
+    for i in range(len(x)):
+        state = torch.tanh(x[i] * state) if i % 2 else torch.tanh(state * x[i])
+        rows.append(state)
+    return torch.stack(rows[: -rounds.NUM_TOLD]).sum() + torch.stack(rows[::2]).sum()
+
+
+def test_a_program_that_misses_rounds_is_run_with_all(short):
+    with pytest.raises(rounds.UnlikeRoundsError, match="misses rounds"):
+        taped(kept_elsewhere, leaves_out=True)
+    assert short == [3]
+
+
+def test_rounds_that_differ_backward_are_no_copies(short):
+    fewer = taped(unlike_backward, leaves_out=True)
+    assert short == [3]
+    with pytest.raises(rounds.UnlikeRoundsError, match="of a loop"):
+        rounds.put_rounds(fewer)
