@@ -92,6 +92,7 @@ def is_asked(args: argparse.Namespace) -> bool:
 def run_estimate(args: argparse.Namespace) -> int:
     """Predict and print."""
     from brimful.cost.decoding import decoding_of
+    from brimful.cost.held import pack_experts
     from brimful.cost.inference import estimate_inference, why_not_simulated
     from brimful.cost.inference_limits import in_chunks, limits, other_formats
     from brimful.show.inference import Beside, fits_beside, inference_summary
@@ -100,6 +101,10 @@ def run_estimate(args: argparse.Namespace) -> int:
     if cluster.num_devices > 1:
         return _run_shared(args, job, cluster)
     estimate = estimate_inference(job, cluster)
+    floor, room = estimate.predicted_floor_bytes, estimate.usable_bytes
+    saved = pack_experts(job.model, job.weights_format, job.compute)
+    if saved and estimate.fits is False and floor - saved <= room:  # as engines hold them
+        return _run_shared(args, job, cluster)
     formats, most = other_formats(job, cluster), limits(job, cluster)
     decoding = decoding_of(job, cluster)
     forward_bytes = None

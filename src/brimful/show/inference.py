@@ -7,7 +7,7 @@ import msgspec
 
 from brimful.cost.decoding import Decoding
 from brimful.cost.formats import COMPUTE_BYTES, SERVED
-from brimful.cost.held import pack_experts, packed_bytes
+from brimful.cost.held import packed_bytes
 from brimful.cost.inference import InferenceEstimate, InferenceJob, estimate_inference
 from brimful.cost.inference_gpus import smallest_gpu
 from brimful.cost.inference_limits import (
@@ -89,19 +89,17 @@ def inference_summary(
     )
     fits = fits_beside(estimate, beside)
     alone = f" ({what})" if fits or peak is None else ""
-    saved = pack_experts(job.model, job.weights_format, job.compute)
-    is_ours = bool(saved) and estimate.predicted_floor_bytes - saved <= estimate.usable_bytes
     return Summary(
-        "UNKNOWN" if is_ours and estimate.fits is False else _VERDICTS[fits],
+        _VERDICTS[fits],
         _subject(job, cluster),
         Meter(counted, estimate.usable_bytes, f"predicted{alone}"),
         (
             *_forward(job, estimate, beside),
-            *(_as_published(estimate, saved) if is_ours else _instead(job, cluster, estimate)),
+            *_instead(job, cluster, estimate),
             *largest_facts(estimate.items),
             *_experts(job),
             *_speed(job, beside.decoding),
-            *(() if is_ours and estimate.fits is False else _most(beside)),
+            *_most(beside),
             *_engine(job, cluster, beside),
             *(_room(job, cluster) if estimate.fits is None else ()),
             *_formats(job, beside.formats, beside.chunked),
@@ -228,6 +226,8 @@ def _shared_words(shared: SharedInference) -> str:
     """Say what of a model each GPU has a part of, and what it holds whole."""
     num, weights = shared.num_devices, f"weights {format_bytes(shared.packed_bytes)}"
     cache = f"KV cache {format_bytes(shared.cache_bytes)}"
+    if num == 1:
+        return f"{weights} and {cache}"
     if shared.num_parts == num:
         return f"{weights} and {cache} evenly over {num} GPUs, as tensor parallel does"
     whole = "whole on each: it is one latent of all heads"
@@ -261,12 +261,13 @@ def shared_summary(
         most if is_most and most is not None else least,
         shared.usable_bytes,
         how,
-        "per GPU",
+        "per GPU" if shared.num_devices > 1 else "memory",
     )
-    facts = [Fact("shared", _shared_words(shared))]
+    facts = [Fact("shared" if shared.num_devices > 1 else "holds", _shared_words(shared))]
     if shared.simulated_forward_bytes is not None:
         size = format_bytes(shared.simulated_forward_bytes)
-        words = f"{size} at most, as of one GPU that had all of it in 16 bits, simulated"
+        whose = "of one GPU that had all of it" if shared.num_devices > 1 else "with weights"
+        words = f"{size} at most, as {whose} in 16 bits, simulated"
         facts.append(Fact("forward", words))
     if shared.fits is None and most is None:
         left = format_bytes(shared.usable_bytes - least)
@@ -307,18 +308,6 @@ def _subject(job: InferenceJob, cluster: Cluster) -> str:
     several = cluster.num_devices > 1
     name = gpu_words(cluster) if several else cluster.device.description
     return f"{job.model.name} in {job.weights_format}, {texts}{tokens} of text, on {name}"
-
-
-def _as_published(estimate: InferenceEstimate, saved: int) -> tuple[Fact, ...]:
-    """Say what weights and cache take where an engine packs experts too, which does fit."""
-    if estimate.fits is not False:
-        return ()
-    packed = format_bytes(estimate.predicted_floor_bytes - saved)
-    words = (
-        f"weights and cache take {packed} where experts are packed too, as engines load published "
-        f"checkpoints (vLLM, SGLang, llama.cpp), and would fit"
-    )
-    return (Fact("packed", words),)
 
 
 def _forward(job: InferenceJob, estimate: InferenceEstimate, beside: Beside) -> tuple[Fact, ...]:
