@@ -56,7 +56,9 @@ def test_what_follows_is_said_not_to_have_been_run(script, brimful, clock):
     clock(0, 50)
     said = brimful("pretend", "--gpu", "l4", "--", script())
     assert said.out.startswith("FITS")
-    assert "2 steps in 50 s; what follows was not run: --budget 100" in " ".join(said.out.split())
+    assert "after 2 steps in 50 s; what follows was not run: --budget 100" in " ".join(
+        said.out.split()
+    )
 
 
 def test_a_script_of_no_whole_steps_is_unknown_when_its_time_is_over_twice(script, brimful, clock):
@@ -65,7 +67,9 @@ def test_a_script_of_no_whole_steps_is_unknown_when_its_time_is_over_twice(scrip
     assert said.code == 124
     assert said.out.startswith("UNKNOWN")
     assert "simulated, at least" in said.out
-    assert "95 s ended in step 1 optimizer, before two" in " ".join(said.out.split())
+    assert "after 95 s in step 1 optimizer, before two steps were whole" in " ".join(
+        said.out.split()
+    )
 
 
 def test_a_script_that_catches_everything_is_ended_again(script, brimful, clock):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from brimful.cost.own_programs import Need
-    from brimful.hardware.cluster import Device
+    from brimful.hardware.cluster import Cluster, Device
     from brimful.show.summary import Fact
     from brimful.values.job import Job
 
@@ -179,8 +179,22 @@ def no_by_states(
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
     ways = (*state_ways(args, least, limit, spread), *roomier(job, least, spread))
-    show_facts(*expert_facts(job, least, cluster), *more, *ways)
+    show_facts(*expert_facts(job, least, cluster), *more, *_base_away(job, least, cluster), *ways)
     return DOES_NOT_FIT
+
+
+def _base_away(job: "Job", least: Least, cluster: "Cluster") -> "Iterator[Fact]":
+    """Yield that the host has no room for a frozen base either, of which each process has one."""
+    from brimful.show.summary import Fact
+
+    every = least.parameters * cluster.devices_per_node
+    if job.adapter is not None and 0 < cluster.host_ram_bytes < every:
+        room, size = format_bytes(cluster.host_ram_bytes), format_bytes(every)
+        copies = (
+            f"{cluster.devices_per_node} copies of it" if cluster.devices_per_node > 1 else "it"
+        )
+        words = f"has no room for the base either (--offload parameters): {copies} {size} of {room}"
+        yield Fact("host", words)
 
 
 def spared_words(args: argparse.Namespace) -> str:
