@@ -52,7 +52,8 @@ def _without_flex(validate: Callable[..., None]) -> Callable[..., None]:
                 "FlexAttention that is not compiled is not simulated: it holds the scores of all "
                 "pairs of tokens, as no training does; use scaled_dot_product_attention "
                 "(transformers: attn_implementation='sdpa'), or run a program that compiles it by "
-                "brimful pretend"
+                "brimful pretend",
+                nearest={"attention": "sdpa"},
             )
         validate(query, key, value)
 

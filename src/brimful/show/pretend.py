@@ -122,11 +122,9 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         return ()
     more = f"--budget {2 * cut.seconds} before -- runs on"
     if cut.is_settled:
-        words = f"{cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
+        words = f"after {cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
     else:
-        words = (
-            f"{cut.seconds} s ended in {cut.phase}, before two optimizer steps were whole: {more}"
-        )
+        words = f"after {cut.seconds} s in {cut.phase}, before two steps were whole: {more}"
     return (Fact("ended", words),)
 
 
