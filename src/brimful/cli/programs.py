@@ -101,8 +101,9 @@ def run_estimate(args: argparse.Namespace) -> int:
     """Print what each kind of process of a program takes, by formula."""
     from brimful.hardware.gpus import device_named
     from brimful.programs.formulas import Machines, predict_program
+    from brimful.programs.ways_out import ways_out
     from brimful.show.answer import Answer
-    from brimful.show.programs import predicted_summary, verdict_of
+    from brimful.show.programs import predicted_summary, verdict_of, way_facts
     from brimful.units import shown_in
 
     refuse_limits(args, "of a program a step alone is predicted")
@@ -115,7 +116,9 @@ def run_estimate(args: argparse.Namespace) -> int:
         machines = machines._replace(per_node=counted.per_node)
     found = predict_program(str(args.source), num, machines)
     device = device_named(gpu)
-    fits = verdict_of(found) == "FITS"
+    verdict = verdict_of(found)
+    fits = verdict == "FITS"
+    ways = ways_out(str(args.source), num, machines) if verdict == "NO" else ()
     if args.json:
         most = max(rank.predicted_peak_allocated_bytes for rank in found.ranks)
         content = msgspec.to_builtins(found)
@@ -126,6 +129,7 @@ def run_estimate(args: argparse.Namespace) -> int:
                 **content,
                 "predicted_peak_allocated_bytes": most,
                 "fits": fits,
+                "ways_out": msgspec.to_builtins(ways),
             }
         )
     rests = "by formula, of Megatron-LM 0.20 and Transformer Engine 2.20"
@@ -135,7 +139,8 @@ def run_estimate(args: argparse.Namespace) -> int:
     def answer() -> Answer:
         with shown_in(getattr(args, "currency", None)):
             summary = predicted_summary(found, device.description, price)
-        return Answer(summary, (following,), (rests,))
+            below = way_facts(found, ways, price)
+        return Answer(summary, below or (following,), (rests,))
 
     tell(args, answer)
     return FITS if fits else DOES_NOT_FIT

@@ -124,7 +124,7 @@ class Machines(NamedTuple):
     torch_version: Version = NEWEST
 
 
-class _Program(NamedTuple):
+class Line(NamedTuple):
     """A command line, read.
 
     Attributes:
@@ -159,6 +159,13 @@ class _Program(NamedTuple):
         step_s = slowest_step_s(self.stages, self.cluster, overlaps)
         return step_s if math.isfinite(step_s) and self.stages[0].decoder is None else None
 
+    def peak_of(self, machines: Machines) -> "partial[Peak]":
+        """Return what says the peak of a stage, on a card that has room for what it may have."""
+        device, handle = self.cluster.device, _cublas_bytes(self.command)
+        if handle is None:
+            handle = libraries().cublas_bytes(version_of(device.capability), machines.torch_version)
+        return partial(peak, cublas_bytes=handle, capacity_bytes=room_of(device).most_bytes)
+
 
 def predict_speed(text: str, world_size: int | None, machines: Machines) -> float | None:
     """Predict the tokens a second of all GPUs alone, as ``predict_program`` does.
@@ -175,7 +182,7 @@ def predict_speed(text: str, world_size: int | None, machines: Machines) -> floa
         InputError: It cannot be read, or does not fit the world.
         UnsupportedError: There is no formula for it.
     """
-    found = _read(text, world_size, machines)
+    found = read_line(text, world_size, machines)
     return None if found.step_s is None else found.num_tokens / found.step_s
 
 
@@ -191,12 +198,9 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         InputError: It cannot be read, or does not fit the world.
         UnsupportedError: There is no formula for it.
     """
-    found = _read(text, world_size, machines)
+    found = read_line(text, world_size, machines)
     device = found.cluster.device
-    room, handle = room_of(device), _cublas_bytes(found.command)
-    if handle is None:
-        handle = libraries().cublas_bytes(version_of(device.capability), machines.torch_version)
-    of = partial(peak, cublas_bytes=handle, capacity_bytes=room.most_bytes)
+    room, of = room_of(device), found.peak_of(machines)
     peaks = [of(at) for at in found.stages]
     others = [
         None if one.fits else of(at, allocator=EXPANDABLE)
@@ -237,9 +241,31 @@ def _num_steps(flags: Flags) -> int | None:
     return None
 
 
-def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
-    """Read a command line that has a formula."""
-    command = read_command(text)
+def read_line(text: str, world_size: int | None, machines: Machines) -> Line:
+    """Read a command line that has a formula.
+
+    Args:
+        text: A command line, or a YAML of arguments.
+        world_size: Processes, where that is asked for; None: as the command line says.
+        machines: On what.
+
+    Raises:
+        InputError: It cannot be read, or does not fit the world.
+        UnsupportedError: There is no formula for it.
+    """
+    typed = "" if is_arguments(text) else text
+    return line_of(read_command(text), world_size, machines, typed)
+
+
+def line_of(command: Command, world_size: int | None, machines: Machines, typed: str = "") -> Line:
+    """Read a command line that was taken apart, as ``read_line`` does.
+
+    Args:
+        command: Its words.
+        world_size: Processes, where that is asked for; None: as the command line says.
+        machines: On what.
+        typed: The same as it was typed, where flags may be left out of that.
+    """
     if (name := Path(command.script).name) not in megatron.WITH_FORMULA:
         known = " and ".join(megatron.WITH_FORMULA)
         raise UnsupportedError(
@@ -251,12 +277,12 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
     if cluster.device.kernels != "cuda":
         raise UnsupportedError("Megatron-LM's formulas are of CUDA GPUs; give --gpus, as 8xh100")
     missing = not_yet(told.flags)
-    if missing and NEAR.keys() >= {*missing} and not is_arguments(text):
+    if missing and NEAR.keys() >= {*missing} and typed:
         words = "; ".join(dict.fromkeys(NEAR[flag] for flag in missing))
         raise UnsupportedError(
             f"{' and '.join(missing)} of Megatron-LM has no formula, brimful simulate runs it; "
             f"{words}",
-            nearest={"source": shortened(text, missing)},
+            nearest={"source": shortened(typed, missing)},
         )
     first = read_layout(
         told.flags,
@@ -268,7 +294,7 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
         torch_version=machines.torch_version,
     )
     every = [msgspec.structs.replace(first, stage=stage) for stage in range(first.pp)]
-    return _Program(command, told, [every[stage] for stage in told.stages], every, cluster)
+    return Line(command, told, [every[stage] for stage in told.stages], every, cluster)
 
 
 def _outside_bytes(at: Layout, device: Device) -> int:
