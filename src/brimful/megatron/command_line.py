@@ -135,6 +135,11 @@ def _check_kernels(at: Layout, flags: Flags) -> None:
             f"windows and other kinds of softmax have no formula with {at.attention} attention; "
             f"drop --attention-backend, or simulate it"
         )
+    if at.shares_groups and (plain or at.decoder is not None):
+        raise UnsupportedError(
+            f"--num-query-groups {at.groups} under tp {at.tp} has a formula in pretrain_gpt.py "
+            f"with flash-attn or cuDNN alone; drop --attention-backend, or simulate it"
+        )
     is_grouped = all(at.experts.layers) and at.experts.is_grouped
     is_gpt = not at.is_bert and at.decoder is None
     if at.predicts_more and not is_gpt:
@@ -270,7 +275,8 @@ def _check_cuts(at: Layout, flags: Flags) -> None:
     rows = flags.first("--global-batch-size", default=micro * dp)
     wanted = (
         ("--num-attention-heads", at.heads, tp, f"tp {tp}"),
-        ("--num-query-groups", at.groups, tp, f"tp {tp}"),
+        ("--num-query-groups", at.groups, 1 if tp % at.groups == 0 else tp, f"tp {tp}"),
+        ("queries, keys and values", (at.heads + 2 * at.groups) * at.channels, tp, f"tp {tp}"),
         ("--ffn-hidden-size", at.ffn, tp, f"tp {tp}"),
         ("--num-experts", experts.num, experts.ep, f"ep {experts.ep}"),
         ("--moe-ffn-hidden-size", experts.ffn, experts.etp, f"etp {experts.etp}"),

@@ -105,9 +105,12 @@ def _of_two_products(at: Layout, cluster: Cluster) -> Exchanges:
 
 
 def _of_attention(at: Layout, cluster: Cluster) -> Exchanges:
-    """Exchange around attention; latent attention gathers latents, and positions."""
+    """Exchange around attention; latent attention gathers latents, and positions.
+
+    Where processes share a group, what is projected is gathered, and its gradient reduced.
+    """
     if not at.latent.is_used or not at.sequence_parallel:
-        return _of_two_products(at, cluster)
+        return _of_two_products(at, cluster) + Exchanges(_of_shared_groups(at, cluster))
     latent, wide = at.latent, at.tokens * at.hidden
     narrow = at.tokens * ((latent.query_rank or at.hidden) + latent.key_rank)
     positions = at.tokens * latent.positions * HALF_BYTES
@@ -116,6 +119,15 @@ def _of_attention(at: Layout, cluster: Cluster) -> Exchanges:
     return Exchanges(
         _seconds("reduce-scatter", reduced, at.tp, cluster)
         + _seconds("all-gather", gathered, at.tp, cluster)
+    )
+
+
+def _of_shared_groups(at: Layout, cluster: Cluster) -> float:
+    if not at.shares_groups:
+        return 0.0
+    num_bytes = at.tokens * at.projected * at.tp * HALF_BYTES
+    return sum(
+        _seconds(kind, num_bytes, at.tp, cluster) for kind in ("all-gather", "reduce-scatter")
     )
 
 

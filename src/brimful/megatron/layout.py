@@ -243,6 +243,19 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(1, self.groups // self.tp) * self.channels
 
     @property
+    def projected(self) -> int:
+        """Width of what one product makes of a token on this process: queries, keys and values."""
+        return (self.heads + 2 * self.groups) * self.channels // self.tp
+
+    @property
+    def shares_groups(self) -> bool:
+        """Whether several processes have one group of keys and values.
+
+        The product is cut evenly all the same, and gathered before heads are taken of it.
+        """
+        return self.groups < self.tp and not self.latent.is_used
+
+    @property
     def num_halves(self) -> int:
         """Widths that an MLP's first matrix has: a gate and what it multiplies, or one."""
         return 2 if self.is_gated else 1
