@@ -10,7 +10,7 @@ import msgspec
 
 from brimful.allocator.config import EXPANDABLE
 from brimful.cost.outside import Room, middle_outside, room_of
-from brimful.errors import UnsupportedError
+from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import NEWEST, Version, libraries
@@ -227,7 +227,12 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         predicted_flops_per_s=None if step_s is None else device_flops(found.every) / step_s,
         predicted_stage_reserved_bytes=reserved,
         num_steps=_num_steps(found.told.flags),
-        notes=(*found.told.notes, *([_BUFFERED] if found.told.flags.has(_USER_BUFFERS) else [])),
+        notes=tuple(
+            map(
+                found.command.in_its_words,
+                (*found.told.notes, *([_BUFFERED] if found.told.flags.has(_USER_BUFFERS) else [])),
+            )
+        ),
     )
 
 
@@ -254,7 +259,13 @@ def read_line(text: str, world_size: int | None, machines: Machines) -> Line:
         UnsupportedError: There is no formula for it.
     """
     typed = "" if is_arguments(text) else text
-    return line_of(read_command(text), world_size, machines, typed)
+    command = read_command(text)
+    try:
+        return line_of(command, world_size, machines, typed)
+    except (InputError, UnsupportedError) as error:
+        if not command.keys:
+            raise
+        raise type(error)(command.in_its_words(str(error))) from None
 
 
 def line_of(command: Command, world_size: int | None, machines: Machines, typed: str = "") -> Line:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError
-from brimful.programs import axolotl, llama_factory, megatron, torchtitan, torchtune, trl
+from brimful.programs import axolotl, llama_factory, megatron, nemo, torchtitan, torchtune, trl
 from brimful.programs.base import Command, Program
 from brimful.text.escaping import split_words
 from brimful.values.plan import load_yaml
@@ -118,10 +118,13 @@ def _of_yaml(path: Path) -> Command:
         content = load_yaml(path, last_counts=True)  # as argparse takes the last of two flags
     except OSError as error:
         raise InputError(f"{path} cannot be read; check the path") from error
+    if nemo.is_config(content):
+        return nemo.command_of(content, megatron.SCRIPT, path.name)
     flags = content.get(_ARGUMENTS) if isinstance(content, dict) else None
     if not isinstance(flags, dict):
         raise FileFormatError(
-            f"{path} has no {_ARGUMENTS}, a mapping of flags to values; give a command line instead"
+            f"{path} has no {_ARGUMENTS}, a mapping of flags to values, and is no configuration of "
+            f"NeMo (model, trainer); give a command line instead"
         )
     variables = content.get(_VARIABLES) or {}
     if not isinstance(variables, dict):

@@ -140,7 +140,7 @@ def _fitting(
             told.add(one.what)
             is_timed = math.isfinite(one.step_s)
             yield WayOut(
-                flags=one.flags,
+                flags=asked.command.as_assigned(one.flags),
                 predicted_peak_reserved_bytes=most,
                 predicted_step_s=one.step_s if is_timed else None,
                 predicted_tokens_per_s=one.line.num_tokens / one.step_s if is_timed else None,
@@ -181,11 +181,20 @@ def _without(words: Sequence[str], flags: set[str]) -> Iterator[str]:
 def _changes(asked: Line) -> Iterator[_Change]:
     """Yield every change that a command line leaves open."""
     at, is_deepspeed = asked.stages[0], SWITCH in asked.command.arguments
-    for change in (*_recomputed(at, is_deepspeed=is_deepspeed), *_smaller(at), *_shared(asked)):
-        if change.what in _OF_DEEPSPEED or not is_deepspeed:
+    sharded = _Change("states", ("--use-distributed-optimizer",), ())
+    may_shard = not at.distributed_optimizer and at.dp * at.cp > 1
+    of_file = asked.command.keys
+    for change in (
+        *_recomputed(at, is_deepspeed=is_deepspeed),
+        *_smaller(at),
+        *_shared(asked),
+        *((sharded,) if may_shard else ()),
+    ):
+        is_foreign = of_file and any(
+            word.startswith("--") and word not in of_file for word in change.flags
+        )
+        if not is_foreign and (change.what in _OF_DEEPSPEED or not is_deepspeed):
             yield change
-    if not at.distributed_optimizer and at.dp * at.cp > 1 and not is_deepspeed:
-        yield _Change("states", ("--use-distributed-optimizer",), ())
 
 
 def _recomputed(at: Layout, *, is_deepspeed: bool) -> Iterator[_Change]:
