@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
 from brimful.hardware.cuda_libraries import NEWEST
+from brimful.megatron import deepep
 from brimful.megatron.by_layer import mixtures, windows
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
 from brimful.megatron.pipeline import LAYOUT, chunks_of
@@ -40,7 +41,8 @@ _KNOWN = {
     "--transformer-impl": ("transformer_engine", "local"),
     "--normalization": ("LayerNorm", "RMSNorm"),
     "--position-embedding-type": ("learned_absolute", "rope", "yarn", "none"),
-    "--moe-token-dispatcher-type": ("allgather", "alltoall"),
+    "--moe-token-dispatcher-type": ("allgather", "alltoall", deepep.DISPATCHER),
+    "--moe-flex-dispatcher-backend": ("deepep",),
     "--cross-entropy-fusion-impl": ("native", "te"),
     "--optimizer": ("adam",),
     "--cuda-graph-impl": ("none",),
@@ -296,6 +298,9 @@ def _check_cuts(at: Layout, flags: Flags) -> None:
     for flag in _STAGES if flags.has(LAYOUT) else ():
         if flags.has(flag):
             raise InputError(f"{LAYOUT} and {flag} both say what stages hold; give one")
+    if flags.has(deepep.SWITCH) and experts.dispatcher != deepep.DISPATCHER:
+        raise InputError(f"{deepep.SWITCH} needs --moe-token-dispatcher-type flex; add it")
+    deepep.check(at)
     if experts.num and experts.topk > experts.num:
         raise InputError(f"--moe-router-topk {experts.topk} is over --num-experts {experts.num}")
 
@@ -417,6 +422,9 @@ def _experts(flags: Flags) -> Experts:
         is_grouped=has("--moe-grouped-gemm"),
         is_wide=flags.text("--moe-router-dtype") in _WIDE,
         layers=mixtures(flags, layers, is_any=num > 0),
+        route_groups=number("--moe-router-num-groups", default=1),
+        route_topk=number("--moe-router-group-topk", default=1),
+        dispatch_sms=number("--moe-flex-dispatcher-num-sms", "--moe-deepep-num-sms", default=20),
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import NEWEST, Version, libraries
 from brimful.hardware.gpus import load_cluster
 from brimful.megatron.command_line import read_layout
+from brimful.megatron.deepep import outside_bytes
 from brimful.megatron.layout import Layout
 from brimful.megatron.speed import Overlaps, device_flops, slowest_step_s
 from brimful.megatron.stage import Peak, peak
@@ -23,7 +25,7 @@ from brimful.megatron.unwalked import NEAR, not_yet
 from brimful.programs import megatron
 from brimful.programs.base import Command, Flags, Rank, shortened
 from brimful.programs.reading import is_arguments, read_command
-from brimful.units import KIB
+from brimful.units import KIB, format_bytes
 from brimful.values.plan import Word
 
 MOST_STAGES = 8
@@ -159,12 +161,18 @@ class Line(NamedTuple):
         step_s = slowest_step_s(self.stages, self.cluster, overlaps)
         return step_s if math.isfinite(step_s) and self.stages[0].decoder is None else None
 
+    @property
+    def room(self) -> Room:
+        """What there is for the allocator, beside buffers that a program makes itself."""
+        beside, room = outside_bytes(self.stages[0]), room_of(self.cluster.device)
+        return Room(*(max(0, each - beside) for each in room))
+
     def peak_of(self, machines: Machines) -> "partial[Peak]":
         """Return what says the peak of a stage, on a card that has room for what it may have."""
         device, handle = self.cluster.device, _cublas_bytes(self.command)
         if handle is None:
             handle = libraries().cublas_bytes(version_of(device.capability), machines.torch_version)
-        return partial(peak, cublas_bytes=handle, capacity_bytes=room_of(device).most_bytes)
+        return partial(peak, cublas_bytes=handle, capacity_bytes=self.room.most_bytes)
 
 
 def predict_speed(text: str, world_size: int | None, machines: Machines) -> float | None:
@@ -200,7 +208,7 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
     """
     found = read_line(text, world_size, machines)
     device = found.cluster.device
-    room, of = room_of(device), found.peak_of(machines)
+    room, of = found.room, found.peak_of(machines)
     peaks = [of(at) for at in found.stages]
     others = [
         None if one.fits else of(at, allocator=EXPANDABLE)
@@ -230,10 +238,23 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         notes=tuple(
             map(
                 found.command.in_its_words,
-                (*found.told.notes, *([_BUFFERED] if found.told.flags.has(_USER_BUFFERS) else [])),
+                (*found.told.notes, *_buffer_notes(found)),
             )
         ),
     )
+
+
+def _buffer_notes(found: Line) -> Iterator[str]:
+    """Yield what buffers there are that lie outside of the allocator."""
+    if found.told.flags.has(_USER_BUFFERS):
+        yield _BUFFERED
+    if num_bytes := outside_bytes(found.stages[0]):
+        yield (
+            f"DeepEP's buffers, {format_bytes(num_bytes)} by its source, lie outside of the "
+            f"allocator and are taken off its room; NVSHMEM's own are in no figure; tokens arrive "
+            f"as of routers that choose at random, in blocks of another stream: more may be "
+            f"reserved"
+        )
 
 
 def _num_steps(flags: Flags) -> int | None:
@@ -311,7 +332,7 @@ def line_of(command: Command, world_size: int | None, machines: Machines, typed:
 def _outside_bytes(at: Layout, device: Device) -> int:
     """Return the middle of what lies outside of the allocator, with a group for each axis."""
     groups = sum(degree > 1 for degree in (at.tp, at.pp, at.cp, at.dp, at.experts.ep))
-    return middle_outside(device, num_groups=groups)
+    return middle_outside(device, num_groups=groups) + outside_bytes(at)
 
 
 def _prediction(

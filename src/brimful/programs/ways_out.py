@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.outside import room_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.megatron.layout import Layout
 from brimful.megatron.stage import least_bytes
@@ -126,9 +125,10 @@ def _fitting(
     asked: Line, together: Iterable[Sequence[_Change]], machines: Machines
 ) -> Iterator[WayOut]:
     """Yield what fits, the fastest first: of one kind of changes the fastest alone."""
-    room, told = room_of(asked.cluster.device), set[frozenset[str]]()
+    told = set[frozenset[str]]()
     read = (_changed(asked, each, machines) for each in together)
     for one in sorted(filter(None, read), key=lambda each: each.step_s):
+        room = one.line.room
         if one.what in told or max(map(least_bytes, one.line.stages)) > room.firm_bytes:
             continue
         of, most = one.line.peak_of(machines), 0
