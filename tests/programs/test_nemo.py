@@ -180,6 +180,20 @@ def test_ways_out_are_keys_that_are_assigned_to(nemo):
     assert all(word.startswith("model.") and "=" in word for way in found for word in way.flags)
 
 
+def test_a_plan_of_a_file_says_who_reads_it(nemo, capsys):
+    assert main(["plan", "--from", nemo(), "--gpus", "2x8xh100"]) == 2
+    error = capsys.readouterr().err
+    assert "brimful estimate --from" in error
+    assert "--for megatron" in error
+
+
+def test_a_model_beside_a_trainer_is_not_nemos_by_itself(tmp_path):
+    path = tmp_path / "sft.yaml"
+    path.write_text("model: {partial_pretrain: x}\ntrainer: {total_epochs: 1}\n")
+    with pytest.raises(FileFormatError, match="MODEL_ARGS"):
+        predict(str(path))
+
+
 def test_the_answer_and_a_refusal_of_a_file(nemo, capsys):
     assert main(["estimate", "--from", nemo(), "--gpus", "2x8xh100"]) == 0
     assert "rows of vocabulary" in capsys.readouterr().out

@@ -57,6 +57,7 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
     read = parsing.path("--from")
 
     def parse(text: str) -> Path:
+        from brimful.programs.reading import holds_arguments
         from brimful.programs.settings import has_settings, script_of, settings_file
 
         if has_settings(text):
@@ -65,6 +66,12 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
             raise UnsupportedError(
                 f"{verb} takes no program of another framework: brimful estimate --from '...' "
                 f"predicts Megatron-LM's, brimful simulate --from '...' runs any on a pretend GPU"
+            )
+        if holds_arguments(text):
+            raise UnsupportedError(
+                f"--from {text} says a layout of Megatron-LM, which {verb} does not change: "
+                f"brimful estimate --from {text} predicts it and names what would fit; brimful "
+                f"{verb} MODEL --for megatron searches layouts"
             )
         if script := script_of(text):
             raise InputError(

@@ -63,6 +63,11 @@ _SWITCHES: Mapping[str, tuple[str, bool, bool]] = {
     "fsdp": ("--use-torch-fsdp2", True, False),
 }
 """Of a key its flag, at which value that is given, and what holds where the key is absent."""
+_OWN = frozenset({
+    "num_layers", "micro_batch_size", "encoder_seq_length", "tensor_model_parallel_size",
+    "mcore_gpt",
+})  # fmt: skip
+"""Keys of which a model of NeMo's has some; others' files have a model and a trainer too."""
 _TAKEN = frozenset({
     "activation", "normalization", "bias_activation_fusion", "transformer_engine",
     "megatron_amp_O2", "fp8", "fp8_e4m3", "fp8_hybrid", "fp8_recipe", "precision", "optim",
@@ -110,11 +115,12 @@ _MOST_REFERENCES = 16
 
 
 def is_config(content: object) -> bool:
-    """Whether what a YAML holds is NeMo's: a model beside its trainer."""
+    """Whether what a YAML holds is NeMo's: a model that is described, beside its trainer."""
     if not isinstance(content, dict):
         return False
     model = content.get("model")
-    return isinstance(content.get("trainer"), dict) and isinstance(model, dict)
+    is_described = isinstance(model, dict) and not _OWN.isdisjoint(model)
+    return isinstance(content.get("trainer"), dict) and is_described
 
 
 def command_of(content: Mapping[str, Any], script: str, name: str) -> Command:

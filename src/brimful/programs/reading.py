@@ -84,6 +84,18 @@ def is_arguments(text: str) -> bool:
     return Path(text).suffix in _YAML and not is_program(text)
 
 
+def holds_arguments(text: str) -> bool:
+    """Whether a text names a YAML of Megatron-LM's arguments, or of NeMo's."""
+    if not is_arguments(text):
+        return False
+    try:
+        content = load_yaml(Path(text), last_counts=True)
+    except (FileFormatError, OSError):
+        return False
+    is_ours = isinstance(content, dict) and isinstance(content.get(_ARGUMENTS), dict)
+    return is_ours or nemo.is_config(content)
+
+
 def _of_line(text: str) -> Command:
     try:
         words = split_words(text)
