@@ -269,8 +269,8 @@ def _vocabulary(flags: Flags, script: str) -> tuple[int, str]:
     if (found := _of_file(Path(model))) is not None:
         return found
     raise InputError(
-        f"how many rows the vocabulary of {kind} {model} has is not known here; add --vocab-size N "
-        f"to the command line"
+        f"how many rows the vocabulary of {' '.join(filter(None, (kind, model)))} has is not known "
+        f"here; add --vocab-size N to the command line"
     )
 
 

@@ -37,6 +37,8 @@ _NAMED = {
     "activations_checkpoint_method": "--recompute-method",
     "activations_checkpoint_num_layers": "--recompute-num-layers",
     "override_vocab_size": "--vocab-size",
+    "wgrad_deferral_limit": "--wgrad-deferral-limit",
+    "img_h": "--img-h",
 }
 _VALUED = {**{key: f"--{key.replace('_', '-')}" for key in _SAME}, **_NAMED}
 """Keys of numbers and names, and the flag that takes the same."""
@@ -51,6 +53,8 @@ _SWITCHES: Mapping[str, tuple[str, bool, bool]] = {
     "overlap_p2p_comm": ("--no-overlap-p2p-communication", False, False),
     "ub_tp_comm_overlap": ("--tp-comm-overlap", True, False),
     "qk_layernorm": ("--qk-layernorm", True, False),
+    "qkv_bias": ("--add-qkv-bias", True, False),
+    "defer_embedding_wgrad_compute": ("--defer-embedding-wgrad-compute", True, False),
     "moe_grouped_gemm": ("--moe-grouped-gemm", True, False),
     "multi_latent_attention": ("--multi-latent-attention", True, False),
     "fp8_params": ("--fp8-param-gather", True, False),
@@ -73,6 +77,8 @@ _TAKEN = frozenset({
     "megatron_amp_O2", "fp8", "fp8_e4m3", "fp8_hybrid", "fp8_recipe", "precision", "optim",
     "tokenizer", "mcore_gpt", "vocab_size", "peft", "seq_length",
 })  # fmt: skip
+_ANY = "wgrad_deferral_limit"
+"""Of which 0 is any number."""
 """Keys that are read one by one."""
 _WEIGHTLESS = frozenset({
     "seed", "data", "name", "target", "hysteresis", "pre_process", "post_process", "onnx_safe",
@@ -88,7 +94,8 @@ _WEIGHTLESS = frozenset({
     "moe_aux_loss_coeff", "moe_router_load_balancing_type", "moe_z_loss_coeff",
     "rotary_interleaved", "nccl_communicator_config_path", "pipeline_model_parallel_split_rank",
     "encoder_tensor_model_parallel_size", "embedding_init_method_std", "init_method_std",
-    "defer_embedding_wgrad_compute", "deterministic_mode", "hidden_act", "ub_tp_comm_overlap_cfg",
+    "layernorm_zero_centered_gamma", "scale_positional_embedding", "deterministic_mode",
+    "hidden_act", "ub_tp_comm_overlap_cfg", "megatron_timer_kwargs",
 })  # fmt: skip
 _WEIGHTLESS_BEGINNINGS = (
     "native_amp_", "fp8_amax_", "fp8_margin", "fp8_interval", "fsdp_", "dist_ckpt_", "gc_", "nsys_",
@@ -230,7 +237,14 @@ def _check(model: _Resolved, name: str) -> None:
             f"{name} trains by model.peft ({scheme}), which has no formula; give a file of "
             f"pretraining, or describe the job to brimful plan --method lora"
         )
-    if model.inner("encoder").keys or "bert_binary_head" in model.keys:
+    known = {*_VALUED, *_SWITCHES, *_TAKEN, *_WEIGHTLESS}
+    parts = [key for key in model.keys if key not in known and model.inner(key).keys]
+    if parts and "encoder" not in parts:
+        raise UnsupportedError(
+            f"model.{parts[0]} of {name}, a part with settings of its own, has no formula; leave "
+            f"it out, or give a file of a GPT"
+        )
+    if parts or "bert_binary_head" in model.keys:
         raise UnsupportedError(
             f"{name} is of BERT or of an encoder with a decoder, of which NeMo's files are not "
             f"read; give Megatron-LM's pretrain_bert.py or pretrain_t5.py with its flags"
@@ -240,17 +254,18 @@ def _check(model: _Resolved, name: str) -> None:
 def _valued(model: _Resolved, name: str) -> Iterator[str]:
     """Yield flags that have a value; of lengths and batches those that NeMo takes itself."""
     is_whole = model.text("activations_checkpoint_granularity") == "full"
+    length = model.get("seq_length") or model.inner("data").get("seq_length")
     for key, flag in _VALUED.items():
         value = model.get(key)
         if key == "override_vocab_size":
             value = value or model.get("vocab_size")
         if key == "encoder_seq_length":
-            value = value or model.get("seq_length") or model.inner("data").get("seq_length")
+            value = value or length
         if key == "max_position_embeddings":
-            value = value or model.get("encoder_seq_length")
-        if value is None or (
-            not is_whole and flag in {"--recompute-method", "--recompute-num-layers"}
-        ):
+            value = value or model.get("encoder_seq_length") or length
+        if value is None or (key == _ANY and not value):
+            continue
+        if not is_whole and flag in {"--recompute-method", "--recompute-num-layers"}:
             continue
         text = str(value)
         if "${" in text or isinstance(value, dict | list):
