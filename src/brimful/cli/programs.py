@@ -36,7 +36,7 @@ PLANNED_SCHEMA = "brimful.megatron_plan/1"
 PREDICTED_SCHEMA = "brimful.program_prediction/1"
 _HELP = (
     "a program of another framework by its command line, run as it is: 'pretrain_gpt.py "
-    "--tensor-model-parallel-size 8 ...' of Megatron-LM, or the YAML of its arguments"
+    "--tensor-model-parallel-size 8 ...' of Megatron-LM, or the YAML of its arguments, or NeMo's"
 )
 
 
