@@ -36,7 +36,7 @@ PLANNED_SCHEMA = "brimful.megatron_plan/1"
 PREDICTED_SCHEMA = "brimful.program_prediction/1"
 _HELP = (
     "a program of another framework by its command line, run as it is: 'pretrain_gpt.py "
-    "--tensor-model-parallel-size 8 ...' of Megatron-LM, or the YAML of its arguments"
+    "--tensor-model-parallel-size 8 ...' of Megatron-LM, or the YAML of its arguments, or NeMo's"
 )
 
 
@@ -57,6 +57,7 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
     read = parsing.path("--from")
 
     def parse(text: str) -> Path:
+        from brimful.programs.reading import holds_arguments
         from brimful.programs.settings import has_settings, script_of, settings_file
 
         if has_settings(text):
@@ -65,6 +66,12 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
             raise UnsupportedError(
                 f"{verb} takes no program of another framework: brimful estimate --from '...' "
                 f"predicts Megatron-LM's, brimful simulate --from '...' runs any on a pretend GPU"
+            )
+        if holds_arguments(text):
+            raise UnsupportedError(
+                f"--from {text} says a layout of Megatron-LM, which {verb} does not change: "
+                f"brimful estimate --from {text} predicts it and names what would fit; brimful "
+                f"{verb} MODEL --for megatron searches layouts"
             )
         if script := script_of(text):
             raise InputError(
@@ -101,8 +108,9 @@ def run_estimate(args: argparse.Namespace) -> int:
     """Print what each kind of process of a program takes, by formula."""
     from brimful.hardware.gpus import device_named
     from brimful.programs.formulas import Machines, predict_program
+    from brimful.programs.ways_out import ways_out
     from brimful.show.answer import Answer
-    from brimful.show.programs import predicted_summary, verdict_of
+    from brimful.show.programs import predicted_summary, verdict_of, way_facts
     from brimful.units import shown_in
 
     refuse_limits(args, "of a program a step alone is predicted")
@@ -115,7 +123,9 @@ def run_estimate(args: argparse.Namespace) -> int:
         machines = machines._replace(per_node=counted.per_node)
     found = predict_program(str(args.source), num, machines)
     device = device_named(gpu)
-    fits = verdict_of(found) == "FITS"
+    verdict = verdict_of(found)
+    fits = verdict == "FITS"
+    ways = ways_out(str(args.source), num, machines) if verdict == "NO" else ()
     if args.json:
         most = max(rank.predicted_peak_allocated_bytes for rank in found.ranks)
         content = msgspec.to_builtins(found)
@@ -126,6 +136,7 @@ def run_estimate(args: argparse.Namespace) -> int:
                 **content,
                 "predicted_peak_allocated_bytes": most,
                 "fits": fits,
+                "ways_out": msgspec.to_builtins(ways),
             }
         )
     rests = "by formula, of Megatron-LM 0.20 and Transformer Engine 2.20"
@@ -135,7 +146,8 @@ def run_estimate(args: argparse.Namespace) -> int:
     def answer() -> Answer:
         with shown_in(getattr(args, "currency", None)):
             summary = predicted_summary(found, device.description, price)
-        return Answer(summary, (following,), (rests,))
+            below = way_facts(found, ways, price)
+        return Answer(summary, below or (following,), (rests,))
 
     tell(args, answer)
     return FITS if fits else DOES_NOT_FIT

@@ -2,7 +2,8 @@
 
 Source: ``transformer_engine/pytorch/attention/dot_product_attention/backends.py`` of 2.20,
 ``megatron/core/transformer/{attention,dot_product_attention}.py``; kernels of flash-attn 2.8 and
-cuDNN as ``pretend/flash_attn_kernels.py`` and ``pretend/transformer_engine`` have them.
+cuDNN as ``pretend/flash_attn_kernels.py`` and ``pretend/transformer_engine`` have them. Groups that
+processes share: ``get_query_key_value_tensors`` and ``core/tensor_parallel/mappings.py``.
 """
 
 from collections.abc import Callable
@@ -105,15 +106,22 @@ def scores_bytes(at: Layout) -> int:
 def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
     """Part the product; rotated queries and keys are new, and values copied beside them.
 
-    Norms of heads keep the product, which they were given.
+    Norms of heads keep the product, which they were given. Of one that was gathered everything is
+    copied: parts of it lie apart.
     """
     queries, keys = at.tokens * at.queries * HALF_BYTES, at.tokens * at.keys * HALF_BYTES
+    shares = at.shares_groups
+    if shares:
+        qkv = _gathered(m, at, qkv)
+    copies = tuple(map(m.new, (queries, keys))) if at.norms_heads and shares else ()
     normed = tuple(map(m.new, (queries, keys))) if at.norms_heads else ()
     stats = tuple(m.new(_rows(at)) for _ in normed)
     turned = (m.new(queries), m.new(keys), m.new(keys)) if at.has_rope else ()
     if turned:
         m.drop(*normed)
-    held = (qkv, *stats) if normed else ()
+    elif shares:
+        turned = (*(normed or map(m.new, (queries, keys))), m.new(keys))
+    held = (*(copies or (qkv,)), *stats) if normed else ()
 
     def join(dq: Block, dk: Block, dv: Block) -> Block:
         for _ in range(at.has_rope + at.norms_heads):
@@ -123,6 +131,9 @@ def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
             back = m.new(queries)
             m.drop(dq)
             dq = back
+        if shares:
+            m.drop(*held)
+            return _scattered(m, at, (dq, dk, dv))
         out = m.new(queries + 2 * keys)
         m.drop(dq, dk, dv, *held)
         return out
@@ -133,10 +144,33 @@ def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
         values=keys,
         context=queries,
         kept=turned or normed or (qkv,),
-        after=(qkv,) if turned and not normed else (),
+        after=(qkv,) if turned and (shares or not normed) else (),
         together=0 if turned or normed else queries + 2 * keys,
         join=join,
     )
+
+
+def _gathered(m: Memory, at: Layout, qkv: Block) -> Block:
+    """Gather the product of all processes of a tensor, of which one part is this one's group."""
+    whole = at.tokens * at.projected * at.tp * HALF_BYTES
+    rows, out = m.new(whole), m.new(whole)  # gathered along tokens, then put side by side
+    m.drop(rows, qkv)
+    return out
+
+
+def _scattered(m: Memory, at: Layout, gradients: tuple[Block, Block, Block]) -> Block:
+    """Add up the product's gradient, of which this process has a part, and keep what is its own."""
+    dq, dk, dv = gradients
+    of_token = at.tokens * HALF_BYTES
+    queries = m.new(at.heads // at.groups * at.channels * of_token)  # all of the group
+    m.drop(dq)
+    group = m.new(queries.num_bytes + dk.num_bytes + dv.num_bytes)
+    m.drop(queries, dk, dv)
+    whole = m.new(at.projected * at.tp * of_token)
+    m.drop(group)
+    rows, out = m.new(whole.num_bytes), m.new(at.projected * of_token)
+    m.drop(rows, whole)
+    return out
 
 
 def _rows(at: Layout) -> int:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
 from brimful.hardware.cuda_libraries import NEWEST
+from brimful.megatron import deepep
 from brimful.megatron.by_layer import mixtures, windows
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
 from brimful.megatron.pipeline import LAYOUT, chunks_of
@@ -40,7 +41,8 @@ _KNOWN = {
     "--transformer-impl": ("transformer_engine", "local"),
     "--normalization": ("LayerNorm", "RMSNorm"),
     "--position-embedding-type": ("learned_absolute", "rope", "yarn", "none"),
-    "--moe-token-dispatcher-type": ("allgather", "alltoall"),
+    "--moe-token-dispatcher-type": ("allgather", "alltoall", deepep.DISPATCHER),
+    "--moe-flex-dispatcher-backend": ("deepep",),
     "--cross-entropy-fusion-impl": ("native", "te"),
     "--optimizer": ("adam",),
     "--cuda-graph-impl": ("none",),
@@ -134,6 +136,11 @@ def _check_kernels(at: Layout, flags: Flags) -> None:
         raise UnsupportedError(
             f"windows and other kinds of softmax have no formula with {at.attention} attention; "
             f"drop --attention-backend, or simulate it"
+        )
+    if at.shares_groups and (plain or at.decoder is not None):
+        raise UnsupportedError(
+            f"--num-query-groups {at.groups} under tp {at.tp} has a formula in pretrain_gpt.py "
+            f"with flash-attn or cuDNN alone; drop --attention-backend, or simulate it"
         )
     is_grouped = all(at.experts.layers) and at.experts.is_grouped
     is_gpt = not at.is_bert and at.decoder is None
@@ -270,7 +277,8 @@ def _check_cuts(at: Layout, flags: Flags) -> None:
     rows = flags.first("--global-batch-size", default=micro * dp)
     wanted = (
         ("--num-attention-heads", at.heads, tp, f"tp {tp}"),
-        ("--num-query-groups", at.groups, tp, f"tp {tp}"),
+        ("--num-query-groups", at.groups, 1 if tp % at.groups == 0 else tp, f"tp {tp}"),
+        ("queries, keys and values", (at.heads + 2 * at.groups) * at.channels, tp, f"tp {tp}"),
         ("--ffn-hidden-size", at.ffn, tp, f"tp {tp}"),
         ("--num-experts", experts.num, experts.ep, f"ep {experts.ep}"),
         ("--moe-ffn-hidden-size", experts.ffn, experts.etp, f"etp {experts.etp}"),
@@ -290,6 +298,9 @@ def _check_cuts(at: Layout, flags: Flags) -> None:
     for flag in _STAGES if flags.has(LAYOUT) else ():
         if flags.has(flag):
             raise InputError(f"{LAYOUT} and {flag} both say what stages hold; give one")
+    if flags.has(deepep.SWITCH) and experts.dispatcher != deepep.DISPATCHER:
+        raise InputError(f"{deepep.SWITCH} needs --moe-token-dispatcher-type flex; add it")
+    deepep.check(at)
     if experts.num and experts.topk > experts.num:
         raise InputError(f"--moe-router-topk {experts.topk} is over --num-experts {experts.num}")
 
@@ -411,6 +422,9 @@ def _experts(flags: Flags) -> Experts:
         is_grouped=has("--moe-grouped-gemm"),
         is_wide=flags.text("--moe-router-dtype") in _WIDE,
         layers=mixtures(flags, layers, is_any=num > 0),
+        route_groups=number("--moe-router-num-groups", default=1),
+        route_topk=number("--moe-router-group-topk", default=1),
+        dispatch_sms=number("--moe-flex-dispatcher-num-sms", "--moe-deepep-num-sms", default=20),
     )
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from brimful.cost.comm import Collective, collective_seconds
 from brimful.hardware.cluster import Cluster
+from brimful.megatron import deepep
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
 from brimful.megatron.states import buffers
 
@@ -105,9 +106,12 @@ def _of_two_products(at: Layout, cluster: Cluster) -> Exchanges:
 
 
 def _of_attention(at: Layout, cluster: Cluster) -> Exchanges:
-    """Exchange around attention; latent attention gathers latents, and positions."""
+    """Exchange around attention; latent attention gathers latents, and positions.
+
+    Where processes share a group, what is projected is gathered, and its gradient reduced.
+    """
     if not at.latent.is_used or not at.sequence_parallel:
-        return _of_two_products(at, cluster)
+        return _of_two_products(at, cluster) + Exchanges(_of_shared_groups(at, cluster))
     latent, wide = at.latent, at.tokens * at.hidden
     narrow = at.tokens * ((latent.query_rank or at.hidden) + latent.key_rank)
     positions = at.tokens * latent.positions * HALF_BYTES
@@ -116,6 +120,15 @@ def _of_attention(at: Layout, cluster: Cluster) -> Exchanges:
     return Exchanges(
         _seconds("reduce-scatter", reduced, at.tp, cluster)
         + _seconds("all-gather", gathered, at.tp, cluster)
+    )
+
+
+def _of_shared_groups(at: Layout, cluster: Cluster) -> float:
+    if not at.shares_groups:
+        return 0.0
+    num_bytes = at.tokens * at.projected * at.tp * HALF_BYTES
+    return sum(
+        _seconds(kind, num_bytes, at.tp, cluster) for kind in ("all-gather", "reduce-scatter")
     )
 
 
@@ -142,11 +155,26 @@ def _of_experts(at: Layout, cluster: Cluster) -> float:
             _seconds(kind, num_bytes, ranks, cluster) for kind in ("all-gather", "reduce-scatter")
         ]
         return 2 * sum(each)
+    if experts.dispatcher == deepep.DISPATCHER:
+        return 4 * _of_deepep(at, cluster)
     copies, arrived = (n * at.hidden for n in (at.between * experts.topk, at.routed))
     sent = _seconds("all-to-all", copies * HALF_BYTES, experts.ep, cluster)
     gathered = _seconds("all-gather", arrived * HALF_BYTES, experts.etp, cluster)
     added = _seconds("reduce-scatter", arrived * FLOAT_BYTES, experts.etp, cluster)
     return 4 * sent + 2 * (gathered + added)
+
+
+def _of_deepep(at: Layout, cluster: Cluster) -> float:
+    """Return how long tokens take one way: once to each node that has experts of theirs.
+
+    From there they go on to processes by NVLink, while others arrive.
+    """
+    ranks, num_bytes = at.experts.ep * at.experts.etp, at.hidden * HALF_BYTES
+    linked = min(ranks, cluster.devices_per_node)
+    inside = _seconds("all-to-all", at.arrived * num_bytes, linked, cluster)
+    nodes = -(-ranks // linked)
+    sent = at.between * nodes * at.experts.share_of(at.experts.num // nodes)
+    return max(inside, _seconds("all-to-all", sent * num_bytes, nodes, cluster, linked))
 
 
 def _of_sequences(at: Layout, cluster: Cluster) -> float:

@@ -34,7 +34,7 @@ def layer(  # noqa: PLR0913, PLR0917 - a layer
     if at.latent.is_used:
         context, width = latent_attention(m, at, inner, x), at.latent.value_width
     else:
-        qkv = norm_linear(m, at, inner, x, at.queries + 2 * at.keys)
+        qkv = norm_linear(m, at, inner, x, at.projected)
         context, width = attention(m, at, inner, qkv), at.channels
     out = linear(m, at, inner, context, at.heads * width // at.tp, is_kept=True)
     x = _join(m, at, chain, x, (inner, out))

@@ -1,6 +1,7 @@
 """A process of Megatron-LM: what of its command line memory and time depend on."""
 
 import itertools
+import math
 from functools import lru_cache
 from typing import Literal
 
@@ -30,6 +31,9 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         is_grouped: Whether all experts here are one product.
         is_wide: Whether probabilities are in fp32.
         layers: Which layers are mixtures, of all.
+        route_groups: Groups of experts of which a token chooses some first; 1: it does not.
+        route_topk: How many of them it chooses.
+        dispatch_sms: Multiprocessors that DeepEP takes.
     """
 
     num: int
@@ -42,6 +46,25 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     is_grouped: bool
     is_wide: bool
     layers: tuple[bool, ...]
+    route_groups: int = 1
+    route_topk: int = 1
+    dispatch_sms: int = 20
+
+    def share_of(self, num: int) -> float:
+        """Return which share of tokens chooses any of some experts that lie together, at random.
+
+        Args:
+            num: How many: a part of a group of experts, or several groups.
+        """
+        groups, chosen = self.route_groups, self.route_topk
+        each = self.num // groups
+        held = max(1, num // each)
+        missed = 0.0
+        for of_held in range(max(0, chosen - groups + held), min(held, chosen) + 1):
+            ways = math.comb(held, of_held) * math.comb(groups - held, chosen - of_held)
+            rest = max(0, each * chosen - of_held * num // held)
+            missed += ways * math.comb(rest, self.topk) / math.comb(each * chosen, self.topk)
+        return 1.0 - missed / math.comb(groups, chosen)
 
     @property
     def here(self) -> int:
@@ -243,6 +266,19 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(1, self.groups // self.tp) * self.channels
 
     @property
+    def projected(self) -> int:
+        """Width of what one product makes of a token on this process: queries, keys and values."""
+        return (self.heads + 2 * self.groups) * self.channels // self.tp
+
+    @property
+    def shares_groups(self) -> bool:
+        """Whether several processes have one group of keys and values.
+
+        The product is cut evenly all the same, and gathered before heads are taken of it.
+        """
+        return self.groups < self.tp and not self.latent.is_used
+
+    @property
     def num_halves(self) -> int:
         """Widths that an MLP's first matrix has: a gate and what it multiplies, or one."""
         return 2 if self.is_gated else 1
@@ -304,6 +340,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def gathered(self) -> int:
         """Tokens that are gathered for experts."""
         return self.between * self.experts.ep * self.experts.etp
+
+    @property
+    def arrived(self) -> int:
+        """Tokens that come to a process for any of the experts here, at random routers."""
+        return int(self.gathered * self.experts.share_of(self.experts.here))
 
     @property
     def routed(self) -> int:

@@ -12,6 +12,7 @@ here, E experts.
 from collections.abc import Sequence
 
 from brimful.hardware.cuda_reductions import row_sums_bytes
+from brimful.megatron import deepep
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.fp8 import for_backward, quantised
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
@@ -86,9 +87,11 @@ def _routed(m: Memory, at: Layout, chain: Chain) -> Block:
         out = _experts(m, at, chain, permuted)
         m.drop(permuted)
         return _scattered(m, at, chain, out)
-    permuted, held = _sent(m, at, chain)
+    is_fused = at.experts.dispatcher == deepep.DISPATCHER
+    send, bring = (deepep.sent, deepep.brought_back) if is_fused else (_sent, _brought_back)
+    permuted, held = send(m, at, chain)
     out = _experts(m, at, chain, permuted)
-    return _brought_back(m, at, chain, out, (*held, permuted))
+    return bring(m, at, chain, out, (*held, permuted))
 
 
 def _gathered(m: Memory, at: Layout, chain: Chain) -> Block:

@@ -36,7 +36,7 @@ def attention_shapes(at: Layout) -> list[Shape]:
     Of latent attention the projections down are whole, and those up are cut by heads.
     """
     if not at.latent.is_used:
-        return [(at.queries + 2 * at.keys, at.hidden), (at.hidden, at.queries)]
+        return [(at.projected, at.hidden), (at.hidden, at.queries)]
     latent, heads = at.latent, at.heads // at.tp
     rank = latent.query_rank or at.hidden
     return [
@@ -66,7 +66,7 @@ def joining_shape(at: Layout) -> Shape:
 def _attention(at: Layout) -> list[int]:
     qkv, out = map(math.prod, attention_shapes(at))
     return [
-        qkv, *([at.queries + 2 * at.keys] if at.qkv_bias else []),
+        qkv, *([at.projected] if at.qkv_bias else []),
         out, *([at.hidden] if at.has_bias else []),
         *([at.channels] * 2 * at.norm_vectors if at.norms_heads else []),
         *([at.heads // at.tp] if at.learns_offset else []),

@@ -29,7 +29,6 @@ NOT_YET = {
     "--attention-output-gate": "gates of attention",
     "--enable-mhc-connections": "several residual streams",
     "--moe-latent-size": "experts on a latent",
-    "--moe-enable-deepep": "DeepEP",
     "--moe-apply-probs-on-input": "probabilities before experts",
     "--moe-layer-recompute": "recomputed mixtures",
     "--distribute-saved-activations": "kept activations that are shared",

@@ -1,8 +1,10 @@
 """Values that all programs share."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -83,12 +85,30 @@ class Command(NamedTuple):
         arguments: The script's own.
         environment: Variables before it.
         num_processes: That a launcher starts; None: it is not said.
+        notes: What reading it took for granted, a sentence each.
+        keys: What a file that was read as it calls a flag; empty: flags.
     """
 
     script: str
     arguments: tuple[str, ...]
     environment: dict[str, str]
     num_processes: int | None
+    notes: tuple[str, ...] = ()
+    keys: Mapping[str, str] = MappingProxyType({})
+
+    def in_its_words(self, text: str) -> str:
+        """Return a sentence of flags with what the file calls them."""
+        for flag in sorted(self.keys, key=len, reverse=True):
+            text = re.sub(rf"{re.escape(flag)}(?![\w-])", self.keys[flag], text)
+        return text
+
+    def as_assigned(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return flags as keys of the file that are assigned to; as they are, if there is none."""
+        if not self.keys:
+            return tuple(words)
+        given = flags_of(words, self.script).values
+        keys = [(self.keys.get(flag, flag), " ".join(value) or "true") for flag, value in given]
+        return tuple(key if "=" in key else f"{key}={value}" for key, value in keys)
 
 
 class RankPeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -10,12 +11,13 @@ import msgspec
 
 from brimful.allocator.config import EXPANDABLE
 from brimful.cost.outside import Room, middle_outside, room_of
-from brimful.errors import UnsupportedError
+from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import NEWEST, Version, libraries
 from brimful.hardware.gpus import load_cluster
 from brimful.megatron.command_line import read_layout
+from brimful.megatron.deepep import outside_bytes
 from brimful.megatron.layout import Layout
 from brimful.megatron.speed import Overlaps, device_flops, slowest_step_s
 from brimful.megatron.stage import Peak, peak
@@ -23,7 +25,7 @@ from brimful.megatron.unwalked import NEAR, not_yet
 from brimful.programs import megatron
 from brimful.programs.base import Command, Flags, Rank, shortened
 from brimful.programs.reading import is_arguments, read_command
-from brimful.units import KIB
+from brimful.units import KIB, format_bytes
 from brimful.values.plan import Word
 
 MOST_STAGES = 8
@@ -124,7 +126,7 @@ class Machines(NamedTuple):
     torch_version: Version = NEWEST
 
 
-class _Program(NamedTuple):
+class Line(NamedTuple):
     """A command line, read.
 
     Attributes:
@@ -159,6 +161,19 @@ class _Program(NamedTuple):
         step_s = slowest_step_s(self.stages, self.cluster, overlaps)
         return step_s if math.isfinite(step_s) and self.stages[0].decoder is None else None
 
+    @property
+    def room(self) -> Room:
+        """What there is for the allocator, beside buffers that a program makes itself."""
+        beside, room = outside_bytes(self.stages[0]), room_of(self.cluster.device)
+        return Room(*(max(0, each - beside) for each in room))
+
+    def peak_of(self, machines: Machines) -> "partial[Peak]":
+        """Return what says the peak of a stage, on a card that has room for what it may have."""
+        device, handle = self.cluster.device, _cublas_bytes(self.command)
+        if handle is None:
+            handle = libraries().cublas_bytes(version_of(device.capability), machines.torch_version)
+        return partial(peak, cublas_bytes=handle, capacity_bytes=self.room.most_bytes)
+
 
 def predict_speed(text: str, world_size: int | None, machines: Machines) -> float | None:
     """Predict the tokens a second of all GPUs alone, as ``predict_program`` does.
@@ -175,7 +190,7 @@ def predict_speed(text: str, world_size: int | None, machines: Machines) -> floa
         InputError: It cannot be read, or does not fit the world.
         UnsupportedError: There is no formula for it.
     """
-    found = _read(text, world_size, machines)
+    found = read_line(text, world_size, machines)
     return None if found.step_s is None else found.num_tokens / found.step_s
 
 
@@ -191,12 +206,9 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         InputError: It cannot be read, or does not fit the world.
         UnsupportedError: There is no formula for it.
     """
-    found = _read(text, world_size, machines)
+    found = read_line(text, world_size, machines)
     device = found.cluster.device
-    room, handle = room_of(device), _cublas_bytes(found.command)
-    if handle is None:
-        handle = libraries().cublas_bytes(version_of(device.capability), machines.torch_version)
-    of = partial(peak, cublas_bytes=handle, capacity_bytes=room.most_bytes)
+    room, of = found.room, found.peak_of(machines)
     peaks = [of(at) for at in found.stages]
     others = [
         None if one.fits else of(at, allocator=EXPANDABLE)
@@ -223,8 +235,26 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         predicted_flops_per_s=None if step_s is None else device_flops(found.every) / step_s,
         predicted_stage_reserved_bytes=reserved,
         num_steps=_num_steps(found.told.flags),
-        notes=(*found.told.notes, *([_BUFFERED] if found.told.flags.has(_USER_BUFFERS) else [])),
+        notes=tuple(
+            map(
+                found.command.in_its_words,
+                (*found.told.notes, *_buffer_notes(found)),
+            )
+        ),
     )
+
+
+def _buffer_notes(found: Line) -> Iterator[str]:
+    """Yield what buffers there are that lie outside of the allocator."""
+    if found.told.flags.has(_USER_BUFFERS):
+        yield _BUFFERED
+    if num_bytes := outside_bytes(found.stages[0]):
+        yield (
+            f"DeepEP's buffers, {format_bytes(num_bytes)} by its source, lie outside of the "
+            f"allocator and are taken off its room; NVSHMEM's own are in no figure; tokens arrive "
+            f"as of routers that choose at random, in blocks of another stream: more may be "
+            f"reserved"
+        )
 
 
 def _num_steps(flags: Flags) -> int | None:
@@ -237,9 +267,37 @@ def _num_steps(flags: Flags) -> int | None:
     return None
 
 
-def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
-    """Read a command line that has a formula."""
+def read_line(text: str, world_size: int | None, machines: Machines) -> Line:
+    """Read a command line that has a formula.
+
+    Args:
+        text: A command line, or a YAML of arguments.
+        world_size: Processes, where that is asked for; None: as the command line says.
+        machines: On what.
+
+    Raises:
+        InputError: It cannot be read, or does not fit the world.
+        UnsupportedError: There is no formula for it.
+    """
+    typed = "" if is_arguments(text) else text
     command = read_command(text)
+    try:
+        return line_of(command, world_size, machines, typed)
+    except (InputError, UnsupportedError) as error:
+        if not command.keys:
+            raise
+        raise type(error)(command.in_its_words(str(error))) from None
+
+
+def line_of(command: Command, world_size: int | None, machines: Machines, typed: str = "") -> Line:
+    """Read a command line that was taken apart, as ``read_line`` does.
+
+    Args:
+        command: Its words.
+        world_size: Processes, where that is asked for; None: as the command line says.
+        machines: On what.
+        typed: The same as it was typed, where flags may be left out of that.
+    """
     if (name := Path(command.script).name) not in megatron.WITH_FORMULA:
         known = " and ".join(megatron.WITH_FORMULA)
         raise UnsupportedError(
@@ -251,12 +309,12 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
     if cluster.device.kernels != "cuda":
         raise UnsupportedError("Megatron-LM's formulas are of CUDA GPUs; give --gpus, as 8xh100")
     missing = not_yet(told.flags)
-    if missing and NEAR.keys() >= {*missing} and not is_arguments(text):
+    if missing and NEAR.keys() >= {*missing} and typed:
         words = "; ".join(dict.fromkeys(NEAR[flag] for flag in missing))
         raise UnsupportedError(
             f"{' and '.join(missing)} of Megatron-LM has no formula, brimful simulate runs it; "
             f"{words}",
-            nearest={"source": shortened(text, missing)},
+            nearest={"source": shortened(typed, missing)},
         )
     first = read_layout(
         told.flags,
@@ -268,13 +326,13 @@ def _read(text: str, world_size: int | None, machines: Machines) -> _Program:
         torch_version=machines.torch_version,
     )
     every = [msgspec.structs.replace(first, stage=stage) for stage in range(first.pp)]
-    return _Program(command, told, [every[stage] for stage in told.stages], every, cluster)
+    return Line(command, told, [every[stage] for stage in told.stages], every, cluster)
 
 
 def _outside_bytes(at: Layout, device: Device) -> int:
     """Return the middle of what lies outside of the allocator, with a group for each axis."""
     groups = sum(degree > 1 for degree in (at.tp, at.pp, at.cp, at.dp, at.experts.ep))
-    return middle_outside(device, num_groups=groups)
+    return middle_outside(device, num_groups=groups) + outside_bytes(at)
 
 
 def _prediction(

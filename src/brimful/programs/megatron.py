@@ -57,6 +57,10 @@ _OF_TOKENIZER = {
 vocabularies)."""
 _OF_FILE = {"nemotron_2_256k.model": 256_000}
 """Of tokenizers that Megatron's own examples and tests name by their file."""
+_THOUSANDS = re.compile(
+    r"(?:.*[^0-9a-z])?(\d{2,3})k(?:[^0-9a-z].*)?\.(?:model|vocab)", re.IGNORECASE
+)
+"""A tokenizer's file whose name says how many thousands of words it has."""
 _EVEN = "every expert gets as many tokens; a router of random weights is uneven"
 _MOCK = (
     f"{_STEPS} steps on Megatron's mock data, from nothing: no data, checkpoint or log is read or "
@@ -126,7 +130,8 @@ def told(command: Command, world_size: int | None) -> Told:
     vocab, of = _vocabulary(flags, name)
     if flags.has("--num-experts"):
         notes = (*notes, _EVEN)
-    notes = (*notes, f"{vocab:,} rows of vocabulary {of}, before Megatron pads them")
+    rows = f"{vocab:,} rows of vocabulary {of}, before Megatron pads them"
+    notes = (*notes, rows, *command.notes)
     return Told(name, flags, size, _ranks(flags, size), kinds_of_stages(flags), vocab, notes)
 
 
@@ -259,14 +264,25 @@ def _vocabulary(flags: Flags, script: str) -> tuple[int, str]:
         extra = flags.first("--vocab-extra-ids", default=0)
         return _OF_TOKENIZER[kind] + extra, f"of {kind}"
     model = flags.text("--tokenizer-model")
-    if (rows := _OF_FILE.get(Path(model).name)) is not None:
-        return rows, f"of {Path(model).name}"
     if (rows := _known_model(model)) is not None:
         return rows, f"of {model}"
+    if (found := _of_file(Path(model))) is not None:
+        return found
     raise InputError(
-        f"how many rows the vocabulary of {kind} {model} has is not known here; add --vocab-size N "
-        f"to the command line"
+        f"how many rows the vocabulary of {' '.join(filter(None, (kind, model)))} has is not known "
+        f"here; add --vocab-size N to the command line"
     )
+
+
+def _of_file(tokenizer: Path) -> tuple[int, str] | None:
+    """Return the rows of a tokenizer that is known by its file, and who says so; None: it is not.
+
+    What a file's name says in thousands is taken for granted.
+    """
+    if (rows := _OF_FILE.get(tokenizer.name)) is not None:
+        return rows, f"of {tokenizer.name}"
+    said = _THOUSANDS.fullmatch(tokenizer.name)
+    return said and (int(said[1]) * 1000, f"as {tokenizer.name}'s name says (--vocab-size N)")
 
 
 def _known_model(name: str) -> int | None:

@@ -14,7 +14,8 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.programs.base import Flags
 
 Given = tuple[str, tuple[str, ...]]
-_SWITCH = "--deepspeed"
+SWITCH = "--deepspeed"
+"""What says that a command line is Megatron-DeepSpeed's."""
 _STAGES, _PARTED = ("0", "1", "2", "3"), "3"
 """The stage that parts parameters."""
 _BOTH_ENDS = "type:transformer|embedding"
@@ -41,7 +42,7 @@ def in_words_of_megatron(flags: Flags) -> tuple[Flags, tuple[str, ...]]:
         UnsupportedError: DeepSpeed is to part parameters.
     """
     values = [each for given in flags.values for each in _said(given, flags)]
-    if not flags.has(_SWITCH):
+    if not flags.has(SWITCH):
         return Flags(tuple(values)), ()
     stage = flags.text("--zero-stage").removesuffix(".0") or "1"
     if stage not in _STAGES:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError
-from brimful.programs import axolotl, llama_factory, megatron, torchtitan, torchtune, trl
+from brimful.programs import axolotl, llama_factory, megatron, nemo, torchtitan, torchtune, trl
 from brimful.programs.base import Command, Program
 from brimful.text.escaping import split_words
 from brimful.values.plan import load_yaml
@@ -84,6 +84,18 @@ def is_arguments(text: str) -> bool:
     return Path(text).suffix in _YAML and not is_program(text)
 
 
+def holds_arguments(text: str) -> bool:
+    """Whether a text names a YAML of Megatron-LM's arguments, or of NeMo's."""
+    if not is_arguments(text):
+        return False
+    try:
+        content = load_yaml(Path(text), last_counts=True)
+    except (FileFormatError, OSError):
+        return False
+    is_ours = isinstance(content, dict) and isinstance(content.get(_ARGUMENTS), dict)
+    return is_ours or nemo.is_config(content)
+
+
 def _of_line(text: str) -> Command:
     try:
         words = split_words(text)
@@ -118,10 +130,13 @@ def _of_yaml(path: Path) -> Command:
         content = load_yaml(path, last_counts=True)  # as argparse takes the last of two flags
     except OSError as error:
         raise InputError(f"{path} cannot be read; check the path") from error
+    if nemo.is_config(content):
+        return nemo.command_of(content, megatron.SCRIPT, path.name)
     flags = content.get(_ARGUMENTS) if isinstance(content, dict) else None
     if not isinstance(flags, dict):
         raise FileFormatError(
-            f"{path} has no {_ARGUMENTS}, a mapping of flags to values; give a command line instead"
+            f"{path} has no {_ARGUMENTS}, a mapping of flags to values, and is no configuration of "
+            f"NeMo (model, trainer); give a command line instead"
         )
     variables = content.get(_VARIABLES) or {}
     if not isinstance(variables, dict):

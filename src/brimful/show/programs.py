@@ -8,6 +8,7 @@ from brimful.hardware.cluster import Cluster
 from brimful.programs.base import Program, RankPeak
 from brimful.programs.formulas import Prediction, RankPrediction
 from brimful.programs.planned import Planned
+from brimful.programs.ways_out import WayOut
 from brimful.show.run import DAY_H, paid_words
 from brimful.show.summary import LOWER_BOUND, Fact, Meter, Summary, Verdict, at_least
 from brimful.units import format_bytes, format_count, format_days, format_seconds
@@ -67,8 +68,9 @@ def predicted_summary(found: Prediction, card: str, price: Price | None = None) 
         price: Of an hour of it; None: unknown.
     """
     fullest = max(found.ranks, key=lambda rank: rank.predicted_peak_reserved_bytes)
+    verdict = verdict_of(found)
     return Summary(
-        verdict_of(found),
+        verdict,
         f"{found.name} on {found.world_size} x {card}",
         Meter(
             fullest.predicted_peak_reserved_bytes,
@@ -87,7 +89,7 @@ def predicted_summary(found: Prediction, card: str, price: Price | None = None) 
             *_expandable(found),
             *_stages(found),
             *_speed(found),
-            *_run(found, price),
+            *(_run(found, found.predicted_step_s, price) if verdict != "NO" else ()),
             Fact(
                 "of which",
                 f"{format_bytes(fullest.state_bytes)} are parameters, gradients and optimizer "
@@ -98,11 +100,36 @@ def predicted_summary(found: Prediction, card: str, price: Price | None = None) 
     )
 
 
-def _run(found: Prediction, price: Price | None) -> tuple[Fact, ...]:
+def way_facts(
+    found: Prediction, ways: Sequence[WayOut], price: Price | None = None
+) -> tuple[Fact, ...]:
+    """Say what would fit, the fastest first, and how long a run of that takes.
+
+    Args:
+        found: What does not fit.
+        ways: What does.
+        price: Of an hour of a GPU; None: unknown.
+    """
+    facts = [
+        Fact("or with" if place else "would fit", _of_way(way)) for place, way in enumerate(ways)
+    ]
+    run = _run(found, ways[0].predicted_step_s, price) if ways else ()
+    first = ", with the first of these" if len(ways) > 1 else ", with that"
+    return (*facts, *(Fact(fact.label, f"{fact.text}{first}") for fact in run))
+
+
+def _of_way(way: WayOut) -> str:
+    reserved = format_bytes(way.predicted_peak_reserved_bytes)
+    tokens = way.predicted_tokens_per_s
+    rate = "" if tokens is None else f", {format_count(tokens)} tokens/s"
+    return f"{' '.join(way.flags)}: {reserved}{rate}"
+
+
+def _run(found: Prediction, step_s: float | None, price: Price | None) -> tuple[Fact, ...]:
     """Say how long as many steps take as the command line asks for, and what they cost."""
-    if found.num_steps is None or found.predicted_step_s is None:
+    if found.num_steps is None or step_s is None:
         return ()
-    hours = found.num_steps * found.predicted_step_s / HOUR_S
+    hours = found.num_steps * step_s / HOUR_S
     rate = None if price is None else price.usd_per_gpu_hour
     usd = None if rate is None else hours * found.world_size * rate
     paid = paid_words(usd, rate, None if price is None else price.market)
