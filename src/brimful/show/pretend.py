@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.held import held_within
-from brimful.pretend.largest import Aim, Largest, Tried, counted
+from brimful.pretend.largest import Aim, Tried
 from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Cut, Failure, Missed, ModuleBytes, PretendReport
 from brimful.pretend.scripts import short_line
@@ -14,13 +13,12 @@ from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts
 from brimful.show.kept import graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
-from brimful.show.summary import AS_FAR, LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 from brimful.values.plan import Word
 from brimful.values.results import (
     GATHERED,
     GRADIENTS,
-    LOAD,
     LOGITS,
     OPTIMIZER_STATE,
     PARAMETERS,
@@ -99,7 +97,7 @@ def pretend_summary(
             *graphs_facts(report, program),
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
-            *chunk_facts(report, _firm(report)),
+            *chunk_facts(report, firm_bytes(report)),
             *_instead(report),
             *(peak if says_why else []),
             *_unfused(report),
@@ -135,10 +133,14 @@ def word_of(report: PretendReport) -> Word:
     at = report.at_capacity
     if at.failure is not None:
         return "no"
-    return "tight" if at.num_retries or at.simulated_peak_reserved_bytes > _firm(report) else "fits"
+    return (
+        "tight"
+        if at.num_retries or at.simulated_peak_reserved_bytes > firm_bytes(report)
+        else "fits"
+    )
 
 
-def _firm(report: PretendReport) -> int:
+def firm_bytes(report: PretendReport) -> int:
     """Return what the allocator may have whatever lies outside of it, in bytes."""
     at = report.at_capacity
     most = at.card_bytes - sum(part.high_bytes for part in report.outside)
@@ -151,7 +153,7 @@ def aim_of(report: PretendReport) -> Aim:
     Args:
         report: Of its first run.
     """
-    sure, capacity = _firm(report), report.at_capacity.capacity_bytes
+    sure, capacity = firm_bytes(report), report.at_capacity.capacity_bytes
     settings = parse_settings(report.allocator)
 
     def replayed(recording: Recording) -> Tried:
@@ -218,7 +220,7 @@ def _instead(report: PretendReport) -> tuple[Fact, ...]:
     if word_of(report) == "fits" or report.grows is not None:  # no card is large enough for long
         return ()
     reserved = report.reserved
-    if reserved.simulated_peak_reserved_expandable_bytes <= _firm(report):
+    if reserved.simulated_peak_reserved_expandable_bytes <= firm_bytes(report):
         return (Fact("would fit", f"with PYTORCH_ALLOC_CONF={EXPANDABLE}, by its replay"),)
     if report.at_capacity.budget_bytes is not None:
         return ()
@@ -247,108 +249,6 @@ def _unfused(report: PretendReport) -> tuple[Fact, ...]:
     return (Fact("first", words),)
 
 
-def largest_facts(
-    report: PretendReport, program: Sequence[str], found: Largest | None
-) -> tuple[Fact, ...]:
-    """Say of which size of its own argument a program would fit, or how to find that out.
-
-    Args:
-        report: What was simulated.
-        program: What was run, with its arguments.
-        found: The largest value that fits; None: it was not looked for.
-    """
-    if found is not None:
-        return (Fact("largest", _largest_words(found, is_bound=bool(report.unknown_ops))),)
-    names = _sizes(program)
-    if word_of(report) == "fits" or not names:
-        return ()
-    if (about := _by_proportion(report, program)) is not None:
-        name, num = about
-        words = f"about {name} {num} by proportion; --largest {name} before -- finds it"
-        return (Fact("sizes", words, f"about {name} {num}, by proportion (--largest finds it)"),)
-    words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
-    short = f"--largest {names[0]} before -- finds the largest that fits"
-    return (Fact("sizes", words, short),)
-
-
-def _by_proportion(report: PretendReport, program: Sequence[str]) -> tuple[str, int] | None:
-    """Return the argument of a batch and how much of it would fit, if what grows with it does so.
-
-    That is what a step makes; what is held beside stays. None where nothing less would do either.
-    """
-    failure = report.at_capacity.failure
-    batches = [(name, int(text)) for name, text in _numbers(program) if "batch" in name]
-    if failure is None or not batches or report.peak_phase == LOAD:
-        return None
-    name, given = batches[0]
-    held = {item.name: item.num_bytes for item in report.items}
-    grows = sum(held.get(each, 0) for each in (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS))
-    used, peak = (
-        report.reserved.simulated_peak_reserved_bytes,
-        report.simulated_peak_allocated_bytes,
-    )
-    left = report.at_capacity.capacity_bytes * peak / used - (peak - grows)
-    num = int(given * left / grows) if grows else 0
-    return (name, num) if 0 < num < given else None
-
-
-def _numbers(program: Sequence[str]) -> list[tuple[str, str]]:
-    """List the arguments of a program that are given whole numbers."""
-    found = []
-    for word, following in pairwise([*program[1:], ""]):
-        key, is_joined, value = word.partition("=")
-        text = value if is_joined else following
-        if key.startswith("--") and text.isdecimal():
-            found.append((key.removeprefix("--"), text))
-    return found
-
-
-def _largest_words(found: Largest, *, is_bound: bool) -> str:
-    """Say which value fits; who left kernels out is sure of nothing."""
-    runs = _runs_words(found)
-    if found.is_idle:
-        return f"{found.flag} changes nothing in memory; {runs}"
-    if found.value is None and not found.is_whole:
-        return f"{found.flag} {found.beyond} does not fit; {runs}"
-    if found.value is None:
-        least = f": even {found.beyond} needs {format_bytes(found.beyond_bytes)}"
-        which = f"{found.flag} that was tried" if found.refused else found.flag
-        return f"no {which} fits{least if found.beyond_bytes else ''}; {runs}"
-    beyond = "" if found.beyond is None else f", {found.beyond} does not"
-    if found.refused:
-        beyond = f"; with {found.beyond} {found.refused}"
-    if found.sure == found.value:
-        fits = f"fits{AS_FAR if is_bound else ''}"
-        return f"{found.flag} {found.value} {fits}{beyond}; {runs}"
-    more = f"{found.value} may fit (TIGHT){beyond}; {runs}"
-    if found.sure is None:
-        return f"no {found.flag} that was tried surely fits; {more}"
-    fits = f"fits{AS_FAR}" if is_bound else "surely fits"
-    return f"{found.flag} {found.sure} {fits}; {more}"
-
-
-def _runs_words(found: Largest) -> str:
-    """Say by how much work a value was found, and whether there was more to do."""
-    if not found.num_runs and found.is_whole:
-        return "nothing else was run"
-    runs = f"found in {found.num_runs} more run{'' if found.num_runs == 1 else 's'}"
-    if found.num_replays:
-        runs += " and replays of others"
-    if found.is_whole:
-        return runs
-    return f"{runs}, interrupted: {'the best so far' if found.value else 'nothing less was tried'}"
-
-
-def _sizes(program: Sequence[str]) -> list[str]:
-    """Name the arguments of a program that are given whole numbers, the largest first.
-
-    Where none is, that of its batch, if its own text has one with a default.
-    """
-    found = [(-int(text), name) for name, text in _numbers(program)]
-    of_batch = (name.removeprefix("--") for name, _ in counted(program) if "batch" in name)
-    return [name for _, name in sorted(found)] or list(of_batch)
-
-
 def _tight(report: PretendReport) -> tuple[Fact, ...]:
     at = report.at_capacity
     if at.failure is not None or word_of(report) != "tight":
@@ -356,7 +256,7 @@ def _tight(report: PretendReport) -> tuple[Fact, ...]:
     if at.num_retries:
         times = "once" if at.num_retries == 1 else f"{at.num_retries} times"
         return (Fact("tight", f"completes by emptying the allocator's cache {times} (slow)"),)
-    firm = format_bytes(_firm(report))
+    firm = format_bytes(firm_bytes(report))
     why = f"{firm} are certain; CUDA's context and NCCL may take the rest"
     return (Fact("tight", why),)
 
@@ -454,7 +354,7 @@ def _allocator(report: PretendReport) -> tuple[Fact, ...]:
         f"expandable segments hold {format_bytes(expandable)}, the default {format_bytes(native)}"
     )
     more = format_bytes(abs(saved))
-    if tensors > _firm(report):
+    if tensors > firm_bytes(report):
         return ()  # and no allocator helps
     if abs(saved) < LEAST_SAVED * native:
         words += ": no difference to speak of"
