@@ -14,12 +14,14 @@ from brimful.values.results import (
     GRADIENTS,
     ITEM_NAMES,
     LOGITS,
+    NOT_UPDATED,
     OPTIMIZER_STATE,
     PARAMETERS,
     REDUCED,
     REFERENCE,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
+    WHOLE_GRADIENTS,
     WORKSPACES,
     Owner,
     PhaseOwners,
@@ -44,6 +46,8 @@ _WHY = {
     GATHERED: "whole parameters that FSDP2 puts together, and the buffers they come in",
     REDUCED: "whole gradients that FSDP2 sends, in one buffer",
     REFERENCE: "the second model, which the trained one is compared with",
+    WHOLE_GRADIENTS: "whole gradients of sharded parameters, kept until they are reduced",
+    NOT_UPDATED: "of the sizes of the parameters, held over steps, and in no optimizer",
 }
 
 
@@ -99,7 +103,8 @@ def items_at(
     """
     rows = recording.alive_at(event)
     item = classify(recording) if item is None else item
-    totals = np.bincount(item[rows], weights=recording.num_bytes[rows], minlength=len(ITEM_NAMES))
+    names = classes_of(recording)
+    totals = np.bincount(item[rows], weights=recording.num_bytes[rows], minlength=len(names))
     phase = recording.phases[int(np.searchsorted(recording.phase_starts, event, "right")) - 1]
     return tuple(
         MemoryItem(
@@ -107,9 +112,9 @@ def items_at(
             phase=phase_of_step(phase),
             num_bytes=int(total),
             where="device",
-            why=_WHY[name],
+            why=_WHY.get(name, name),
         )
-        for name, total in zip(ITEM_NAMES, totals, strict=True)
+        for name, total in zip(names, totals, strict=True)
         if total
     )
 
@@ -168,13 +173,14 @@ def _largest(
     recording: Recording, rows: NDArray[np.int64], item: NDArray[np.int64], patterns: list[str]
 ) -> tuple[tuple[str, int], ...]:
     """Add rows up by the pattern of their module and their item."""
-    keys = recording.owner[rows] * len(ITEM_NAMES) + item[rows]
+    names = classes_of(recording)
+    keys = recording.owner[rows] * len(names) + item[rows]
     found, which = np.unique(keys, return_inverse=True)
     sums = np.bincount(which.ravel(), weights=recording.num_bytes[rows])
     totals: dict[str, int] = {}
     for key, total in zip(found.tolist(), sums.tolist(), strict=True):
-        owner, kind = divmod(key, len(ITEM_NAMES))
-        name = f"{patterns[owner] or NO_MODULE}: {ITEM_NAMES[kind]}"
+        owner, kind = divmod(key, len(names))
+        name = f"{patterns[owner] or NO_MODULE}: {names[kind]}"
         totals[name] = totals.get(name, 0) + int(total)
     return tuple(sorted(totals.items(), key=lambda pair: -pair[1])[:NUM_PHASE_OWNERS])
 
@@ -182,12 +188,12 @@ def _largest(
 def owners_at(recording: Recording, event: int) -> tuple[Owner, ...]:
     """List the largest allocations alive right after ``event``."""
     rows = recording.alive_at(event)
-    item = classify(recording)
+    item, names = classify(recording), classes_of(recording)
     rows = rows[np.argsort(-recording.num_bytes[rows], kind="stable")][:NUM_OWNERS]
     return tuple(
         Owner(
             num_bytes=int(recording.num_bytes[i]),
-            item=ITEM_NAMES[item[i]],
+            item=names[item[i]],
             module=recording.owners[recording.owner[i]],
             op=recording.ops[recording.op[i]],
             shape=recording.shapes[recording.shape_dtype[i]][0],

@@ -19,7 +19,7 @@ from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
 from brimful.pretend.logits import NUM_CHUNKS, in_chunks, with_logits
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
-from brimful.pretend.reading import classify, items_at, phase_of_step, timeline_of
+from brimful.pretend.reading import classes_of, classify, items_at, phase_of_step, timeline_of
 from brimful.pretend.recording import Recording
 from brimful.pretend.report_values import (
     PRETEND_SCHEMA,
@@ -306,7 +306,7 @@ def _tensor(recording: Recording, item: NDArray[np.int64], row: int) -> Tensor:
     shape, dtype = recording.shapes[recording.shape_dtype[row]]
     return Tensor(
         num_bytes=int(recording.num_bytes[row]),
-        item=ITEM_NAMES[item[row]],
+        item=classes_of(recording)[item[row]],
         module=recording.owners[recording.owner[row]],
         op=recording.ops[recording.op[row]],
         node=recording.nodes[recording.node[row]],
@@ -352,14 +352,14 @@ def _alike(
 def _owners(
     recording: Recording, item: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[OwnerBytes, ...]:
-    owners = []
+    owners, names = [], classes_of(recording)
     for whole, its_rows in by_owner(recording, rows):
         totals = np.bincount(
-            item[its_rows], weights=recording.num_bytes[its_rows], minlength=len(ITEM_NAMES)
+            item[its_rows], weights=recording.num_bytes[its_rows], minlength=len(names)
         )
         items = tuple(
             ItemBytes(name=name, num_bytes=int(total))
-            for name, total in zip(ITEM_NAMES, totals, strict=True)
+            for name, total in zip(names, totals, strict=True)
             if total
         )
         owners.append(OwnerBytes(whole=whole, items=items, parts=by_pattern(recording, its_rows)))

@@ -258,6 +258,31 @@ class IdleGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     num_bytes: int
 
 
+class WholeGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gradients of sharded parameters that are whole until a later backward pass reduces them.
+
+    Attributes:
+        num_bytes: Of those at the peak.
+        num_backwards: Backward passes of a step.
+    """
+
+    num_bytes: int
+    num_backwards: int
+
+
+class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program does already, so that nobody advises it.
+
+    Attributes:
+        checkpointed_bytes: Saved activations at the peak that checkpoints would not spare: of
+            modules that backward passes run again, and where there are any, of none.
+        is_of_one: Whether the batches of its forward passes are mostly of one.
+    """
+
+    checkpointed_bytes: int = 0
+    is_of_one: bool = False
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the same program held in the host's memory, as tensors."""
 
@@ -389,6 +414,8 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         beside_torch: Kernels that are not PyTorch's own.
         assumptions: What the numbers rest on, a sentence each.
         cut: Where the program was ended before its own end; None: it was not.
+        whole_gradients: Those that are kept whole until they are reduced; None: there are none.
+        already: What the program does already.
     """
 
     statement: str
@@ -424,3 +451,5 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     beside_torch: BesideTorch
     assumptions: tuple[str, ...]
     cut: Cut | None = None
+    whole_gradients: WholeGradients | None = None
+    already: Already = Already()

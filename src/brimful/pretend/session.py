@@ -17,6 +17,7 @@ from brimful.errors import InputError
 from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.gpus import device_named
 from brimful.pretend import device, kernels, subclasses
+from brimful.pretend.already import already_done, whole_gradients
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card
@@ -36,6 +37,7 @@ from brimful.pretend.report_values import Cut, PretendReport
 from brimful.pretend.stand_in_packages import check_stand_ins, noted
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
+from brimful.values.results import WHOLE_GRADIENTS
 
 if TYPE_CHECKING:
     from brimful.pretend.script_lines import ScriptLine
@@ -89,6 +91,7 @@ class Run(contextlib.ContextDecorator):
             if self.world is not None:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
                 stack.enter_context(groups_of_one_process(self.world, self.tape.assumptions))
+                stack.enter_context(_gathering(self.tape))
             fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(replaced(subclasses.replacements()))
@@ -150,8 +153,9 @@ class Run(contextlib.ContextDecorator):
         Raises:
             InputError: A setting that the replay does not follow, or a budget of nothing.
         """
+        recording = self.recording()
         told = read_report(
-            self.recording(),
+            recording,
             self.recording("cpu"),
             card=self.card,
             settings=parse_settings(allocator),
@@ -163,7 +167,12 @@ class Run(contextlib.ContextDecorator):
             idle_gradients=self._trained.idle(),
             places=self._places,
         )
-        return msgspec.structs.replace(told, cut=self.cut)
+        return msgspec.structs.replace(
+            told,
+            cut=self.cut,
+            whole_gradients=whole_gradients(recording, told.peak_event),
+            already=already_done(recording, told.peak_event, self.tape.owners.run_again),
+        )
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh of the pretend world.
@@ -173,6 +182,12 @@ class Run(contextlib.ContextDecorator):
             axes: Name of each axis.
         """
         return init_device_mesh(NAME, shape, mesh_dim_names=axes)
+
+
+def _gathering(tape: Tape) -> contextlib.AbstractContextManager[None]:
+    from brimful.pretend.gathering import named_buffers  # FSDP takes a while to import
+
+    return named_buffers(tape, kept=WHOLE_GRADIENTS)
 
 
 def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default

@@ -49,7 +49,7 @@ from brimful.pretend.recording import (
     Spot,
     line_text,
 )
-from brimful.values.results import WORKSPACES
+from brimful.values.results import WHOLE_GRADIENTS, WORKSPACES
 
 _KINDS = (NAME, HOST)
 _DEVICE = torch.ops.prim.device.default
@@ -187,10 +187,10 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     def tag(self, tensors: Iterable[Any], item: str) -> None:
         """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good.
 
-        What is kept on the host stays counted by what it is kept for.
+        What is kept on the host, or whole until it is reduced, stays counted as that.
         """
         for builder, row in self._live.rows(tensors):
-            if not builder.item_of(row).startswith(KEPT_ON_HOST):
+            if not builder.item_of(row).startswith((KEPT_ON_HOST, WHOLE_GRADIENTS)):
                 builder.set_item(row, item)
 
     def keep_on_host(self, purpose: str) -> None:

@@ -10,7 +10,7 @@ from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Cut, Failure, Missed, ModuleBytes, PretendReport
 from brimful.pretend.scripts import short_line
 from brimful.search.larger_clusters import smallest_first
-from brimful.show.changes import change_facts, chunk_facts
+from brimful.show.changes import change_facts, chunk_facts, whole_facts
 from brimful.show.kept import graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
@@ -25,6 +25,7 @@ from brimful.values.results import (
     REDUCED,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
+    WHOLE_GRADIENTS,
 )
 
 NUM_ITEMS, NUM_OWNERS, NUM_ALIKE, NUM_LINES = 3, 3, 2, 2
@@ -49,6 +50,7 @@ CHANGES = {
     TRANSIENTS: _FEWER,
     GATHERED: "smaller units of sharding",
     REDUCED: "smaller units of sharding",
+    WHOLE_GRADIENTS: "a reduction with each micro-batch",
 }
 """What makes a class of bytes smaller, in a program of any kind."""
 
@@ -90,6 +92,7 @@ def pretend_summary(
             *_cut(report.cut),
             *([] if at.failure is None or is_most else _failed(at.failure)),
             *idle_facts(report),
+            *whole_facts(report),
             *changes,
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
