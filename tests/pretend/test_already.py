@@ -136,3 +136,14 @@ def test_a_batch_of_one_gets_no_smaller(batch, advised):
     report = checkpointed(None, batch=batch)
     assert advised in facts(report)["change"]
     assert report.already.is_of_one == (batch == 1)
+
+
+def test_what_is_offloaded_to_the_host_has_its_own_line():
+    """Shards of fp32 parameters, their gradients and two moments: 16 bytes each."""
+    report = sharded("zero-3", offload=True)
+    with torch.device("meta"):
+        shard = num_parameters(fsdp_program.Model()) / WORLD_SIZE
+    assert report.host.simulated_peak_bytes == pytest.approx(16 * shard, rel=0.02)
+    assert facts(report)["host"].startswith(f"{16 * shard / MIB:.0f}")
+    assert "optimizer state" in facts(report)["host"]
+    assert "host" not in facts(sharded("zero-3"))

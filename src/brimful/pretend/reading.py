@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from brimful.pretend.modules import pattern_of
 from brimful.pretend.recording import NEVER, UNTAGGED, Recording
+from brimful.pretend.report_values import Tensor
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import (
     AUTOCAST_CACHE,
@@ -89,6 +90,36 @@ def classify(recording: Recording) -> NDArray[np.int64]:
 
 def _item(name: str) -> int:
     return ITEM_NAMES.index(name)
+
+
+def tensor_of(recording: Recording, item: NDArray[np.int64], row: int) -> Tensor:
+    """Say of an allocation what is known of it.
+
+    Args:
+        recording: It is in.
+        item: The index of each allocation's class.
+        row: Its number.
+    """
+    shape, dtype = recording.shapes[recording.shape_dtype[row]]
+    return Tensor(
+        num_bytes=int(recording.num_bytes[row]),
+        item=classes_of(recording)[item[row]],
+        module=recording.owners[recording.owner[row]],
+        op=recording.ops[recording.op[row]],
+        node=recording.nodes[recording.node[row]],
+        line=recording.lines[recording.line[row]],
+        shape=shape,
+        dtype=dtype,
+        stream=int(recording.stream[row]),
+        phase=recording.phases[recording.phase[row]],
+    )
+
+
+def live_of(recording: Recording, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the bytes of the chosen rows that are alive after each event."""
+    row = np.where(recording.events >= 0, recording.events, ~recording.events)
+    sign = np.where(recording.events >= 0, 1, -1)
+    return np.cumsum(sign * (recording.num_bytes * chosen)[row])
 
 
 def items_at(

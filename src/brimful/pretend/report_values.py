@@ -283,11 +283,33 @@ class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     is_of_one: bool = False
 
 
+class NotUpdated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program holds of a model that none of its optimizers has.
+
+    Attributes:
+        model: Class of the module; empty: tensors of the sizes of what is trained, as an average of
+            it, which no module that was called has.
+        num_bytes: Of it at the peak.
+        line: Where the largest of it was made, ``file:number``; empty: not known.
+    """
+
+    model: str
+    num_bytes: int
+    line: str
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the same program held in the host's memory, as tensors."""
+    """What the same program held in the host's memory, as tensors.
+
+    Attributes:
+        simulated_peak_bytes: The most of it at once.
+        tensors: The largest of those.
+        items: All of those by class.
+    """
 
     simulated_peak_bytes: int
     tensors: tuple[Tensor, ...]
+    items: tuple[ItemBytes, ...] = ()
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -416,6 +438,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         cut: Where the program was ended before its own end; None: it was not.
         whole_gradients: Those that are kept whole until they are reduced; None: there are none.
         already: What the program does already.
+        not_updated: Models and copies of models that no optimizer has, the largest first.
     """
 
     statement: str
@@ -453,3 +476,4 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cut: Cut | None = None
     whole_gradients: WholeGradients | None = None
     already: Already = Already()
+    not_updated: tuple[NotUpdated, ...] = ()

@@ -27,6 +27,7 @@ from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.known_values import knowing
 from brimful.pretend.moving import modules_move
+from brimful.pretend.not_updated import not_updated, with_copies
 from brimful.pretend.optimizers import picking_as
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.recording import Recording
@@ -153,7 +154,8 @@ class Run(contextlib.ContextDecorator):
         Raises:
             InputError: A setting that the replay does not follow, or a budget of nothing.
         """
-        recording = self.recording()
+        trained = self._trained
+        recording = with_copies(self.recording(), trained.updated_rows)
         told = read_report(
             recording,
             self.recording("cpu"),
@@ -164,7 +166,7 @@ class Run(contextlib.ContextDecorator):
             unknown_ops=self.tape.unknown_ops,
             bounded=self.tape.bounded,
             beside_torch=noted(self.other_kernels),
-            idle_gradients=self._trained.idle(),
+            idle_gradients=trained.idle(),
             places=self._places,
         )
         return msgspec.structs.replace(
@@ -172,6 +174,7 @@ class Run(contextlib.ContextDecorator):
             cut=self.cut,
             whole_gradients=whole_gradients(recording, told.peak_event),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
+            not_updated=not_updated(recording, told.peak_event, trained.parts, trained.updated),
         )
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:

@@ -11,26 +11,33 @@ from brimful.pretend.report_values import Alike, Cut, Failure, Missed, ModuleByt
 from brimful.pretend.scripts import short_line
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts, whole_facts
-from brimful.show.kept import graphs_facts, grows_facts, idle_facts
+from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.units import format_bytes
 from brimful.values.plan import Word
 from brimful.values.results import (
+    BUFFERS,
     GATHERED,
     GRADIENTS,
     LOGITS,
+    NOT_UPDATED,
     OPTIMIZER_STATE,
     PARAMETERS,
     REDUCED,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
     WHOLE_GRADIENTS,
+    WORKSPACES,
 )
 
 NUM_ITEMS, NUM_OWNERS, NUM_ALIKE, NUM_LINES = 3, 3, 2, 2
 LEAST_ALIKE = 0.08
 """Of the peak, which tensors that are alike take that are named."""
+LEAST_HOST = 0.05
+"""Of the peak on the GPU, from which what is kept on the host is told."""
+PASSING = (TRANSIENTS, BUFFERS, WORKSPACES)
+"""Classes of what a host has anyway."""
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
 OUTSIDE = "outside all modules"
@@ -94,6 +101,7 @@ def pretend_summary(
             *idle_facts(report),
             *whole_facts(report),
             *changes,
+            *_host(report),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *grows_facts(report, program),
@@ -106,6 +114,7 @@ def pretend_summary(
             *_unfused(report),
             *(() if is_kept else sizes),
             *([] if fails else peak),
+            *copies_facts(report),
             *_tensors(report),
             *(peak if fails and not says_why else []),
             *_kernels(report),
@@ -293,19 +302,34 @@ def _peak(report: PretendReport) -> Fact:
     """Say how much tensors take, when, and what they are: logits by their shape, if many."""
     items = sorted(report.items, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
     logits = report.logits
-    least = LEAST_ALIKE * report.simulated_peak_allocated_bytes
+    total = report.simulated_peak_allocated_bytes
+    least = LEAST_ALIKE * total
     is_told = logits is not None and logits.num_bytes >= least
     if is_told and LOGITS not in {item.name for item in items}:
         items += [item for item in report.items if item.name == LOGITS]
+    copies = (item for item in report.items if item.name == NOT_UPDATED and item not in items)
+    items += [item for item in copies if item.num_bytes >= LEAST_COPY * total]
     sizes = {item.name: f"{item.name} {format_bytes(item.num_bytes)}" for item in items}
     short = ", ".join(sizes.values())
     if logits is not None and is_told:
         sizes[LOGITS] += f" in {logits.num_tensors} of up to {logits.shape} {logits.dtype}"
     words = ", ".join(sizes.values())
-    size, when = format_bytes(report.simulated_peak_allocated_bytes), f"in {report.peak_phase}"
+    size, when = format_bytes(total), f"in {report.peak_phase}"
     if not words:
         return Fact("peak", f"{size} of tensors {when}")
     return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}")
+
+
+def _host(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what this process keeps on the host for its GPU: states, what it saves for backward."""
+    kept = [item for item in report.host.items if item.name not in PASSING]
+    num_bytes = sum(item.num_bytes for item in kept)
+    if num_bytes < LEAST_HOST * report.simulated_peak_allocated_bytes:
+        return ()
+    most = sorted(kept, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
+    words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in most)
+    size = format_bytes(report.host.simulated_peak_bytes)
+    return (Fact("host", f"{size} of tensors of this process: {words}", f"{size}: {words}"),)
 
 
 def _has_parts(report: PretendReport) -> bool:
