@@ -298,6 +298,22 @@ class NotUpdated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     line: str
 
 
+class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a step takes of which the work of every operation was summed up.
+
+    Attributes:
+        step: Which one.
+        simulated_s: Seconds.
+        low_s: Of the band around it.
+        high_s: Likewise.
+    """
+
+    step: int
+    simulated_s: float
+    low_s: float
+    high_s: float
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the same program held in the host's memory, as tensors.
 
@@ -438,6 +454,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         cut: Where the program was ended before its own end; None: it was not.
         whole_gradients: Those that are kept whole until they are reduced; None: there are none.
         already: What the program does already.
+        step_time: Of the step that is the middle of the whole ones; None: not known.
         not_updated: Models and copies of models that no optimizer has, the largest first.
     """
 
@@ -476,4 +493,5 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cut: Cut | None = None
     whole_gradients: WholeGradients | None = None
     already: Already = Already()
+    step_time: StepTime | None = None
     not_updated: tuple[NotUpdated, ...] = ()

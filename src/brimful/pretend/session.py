@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.allocator.config import parse_settings
 from brimful.errors import InputError
+from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.gpus import device_named
 from brimful.pretend import device, kernels, subclasses
@@ -34,8 +35,9 @@ from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.replacing import replaced
 from brimful.pretend.report import read_report
-from brimful.pretend.report_values import Cut, PretendReport
+from brimful.pretend.report_values import Cut, PretendReport, StepTime
 from brimful.pretend.stand_in_packages import check_stand_ins, noted
+from brimful.pretend.step_time import TimedTape, step_time
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
 from brimful.values.results import WHOLE_GRADIENTS
@@ -57,8 +59,9 @@ class Run(contextlib.ContextDecorator):
         card: Card,
         imitate: kernels.Kernels,
         world: World | None,
-        new_tape: Callable[[], Tape],
+        new_tape: Callable[[], TimedTape],
         *,
+        device_spec: Device,
         says_cuda: bool,
         assumed: Collection[str],
         weights_dtype: str,
@@ -69,6 +72,7 @@ class Run(contextlib.ContextDecorator):
         self.weights_dtype = weights_dtype
         self.other_kernels = OtherKernels()
         self.card = card
+        self._device = device_spec
         self.kernels = imitate
         self.world = world
         self.tape = new_tape()
@@ -174,8 +178,20 @@ class Run(contextlib.ContextDecorator):
             cut=self.cut,
             whole_gradients=whole_gradients(recording, told.peak_event),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
+            step_time=self._step_time(recording),
             not_updated=not_updated(recording, told.peak_event, trained.parts, trained.updated),
         )
+
+    def _step_time(self, recording: Recording) -> StepTime | None:
+        """Sum up a step's seconds; None of several processes, whose messages no tape times.
+
+        What compilers make of operations, and kernels that are not PyTorch's, have no rates either.
+        """
+        is_alone = self.world is None or self.world.size == 1
+        is_plain = not self.other_kernels.is_compiled and not self.other_kernels.launched
+        if not (is_alone and is_plain and self.kernels == "cuda"):
+            return None
+        return step_time(recording, self.tape, self._device)
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh of the pretend world.
@@ -241,7 +257,8 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         card,
         imitate,
         _world(world_size, rank),
-        partial(Tape, assume_all_selected=assume_all_selected),
+        partial(TimedTape, assume_all_selected=assume_all_selected),
+        device_spec=device_named(name),
         says_cuda=says_cuda,
         assumed=assume,
         weights_dtype=weights_dtype,

@@ -386,12 +386,12 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
             return  # room for a copy, which moves nothing yet
         outputs = [out] if isinstance(out, torch.Tensor) else pytree.tree_leaves(out)
         outputs = [x for x in outputs if isinstance(x, torch.Tensor)]
-        is_view = not engine.is_mutable(func) and any(
-            x.untyped_storage()._cdata in self._live.known  # noqa: SLF001
-            for x in outputs
-        )
+        is_view = not engine.is_mutable(func) and self._live.knows(outputs)
         if not is_view and any(x.device.type == NAME for x in outputs):
-            self._live.builder(outputs[0].device).cost(func, *call.work(out))
+            self._worked(call, out, outputs[0])
+
+    def _worked(self, call: Call, out: Any, first: torch.Tensor) -> None:
+        self._live.builder(first.device).cost(call.func, *call.work(out))
 
     def launched(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Count what a kernel that is not PyTorch's moves: see ``moved_by``.

@@ -82,10 +82,7 @@ def whole_facts(report: PretendReport) -> tuple[Fact, ...]:
         f"{kept}: reduced with each micro-batch (set_requires_gradient_sync(True), no no_sync(), "
         f"Accelerate's sync_each_batch) shards are kept, for {num} reductions a step and not one"
     )
-    short = (
-        f"{kept}; with each micro-batch (set_requires_gradient_sync, sync_each_batch) shards are "
-        f"kept, for {num} reductions a step and not one"
-    )
+    short = f"{kept}; sync_each_batch keeps shards, for {num} reductions a step"
     return (Fact("whole", words, short),)
 
 

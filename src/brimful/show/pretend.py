@@ -14,7 +14,7 @@ from brimful.show.changes import change_facts, chunk_facts, whole_facts
 from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_range, format_seconds
 from brimful.values.plan import Word
 from brimful.values.results import (
     BUFFERS,
@@ -113,6 +113,7 @@ def pretend_summary(
             *(peak if says_why else []),
             *_unfused(report),
             *(() if is_kept else sizes),
+            *_speed(report),
             *([] if fails else peak),
             *copies_facts(report),
             *_tensors(report),
@@ -329,7 +330,17 @@ def _host(report: PretendReport) -> tuple[Fact, ...]:
     most = sorted(kept, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
     words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in most)
     size = format_bytes(report.host.simulated_peak_bytes)
-    return (Fact("host", f"{size} of tensors of this process: {words}", f"{size}: {words}"),)
+    told = f"{size} of tensors of this process"
+    return (Fact("host", f"{told}: {words}", told),)
+
+
+def _speed(report: PretendReport) -> tuple[Fact, ...]:
+    """Say how long a step takes of a program that fits, where every rate of it is known."""
+    time = report.step_time
+    if time is None or report.at_capacity.failure is not None:
+        return ()
+    step = f"a step of {format_seconds(time.simulated_s)} ({format_range(time.low_s, time.high_s)})"
+    return (Fact("speed", f"{step}, by the work of its operations; data may be waited for", step),)
 
 
 def _has_parts(report: PretendReport) -> bool:
