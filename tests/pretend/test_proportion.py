@@ -95,6 +95,15 @@ def test_what_may_be_a_weight_or_an_activation_makes_a_range():
     assert found.least < found.most
 
 
+def test_of_a_batch_of_one_no_smaller_one_is_looked_for(large, tmp_path):
+    report = large.report(budget_bytes=100 * MIB)
+    script = tmp_path / "x.py"
+    for default, num in ((1, 0), (4, 1)):
+        script.write_text(f"parser.add_argument('--micro-batch', type=int, default={default})")
+        assert len(largest_facts(report, [str(script)], None)) == num
+        assert len(largest_facts(report, ["x.py", "--batch", f"{default}"], None)) == num
+
+
 def test_words(large):
     report = large.report(budget_bytes=100 * MIB)
     words = largest_facts(report, ["x.py", "--batch", f"{GIVEN}"], None, large.recording())[0].text

@@ -128,8 +128,9 @@ def _runs_words(found: Largest) -> str:
 def _sizes(program: Sequence[str]) -> list[str]:
     """Name the arguments of a program that are given whole numbers, the largest first.
 
-    Where none is, that of its batch, if its own text has one with a default.
+    Where none is, that of its batch, if its own text has one with a default. Of one that is 1
+    there is nothing less.
     """
-    found = [(-int(text), name) for name, text in _numbers(program)]
-    of_batch = (name.removeprefix("--") for name, _ in counted(program) if _OF_BATCH in name)
-    return [name for _, name in sorted(found)] or list(of_batch)
+    found = [(-int(text), name) for name, text in _numbers(program) if int(text) > 1]
+    batches = (name for name, value in counted(program) if _OF_BATCH in name and value > 1)
+    return [name for _, name in sorted(found)] or [name.removeprefix("--") for name in batches]
