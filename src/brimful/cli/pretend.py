@@ -300,15 +300,16 @@ class _Interrupted:
 def _answer(args: argparse.Namespace, done: _Done, found: Largest | None) -> "Answer":
     from brimful.report.pretend import pretend_tables
     from brimful.show.answer import Answer
-    from brimful.show.pretend import largest_facts, pretend_summary
+    from brimful.show.pretend import pretend_summary
+    from brimful.show.sizes import largest_facts
     from brimful.show.summary import Fact
 
     page = ", --page answer.html makes a page"
     if args.page is not None:
         page = f"; the page is {args.page}"
     more = f"-v before -- prints every table{page}"
-    program, _, report = done
-    sizes = largest_facts(report, program, found)
+    program, run, report = done
+    sizes = largest_facts(report, program, found, run.recording())
     summary = pretend_summary(report, program, () if found else sizes)
     if found:  # what was asked, before what the run of it did
         summary = summary._replace(facts=(*sizes, *summary.facts))

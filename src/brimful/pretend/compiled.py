@@ -15,7 +15,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -58,6 +58,7 @@ class Compiler:
         known: What is known of values.
         assumptions: Where it is noted what a compiled run rests on.
         originals: What stands in PyTorch outside of the pretend GPU, as it is replaced here.
+        on_use: Called when it is first asked for; None: nobody.
     """
 
     def __init__(self, known: KnownValues, assumptions: set[str], top: type) -> None:
@@ -72,6 +73,7 @@ class Compiler:
         self.known = known
         self.assumptions = assumptions
         self.originals: Sequence[tuple[Any, str, Any]] = ()
+        self.on_use: Callable[[], None] | None = None
         self._original: Any = torch.compile
         self._stack = contextlib.ExitStack()
         self._is_ready = False
@@ -125,6 +127,8 @@ class Compiler:
         if self._is_ready:
             return
         self._is_ready = True
+        if self.on_use is not None:
+            self.on_use()
         stands_for = {
             getattr(target, name): original
             for target, name, original in self.originals

@@ -188,6 +188,7 @@ def saying_cuda(
     """
     mode = _SaysCuda(known)
     compiler = Compiler(known, assumptions, _Below)
+    compiler.on_use = kernels.compiled
     standing = stand_ins(assumed, kernels, known)
     libraries = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,

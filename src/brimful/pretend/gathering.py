@@ -29,22 +29,23 @@ Wrap = Callable[[Tagger, Any], Any]
 
 
 @contextlib.contextmanager
-def named_buffers(tape: Tagger) -> Iterator[None]:
+def named_buffers(tape: Tagger, *, kept: str = GRADIENTS) -> Iterator[None]:
     """Let buffers and gradients count as what they are inside the block, in a pretend world.
 
     Args:
         tape: Told of them.
+        kept: The class of whole gradients that a backward pass leaves to a later one to reduce.
     """
     present = [
         (owner, name, wrap(tape, vars(owner)[name]))
-        for owner, name, wrap in _wanted()
+        for owner, name, wrap in _wanted(kept)
         if owner is not None and name in vars(owner)
     ]
     with replaced(present):
         yield
 
 
-def _wanted() -> tuple[tuple[Any, str, Wrap], ...]:
+def _wanted(kept: str) -> tuple[tuple[Any, str, Wrap], ...]:
     """List what to wrap: where it is, its name, and how."""
     param = getattr(_fsdp_param, "FSDPParam", None)
     return (
@@ -53,7 +54,7 @@ def _wanted() -> tuple[tuple[Any, str, Wrap], ...]:
         (getattr(_fsdp_collectives, "DefaultReduceScatter", None), "__call__", _reduces),
         (param, "init_all_gather_outputs", _unshards),
         (param, "alloc_all_gather_outputs", _unshards),
-        (getattr(_fsdp_param_group, "FSDPParamGroup", None), "post_backward", _ends_backward),
+        (getattr(_fsdp_param_group, "FSDPParamGroup", None), "post_backward", _ends_backward(kept)),
         (fake_world, "_reduced", _buckets),
         (getattr(_flat_param, "FlatParamHandle", None), "_use_low_precision_shard", _casts_flat),
         (
@@ -62,6 +63,7 @@ def _wanted() -> tuple[tuple[Any, str, Wrap], ...]:
             _unshards_flat,
         ),
         (_runtime_utils, "_get_reduce_scatter_tensors", _reduces_flat),
+        (_runtime_utils, "_post_backward_hook", _ends_backward_flat(kept)),
     )
 
 
@@ -114,17 +116,36 @@ def _unshards(tape: Tagger, original: Any) -> Any:
     return unshard
 
 
-def _ends_backward(tape: Tagger, original: Any) -> Any:
+def _ends_backward(kept: str) -> Wrap:
     """Whole gradients, in the type that computes and, if they are held, in that of reduction."""
 
-    @wraps(original)
-    def post_backward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tape.tag(_whole_gradients(self), GRADIENTS)
-        made = original(self, *args, **kwargs)
-        tape.tag(_whole_gradients(self), GRADIENTS)
-        return made
+    def wrap(tape: Tagger, original: Any) -> Any:
+        @wraps(original)
+        def post_backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            tape.tag(_whole_gradients(self), GRADIENTS)
+            made = original(self, *args, **kwargs)
+            tape.tag(_whole_gradients(self), kept)
+            return made
 
-    return post_backward
+        return post_backward
+
+    return wrap
+
+
+def _ends_backward_flat(kept: str) -> Wrap:
+    """The gradient of a flat parameter that is cut, which stays whole under ``no_sync``."""
+
+    def wrap(tape: Tagger, original: Any) -> Any:
+        @wraps(original)
+        def post_backward(state: Any, handle: Any, *args: Any, **kwargs: Any) -> None:
+            original(state, handle, *args, **kwargs)
+            held = handle.flat_param.grad
+            if held is not None and handle.uses_sharded_strategy and not state._sync_gradients:  # noqa: SLF001
+                tape.tag((held,), kept)
+
+        return post_backward
+
+    return wrap
 
 
 def _buckets(tape: Tagger, original: Any) -> Any:

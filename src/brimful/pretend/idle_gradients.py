@@ -8,16 +8,25 @@ from collections.abc import Iterable
 
 import torch
 
+from brimful.pretend.not_updated import Part, RowsOf
 from brimful.pretend.report_values import IdleGradients
 
 
 class Trained:
-    """Which parameters had gradients, and which were updated."""
+    """Which parameters had gradients, and which were updated.
+
+    Attributes:
+        updated: Those that an optimizer has, by ``id``.
+        updated_rows: Where they lie on the first device.
+        parts: Of the modules that were called.
+    """
 
     def __init__(self) -> None:
         """Have seen none yet."""
         self._models: dict[int, tuple[str, int, int]] = {}
-        self._updated = set[int]()
+        self.updated = set[int]()
+        self.updated_rows = set[int]()
+        self.parts: list[Part] = []
 
     def had_gradients(self, trained: Iterable[tuple[torch.nn.Module, torch.Tensor]]) -> None:
         """Note parameters that have a gradient, each with the outermost module that it is of."""
@@ -27,18 +36,20 @@ class Trained:
                 told = (type(module).__name__, grad.numel(), grad.numel() * grad.element_size())
                 self._models[id(parameter)] = told
 
-    def was_updated(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the parameters that an optimizer has."""
-        self._updated |= {id(each) for group in optimizer.param_groups for each in group["params"]}
+    def was_updated(self, optimizer: torch.optim.Optimizer, rows_of: RowsOf) -> None:
+        """Note the parameters that an optimizer has, and where they lie."""
+        every = [each for group in optimizer.param_groups for each in group["params"]]
+        self.updated |= {*map(id, every)}
+        self.updated_rows.update(rows_of(every))
 
     def idle(self) -> tuple[IdleGradients, ...]:
         """Return by model the gradients that no update used, the largest first.
 
         Where none of what had gradients was updated there is none: an engine updates copies.
         """
-        if not self._updated & {*self._models}:
+        if not self.updated & {*self._models}:
             return ()
-        idle = [told for number, told in self._models.items() if number not in self._updated]
+        idle = [told for number, told in self._models.items() if number not in self.updated]
         every = [
             IdleGradients(
                 model=model,

@@ -119,6 +119,10 @@ class LiveStorages:
         for builder in self.builders.values():
             builder.wait()
 
+    def knows(self, tensors: Iterable[Any]) -> bool:
+        """Whether the storage of one of some plain tensors is allocated."""
+        return any(x.untyped_storage()._cdata in self.known for x in tensors)  # noqa: SLF001
+
     def rows(self, tensors: Iterable[Any]) -> Iterable[tuple[RecordingBuilder, int]]:
         """Yield where the storages of tensors stand that are known."""
         for tensor in tensors:

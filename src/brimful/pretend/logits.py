@@ -44,7 +44,7 @@ def with_logits(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.int
 
 def _is_as_wide(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether each allocation is outside of repeated blocks, and ends in a vocabulary's size."""
-    sizes = [_sizes(shape) for shape, _ in recording.shapes]
+    sizes = [sizes_in(shape) for shape, _ in recording.shapes]
     is_outside = np.array([_STAR not in pattern_of(owner) for owner in recording.owners])
     if not len(is_outside) or not sizes:
         return np.zeros(len(recording.num_bytes), dtype=bool)
@@ -75,7 +75,7 @@ def _words_by_use(recording: Recording, sizes: Sequence[tuple[int, ...]]) -> set
 
 def _matrices(recording: Recording, chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Return the sizes of the matrices among some allocations, each once."""
-    shapes = [_sizes(recording.shapes[i][0]) for i in np.unique(recording.shape_dtype[chosen])]
+    shapes = [sizes_in(recording.shapes[i][0]) for i in np.unique(recording.shape_dtype[chosen])]
     return [(each[0], each[1]) for each in shapes if len(each) == 2]  # noqa: PLR2004
 
 
@@ -91,7 +91,7 @@ def in_chunks(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.int64
     return np.where(is_logits, parts, recording.num_bytes)
 
 
-def _sizes(shape: str) -> tuple[int, ...]:
+def sizes_in(shape: str) -> tuple[int, ...]:
     """Read a shape that was written as a list; empty where it is none."""
     words = shape.strip("[]").split(",")
     return tuple(int(word) for word in words if word.strip().isdecimal())

@@ -20,6 +20,7 @@ class OtherKernels:
         absent: Packages of kernels that the program asked for and that are not installed, with the
             lines that asked first, by the library that they are of.
         stood_in: Packages that were stood in for, with what they were stood in by.
+        is_compiled: Whether the program has a compiler make kernels.
     """
 
     def __init__(self, on_launch: Callable[[str, Mapping[str, Any]], None] | None = None) -> None:
@@ -32,6 +33,11 @@ class OtherKernels:
         self.launched: dict[str, int] = {}
         self.absent: dict[str, dict[str, str]] = {}
         self.stood_in: dict[str, str] = {}
+        self.is_compiled = False
+
+    def compiled(self) -> None:
+        """Note that a compiler makes kernels, of which nobody hears when they are launched."""
+        self.is_compiled = True
 
     def launch(self, name: str, arguments: Mapping[str, Any], known: KnownValues) -> None:
         """Note a launch.

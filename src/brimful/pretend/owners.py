@@ -9,6 +9,7 @@ from torch.nn.modules import module as hooks
 
 _OF_COMPILER = "_orig_mod"
 """Where what ``torch.compile`` returns keeps the program's module."""
+_current_node = torch._C._current_autograd_node  # noqa: SLF001
 _next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
 
 
@@ -37,6 +38,8 @@ class Owners:
         self._numbers: list[int] = [0]
         self._owners: list[str] = [""]
         self._handles: list[Any] = []
+        self.run_again: set[str] = set()
+        """Paths of the modules that a backward pass called: checkpoints are computed anew."""
 
     def name(self, module: torch.nn.Module, prefix: str = "") -> None:
         """Give the submodules of ``module`` and their parameters paths."""
@@ -96,6 +99,8 @@ class Owners:
             above = f"{self._stack[-1]}."
             path = next((p for p in self._shared[module] if p.startswith(above)), path)
         self._stack.append(path)
+        if _current_node() is not None:
+            self.run_again.add(path)
         self._mark(path)
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002

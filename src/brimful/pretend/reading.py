@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from brimful.pretend.modules import pattern_of
 from brimful.pretend.recording import NEVER, UNTAGGED, Recording
+from brimful.pretend.report_values import Tensor
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import (
     AUTOCAST_CACHE,
@@ -14,12 +15,14 @@ from brimful.values.results import (
     GRADIENTS,
     ITEM_NAMES,
     LOGITS,
+    NOT_UPDATED,
     OPTIMIZER_STATE,
     PARAMETERS,
     REDUCED,
     REFERENCE,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
+    WHOLE_GRADIENTS,
     WORKSPACES,
     Owner,
     PhaseOwners,
@@ -44,6 +47,8 @@ _WHY = {
     GATHERED: "whole parameters that FSDP2 puts together, and the buffers they come in",
     REDUCED: "whole gradients that FSDP2 sends, in one buffer",
     REFERENCE: "the second model, which the trained one is compared with",
+    WHOLE_GRADIENTS: "whole gradients of sharded parameters, kept until they are reduced",
+    NOT_UPDATED: "of the sizes of the parameters, held over steps, and in no optimizer",
 }
 
 
@@ -87,6 +92,36 @@ def _item(name: str) -> int:
     return ITEM_NAMES.index(name)
 
 
+def tensor_of(recording: Recording, item: NDArray[np.int64], row: int) -> Tensor:
+    """Say of an allocation what is known of it.
+
+    Args:
+        recording: It is in.
+        item: The index of each allocation's class.
+        row: Its number.
+    """
+    shape, dtype = recording.shapes[recording.shape_dtype[row]]
+    return Tensor(
+        num_bytes=int(recording.num_bytes[row]),
+        item=classes_of(recording)[item[row]],
+        module=recording.owners[recording.owner[row]],
+        op=recording.ops[recording.op[row]],
+        node=recording.nodes[recording.node[row]],
+        line=recording.lines[recording.line[row]],
+        shape=shape,
+        dtype=dtype,
+        stream=int(recording.stream[row]),
+        phase=recording.phases[recording.phase[row]],
+    )
+
+
+def live_of(recording: Recording, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the bytes of the chosen rows that are alive after each event."""
+    row = np.where(recording.events >= 0, recording.events, ~recording.events)
+    sign = np.where(recording.events >= 0, 1, -1)
+    return np.cumsum(sign * (recording.num_bytes * chosen)[row])
+
+
 def items_at(
     recording: Recording, event: int, item: NDArray[np.int64] | None = None
 ) -> tuple[MemoryItem, ...]:
@@ -99,7 +134,8 @@ def items_at(
     """
     rows = recording.alive_at(event)
     item = classify(recording) if item is None else item
-    totals = np.bincount(item[rows], weights=recording.num_bytes[rows], minlength=len(ITEM_NAMES))
+    names = classes_of(recording)
+    totals = np.bincount(item[rows], weights=recording.num_bytes[rows], minlength=len(names))
     phase = recording.phases[int(np.searchsorted(recording.phase_starts, event, "right")) - 1]
     return tuple(
         MemoryItem(
@@ -107,9 +143,9 @@ def items_at(
             phase=phase_of_step(phase),
             num_bytes=int(total),
             where="device",
-            why=_WHY[name],
+            why=_WHY.get(name, name),
         )
-        for name, total in zip(ITEM_NAMES, totals, strict=True)
+        for name, total in zip(names, totals, strict=True)
         if total
     )
 
@@ -168,13 +204,14 @@ def _largest(
     recording: Recording, rows: NDArray[np.int64], item: NDArray[np.int64], patterns: list[str]
 ) -> tuple[tuple[str, int], ...]:
     """Add rows up by the pattern of their module and their item."""
-    keys = recording.owner[rows] * len(ITEM_NAMES) + item[rows]
+    names = classes_of(recording)
+    keys = recording.owner[rows] * len(names) + item[rows]
     found, which = np.unique(keys, return_inverse=True)
     sums = np.bincount(which.ravel(), weights=recording.num_bytes[rows])
     totals: dict[str, int] = {}
     for key, total in zip(found.tolist(), sums.tolist(), strict=True):
-        owner, kind = divmod(key, len(ITEM_NAMES))
-        name = f"{patterns[owner] or NO_MODULE}: {ITEM_NAMES[kind]}"
+        owner, kind = divmod(key, len(names))
+        name = f"{patterns[owner] or NO_MODULE}: {names[kind]}"
         totals[name] = totals.get(name, 0) + int(total)
     return tuple(sorted(totals.items(), key=lambda pair: -pair[1])[:NUM_PHASE_OWNERS])
 
@@ -182,12 +219,12 @@ def _largest(
 def owners_at(recording: Recording, event: int) -> tuple[Owner, ...]:
     """List the largest allocations alive right after ``event``."""
     rows = recording.alive_at(event)
-    item = classify(recording)
+    item, names = classify(recording), classes_of(recording)
     rows = rows[np.argsort(-recording.num_bytes[rows], kind="stable")][:NUM_OWNERS]
     return tuple(
         Owner(
             num_bytes=int(recording.num_bytes[i]),
-            item=ITEM_NAMES[item[i]],
+            item=names[item[i]],
             module=recording.owners[recording.owner[i]],
             op=recording.ops[recording.op[i]],
             shape=recording.shapes[recording.shape_dtype[i]][0],

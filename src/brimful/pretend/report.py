@@ -19,13 +19,20 @@ from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
 from brimful.pretend.logits import NUM_CHUNKS, in_chunks, with_logits
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
-from brimful.pretend.reading import classify, items_at, phase_of_step, timeline_of
+from brimful.pretend.reading import (
+    classes_of,
+    classify,
+    items_at,
+    live_of,
+    phase_of_step,
+    tensor_of,
+    timeline_of,
+)
 from brimful.pretend.recording import Recording
 from brimful.pretend.report_values import (
     PRETEND_SCHEMA,
     Alike,
     AtCapacity,
-    Attention,
     BesideTorch,
     Failure,
     Grows,
@@ -43,6 +50,7 @@ from brimful.pretend.report_values import (
     Tensor,
     UnusedGraphs,
 )
+from brimful.pretend.scores import attention_of
 from brimful.pretend.script_lines import ScriptLine, place_of
 from brimful.pretend.unused_graphs import num_forwards, unused_rows
 from brimful.process.versions import versions
@@ -55,7 +63,6 @@ from brimful.values.results import (
     OPTIMIZER_STATE,
     PARAMETERS,
     SAVED_ACTIVATIONS,
-    TRANSIENTS,
     Outcome,
 )
 from brimful.values.unknown_memory import peak_statement, unknown_ops_of
@@ -67,9 +74,6 @@ STATES = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE)
 """Classes of bytes that are as large with any batch."""
 NUM_TENSORS = 50
 """Allocations listed; beyond these each is a small share."""
-_RANK_OF_SCORES = 4
-_LEAST_POSITIONS = 16
-"""Below this a square tensor says nothing."""
 
 
 def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of both
@@ -141,7 +145,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         grows=_grows(recording, item),
         unused_graphs=_unused_graphs(recording, item, peak_event, places),
         idle_gradients=idle_gradients,
-        attention=_attention(recording, item),
+        attention=attention_of(recording, item),
         host=_host(host),
         timeline=timeline_of(recording),
         num_events=len(live),
@@ -276,7 +280,7 @@ def _failure(recording: Recording, done: Replay) -> Failure | None:
         short_bytes=failed.short_bytes,
         reserved_bytes=failed.reserved_bytes,
         allocated_bytes=int(recording.num_bytes[before].sum()),
-        tensor=_tensor(recording, classify(recording), row),
+        tensor=tensor_of(recording, classify(recording), row),
     )
 
 
@@ -302,27 +306,11 @@ def _reserved(recording: Recording, configured: Replay, settings: AllocatorSetti
 # -- whose the bytes are --
 
 
-def _tensor(recording: Recording, item: NDArray[np.int64], row: int) -> Tensor:
-    shape, dtype = recording.shapes[recording.shape_dtype[row]]
-    return Tensor(
-        num_bytes=int(recording.num_bytes[row]),
-        item=ITEM_NAMES[item[row]],
-        module=recording.owners[recording.owner[row]],
-        op=recording.ops[recording.op[row]],
-        node=recording.nodes[recording.node[row]],
-        line=recording.lines[recording.line[row]],
-        shape=shape,
-        dtype=dtype,
-        stream=int(recording.stream[row]),
-        phase=recording.phases[recording.phase[row]],
-    )
-
-
 def _tensors(
     recording: Recording, item: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[Tensor, ...]:
     largest = rows[np.argsort(-recording.num_bytes[rows], kind="stable")][:NUM_TENSORS]
-    return tuple(_tensor(recording, item, int(row)) for row in largest)
+    return tuple(tensor_of(recording, item, int(row)) for row in largest)
 
 
 def _alike(
@@ -343,7 +331,7 @@ def _alike(
             module=patterns[recording.owner[rows[first[i]]]],
             num_tensors=int(counts[i]),
             num_bytes=int(totals[i]),
-            one=_tensor(recording, item, int(rows[first[i]])),
+            one=tensor_of(recording, item, int(rows[first[i]])),
         )
         for i in largest.tolist()
     )
@@ -352,14 +340,14 @@ def _alike(
 def _owners(
     recording: Recording, item: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[OwnerBytes, ...]:
-    owners = []
+    owners, names = [], classes_of(recording)
     for whole, its_rows in by_owner(recording, rows):
         totals = np.bincount(
-            item[its_rows], weights=recording.num_bytes[its_rows], minlength=len(ITEM_NAMES)
+            item[its_rows], weights=recording.num_bytes[its_rows], minlength=len(names)
         )
         items = tuple(
             ItemBytes(name=name, num_bytes=int(total))
-            for name, total in zip(ITEM_NAMES, totals, strict=True)
+            for name, total in zip(names, totals, strict=True)
             if total
         )
         owners.append(OwnerBytes(whole=whole, items=items, parts=by_pattern(recording, its_rows)))
@@ -374,7 +362,7 @@ def _kept(recording: Recording, item: NDArray[np.int64]) -> Kept | None:
     if not forward:
         return None
     is_kept = np.isin(item, [ITEM_NAMES.index(SAVED_ACTIVATIONS), ITEM_NAMES.index(LOGITS)])
-    kept = _live_of(recording, is_kept)
+    kept = live_of(recording, is_kept)
     most = max(forward, key=lambda i: int(kept[ends[i]]))
     rows = recording.alive_at(int(ends[most]))
     rows = rows[is_kept[rows]]
@@ -406,7 +394,7 @@ def _grows(recording: Recording, item: NDArray[np.int64]) -> Grows | None:
     of_one = rows[born == last // 2]
     largest = int(of_one[recording.num_bytes[of_one].argmax()])
     return Grows(
-        num_bytes=int(left.min()), num_steps=len(left), largest=_tensor(recording, item, largest)
+        num_bytes=int(left.min()), num_steps=len(left), largest=tensor_of(recording, item, largest)
     )
 
 
@@ -427,40 +415,6 @@ def _unused_graphs(
         num_forwards=num_forwards(recording, rows),
         called_at="" if place is None else place.line,
     )
-
-
-def _attention(recording: Recording, item: NDArray[np.int64]) -> Attention:
-    """Find masks and scores by their shape: four dimensions, of which the last two are equal."""
-    square, one_head = _square_shapes(recording)
-    loose = (SAVED_ACTIVATIONS, TRANSIENTS)
-    is_loose = np.isin(item, [ITEM_NAMES.index(name) for name in loose])
-    squares = square[recording.shape_dtype] & is_loose
-    masks = squares & one_head[recording.shape_dtype]
-    rows = np.flatnonzero(squares)
-    largest = int(rows[recording.num_bytes[rows].argmax()]) if len(rows) else None
-    return Attention(
-        simulated_peak_mask_bytes=int(_live_of(recording, masks).max()),
-        simulated_peak_score_bytes=int(_live_of(recording, squares & ~masks).max()),
-        largest=None if largest is None else _tensor(recording, item, largest),
-    )
-
-
-def _square_shapes(recording: Recording) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell, per shape, whether its last two dimensions are positions, and whether of a mask."""
-    square, mask = [], []
-    for shape, dtype in recording.shapes:
-        sizes = [int(size) for size in shape.strip("[]()").split(",") if size.strip().isdecimal()]
-        is_square = len(sizes) == _RANK_OF_SCORES and sizes[-1] == sizes[-2] >= _LEAST_POSITIONS
-        square.append(is_square)
-        mask.append(is_square and (sizes[1] == 1 or dtype == "bool"))
-    return np.array(square, dtype=bool), np.array(mask, dtype=bool)
-
-
-def _live_of(recording: Recording, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the bytes of the chosen rows that are alive after each event."""
-    row = np.where(recording.events >= 0, recording.events, ~recording.events)
-    sign = np.where(recording.events >= 0, 1, -1)
-    return np.cumsum(sign * (recording.num_bytes * chosen)[row])
 
 
 # -- when --
@@ -490,5 +444,9 @@ def _host(host: Recording) -> Host:
     peak_event = int(live.argmax())
     return Host(
         simulated_peak_bytes=int(live[peak_event]),
+        items=tuple(
+            ItemBytes(name=item.name, num_bytes=item.num_bytes)
+            for item in items_at(host, peak_event)
+        ),
         tensors=_tensors(host, classify(host), host.alive_at(peak_event)),
     )

@@ -258,11 +258,74 @@ class IdleGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     num_bytes: int
 
 
+class WholeGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gradients of sharded parameters that are whole until a later backward pass reduces them.
+
+    Attributes:
+        num_bytes: Of those at the peak.
+        num_backwards: Backward passes of a step.
+    """
+
+    num_bytes: int
+    num_backwards: int
+
+
+class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program does already, so that nobody advises it.
+
+    Attributes:
+        checkpointed_bytes: Saved activations at the peak that checkpoints would not spare: of
+            modules that backward passes run again, and where there are any, of none.
+        is_of_one: Whether the batches of its forward passes are mostly of one.
+    """
+
+    checkpointed_bytes: int = 0
+    is_of_one: bool = False
+
+
+class NotUpdated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program holds of a model that none of its optimizers has.
+
+    Attributes:
+        model: Class of the module; empty: tensors of the sizes of what is trained, as an average of
+            it, which no module that was called has.
+        num_bytes: Of it at the peak.
+        line: Where the largest of it was made, ``file:number``; empty: not known.
+    """
+
+    model: str
+    num_bytes: int
+    line: str
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a step takes of which the work of every operation was summed up.
+
+    Attributes:
+        step: Which one.
+        simulated_s: Seconds.
+        low_s: Of the band around it.
+        high_s: Likewise.
+    """
+
+    step: int
+    simulated_s: float
+    low_s: float
+    high_s: float
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the same program held in the host's memory, as tensors."""
+    """What the same program held in the host's memory, as tensors.
+
+    Attributes:
+        simulated_peak_bytes: The most of it at once.
+        tensors: The largest of those.
+        items: All of those by class.
+    """
 
     simulated_peak_bytes: int
     tensors: tuple[Tensor, ...]
+    items: tuple[ItemBytes, ...] = ()
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -389,6 +452,10 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         beside_torch: Kernels that are not PyTorch's own.
         assumptions: What the numbers rest on, a sentence each.
         cut: Where the program was ended before its own end; None: it was not.
+        whole_gradients: Those that are kept whole until they are reduced; None: there are none.
+        already: What the program does already.
+        step_time: Of the step that is the middle of the whole ones; None: not known.
+        not_updated: Models and copies of models that no optimizer has, the largest first.
     """
 
     statement: str
@@ -424,3 +491,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     beside_torch: BesideTorch
     assumptions: tuple[str, ...]
     cut: Cut | None = None
+    whole_gradients: WholeGradients | None = None
+    already: Already = Already()
+    step_time: StepTime | None = None
+    not_updated: tuple[NotUpdated, ...] = ()

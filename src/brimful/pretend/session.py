@@ -14,9 +14,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from brimful.allocator.config import parse_settings
 from brimful.errors import InputError
+from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.gpus import device_named
 from brimful.pretend import device, kernels, subclasses
+from brimful.pretend.already import already_done, whole_gradients
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card
@@ -26,16 +28,19 @@ from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.known_values import knowing
 from brimful.pretend.moving import modules_move
+from brimful.pretend.not_updated import not_updated, with_copies
 from brimful.pretend.optimizers import picking_as
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.replacing import replaced
 from brimful.pretend.report import read_report
-from brimful.pretend.report_values import Cut, PretendReport
+from brimful.pretend.report_values import Cut, PretendReport, StepTime
 from brimful.pretend.stand_in_packages import check_stand_ins, noted
+from brimful.pretend.step_time import TimedTape, step_time
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
+from brimful.values.results import WHOLE_GRADIENTS
 
 if TYPE_CHECKING:
     from brimful.pretend.script_lines import ScriptLine
@@ -54,8 +59,9 @@ class Run(contextlib.ContextDecorator):
         card: Card,
         imitate: kernels.Kernels,
         world: World | None,
-        new_tape: Callable[[], Tape],
+        new_tape: Callable[[], TimedTape],
         *,
+        device_spec: Device,
         says_cuda: bool,
         assumed: Collection[str],
         weights_dtype: str,
@@ -66,6 +72,7 @@ class Run(contextlib.ContextDecorator):
         self.weights_dtype = weights_dtype
         self.other_kernels = OtherKernels()
         self.card = card
+        self._device = device_spec
         self.kernels = imitate
         self.world = world
         self.tape = new_tape()
@@ -89,6 +96,7 @@ class Run(contextlib.ContextDecorator):
             if self.world is not None:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
                 stack.enter_context(groups_of_one_process(self.world, self.tape.assumptions))
+                stack.enter_context(_gathering(self.tape))
             fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(replaced(subclasses.replacements()))
@@ -150,8 +158,10 @@ class Run(contextlib.ContextDecorator):
         Raises:
             InputError: A setting that the replay does not follow, or a budget of nothing.
         """
+        trained = self._trained
+        recording = with_copies(self.recording(), trained.updated_rows)
         told = read_report(
-            self.recording(),
+            recording,
             self.recording("cpu"),
             card=self.card,
             settings=parse_settings(allocator),
@@ -160,10 +170,28 @@ class Run(contextlib.ContextDecorator):
             unknown_ops=self.tape.unknown_ops,
             bounded=self.tape.bounded,
             beside_torch=noted(self.other_kernels),
-            idle_gradients=self._trained.idle(),
+            idle_gradients=trained.idle(),
             places=self._places,
         )
-        return msgspec.structs.replace(told, cut=self.cut)
+        return msgspec.structs.replace(
+            told,
+            cut=self.cut,
+            whole_gradients=whole_gradients(recording, told.peak_event),
+            already=already_done(recording, told.peak_event, self.tape.owners.run_again),
+            step_time=self._step_time(recording),
+            not_updated=not_updated(recording, told.peak_event, trained.parts, trained.updated),
+        )
+
+    def _step_time(self, recording: Recording) -> StepTime | None:
+        """Sum up a step's seconds; None of several processes, whose messages no tape times.
+
+        What compilers make of operations, and kernels that are not PyTorch's, have no rates either.
+        """
+        is_alone = self.world is None or self.world.size == 1
+        is_plain = not self.other_kernels.is_compiled and not self.other_kernels.launched
+        if not (is_alone and is_plain and self.kernels == "cuda"):
+            return None
+        return step_time(recording, self.tape, self._device)
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh of the pretend world.
@@ -173,6 +201,12 @@ class Run(contextlib.ContextDecorator):
             axes: Name of each axis.
         """
         return init_device_mesh(NAME, shape, mesh_dim_names=axes)
+
+
+def _gathering(tape: Tape) -> contextlib.AbstractContextManager[None]:
+    from brimful.pretend.gathering import named_buffers  # FSDP takes a while to import
+
+    return named_buffers(tape, kept=WHOLE_GRADIENTS)
 
 
 def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
@@ -223,7 +257,8 @@ def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default
         card,
         imitate,
         _world(world_size, rank),
-        partial(Tape, assume_all_selected=assume_all_selected),
+        partial(TimedTape, assume_all_selected=assume_all_selected),
+        device_spec=device_named(name),
         says_cuda=says_cuda,
         assumed=assume,
         weights_dtype=weights_dtype,

@@ -12,6 +12,7 @@ import torch
 from brimful import loop_phases
 from brimful.pretend import guard
 from brimful.pretend.idle_gradients import Trained
+from brimful.pretend.not_updated import parts_of
 from brimful.pretend.script_lines import ScriptLine, script_line
 from brimful.pretend.tape import Tape
 from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
@@ -35,6 +36,7 @@ class _ToTape:
         self._tape.tag(module.parameters(), PARAMETERS)
         # By the class's method: a program may have a list of that name.
         self._tape.tag(torch.nn.Module.buffers(module), BUFFERS)
+        self._trained.parts += parts_of(module, self._tape.rows_of)
         return True
 
     def after_backward(self, trained: Iterable[loop_phases.Trained]) -> None:
@@ -43,7 +45,7 @@ class _ToTape:
         self._tape.tag((x.grad for _, x in every if x.grad is not None), GRADIENTS)
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
-        self._trained.was_updated(optimizer)
+        self._trained.was_updated(optimizer, self._tape.rows_of)
         self._tape.tag(loop_phases.state_of(optimizer), OPTIMIZER_STATE)
 
 

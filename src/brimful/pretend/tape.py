@@ -50,7 +50,7 @@ from brimful.pretend.recording import (
     line_text,
 )
 from brimful.pretend.rounds import Rounds
-from brimful.values.results import WORKSPACES
+from brimful.values.results import WHOLE_GRADIENTS, WORKSPACES
 
 _KINDS = (NAME, HOST)
 _DEVICE = torch.ops.prim.device.default
@@ -188,10 +188,10 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     def tag(self, tensors: Iterable[Any], item: str) -> None:
         """Count the storages of ``tensors`` (any iterable) in the class ``item``, for good.
 
-        What is kept on the host stays counted by what it is kept for.
+        What is kept on the host, or whole until it is reduced, stays counted as that.
         """
         for builder, row in self._live.rows(tensors):
-            if not builder.item_of(row).startswith(KEPT_ON_HOST):
+            if not builder.item_of(row).startswith((KEPT_ON_HOST, WHOLE_GRADIENTS)):
                 builder.set_item(row, item)
 
     def keep_on_host(self, purpose: str) -> None:
@@ -387,12 +387,12 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
             return  # room for a copy, which moves nothing yet
         outputs = [out] if isinstance(out, torch.Tensor) else pytree.tree_leaves(out)
         outputs = [x for x in outputs if isinstance(x, torch.Tensor)]
-        is_view = not engine.is_mutable(func) and any(
-            x.untyped_storage()._cdata in self._live.known  # noqa: SLF001
-            for x in outputs
-        )
+        is_view = not engine.is_mutable(func) and self._live.knows(outputs)
         if not is_view and any(x.device.type == NAME for x in outputs):
-            self._live.builder(outputs[0].device).cost(func, *call.work(out))
+            self._worked(call, out, outputs[0])
+
+    def _worked(self, call: Call, out: Any, first: torch.Tensor) -> None:
+        self._live.builder(first.device).cost(call.func, *call.work(out))
 
     def launched(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Count what a kernel that is not PyTorch's moves: see ``moved_by``.

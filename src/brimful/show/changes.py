@@ -47,14 +47,17 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     held = {item.name: item.num_bytes for item in report.items}
     batch = {name: held[name] for name in _WITH_BATCH if held.get(name)}
     rounded = sum(map(_rounded_away, report.states))
-    adapted = states.get(GRADIENTS, 0) + states.get(OPTIMIZER_STATE, 0)
+    whole = report.whole_gradients.num_bytes if report.whole_gradients else 0
+    adapted = max(states.get(GRADIENTS, 0), whole) + states.get(OPTIMIZER_STATE, 0)
     logits = held.get(LOGITS, 0) if report.logits is not None else 0
+    saved_bytes = held.get(SAVED_ACTIVATIONS, 0) - report.already.checkpointed_bytes
+    fewer = "fewer tokens at once" if report.already.is_of_one else "a smaller batch"
     ways = (
         (rounded, "8-bit moments"),
         (adapted, "LoRA (gradients and optimizer state)"),
         (logits - logits // NUM_CHUNKS, "the loss in chunks (logits)"),
-        (held.get(SAVED_ACTIVATIONS, 0), "checkpointing (saved activations)"),
-        (sum(batch.values()), f"a smaller batch ({_listed([*batch])})"),
+        (saved_bytes, "checkpointing (saved activations)"),
+        (sum(batch.values()), f"{fewer} ({_listed([*batch])})"),
     )
     peak, room = report.simulated_peak_allocated_bytes, report.at_capacity.capacity_bytes
     named = [(num, words) for num, words in ways if num > LEAST_NAMED * peak]
@@ -66,6 +69,21 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
         f"{words.partition(' (')[0]} {num}" for (_, words), num in zip(named, saved, strict=True)
     ]
     return (*_no_batch(report, states), *_less(told, short))
+
+
+def whole_facts(report: PretendReport) -> tuple[Fact, ...]:
+    """Say which gradients are whole until they are reduced, and what it is to reduce each."""
+    whole, peak = report.whole_gradients, report.simulated_peak_allocated_bytes
+    if whole is None or whole.num_bytes < LEAST_NAMED * peak:
+        return ()
+    kept = f"{format_bytes(whole.num_bytes)} of gradients are kept whole until they are reduced"
+    num = whole.num_backwards
+    words = (
+        f"{kept}: reduced with each micro-batch (set_requires_gradient_sync(True), no no_sync(), "
+        f"Accelerate's sync_each_batch) shards are kept, for {num} reductions a step and not one"
+    )
+    short = f"{kept}; sync_each_batch keeps shards, for {num} reductions a step"
+    return (Fact("whole", words, short),)
 
 
 def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:

@@ -11,6 +11,8 @@ from brimful.units import format_bytes, format_count
 
 NUM_LINES = 2
 """Lines that are named, of those that may keep something."""
+LEAST_COPY = 0.04
+"""Of the peak, from which models that no optimizer updates are named."""
 LEAST_IDLE = 0.02
 """Of the peak, from which gradients that nothing uses are told."""
 
@@ -50,6 +52,26 @@ def idle_facts(report: PretendReport) -> tuple[Fact, ...]:
     )
     why = "that no optimizer has: torch.no_grad() there saves them, and what its forward keeps"
     return (Fact("idle", f"gradients of {words} {why}"),) if found else ()
+
+
+def copies_facts(report: PretendReport) -> tuple[Fact, ...]:
+    """Say which models and copies of models are held that no optimizer updates, if they are much.
+
+    Args:
+        report: What was simulated.
+    """
+    least = LEAST_COPY * report.simulated_peak_allocated_bytes
+    found = [each for each in report.not_updated if each.num_bytes >= least]
+    words = ", ".join(
+        f"{each.model or 'tensors of the sizes of what is trained'} "
+        f"{format_bytes(each.num_bytes)}{_made_at(each.line)}"
+        for each in found
+    )
+    return (Fact("copies", f"in no optimizer: {words}"),) if found else ()
+
+
+def _made_at(line: str) -> str:
+    return f" ({short_line(line, num_parts=1)})" if line else ""
 
 
 def _keepers(program: Sequence[str], called_at: str = "") -> str:

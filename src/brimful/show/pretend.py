@@ -2,36 +2,42 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.held import held_within
-from brimful.pretend.largest import Aim, Largest, Tried, counted
+from brimful.pretend.largest import Aim, Tried
 from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Cut, Failure, Missed, ModuleBytes, PretendReport
 from brimful.pretend.scripts import short_line
 from brimful.search.larger_clusters import smallest_first
-from brimful.show.changes import change_facts, chunk_facts
-from brimful.show.kept import graphs_facts, grows_facts, idle_facts
+from brimful.show.changes import change_facts, chunk_facts, whole_facts
+from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
-from brimful.show.summary import AS_FAR, LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
-from brimful.units import format_bytes
+from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
+from brimful.units import format_bytes, format_range, format_seconds
 from brimful.values.plan import Word
 from brimful.values.results import (
+    BUFFERS,
     GATHERED,
     GRADIENTS,
-    LOAD,
     LOGITS,
+    NOT_UPDATED,
     OPTIMIZER_STATE,
     PARAMETERS,
     REDUCED,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
+    WHOLE_GRADIENTS,
+    WORKSPACES,
 )
 
 NUM_ITEMS, NUM_OWNERS, NUM_ALIKE, NUM_LINES = 3, 3, 2, 2
 LEAST_ALIKE = 0.08
 """Of the peak, which tensors that are alike take that are named."""
+LEAST_HOST = 0.05
+"""Of the peak on the GPU, from which what is kept on the host is told."""
+PASSING = (TRANSIENTS, BUFFERS, WORKSPACES)
+"""Classes of what a host has anyway."""
 LEAST_SAVED = 0.02
 """Of what is reserved, for which other settings of the allocator are named."""
 OUTSIDE = "outside all modules"
@@ -51,6 +57,7 @@ CHANGES = {
     TRANSIENTS: _FEWER,
     GATHERED: "smaller units of sharding",
     REDUCED: "smaller units of sharding",
+    WHOLE_GRADIENTS: "a reduction with each micro-batch",
 }
 """What makes a class of bytes smaller, in a program of any kind."""
 
@@ -92,19 +99,23 @@ def pretend_summary(
             *_cut(report.cut),
             *([] if at.failure is None or is_most else _failed(at.failure)),
             *idle_facts(report),
+            *whole_facts(report),
             *changes,
+            *_host(report),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *grows_facts(report, program),
             *graphs_facts(report, program),
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
-            *chunk_facts(report, _firm(report)),
+            *chunk_facts(report, firm_bytes(report)),
             *_instead(report),
             *(peak if says_why else []),
             *_unfused(report),
             *(() if is_kept else sizes),
+            *_speed(report),
             *([] if fails else peak),
+            *copies_facts(report),
             *_tensors(report),
             *(peak if fails and not says_why else []),
             *_kernels(report),
@@ -133,10 +144,14 @@ def word_of(report: PretendReport) -> Word:
     at = report.at_capacity
     if at.failure is not None:
         return "no"
-    return "tight" if at.num_retries or at.simulated_peak_reserved_bytes > _firm(report) else "fits"
+    return (
+        "tight"
+        if at.num_retries or at.simulated_peak_reserved_bytes > firm_bytes(report)
+        else "fits"
+    )
 
 
-def _firm(report: PretendReport) -> int:
+def firm_bytes(report: PretendReport) -> int:
     """Return what the allocator may have whatever lies outside of it, in bytes."""
     at = report.at_capacity
     most = at.card_bytes - sum(part.high_bytes for part in report.outside)
@@ -149,7 +164,7 @@ def aim_of(report: PretendReport) -> Aim:
     Args:
         report: Of its first run.
     """
-    sure, capacity = _firm(report), report.at_capacity.capacity_bytes
+    sure, capacity = firm_bytes(report), report.at_capacity.capacity_bytes
     settings = parse_settings(report.allocator)
 
     def replayed(recording: Recording) -> Tried:
@@ -216,7 +231,7 @@ def _instead(report: PretendReport) -> tuple[Fact, ...]:
     if word_of(report) == "fits" or report.grows is not None:  # no card is large enough for long
         return ()
     reserved = report.reserved
-    if reserved.simulated_peak_reserved_expandable_bytes <= _firm(report):
+    if reserved.simulated_peak_reserved_expandable_bytes <= firm_bytes(report):
         return (Fact("would fit", f"with PYTORCH_ALLOC_CONF={EXPANDABLE}, by its replay"),)
     if report.at_capacity.budget_bytes is not None:
         return ()
@@ -245,108 +260,6 @@ def _unfused(report: PretendReport) -> tuple[Fact, ...]:
     return (Fact("first", words),)
 
 
-def largest_facts(
-    report: PretendReport, program: Sequence[str], found: Largest | None
-) -> tuple[Fact, ...]:
-    """Say of which size of its own argument a program would fit, or how to find that out.
-
-    Args:
-        report: What was simulated.
-        program: What was run, with its arguments.
-        found: The largest value that fits; None: it was not looked for.
-    """
-    if found is not None:
-        return (Fact("largest", _largest_words(found, is_bound=bool(report.unknown_ops))),)
-    names = _sizes(program)
-    if word_of(report) == "fits" or not names:
-        return ()
-    if (about := _by_proportion(report, program)) is not None:
-        name, num = about
-        words = f"about {name} {num} by proportion; --largest {name} before -- finds it"
-        return (Fact("sizes", words, f"about {name} {num}, by proportion (--largest finds it)"),)
-    words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
-    short = f"--largest {names[0]} before -- finds the largest that fits"
-    return (Fact("sizes", words, short),)
-
-
-def _by_proportion(report: PretendReport, program: Sequence[str]) -> tuple[str, int] | None:
-    """Return the argument of a batch and how much of it would fit, if what grows with it does so.
-
-    That is what a step makes; what is held beside stays. None where nothing less would do either.
-    """
-    failure = report.at_capacity.failure
-    batches = [(name, int(text)) for name, text in _numbers(program) if "batch" in name]
-    if failure is None or not batches or report.peak_phase == LOAD:
-        return None
-    name, given = batches[0]
-    held = {item.name: item.num_bytes for item in report.items}
-    grows = sum(held.get(each, 0) for each in (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS))
-    used, peak = (
-        report.reserved.simulated_peak_reserved_bytes,
-        report.simulated_peak_allocated_bytes,
-    )
-    left = report.at_capacity.capacity_bytes * peak / used - (peak - grows)
-    num = int(given * left / grows) if grows else 0
-    return (name, num) if 0 < num < given else None
-
-
-def _numbers(program: Sequence[str]) -> list[tuple[str, str]]:
-    """List the arguments of a program that are given whole numbers."""
-    found = []
-    for word, following in pairwise([*program[1:], ""]):
-        key, is_joined, value = word.partition("=")
-        text = value if is_joined else following
-        if key.startswith("--") and text.isdecimal():
-            found.append((key.removeprefix("--"), text))
-    return found
-
-
-def _largest_words(found: Largest, *, is_bound: bool) -> str:
-    """Say which value fits; who left kernels out is sure of nothing."""
-    runs = _runs_words(found)
-    if found.is_idle:
-        return f"{found.flag} changes nothing in memory; {runs}"
-    if found.value is None and not found.is_whole:
-        return f"{found.flag} {found.beyond} does not fit; {runs}"
-    if found.value is None:
-        least = f": even {found.beyond} needs {format_bytes(found.beyond_bytes)}"
-        which = f"{found.flag} that was tried" if found.refused else found.flag
-        return f"no {which} fits{least if found.beyond_bytes else ''}; {runs}"
-    beyond = "" if found.beyond is None else f", {found.beyond} does not"
-    if found.refused:
-        beyond = f"; with {found.beyond} {found.refused}"
-    if found.sure == found.value:
-        fits = f"fits{AS_FAR if is_bound else ''}"
-        return f"{found.flag} {found.value} {fits}{beyond}; {runs}"
-    more = f"{found.value} may fit (TIGHT){beyond}; {runs}"
-    if found.sure is None:
-        return f"no {found.flag} that was tried surely fits; {more}"
-    fits = f"fits{AS_FAR}" if is_bound else "surely fits"
-    return f"{found.flag} {found.sure} {fits}; {more}"
-
-
-def _runs_words(found: Largest) -> str:
-    """Say by how much work a value was found, and whether there was more to do."""
-    if not found.num_runs and found.is_whole:
-        return "nothing else was run"
-    runs = f"found in {found.num_runs} more run{'' if found.num_runs == 1 else 's'}"
-    if found.num_replays:
-        runs += " and replays of others"
-    if found.is_whole:
-        return runs
-    return f"{runs}, interrupted: {'the best so far' if found.value else 'nothing less was tried'}"
-
-
-def _sizes(program: Sequence[str]) -> list[str]:
-    """Name the arguments of a program that are given whole numbers, the largest first.
-
-    Where none is, that of its batch, if its own text has one with a default.
-    """
-    found = [(-int(text), name) for name, text in _numbers(program)]
-    of_batch = (name.removeprefix("--") for name, _ in counted(program) if "batch" in name)
-    return [name for _, name in sorted(found)] or list(of_batch)
-
-
 def _tight(report: PretendReport) -> tuple[Fact, ...]:
     at = report.at_capacity
     if at.failure is not None or word_of(report) != "tight":
@@ -354,7 +267,7 @@ def _tight(report: PretendReport) -> tuple[Fact, ...]:
     if at.num_retries:
         times = "once" if at.num_retries == 1 else f"{at.num_retries} times"
         return (Fact("tight", f"completes by emptying the allocator's cache {times} (slow)"),)
-    firm = format_bytes(_firm(report))
+    firm = format_bytes(firm_bytes(report))
     why = f"{firm} are certain; CUDA's context and NCCL may take the rest"
     return (Fact("tight", why),)
 
@@ -388,19 +301,44 @@ def _peak(report: PretendReport) -> Fact:
     """Say how much tensors take, when, and what they are: logits by their shape, if many."""
     items = sorted(report.items, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
     logits = report.logits
-    least = LEAST_ALIKE * report.simulated_peak_allocated_bytes
+    total = report.simulated_peak_allocated_bytes
+    least = LEAST_ALIKE * total
     is_told = logits is not None and logits.num_bytes >= least
     if is_told and LOGITS not in {item.name for item in items}:
         items += [item for item in report.items if item.name == LOGITS]
+    copies = (item for item in report.items if item.name == NOT_UPDATED and item not in items)
+    items += [item for item in copies if item.num_bytes >= LEAST_COPY * total]
     sizes = {item.name: f"{item.name} {format_bytes(item.num_bytes)}" for item in items}
     short = ", ".join(sizes.values())
     if logits is not None and is_told:
         sizes[LOGITS] += f" in {logits.num_tensors} of up to {logits.shape} {logits.dtype}"
     words = ", ".join(sizes.values())
-    size, when = format_bytes(report.simulated_peak_allocated_bytes), f"in {report.peak_phase}"
+    size, when = format_bytes(total), f"in {report.peak_phase}"
     if not words:
         return Fact("peak", f"{size} of tensors {when}")
     return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}")
+
+
+def _host(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what this process keeps on the host for its GPU: states, what it saves for backward."""
+    kept = [item for item in report.host.items if item.name not in PASSING]
+    num_bytes = sum(item.num_bytes for item in kept)
+    if num_bytes < LEAST_HOST * report.simulated_peak_allocated_bytes:
+        return ()
+    most = sorted(kept, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
+    words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in most)
+    size = format_bytes(report.host.simulated_peak_bytes)
+    told = f"{size} of tensors of this process"
+    return (Fact("host", f"{told}: {words}", told),)
+
+
+def _speed(report: PretendReport) -> tuple[Fact, ...]:
+    """Say how long a step takes of a program that fits, where every rate of it is known."""
+    time = report.step_time
+    if time is None or report.at_capacity.failure is not None:
+        return ()
+    step = f"a step of {format_seconds(time.simulated_s)} ({format_range(time.low_s, time.high_s)})"
+    return (Fact("speed", f"{step}, by the work of its operations; data may be waited for", step),)
 
 
 def _has_parts(report: PretendReport) -> bool:
@@ -452,7 +390,7 @@ def _allocator(report: PretendReport) -> tuple[Fact, ...]:
         f"expandable segments hold {format_bytes(expandable)}, the default {format_bytes(native)}"
     )
     more = format_bytes(abs(saved))
-    if tensors > _firm(report):
+    if tensors > firm_bytes(report):
         return ()  # and no allocator helps
     if abs(saved) < LEAST_SAVED * native:
         words += ": no difference to speak of"

@@ -47,6 +47,9 @@ ITEM_NAMES = (
 )
 """Every class of device bytes, in the order in which people ask for them; profiles refer to them by
 their place."""
+WHOLE_GRADIENTS = "whole gradients"
+NOT_UPDATED = "copies not updated"
+"""Classes of other people's programs alone, which no profile has."""
 
 
 class PhaseOwners(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,65 @@
+"""What a program does to its memory already: checkpoints, a batch of one, gradients kept whole."""
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brimful.pretend.logits import sizes_in, with_logits
+from brimful.pretend.modules import pattern_of
+from brimful.pretend.reading import classify
+from brimful.pretend.recording import Recording
+from brimful.pretend.report_values import Already, WholeGradients
+from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS, WHOLE_GRADIENTS
+
+_LEAST_OF_ONE = 0.5
+"""Share of what forward passes save whose first size is one, where the batch is of one."""
+_LEAST_RANK = 3
+"""Sizes of a tensor that has one for its batch, one for places in it and one for their width."""
+
+
+def already_done(recording: Recording, peak_event: int, run_again: Collection[str]) -> Already:
+    """Read off a recording what need not be advised.
+
+    Args:
+        recording: Of a program.
+        peak_event: Where most is alive.
+        run_again: Paths of the modules that backward passes called.
+    """
+    saved = with_logits(recording, classify(recording)) == ITEM_NAMES.index(SAVED_ACTIVATIONS)
+    again = {pattern_of(path) for path in run_again} | ({""} if run_again else set())
+    is_again = np.array([pattern_of(owner) in again for owner in recording.owners], dtype=bool)
+    alive = recording.alive_at(peak_event)
+    held = alive[saved[alive] & is_again[recording.owner[alive]]]
+    return Already(
+        checkpointed_bytes=int(recording.num_bytes[held].sum()),
+        is_of_one=_is_of_one(recording, saved),
+    )
+
+
+def _is_of_one(recording: Recording, saved: NDArray[np.bool_]) -> bool:
+    sizes = [sizes_in(shape) for shape, _ in recording.shapes]
+    has_batch = np.array([len(each) >= _LEAST_RANK for each in sizes], dtype=bool)
+    is_one = np.array([bool(each) and each[0] == 1 for each in sizes], dtype=bool)
+    rows = np.flatnonzero(saved & has_batch[recording.shape_dtype])
+    num_bytes = recording.num_bytes[rows]
+    ones = num_bytes[is_one[recording.shape_dtype[rows]]]
+    return bool(num_bytes.sum() and ones.sum() >= _LEAST_OF_ONE * num_bytes.sum())
+
+
+def whole_gradients(recording: Recording, peak_event: int) -> WholeGradients | None:
+    """Add up the gradients at the peak that are whole until they are reduced.
+
+    Args:
+        recording: Of a program.
+        peak_event: Where most is alive.
+    """
+    if WHOLE_GRADIENTS not in recording.items:
+        return None
+    alive = recording.alive_at(peak_event)
+    rows = alive[recording.item[alive] == recording.items.index(WHOLE_GRADIENTS)]
+    steps = [name.split()[1] for name in recording.phases if name.endswith("backward")]
+    return WholeGradients(
+        num_bytes=int(recording.num_bytes[rows].sum()),
+        num_backwards=max(steps.count(step) for step in steps),
+    )

@@ -1,0 +1,223 @@
+"""Seconds of a step of somebody's script, by the work that its operations do.
+
+Sums are taken while a script runs, by phase and by the type in which products are made: a script
+has several, and nothing else says at which rate each runs. What a process waits for (data, values,
+other processes) is not among them.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from brimful.cost.assumptions import assumptions_for
+from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
+from brimful.cost.step import CAUSAL_SHARE, traffic_of_update
+from brimful.hardware.cluster import Device, matrix_rate
+from brimful.pretend.recording import TO_DEVICE, TO_HOST, Recording
+from brimful.pretend.report_values import StepTime
+from brimful.pretend.tape import Tape
+from brimful.values.job import Precision
+from brimful.values.results import GRADIENTS, OPTIMIZER_STATE
+
+_PRODUCTS = frozenset({"mm", "addmm"})
+"""Whose sizes say how wide a model is, and how many tokens it is given."""
+_OTHERS = frozenset({"convolution", "convolution_backward", "_scaled_mm", "_int_mm"})
+"""With FLOPs, at rates that were fitted to no run."""
+_LEAST_OTHER = 0.1
+"""Share of a step's FLOPs from which these leave its time unknown."""
+_HALF: dict[torch.dtype, Precision] = {torch.bfloat16: "bf16-mixed", torch.float16: "fp16-mixed"}
+_UPDATE = "optimizer"
+_MOST_STEPS = 5
+"""The last ones, of which the middle is told."""
+_LINK_BYTES_PER_S = 1e10
+"""Slower than a link to the host mostly is."""
+_LEAST_COPIED = 0.1
+"""Share of a step from which copies over it leave the step's time unknown."""
+
+
+@dataclass(slots=True)
+class PhaseWork:
+    """What the operations of a phase do.
+
+    Attributes:
+        products: FLOPs of matrix products, by recipe; empty: of a type at no known rate.
+        attention: FLOPs of fused attention, by recipe, what a causal mask leaves out left out.
+        other_flops: Of what runs at no known rate.
+        moved_bytes: Read and written by all else.
+        num_ops: Operations.
+    """
+
+    products: Counter[str] = field(default_factory=Counter)
+    attention: Counter[str] = field(default_factory=Counter)
+    other_flops: int = 0
+    moved_bytes: int = 0
+    num_ops: int = 0
+
+
+class TimedTape(Tape):
+    """A tape that sums up the work of operations, and keeps none of each."""
+
+    def __init__(self, **how: Any) -> None:
+        """Make an empty one; see ``Tape``."""
+        super().__init__(count_costs=True, **how)
+        self.work = [PhaseWork()]
+        self.sizes: Counter[tuple[int, int]] = Counter()
+
+    def begin_phase(self, name: str) -> None:
+        """Attribute everything from here on to the phase ``name``."""
+        super().begin_phase(name)
+        self.work.append(PhaseWork())
+
+    def _worked(self, call: Any, out: Any, first: torch.Tensor) -> None:
+        work = self.work[-1]
+        matrix_flops, attention_flops, moved = call.work(out)
+        work.num_ops += 1
+        work.moved_bytes += sum(moved)
+        if not matrix_flops and not attention_flops:
+            return
+        name = call.func.overloadpacket.__name__
+        if name in _OTHERS:
+            work.other_flops += matrix_flops
+            return
+        recipe = _recipe(first.dtype)
+        work.products[recipe] += matrix_flops
+        if attention_flops:
+            share = CAUSAL_SHARE if _is_causal(call) else 1.0
+            work.attention[recipe] += int(share * attention_flops)
+        elif name in _PRODUCTS:
+            rows, inner = call.args[-2].shape
+            self.sizes[rows, min(inner, call.args[-1].shape[-1])] += matrix_flops
+
+
+def _recipe(dtype: torch.dtype) -> str:
+    """Return the recipe at whose rate a product of a type runs; empty: none."""
+    if dtype is torch.float32:
+        return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "fp32"
+    return _HALF.get(dtype, "")
+
+
+@cache
+def _place_of_causal(func: Any) -> int:
+    """Return where an operation is told that its mask is causal; -1: nowhere."""
+    names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001
+    return names.index("is_causal") if "is_causal" in names else -1
+
+
+def _is_causal(call: Any) -> bool:
+    place = _place_of_causal(call.func)
+    given = call.args[place] if 0 <= place < len(call.args) else False
+    return bool(call.kwargs.get("is_causal", given))
+
+
+def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime | None:
+    """Sum up the seconds of a step of a script that trains on one device.
+
+    Args:
+        recording: Of it.
+        tape: That recorded it.
+        device: How fast it is.
+
+    Returns:
+        Of the step that is the middle one of those that are whole, the first left out where there
+        are others: it makes the optimizer's state. None where a rate is not known.
+    """
+    phases = recording.phases
+    numbers = [int(name.split()[1]) if name.startswith("step ") else 0 for name in phases]
+    updated = {n for n, name in zip(numbers, phases, strict=True) if name.endswith(_UPDATE)}
+    whole = (sorted(updated)[1:] or sorted(updated))[-_MOST_STEPS:]
+    size = _size_of(tape.sizes)
+    times: dict[int, float] = {}
+    for step in whole:
+        chosen = [i for i, number in enumerate(numbers) if number == step]
+        seconds = _seconds(recording, tape.work, chosen, device, size)
+        if seconds is None:
+            return None
+        times[step] = seconds
+    if not times:
+        return None
+    middle_s = statistics.median_low(times.values())
+    step = next(step for step, seconds in times.items() if seconds == middle_s)
+    band = assumptions_for(device).time_band
+    return StepTime(
+        step=step, simulated_s=middle_s, low_s=middle_s * (1 - band), high_s=middle_s * (1 + band)
+    )
+
+
+def _size_of(sizes: Counter[tuple[int, int]]) -> ProductSize:
+    """Return how large products are: the middle of their sizes, by FLOPs."""
+    if not sizes:
+        return ProductSize(0.0, 0.0)
+    every, flops = np.array([*sizes]), np.array([*sizes.values()], dtype=np.float64)
+    middle = []
+    for column in every.T:
+        order = np.argsort(column)
+        reached = np.cumsum(flops[order]) >= flops.sum() / 2
+        middle.append(float(column[order][reached.argmax()]))
+    return ProductSize(*middle)
+
+
+def _seconds(
+    recording: Recording,
+    works: Sequence[PhaseWork],
+    chosen: Sequence[int],
+    device: Device,
+    size: ProductSize,
+) -> float | None:
+    """Return the seconds of the phases of a step; None where a rate is not known."""
+    reached = efficiency_of(device)
+    bandwidth = device.memory_bytes_per_s * reached.memory_share
+    matrix_s = moved = 0.0
+    other = total = num_ops = 0
+    for i in chosen:
+        work = works[i]
+        for recipe, flops in work.products.items():
+            rate = _rate(device, recipe, size)
+            if flops and not rate:
+                return None
+            matrix_s += flops / rate if flops else 0.0
+        for recipe, flops in work.attention.items():
+            rate = matrix_rate(device, cast("Precision", recipe)) if recipe else 0.0
+            if not rate * reached.attention_share:
+                return None
+            matrix_s += flops / (rate * reached.attention_share)
+        other, total = other + work.other_flops, total + sum(work.products.values())
+        # What an update moves is counted from what it keeps: in place it has no outputs to count.
+        moved += 0 if recording.phases[i].endswith(_UPDATE) else work.moved_bytes
+        num_ops += work.num_ops
+    if not bandwidth or other > _LEAST_OTHER * (other + total):
+        return None
+    busy_s = matrix_s + (moved + _update_bytes(recording, chosen)) / bandwidth
+    if _copied_bytes(recording, chosen) > _LEAST_COPIED * busy_s * _LINK_BYTES_PER_S:
+        return None
+    return max(busy_s, num_ops * device.op_overhead_s)
+
+
+def _rate(device: Device, recipe: str, size: ProductSize) -> float:
+    if not recipe:
+        return 0.0
+    precision = cast("Precision", recipe)
+    return float(matrix_rate(device, precision) * product_share(device, precision, size))
+
+
+def _update_bytes(recording: Recording, chosen: Sequence[int]) -> float:
+    """Return what an update moves of what it has: gradients, parameters of as many, and states."""
+    start = next(i for i in chosen if recording.phases[i].endswith(_UPDATE))
+    alive = recording.alive_at(int(recording.phase_starts[start]) - 1)
+    tags = np.array(recording.items, dtype=object)[recording.item[alive]]
+    gradients, states = (
+        float(recording.num_bytes[alive][tags == name].sum())
+        for name in (GRADIENTS, OPTIMIZER_STATE)
+    )
+    return traffic_of_update(gradients=gradients, kept=gradients + states)
+
+
+def _copied_bytes(recording: Recording, chosen: Sequence[int]) -> int:
+    ways, phases = {TO_HOST, TO_DEVICE}, {*chosen}
+    copies = (each for each in recording.costs if each.op in ways and each.phase in phases)
+    return sum(sum(each.moved_bytes) for each in copies)

@@ -1,0 +1,136 @@
+"""Of which size of its own argument a program would fit, or how to find that out."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from brimful.allocator.config import parse_settings
+from brimful.pretend.largest import Largest, counted
+from brimful.pretend.proportion import Argument, Proportion, Room, by_proportion
+from brimful.pretend.recording import Recording
+from brimful.pretend.report_values import PretendReport
+from brimful.show.pretend import firm_bytes, word_of
+from brimful.show.summary import AS_FAR, Fact
+from brimful.units import format_bytes
+from brimful.values.results import LOAD
+
+_OF_BATCH = "batch"
+"""What stands in the name of an argument that says how large a batch is."""
+
+
+def largest_facts(
+    report: PretendReport,
+    program: Sequence[str],
+    found: Largest | None,
+    recording: Recording | None = None,
+) -> tuple[Fact, ...]:
+    """Say of which size of its own argument a program would fit, or how to find that out.
+
+    Args:
+        report: What was simulated.
+        program: What was run, with its arguments.
+        found: The largest value that fits; None: it was not looked for.
+        recording: Of the program: how much of its batch would fit by proportion; None: not told.
+    """
+    if found is not None:
+        return (Fact("largest", _largest_words(found, is_bound=bool(report.unknown_ops))),)
+    names = _sizes(program)
+    if word_of(report) == "fits" or not names:
+        return ()
+    about = None if recording is None else _proportion(report, program, recording)
+    if about is not None:
+        return (_about(about),)
+    words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
+    short = f"--largest {names[0]} before -- finds the largest that fits"
+    return (Fact("sizes", words, short),)
+
+
+def _proportion(
+    report: PretendReport, program: Sequence[str], recording: Recording
+) -> Proportion | None:
+    """Return how much of its batch a program would fit with; None: it fits, or ends in loading."""
+    at = report.at_capacity
+    if at.failure is None or report.peak_phase == LOAD:
+        return None
+    room = Room(parse_settings(report.allocator), firm_bytes(report), at.capacity_bytes)
+    return by_proportion(recording, _batches(program), room)
+
+
+def _about(found: Proportion) -> Fact:
+    """Say a proportion; a range where it is not seen whether something grows with the batch."""
+    name, names = found.names[0], " or ".join(found.names)
+    least, most = found.least, found.most
+    if not most:
+        words = f"by proportion not even {names} 1 fits"
+        return Fact("sizes", f"{words}; --largest {name} before -- tries it", words)
+    num = f"{least} to {most}" if least < most else f"{least}"
+    num += "" if found.is_sure else " (TIGHT)"
+    words = f"about {names} {num} by proportion; --largest {name} before -- finds it"
+    return Fact("sizes", words, f"about {names} {num}, by proportion (--largest finds it)")
+
+
+def _batches(program: Sequence[str]) -> Iterator[Argument]:
+    """List what may say how large the batch of a program is: typed, or its text's own default."""
+    typed = _numbers(program)
+    yield from (Argument(name, int(text)) for name, text in typed if _OF_BATCH in name)
+    told = {name for name, _ in typed}
+    for flag, default in counted(program):
+        if _OF_BATCH in flag and (name := flag.removeprefix("--")) not in told:
+            yield Argument(name, default)
+
+
+def _numbers(program: Sequence[str]) -> list[tuple[str, str]]:
+    """List the arguments of a program that are given whole numbers."""
+    found = []
+    for word, following in pairwise([*program[1:], ""]):
+        key, is_joined, value = word.partition("=")
+        text = value if is_joined else following
+        if key.startswith("--") and text.isdecimal():
+            found.append((key.removeprefix("--"), text))
+    return found
+
+
+def _largest_words(found: Largest, *, is_bound: bool) -> str:
+    """Say which value fits; who left kernels out is sure of nothing."""
+    runs = _runs_words(found)
+    if found.is_idle:
+        return f"{found.flag} changes nothing in memory; {runs}"
+    if found.value is None and not found.is_whole:
+        return f"{found.flag} {found.beyond} does not fit; {runs}"
+    if found.value is None:
+        least = f": even {found.beyond} needs {format_bytes(found.beyond_bytes)}"
+        which = f"{found.flag} that was tried" if found.refused else found.flag
+        return f"no {which} fits{least if found.beyond_bytes else ''}; {runs}"
+    beyond = "" if found.beyond is None else f", {found.beyond} does not"
+    if found.refused:
+        beyond = f"; with {found.beyond} {found.refused}"
+    if found.sure == found.value:
+        fits = f"fits{AS_FAR if is_bound else ''}"
+        return f"{found.flag} {found.value} {fits}{beyond}; {runs}"
+    more = f"{found.value} may fit (TIGHT){beyond}; {runs}"
+    if found.sure is None:
+        return f"no {found.flag} that was tried surely fits; {more}"
+    fits = f"fits{AS_FAR}" if is_bound else "surely fits"
+    return f"{found.flag} {found.sure} {fits}; {more}"
+
+
+def _runs_words(found: Largest) -> str:
+    """Say by how much work a value was found, and whether there was more to do."""
+    if not found.num_runs and found.is_whole:
+        return "nothing else was run"
+    runs = f"found in {found.num_runs} more run{'' if found.num_runs == 1 else 's'}"
+    if found.num_replays:
+        runs += " and replays of others"
+    if found.is_whole:
+        return runs
+    return f"{runs}, interrupted: {'the best so far' if found.value else 'nothing less was tried'}"
+
+
+def _sizes(program: Sequence[str]) -> list[str]:
+    """Name the arguments of a program that are given whole numbers, the largest first.
+
+    Where none is, that of its batch, if its own text has one with a default. Of one that is 1
+    there is nothing less.
+    """
+    found = [(-int(text), name) for name, text in _numbers(program) if int(text) > 1]
+    batches = (name for name, value in counted(program) if _OF_BATCH in name and value > 1)
+    return [name for _, name in sorted(found)] or [name.removeprefix("--") for name in batches]
