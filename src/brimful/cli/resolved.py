@@ -278,7 +278,7 @@ def model_from(args: argparse.Namespace) -> ModelSpec:
     model = load_model(args.model)
     if why := taken_words(args.model, model.name):
         note_once(why)
-    if args.model == model.name and is_there(Path(model.name)) and has_parameter_count(model):
+    if args.model == model.name and is_there(model.name) and has_parameter_count(model):
         count = parameter_count(model).total
         note_once(f"{args.model} has {format_count(count)} parameters ({model.model_type})")
     if args.vocab_size is not None:

@@ -117,7 +117,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
         self.ended_by: BaseException | None = None
         self.assumptions: set[str] = set()
         self.stand_ins: list[Any] = []  # numbers that the GPU would compute
-        self._purpose = ""
+        self.phase, self._purpose = "load", ""
 
     # -- what the user of a tape calls --
 
@@ -133,14 +133,10 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
 
     def begin_phase(self, name: str) -> None:
         """Attribute everything from here on to the phase ``name``."""
+        self.phase = name
         for builder in self._live.builders.values():
             builder.begin_phase(name)
         self.owners.begin_phase()
-
-    @property
-    def phase(self) -> str:
-        """The phase that everything is attributed to now."""
-        return self._live.first.phases[-1]
 
     def mark(self) -> None:
         """Remember this place: a boundary that is no module's and no phase's."""
