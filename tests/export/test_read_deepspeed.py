@@ -191,8 +191,20 @@ def test_how_much_would_lie_on_nvme_is_said(tmp_path, capsys):
     main(["plan", *asked, "--no-proof"])
     told = " ".join(capsys.readouterr().out.split())
     states = 12 * parameter_count(load_model("tinyllama-1.1b")).total
-    assert "zero_optimization.offload_optimizer.device: nvme is planned as cpu" in told
-    assert f"{format_bytes(states)} of optimizer state would be on NVMe" in told
+    assert f"{format_bytes(states)} of optimizer state are on NVMe, of all GPUs" in told
+    assert "a disk's speed is not known" in told
+
+
+def test_what_lies_on_nvme_takes_none_of_the_host(tmp_path, capsys):
+    kept = {"stage": 3, "offload_optimizer": {"device": "nvme"}}
+    path = tmp_path / "nvme.json"
+    batch = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2}
+    path.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": kept, **batch}))
+    asked = ["plan", "llama-3.1-8b", "--gpus", "2xa100-80gb", "--seq-len", "512", "--from"]
+    code = main([*asked, str(path), "--no-proof", "--host-memory", "90GiB"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "of optimizer state, beside the 90.00 GiB of a host, are on NVMe" in told
+    assert (code, told.split()[0]) == (0, "FITS")
 
 
 def test_what_zero_plus_plus_keeps_and_sends_is_told(tmp_path, capsys):

@@ -46,8 +46,19 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     if job.task == "seq2seq":  # one length, of both
         words.append(f"{job.seq_len:,} tokens read and as many written of each pair")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
-    facts = (*_whole_facts(job), *_kernel_facts(job), *expert_facts(job))
+    facts = (*_size_facts(job), *_whole_facts(job), *_kernel_facts(job), *expert_facts(job))
     return (*facts, *_update_facts(args, job), *assumed)
+
+
+def _size_facts(job: "Job") -> tuple[Fact, ...]:
+    """Say how many parameters a model has that a file describes, which nobody knows by its name."""
+    from brimful.files.writing import is_there
+    from brimful.models.config import exact_count
+
+    count = exact_count(job.model) if is_there(job.model.name) else None
+    if not count:
+        return ()
+    return (Fact("model", f"{format_count(count)} parameters ({job.model.model_type})"),)
 
 
 def _whole_facts(job: "Job") -> tuple[Fact, ...]:

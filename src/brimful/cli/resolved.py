@@ -14,7 +14,6 @@ from brimful.cli.flags import PREFERENCE as OF_PREFERENCE
 from brimful.cli.parsing import choice, note_once
 from brimful.cli.run_length import num_steps_from
 from brimful.errors import InputError
-from brimful.files.writing import is_there
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
@@ -23,9 +22,7 @@ from brimful.hardware.names import split_counts, with_memory
 from brimful.models.config import (
     default_task,
     for_task,
-    has_parameter_count,
     load_model,
-    parameter_count,
 )
 from brimful.models.name_parts import format_named
 from brimful.models.names import taken_words
@@ -38,7 +35,7 @@ from brimful.techniques.parallel.stages import ONE_STAGE
 from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
 from brimful.techniques.quantization import Quantization, Scheme, default_group
 from brimful.techniques.runnable import check_strategy, placed
-from brimful.units import Labelled, Share, format_count
+from brimful.units import Labelled, Share
 from brimful.values.job import (
     ALL_LINEAR,
     PACKINGS,
@@ -278,9 +275,6 @@ def model_from(args: argparse.Namespace) -> ModelSpec:
     model = load_model(args.model)
     if why := taken_words(args.model, model.name):
         note_once(why)
-    if args.model == model.name and is_there(model.name) and has_parameter_count(model):
-        count = parameter_count(model).total
-        note_once(f"{args.model} has {format_count(count)} parameters ({model.model_type})")
     if args.vocab_size is not None:
         model = with_vocab_size(model, args.vocab_size)
     if args.max_positions is not None:

@@ -78,7 +78,13 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         *args.planned_without,
     }  # fmt: skip
     args.said_by_file = frozenset(each.flag for each in kept) - left_out
-    stand_ins = (*read.stand_ins, *unfused, *_paged_words(args, read.paged))
+    on_disk = _disk_words(args, read.on_disk)
+    stand_ins = (
+        *read.stand_ins,
+        *unfused,
+        *_paged_words(args, read.paged),
+        *([on_disk] if on_disk else ()),
+    )
     args.beside_verdict = _beside_verdict(stand_ins, could_matter(read.unread))
     return {
         "taken": [each for each in kept if each.flag not in left_out],
@@ -90,7 +96,6 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         "notes": (
             *read.notes,
             *flat,
-            *_disk_notes(args, read.on_disk),
             *_copy_notes(args, read.second_copy),
         ),
     }
@@ -187,24 +192,26 @@ def _paged_words(args: argparse.Namespace, name: str) -> "Iterator[str]":
     yield words
 
 
-def _disk_notes(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> "Iterator[str]":
-    """Say how many bytes a file keeps on NVMe, which are planned in the host's memory."""
-    from brimful.cli.least import least_of
+def _disk_words(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> str:
+    """Say how many bytes a file keeps on NVMe, and give each host as much more room.
 
-    if not on_disk:
-        return
-    keys = " and ".join(key for key, _ in on_disk)
+    What is there is planned as if it were in the host's memory, of which it takes none.
+    """
+    from brimful.cli.least import least_of
+    from brimful.hardware.names import split_counts
+
     least, kinds = least_of(resolved.job_from(args)), {what for _, what in on_disk}
-    words = (
-        f"{keys}: nvme is planned as cpu, and nothing of a disk is known, least of all its speed"
-    )
-    if least is not None:
-        sizes = [f"{format_bytes(least.optimizer_state)} of optimizer state"]
-        sizes = sizes if "optimizer" in kinds else []
-        if "param" in kinds:
-            sizes.append(f"{format_bytes(least.parameters)} of parameters")
-        words += f"; {' and '.join(sizes)} would be on NVMe, of all GPUs together"
-    yield words
+    if not on_disk or least is None:
+        return ""
+    sizes = {"optimizer": least.optimizer_state, "param": least.parameters}
+    words = {"optimizer": "optimizer state", "param": "parameters"}
+    there = [f"{format_bytes(sizes[each])} of {words[each]}" for each in words if each in kinds]
+    room = ""
+    if args.host_memory:
+        room = f", beside the {format_bytes(args.host_memory)} of a host,"
+        num_nodes = split_counts(args.gpus or defaults.GPUS).num_nodes
+        args.host_memory += -(-sum(sizes[each] for each in kinds) // num_nodes)
+    return f"{' and '.join(there)}{room} are on NVMe, of all GPUs; a disk's speed is not known"
 
 
 def show_source(path: Path | None, source: dict[str, Any]) -> None:
