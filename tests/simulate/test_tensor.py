@@ -14,7 +14,7 @@ from brimful.cost.estimate import estimate, estimate_or_none
 from brimful.errors import UnsupportedError
 from brimful.search.budget import Budget
 from brimful.search.pins import Pins
-from brimful.simulate import run, unrolled
+from brimful.simulate import run, unrolled, worlds
 from brimful.simulate.search import solve_by_simulation
 from brimful.techniques.parallel.tensor import CUT_DECODERS
 from brimful.techniques.runnable import check_strategy
@@ -101,7 +101,7 @@ def test_the_first_device_holds_as_much_as_any(vocab_size, monkeypatch):
     job = make_job(model=make_model(vocab_size=vocab_size, **SHALLOW))
     peaks = []
     for rank in range(TP):
-        monkeypatch.setattr(run, "fullest_rank", lambda *_, rank=rank: rank)
+        monkeypatch.setattr(worlds, "fullest_rank", lambda *_, rank=rank: rank)
         made = run.trace(job, make_strategy(tp=TP), imitate="cpu", num_steps=1).recording
         peaks.append(made.live_bytes().max())
     assert peaks[0] > peaks[1] if vocab_size % TP else peaks[0] == peaks[1]

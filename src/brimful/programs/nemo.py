@@ -106,7 +106,7 @@ _ACTIVATIONS = {"gelu": (), "openai-gelu": (), "squared-relu": ("--squared-relu"
 _GATED = "glu"
 """How activations of two halves end."""
 _APEX, _SHARDED = "distributed_fused_adam", "mcore_distributed_optim"
-_OPTIMIZERS = (_APEX, _SHARDED, "fused_adam", "megatron_fused_adam", "adam", "adamw")
+_OPTIMIZERS = (_APEX, _SHARDED, "fused_adam", "megatron_fused_adam", "adam")
 _APEX_NOTE = (
     "distributed_fused_adam is read as Megatron's distributed optimizer whose copies are the 16 "
     "bits that bf16 lacks: its own buckets are not counted"
@@ -341,7 +341,7 @@ def _optimizer(model: _Resolved, name: str) -> Iterator[str]:
     """
     optim = model.inner("optim")
     kind = optim.text("name")
-    if kind not in _OPTIMIZERS:
+    if str(kind).removesuffix("w") not in _OPTIMIZERS:  # decoupled or not, as large
         raise UnsupportedError(
             f"model.optim.name {kind or '(none)'} of {name} has no formula (those that have: "
             f"{', '.join(_OPTIMIZERS)})"

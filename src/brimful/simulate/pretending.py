@@ -77,16 +77,27 @@ def pretending(  # noqa: PLR0913 - what a GPU is, and what is heard of it
     how = {"capability": version_of(place.capability)} if place.kernels == "cuda" else {}
     imitation = kernels.imitate(place.kernels, **how)
     fake_mode = FakeMode(allow_non_fake_inputs=True)
-    compiles = strategy.compile != "none"
-    compiler = compiling(type(tape), tape.assumptions) if compiles else nullcontext()
     fuses = strategy.fused_kernels != "none"
     fused = launching(LIGER_FUNCTIONS, _launched(tape)) if fuses else nullcontext()
     with (
         device.there(), imitation, world, assumed(Replay(routing)), flattening(),
         fake_mode as fake, modules_move(fake),
-        knowing() if knows else nullcontext(), tape, compiler, fused,
+        knowing() if knows else nullcontext(), tape,
+        compiler_of(tape, strategy), fused,
     ):  # fmt: skip
         yield
+
+
+def compiler_of(tape: Tape, strategy: Strategy) -> AbstractContextManager[Any]:
+    """Return what compiles inside a simulation.
+
+    Args:
+        tape: That hears.
+        strategy: Says whether anything is compiled.
+    """
+    if strategy.compile == "none":
+        return nullcontext()
+    return compiling(type(tape), tape.assumptions)
 
 
 def _launched(tape: Tape) -> Callable[[str, Mapping[str, Any]], None]:

@@ -276,7 +276,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     device.register()
     start = time.perf_counter()
     skeleton = build_skeleton(job, strategy)
-    shorten = arrange_blocks(skeleton, arranged) if arranged else None
+    shorten = arrange_blocks(skeleton, arranged) if arranged else go_on
     reference = reference_skeleton(job, strategy)
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
@@ -288,8 +288,7 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
             expert_parallel(skeleton, init_device_mesh("gpu", (parted,), mesh_dim_names=(EXPERTS,)))
         with offload_host.listening(_keeping(tape)):
             program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
-        if shorten is not None:
-            shorten()
+        shorten()
         if narrowed_from is not None:
             narrow_inputs(program.model, PARAMETER_DTYPE[job.precision])
             use_fp8(program.model, replace(job, precision=narrowed_from), emulate=host == gpu)
