@@ -9,28 +9,30 @@ from brimful.pretend import time_limit
 pytestmark = pytest.mark.torch
 
 SCRIPT = """
-import signal
 import torch
 
-model = torch.nn.Linear(256, 256).cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(50):
-    model(torch.ones(8, 256, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+models = [torch.nn.Linear(256, 256).cuda() for _ in range({optimizers})]
+optimizers = [torch.optim.AdamW(each.parameters()) for each in models]
+
+def step():
+    for model, optimizer in zip(models, optimizers):
+        model(torch.ones(8, 256, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+for number in range({steps}):
     try:
-        signal.raise_signal(signal.SIGALRM)
-    except BaseException:
-        if {catches} or step > 20:
-            raise
+        step()
+    except BaseException as error:
+        {then}
 """
 
 
 @pytest.fixture
 def script(tmp_path):
-    def written(*, catches=True):
+    def written(*, then="raise", steps=50, optimizers=1):
         path = tmp_path / "loop.py"
-        path.write_text(SCRIPT.format(catches=catches))
+        path.write_text(SCRIPT.format(then=then, steps=steps, optimizers=optimizers))
         return str(path)
 
     return written
@@ -45,40 +47,58 @@ def clock(monkeypatch):
     return stands_at
 
 
-def test_a_script_is_ended_after_two_steps_that_are_whole(script, brimful, clock):
+@pytest.mark.parametrize("optimizers", [1, 3])
+def test_a_script_is_ended_after_two_steps_of_every_optimizer(script, brimful, clock, optimizers):
     clock(0, 50)
-    said = brimful("pretend", "--gpu", "l4", "--json", "--", script())
-    cut = json.loads(said.out)["cut"]
-    assert (said.code, cut) == (0, {"seconds": 50, "num_steps": 2, "phase": "step 3 optimizer"})
+    said = brimful("pretend", "--gpu", "l4", "--json", "--", script(optimizers=optimizers))
+    told = json.loads(said.out)
+    assert (said.code, told["fits"], told["cut"]["num_steps"]) == (0, True, 2)
+    assert told["cut"]["phase"].startswith(f"step {2 * optimizers}")
 
 
 def test_what_follows_is_said_not_to_have_been_run(script, brimful, clock):
     clock(0, 50)
     said = brimful("pretend", "--gpu", "l4", "--", script())
     assert said.out.startswith("FITS")
-    assert "after 2 steps in 50 s; what follows was not run: --budget 100" in " ".join(
-        said.out.split()
-    )
+    told = " ".join(said.out.split())
+    assert "after 2 steps in 50 s; what follows was not run: --budget 100" in told
 
 
 def test_a_script_of_no_whole_steps_is_unknown_when_its_time_is_over_twice(script, brimful, clock):
-    clock(0, 95)
+    clock(0, *[1] * 60, 95)
     said = brimful("pretend", "--gpu", "l4", "--", script())
+    told = " ".join(said.out.split())
     assert said.code == 124
     assert said.out.startswith("UNKNOWN")
-    assert "simulated, at least" in said.out
-    assert "after 95 s in step 1 optimizer, before two steps were whole" in " ".join(
-        said.out.split()
-    )
+    assert "simulated, at least" in told
+    assert "after 95 s" in told
+    clock(0, *[1] * 60, 95)
+    again = brimful("pretend", "--gpu", "l4", "--json", "--", script())
+    assert json.loads(again.out)["fits"] is None
 
 
-def test_a_script_that_catches_everything_is_ended_again(script, brimful, clock):
-    clock(0, 50, 50, 50, 50, 56)
-    said = brimful("pretend", "--gpu", "l4", "--json", "--", script(catches=False))
-    assert json.loads(said.out)["cut"]["num_steps"] > 2
+def test_an_error_that_a_script_makes_of_the_end_is_the_end(script, brimful, clock):
+    clock(0, 50)
+    own = script(then="raise ValueError('lost') from None")
+    said = brimful("pretend", "--gpu", "l4", "--json", "--", own)
+    assert json.loads(said.out)["cut"]["num_steps"] == 2
+
+
+def test_a_script_that_catches_everything_runs_to_its_end(script, brimful, clock):
+    clock(0, 50)
+    said = brimful("pretend", "--gpu", "l4", "--json", "--", script(then="pass", steps=400))
+    assert json.loads(said.out)["cut"] is None
 
 
 def test_a_script_that_ends_by_itself_was_not_cut(script, brimful, clock):
     clock(0, 1)
     said = brimful("pretend", "--gpu", "l4", "--json", "--", script())
     assert json.loads(said.out)["cut"] is None
+
+
+def test_largest_takes_no_run_that_was_cut_short_for_one_that_fits(script, brimful, clock):
+    clock(0, *[1] * 10, 95)
+    argued = ("pretend", "--gpu", "l4", "--largest", "batch", "--", script(), "--batch", "4")
+    said = brimful(*argued)
+    assert said.code == 124
+    assert "surely fits" not in said.out

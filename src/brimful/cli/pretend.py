@@ -166,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
             return BAD_INPUT
         note("before that it asked for more than the card holds, which ends a real run there")
     found = None
-    if argument is not None:
+    if argument is not None and done.report.fits is not None:
         found, done = _largest(args, done, argument)
     report = done.report
     output_paths.write_recording_files(
@@ -181,9 +181,9 @@ def run(args: argparse.Namespace) -> int:
     tell(args, lambda: _answer(args, done, found), above=over_time)
     if found is not None and not found.is_whole:
         return INTERRUPTED
-    if not report.fits:
-        return DOES_NOT_FIT
-    return FITS if report.cut is None or report.cut.is_settled else OUT_OF_TIME
+    if report.fits is None:
+        return OUT_OF_TIME
+    return FITS if report.fits else DOES_NOT_FIT
 
 
 def _begun(program: list[str], name: str | None) -> list[str]:
@@ -250,6 +250,10 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
             raise KeyboardInterrupt
         if error is not None:
             tried = Tried("no", refused=refusal_of(error, name=_name_of(changed)))
+            progress.note(f"{argument.flag} {value}: {tried.refused}")
+            return tried
+        if pretended.cut is not None and not pretended.cut.is_settled:
+            tried = Tried("no", refused="its time was over before two steps were whole")
             progress.note(f"{argument.flag} {value}: {tried.refused}")
             return tried
         done[value] = changed, pretended
@@ -384,13 +388,14 @@ def _ended_by(
     """
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.scripts import run_program
-    from brimful.pretend.time_limit import limited
+    from brimful.pretend.time_limit import TimeLimit, limited
 
     name = _name_of(program)
+    limit: TimeLimit | None = None
     try:
         with pretended:
             try:
-                with limited(pretended, budget_s, told):
+                with limited(pretended, budget_s, told) as limit:
                     run_program(program)
             except SystemExit as ended:
                 code = ended.code
@@ -402,7 +407,9 @@ def _ended_by(
     except BaseException as error:
         if is_of_interrupt(error):
             raise KeyboardInterrupt from error
-        return error if pretended.cut is None else None
+        if limit is None or not limit.ended(error):
+            return error
+        pretended.cut = limit.cut
     return None
 
 

@@ -4,6 +4,7 @@ A teacher, a reference or a reward model that runs without ``torch.no_grad()`` g
 large as itself, and its forward pass keeps what its backward pass needs.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -19,6 +20,7 @@ class Trained:
         updated: Those that an optimizer has, by ``id``.
         updated_rows: Where they lie on the first device.
         parts: Of the modules that were called.
+        num_updates: Of every optimizer, by ``id``.
     """
 
     def __init__(self) -> None:
@@ -27,6 +29,7 @@ class Trained:
         self.updated = set[int]()
         self.updated_rows = set[int]()
         self.parts: list[Part] = []
+        self.num_updates = Counter[int]()
 
     def had_gradients(self, trained: Iterable[tuple[torch.nn.Module, torch.Tensor]]) -> None:
         """Note parameters that have a gradient, each with the outermost module that it is of."""
@@ -39,6 +42,7 @@ class Trained:
     def was_updated(self, optimizer: torch.optim.Optimizer, rows_of: RowsOf) -> None:
         """Note the parameters that an optimizer has, and where they lie."""
         every = [each for group in optimizer.param_groups for each in group["params"]]
+        self.num_updates[id(optimizer)] += 1
         self.updated |= {*map(id, every)}
         self.updated_rows.update(rows_of(every))
 

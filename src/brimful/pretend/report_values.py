@@ -396,7 +396,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         seconds: That it had run.
-        num_steps: Optimizer steps that it was through.
+        num_steps: That every optimizer seen had made; 0: none was seen to make one.
         phase: In which it was.
     """
 
@@ -420,7 +420,8 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         versions: Versions of python, torch, transformers and brimful, as ``name version``.
         card: The card that was pretended.
         allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
-        fits: Whether the program completes at capacity.
+        fits: Whether the program completes at capacity; None: its time was over before that was
+            known.
         at_capacity: The replay that says so.
         simulated_peak_allocated_bytes: The largest live total, as the program asked for it.
         simulated_peak_block_bytes: The same in blocks of the allocator, which round up
@@ -463,7 +464,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     versions: tuple[str, ...]
     card: str
     allocator: str
-    fits: bool
+    fits: bool | None
     at_capacity: AtCapacity
     simulated_peak_allocated_bytes: int
     simulated_peak_block_bytes: int

@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from brimful.pretend.script_lines import ScriptLine
 
 
+_PART = "until its time was over, at least: "
+"""Before what is said of a program of which not even two steps ran."""
+
+
 class Run(contextlib.ContextDecorator):
     """A program's run on a pretend GPU; see ``gpu``.
 
@@ -173,9 +177,14 @@ class Run(contextlib.ContextDecorator):
             idle_gradients=trained.idle(),
             places=self._places,
         )
+        is_part = self.cut is not None and not self.cut.is_settled and told.fits
         return msgspec.structs.replace(
             told,
             cut=self.cut,
+            fits=None if is_part else told.fits,
+            statement=f"at least, until its time was over: {told.statement}"
+            if is_part
+            else told.statement,
             whole_gradients=whole_gradients(recording, told.peak_event),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
             step_time=self._step_time(recording),
@@ -189,9 +198,15 @@ class Run(contextlib.ContextDecorator):
         """
         is_alone = self.world is None or self.world.size == 1
         is_plain = not self.other_kernels.is_compiled and not self.other_kernels.launched
-        if not (is_alone and is_plain and self.kernels == "cuda"):
+        is_one = len(self._trained.num_updates) == 1  # of several a phase is a part of a step
+        if not (is_alone and is_plain and is_one and self.kernels == "cuda"):
             return None
         return step_time(recording, self.tape, self._device)
+
+    @property
+    def num_steps(self) -> int:
+        """How often every optimizer that has made an update has made one."""
+        return min(self._trained.num_updates.values(), default=0)
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh of the pretend world.

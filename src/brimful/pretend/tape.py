@@ -113,7 +113,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
         self._host_kernels = CpuKernelMemory()
         self._num_pauses, self._shares = 0, False
         self._assume_all = assume_all_selected
-        self._on_op = on_op
+        self.on_op = on_op
         self.ended_by: BaseException | None = None
         self.assumptions: set[str] = set()
         self.stand_ins: list[Any] = []  # numbers that the GPU would compute
@@ -277,7 +277,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
 
     def _go_on(self) -> None:
         try:
-            self._on_op()
+            self.on_op()
         except BaseException as error:
             self.ended_by = error
             raise

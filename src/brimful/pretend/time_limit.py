@@ -1,15 +1,15 @@
 """Ends a script whose time is over: its steps repeat, and a real one has thousands of them.
 
-A step's memory is known once a second one is whole: the first makes the optimizer's state, and the
-second finds it there. A script that is through two of them is ended when its seconds are over; one
-that is not has as long again, and what it took until then is the least that it takes.
+A step's memory is known once every optimizer has made its second one: the first makes the
+optimizer's state, and the second finds it there. A script that is through is ended when its seconds
+are over; one that is not has as long again, and what it took until then is the least that it takes.
+
+It is ended before one of its operations, as whatever else ends a tape: never in between.
 """
 
 import contextlib
-import signal
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from brimful.pretend.report_values import ENOUGH_STEPS, Cut
@@ -19,64 +19,77 @@ if TYPE_CHECKING:
 
 PATIENCE = 2
 """Times its seconds that a script has where it is not through ``ENOUGH_STEPS``."""
-_TICK_S = 1.0
 _TOLD_EVERY_S = 10.0
-_AGAIN_S = 5.0
-"""After which a script that took the end for an error of its own is ended once more."""
-_STEP = "step "
+_MOST_RAISED = 100
+"""Times that a script is ended which takes that for an error of its own, before it is let run."""
 
 
 class TimeIsOver(BaseException):
-    """Raised in the script, from wherever it is."""
+    """Raised in the script, where it asks for an operation."""
+
+
+class TimeLimit:
+    """Looks at the clock before every operation of a script.
+
+    Attributes:
+        cut: Where it was ended last; None: it was not.
+    """
+
+    def __init__(self, run: "Run", budget_s: float, told: Callable[[str], None]) -> None:
+        """Begin to count.
+
+        Args:
+            run: The pretend GPU that it runs on.
+            budget_s: Seconds that it has.
+            told: Is given a line now and then of where the script is.
+        """
+        self.cut: Cut | None = None
+        self._run, self._budget_s, self._told = run, budget_s, told
+        self._began_s = self._told_s = time.monotonic()
+        self._num_raised = 0
+
+    def check(self) -> None:
+        """End the script where its time is over.
+
+        Raises:
+            TimeIsOver: It is.
+        """
+        now_s = time.monotonic()
+        spent_s = now_s - self._began_s
+        if spent_s >= self._budget_s and self._num_raised < _MOST_RAISED:
+            num_steps, phase = self._run.num_steps, self._run.tape.phase
+            if num_steps >= ENOUGH_STEPS or spent_s >= PATIENCE * self._budget_s:
+                self._num_raised += 1
+                self.cut = Cut(seconds=round(spent_s), num_steps=num_steps, phase=phase)
+                raise TimeIsOver
+        if now_s - self._told_s >= _TOLD_EVERY_S:
+            self._told_s = now_s
+            self._told(f"{spent_s:.0f} s: in {self._run.tape.phase}")
+
+    def ended(self, error: BaseException) -> bool:
+        """Whether an error is that the time is over, or came of it.
+
+        Args:
+            error: That ended the script.
+        """
+        seen: BaseException | None = error
+        while seen is not None and not isinstance(seen, TimeIsOver):
+            seen = seen.__cause__ or seen.__context__
+        return seen is not None
 
 
 @contextlib.contextmanager
-def limited(run: "Run", budget_s: float, told: Callable[[str], None]) -> Iterator[None]:
-    """End what runs inside by ``TimeIsOver``, and keep in ``run.cut`` where that was.
-
-    Where there are no alarms (outside the main thread, or on another system) nothing is ended.
+def limited(run: "Run", budget_s: float, told: Callable[[str], None]) -> Iterator[TimeLimit]:
+    """End what runs inside by ``TimeIsOver``.
 
     Args:
-        run: The pretend GPU that it runs on.
+        run: The pretend GPU that it runs on, entered.
         budget_s: Seconds that it has.
         told: Is given a line now and then of where the script is.
     """
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-    limit = _Limit(run, budget_s, told)
+    limit = TimeLimit(run, budget_s, told)
+    before, run.tape.on_op = run.tape.on_op, limit.check
     try:
-        before = signal.signal(signal.SIGALRM, limit.tick)
-    except ValueError:  # not the main thread
-        yield
-        return
-    signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
-    try:
-        yield
+        yield limit
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
-class _Limit:
-    """Looks at a script once a second."""
-
-    def __init__(self, run: "Run", budget_s: float, told: Callable[[str], None]) -> None:
-        self._run, self._budget_s, self._told = run, budget_s, told
-        self._began_s = self._told_s = time.monotonic()
-        self._ended_s: float | None = None
-
-    def tick(self, _signal: int, _frame: FrameType | None) -> None:
-        now_s = time.monotonic()
-        spent_s = now_s - self._began_s
-        phase = self._run.tape.phase
-        number = phase.removeprefix(_STEP).split()[0]
-        num_steps = int(number) - 1 if phase.startswith(_STEP) else 0
-        is_over = spent_s >= self._budget_s * (1 if num_steps >= ENOUGH_STEPS else PATIENCE)
-        if is_over and (self._ended_s is None or now_s - self._ended_s >= _AGAIN_S):
-            self._ended_s = now_s
-            self._run.cut = Cut(seconds=round(spent_s), num_steps=num_steps, phase=phase)
-            raise TimeIsOver
-        if not is_over and now_s - self._told_s >= _TOLD_EVERY_S:
-            self._told_s = now_s
-            self._told(f"{spent_s:.0f} s: in {phase}")
+        run.tape.on_op = before

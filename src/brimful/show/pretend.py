@@ -134,8 +134,10 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
     more = f"--budget {2 * cut.seconds} before -- runs on"
     if cut.is_settled:
         words = f"after {cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
-    else:
+    elif cut.num_steps:
         words = f"after {cut.seconds} s in {cut.phase}, before two steps were whole: {more}"
+    else:
+        words = f"after {cut.seconds} s, in which no optimizer made a step: {more}"
     return (Fact("ended", words),)
 
 
