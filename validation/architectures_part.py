@@ -162,17 +162,14 @@ def _compared_twice(name: str, model: ModelSpec, seed: int) -> ArchitectureRow:
         tried = _with_shape(row, model, shape)
         if tried.cause and (why := _ends_alone(model, shape)):
             row = msgspec.structs.replace(row, left_out=(*row.left_out, why))
-            drawn = [*(draw(again, model) for _ in range(_MOST_DRAWS)), _in_fp32(shape)]
+            in_fp32 = shape._replace(job={**shape.job, "precision": _WIDE})
+            drawn = [*(draw(again, model) for _ in range(_MOST_DRAWS)), in_fp32]
             other = next((each for each in drawn if not _ends_alone(model, each)), shape)
             tried = _with_shape(row, model, other)
         row = tried
         if row.cause:
             break
     return row
-
-
-def _in_fp32(shape: Shape) -> Shape:
-    return shape._replace(job={**shape.job, "precision": _WIDE})
 
 
 def _with_shape(row: ArchitectureRow, model: ModelSpec, shape: Shape) -> ArchitectureRow:

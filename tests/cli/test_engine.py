@@ -8,6 +8,7 @@ from tests.cli.conftest import CONFIG
 
 from brimful.cli import flags, resolved
 from brimful.cli.parsing import Parser
+from brimful.errors import InputError
 from brimful.values.strategy import Strategy
 
 TWO = ("--gpus", "2xa100-40gb", "--precision", "fp32", "--seq-len", "32")
@@ -28,6 +29,13 @@ def strategy_of(model, *argv):
     flags.add_strategy(parser, searched=False)
     args = parser.parse_args([str(model), *TWO, *argv])
     return resolved.asked(args).strategy
+
+
+def test_all_blocks_are_deepspeeds_own_word_and_more_are_refused(model):
+    zero, every = ("--engine", "deepspeed", "--zero", "3"), CONFIG["num_hidden_layers"]
+    assert strategy_of(model, *zero, "--offload", f"parameters:{every}").offload == "parameters"
+    with pytest.raises(InputError, match=f"asks for {every}0 blocks"):
+        strategy_of(model, *zero, "--offload", f"parameters:{every}0")
 
 
 def test_it_is_not_searched(brimful, model):

@@ -103,6 +103,14 @@ def test_flags_of_unsloth_and_peft_are_ours_or_named(brimful):
     assert "--torch_dtype" in refused.err
 
 
+def test_of_two_switches_the_one_that_lost_is_said():
+    taken = taken_for_ours(["--bf16", "--fp8", "--gradient_checkpointing"], PLAN)
+    assert "fp8" in taken.arguments
+    assert "bf16-mixed" not in taken.arguments
+    assert "--bf16 is left out beside --fp8" in taken.notes
+    assert not any("left out" in note for note in taken_for_ours(["--bf16"], PLAN).notes)
+
+
 @pytest.mark.parametrize(
     ("typed", "recipe"),
     [

@@ -35,3 +35,21 @@ def test_two_lengths_are_refused(brimful):
     said = brimful(*RUN, "--rows", "1000", "--tokens", "1M")
     assert said.code == 2
     assert "--tokens 1000000 and --rows 1000 both say how long; give one" in said.err
+
+
+def test_three_lengths_are_refused(brimful):
+    said = brimful(*RUN, "--rows", "1000", "--tokens", "1M", "--steps", "7")
+    assert said.code == 2
+    assert "--steps 7 and --tokens 1000000 and --rows 1000 all say how long; give one" in said.err
+
+
+@pytest.mark.parametrize("epochs", ["inf", "nan", "0", "-1", "1e300"])
+def test_epochs_are_finite_and_above_0(brimful, epochs):
+    said = brimful(*RUN, "--rows", "1000", "--epochs", epochs)
+    assert said.code == 2
+    assert f"--epochs {epochs} is not above 0 and at most 1,000,000,000" in said.err
+
+
+def test_tokens_are_those_of_all_epochs(brimful):
+    said = brimful(*RUN, "--tokens", "1M", "--epochs", "3")
+    assert "--epochs 3 is left out: --tokens says all of them" in said.err

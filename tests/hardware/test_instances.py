@@ -4,8 +4,8 @@ import pytest
 
 from brimful.errors import InputError
 from brimful.hardware.datasheets import datasheets
-from brimful.hardware.instances import clouds, find_instance
-from brimful.hardware.names import split_counts
+from brimful.hardware.instances import cloud_of, clouds, find_instance, network_of_instances
+from brimful.hardware.names import machine_of, split_counts
 
 SAID = {
     "p4d.24xlarge": (1, 8, "a100-40gb"),
@@ -27,6 +27,16 @@ SAID = {
 @pytest.mark.parametrize("typed", SAID)
 def test_a_machine_is_a_node_with_what_is_in_it(typed):
     assert split_counts(typed) == SAID[typed]
+
+
+@pytest.mark.parametrize("typed", [typed for typed, (_, num, _) in SAID.items() if num > 1])
+def test_what_is_counted_is_still_a_clouds(typed):
+    assert (cloud_of(machine_of(typed)) == "") == (typed == "8xh100")
+
+
+@pytest.mark.parametrize("typed", ["p5.48xlarge", "p5.48xlarge x2", "2 x p5.48xlarge"])
+def test_what_lies_between_is_told_however_it_is_counted(typed):
+    assert network_of_instances(machine_of(typed)) == network_of_instances("p5.48xlarge") != ""
 
 
 def test_every_machine_holds_gpus_that_are_known():

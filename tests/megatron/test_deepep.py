@@ -55,6 +55,18 @@ def test_as_many_tokens_arrive_as_of_all_choices(groups, chosen, topk, num):
     assert at.share_of(num) == pytest.approx(counted(at, num))
 
 
+@pytest.mark.parametrize(("num", "ep"), [(16, 8), (16, 2), (32, 16)])
+def test_a_part_of_a_group_or_several_groups_are_counted(num, ep):
+    at = layouts(FLEX)
+    deepep.check(replace(at, experts=experts(num=num, ep=ep, route_groups=4, route_topk=2)))
+
+
+def test_experts_that_lie_in_parts_of_groups_are_refused():
+    at = experts(num=24, ep=6, route_groups=4, route_topk=2)  # 4 here, groups of 6
+    with pytest.raises(InputError, match="4 experts in one place are neither a part of a group"):
+        deepep.check(replace(layouts(FLEX), experts=at))
+
+
 def layouts(line):
     return read_line(line, 8, Machines("h100")).stages[0]
 

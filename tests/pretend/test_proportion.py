@@ -9,8 +9,8 @@ from torch import nn
 from brimful import pretend
 from brimful.allocator.config import parse_settings
 from brimful.allocator.held import held_of
-from brimful.pretend.proportion import Argument, Room, by_proportion
-from brimful.show.sizes import largest_facts
+from brimful.pretend.proportion import Argument, Proportion, Room, by_proportion
+from brimful.show.sizes import _about, largest_facts
 from brimful.units import MIB
 
 pytestmark = pytest.mark.torch
@@ -112,3 +112,12 @@ def test_words(large):
     report = large.report(budget_bytes=32 * MIB)
     words = largest_facts(report, ["x.py", "--batch", f"{GIVEN}"], None, large.recording())[0].text
     assert words.startswith("by proportion not even batch 1 fits")
+
+
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [(0, "batch at most 29 by"), (3, "about batch 3 to 29 by"), (29, "about batch 29 by")],
+)
+def test_a_range_from_nothing_is_told_by_its_end(least, words):
+    found = Proportion(("batch",), least, 29, is_sure=True)
+    assert _about(found).text.startswith(words)

@@ -7,6 +7,7 @@ from brimful.errors import InputError
 from brimful.export import TARGETS
 from brimful.programs import llama_factory, trl
 from brimful.programs.arguments import read_arguments, scalar, whole
+from brimful.programs.base import Command
 from brimful.programs.reading import read_program
 
 
@@ -15,6 +16,13 @@ def test_words_behind_a_file_are_over_it(tmp_path):
     path.write_text("cutoff_len: 512\nbf16: true\n")
     told = read_arguments([str(path), "cutoff_len=1024", "bf16=false", "template=llama3"])
     assert told == {"cutoff_len": 1024, "bf16": False, "template": "llama3"}
+
+
+def test_a_sentence_has_a_files_words_as_they_are_and_each_once():
+    keys = {"--bf16": r"C:\1\n.yaml --tp", "--tp": "tensor", "--tp-comm": "comm"}
+    told = Command("x.py", (), {}, None, keys=keys)
+    assert told.in_its_words("--bf16, --tp and --tp-comm") == r"C:\1\n.yaml --tp, tensor and comm"
+    assert Command("x.py", (), {}, None).in_its_words("--tp") == "--tp"
 
 
 @pytest.mark.parametrize("words", [[], ["cutoff_len=512"]])

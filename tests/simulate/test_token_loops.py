@@ -124,3 +124,19 @@ def test_a_loop_over_single_tokens_is_told_from_few_of_them(monkeypatch):
     predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
     simulated = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
     assert abs(predicted - simulated) < 512  # numbers outside the blocks
+
+
+@pytest.mark.torch
+def test_a_forward_that_is_no_function_of_python_puts_nothing_in_the_place_of_a_buffer():
+    import operator
+
+    from torch import nn, zeros
+
+    from brimful.simulate.own_cases import _replaces_buffers
+
+    class Negative(nn.Module):
+        forward = operator.neg
+
+    model = Negative()
+    model.register_buffer("table", zeros(1))
+    assert not _replaces_buffers(model)

@@ -241,10 +241,10 @@ def _network_words(args: argparse.Namespace) -> str:
         return ""
     from brimful.hardware.instances import network_of_instances
     from brimful.hardware.links import network_between
-    from brimful.hardware.names import find_gpu, split_counts
+    from brimful.hardware.names import find_gpu, machine_of, split_counts
 
     counts = split_counts(args.gpus)
-    if counts.num_nodes == 1 or network_of_instances(args.gpus):  # which a note says
+    if counts.num_nodes == 1 or network_of_instances(machine_of(args.gpus)):  # noted
         return ""
     return f"network {network_between(find_gpu(counts.gpu))}"
 

@@ -36,6 +36,7 @@ FUSED_KERNELS: FusedKernels = "none"
 ALLOCATOR = ""
 MICRO_BATCH = 1
 NUM_STEPS = 100
+NUM_EPOCHS = 1
 LEARNING_RATE = 3e-4
 WEIGHT_DECAY = 0.1
 CLIP = 1.0
@@ -116,6 +117,7 @@ WITHOUT: dict[str, str] = {
     "seq_len": f"default: what the model covers, at most {LONGEST_SEQ_LEN}",
     "global_batch": "default: one micro-batch",
     "steps": f"default {NUM_STEPS}",
+    "epochs": f"default {NUM_EPOCHS}",
     "learning_rate": f"default {LEARNING_RATE:g}",
     "warmup_steps": f"default {WARMUP_SHARE:g} of the steps",
     "weight_decay": f"default {WEIGHT_DECAY:g}",

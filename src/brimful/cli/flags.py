@@ -6,7 +6,17 @@ from typing import Any, Literal, cast, get_args, get_origin
 
 from brimful.cli import defaults
 from brimful.cli.elsewhere import NOT_RUN, taken_as
-from brimful.cli.parsing import choice, listed, number, of_run, path, plain, size, whole
+from brimful.cli.parsing import (
+    above_zero,
+    choice,
+    listed,
+    number,
+    of_run,
+    path,
+    plain,
+    size,
+    whole,
+)
 from brimful.errors import InputError
 from brimful.hardware.links import network_names
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -254,7 +264,7 @@ _SAME: dict[str, Mapping[str, str]] = {
 """Of a flag, other words for what it takes: those of ``attn_implementation``."""
 _OWN_READERS: dict[str, Callable[[str], Any]] = {
     "zero": stage_of_zero, "stage_blocks": _block_counts, "activation_checkpointing": str,
-    "tokens": of_run("--tokens"),
+    "tokens": of_run("--tokens"), "epochs": above_zero("--epochs"),
 }  # fmt: skip
 """What reads the flags whose values their types do not tell."""
 

@@ -69,9 +69,9 @@ _SWITCHES = {
     "--gradient-checkpointing": ("--ac", "full"),
     "--use-gradient-checkpointing": ("--ac", "full"),
     "--activation-checkpoint": ("--ac", "full"),
+    "--fp8": ("--precision", "fp8"),
     "--bf16": ("--precision", "bf16-mixed"),
     "--fp16": ("--precision", "fp16-mixed"),
-    "--fp8": ("--precision", "fp8"),
     "--use-distributed-optimizer": ("--zero", "1"),
     "--use-flash-attention-2": ("--attention", "sdpa"),
 }
@@ -100,10 +100,10 @@ _OF_NO_WEIGHT = frozenset({
     "--warmup-ratio",
 })  # fmt: skip
 """What takes no memory of a GPU, whatever its value."""
+EPOCHS_NEED = "epochs need the size of your data: --tokens says those of all of them"
+"""Why epochs alone say nothing."""
 _LEFT_OUT = {
-    **dict.fromkeys(
-        _FLAGS["--epochs"], "epochs need the size of your data: --tokens says those of all of them"
-    ),
+    **dict.fromkeys(_FLAGS["--epochs"], EPOCHS_NEED),
     **dict.fromkeys(
         ("--attention-dropout", "--dropout", "--hidden-dropout", "--lora-dropout"),
         "dropout is off in this version, and takes a little memory",
@@ -285,6 +285,10 @@ class _Reader:
         for flag, (value, word) in said.items():
             ours = [flag, value, *ours]
             notes.append(f"{flag} {value} is taken for {word}")
+        for switch, word in self._switches.items():
+            flag, value = _SWITCHES[switch]
+            if said[flag][0] != value:
+                notes.append(f"{word} is left out beside {said[flag][1]}")
         if self._written and _OF_JOBS not in ours:
             parts = _WRITTEN | self._written
             tokens = str(sum(parts.values()))

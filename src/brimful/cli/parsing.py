@@ -117,6 +117,8 @@ def plain(word: str) -> str:
     return word.strip().lower().replace("_", "-").replace(" ", "-")
 
 
+_MOST = 10**9
+"""No number of times is larger."""
 _FRACTION = re.compile(r"\d*\.\d*[1-9]\d*")
 
 
@@ -189,6 +191,19 @@ def number(what: str) -> Callable[[str], float]:
             return float(text)
         except ValueError as error:
             raise InputError(f"{what} {text!r} is not a number; write it like 3e-4") from error
+
+    return parse
+
+
+def above_zero(what: str) -> Callable[[str], float]:
+    """Return an argparse type for real numbers above 0 that people can mean."""
+    read = number(what)
+
+    def parse(text: str) -> float:
+        found = read(text)
+        if not 0 < found <= _MOST:
+            raise InputError(f"{what} {text} is not above 0 and at most {_MOST:,}; write it like 3")
+        return found
 
     return parse
 

@@ -1,6 +1,7 @@
 """What was typed, resolved and checked: a Job, a Cluster and a Strategy."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -18,7 +19,7 @@ from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
 from brimful.hardware.instances import cloud_of, network_of_instances
-from brimful.hardware.names import split_counts, with_memory
+from brimful.hardware.names import machine_of, split_counts, with_memory
 from brimful.models.config import (
     default_task,
     for_task,
@@ -127,7 +128,7 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
         name,
         memory_limit_bytes=args.memory_limit if share is None else None,
         card_memory_bytes=card_bytes(args),
-        network_name=_or(args.network, network_of_instances(name)),
+        network_name=_or(args.network, network_of_instances(machine_of(name))),
     )
     noted_cluster(name, cluster)
     _refuse_other_memory(args, cluster.device)
@@ -181,9 +182,10 @@ def card_bytes(args: argparse.Namespace) -> int | None:
 def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
     """Return a cluster as it is; where its name was typed in another way, say which was taken."""
     if split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
-        cloud = cloud_of(typed)
+        machine = machine_of(typed)
+        cloud = cloud_of(machine)
         prices = f"; prices are not {cloud}'s, which --prices tells" if cloud else ""
-        if (between := network_of_instances(typed)) and between == cluster.network:
+        if (between := network_of_instances(machine)) and between == cluster.network:
             prices = f", {between} between them{prices}"
         note_once(
             f"--gpus {spelled(cluster)} is taken for {typed!r} ({cluster.device.description})"
@@ -454,7 +456,8 @@ def strategy_from(args: argparse.Namespace, job: Job, cluster: Cluster) -> Strat
 def _offload(args: argparse.Namespace, job: Job, engine: str) -> str:
     """Return what is offloaded; of all blocks in DeepSpeed's words, which has no others."""
     typed: str = _or(args.offload, defaults.OFFLOAD)
-    return typed.replace(f":{job.model.num_layers}", "") if engine == "deepspeed" else typed
+    every = rf":{job.model.num_layers}(?!\d)"
+    return re.sub(every, "", typed) if engine == "deepspeed" else typed
 
 
 def _strategy(

@@ -4,6 +4,7 @@ import argparse
 import math
 
 from brimful.cli import defaults
+from brimful.cli.other_flags import EPOCHS_NEED
 from brimful.cli.parsing import note_once
 from brimful.errors import InputError
 from brimful.models.spec import ModelSpec
@@ -11,6 +12,7 @@ from brimful.values.job import Task
 from brimful.values.task_words import is_per_sample
 
 _LENGTHS = ("steps", "tokens", "rows")
+_OF_ALL = "--tokens says all of them"
 
 
 def is_length_said(args: argparse.Namespace) -> bool:
@@ -37,19 +39,19 @@ def num_steps_from(
     said = [(flag, getattr(args, flag)) for flag in _LENGTHS]
     given = [f"--{flag} {value}" for flag, value in said if value is not None]
     if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} both say how long; give one")
+        which = "both" if len(given) == 2 else "all"  # noqa: PLR2004 - a pair
+        raise InputError(f"{' and '.join(given)} {which} say how long; give one")
     if args.rows is not None:
         if not is_per_sample(task):
             note_once(
                 f"each of {args.rows:,} rows counts {tokens_per_row:,} tokens; where shorter ones "
                 f"are packed, say --tokens"
             )
-        return math.ceil(-(-int(args.rows) // max(1, global_batch)) * (args.epochs or 1))
+        epochs = defaults.NUM_EPOCHS if args.epochs is None else args.epochs
+        return math.ceil(-(-int(args.rows) // max(1, global_batch)) * epochs)
     if args.epochs is not None:
-        note_once(
-            f"--epochs {args.epochs:g} is left out: epochs need the size of your data: --tokens "
-            f"says those of all of them, or --rows how many rows it has"
-        )
+        why = f"{EPOCHS_NEED}, or --rows how many rows it has" if args.tokens is None else _OF_ALL
+        note_once(f"--epochs {args.epochs:g} is left out: {why}")
     if args.tokens is None:
         return int(defaults.NUM_STEPS if args.steps is None else args.steps)
     if global_batch * tokens_per_row < 1:

@@ -13,6 +13,7 @@ from brimful.export.trainer_leaves import DEEPSPEED
 from brimful.values.strategy import FLAT_FSDP
 
 _FSDP = "fsdp_config"
+_SPELLED = {"true": True, "false": False}
 _SYNCS = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
 
 
@@ -145,5 +146,14 @@ def takes_switch(leaves: Leaves, name: str) -> bool:
 
     Returns:
         Whether it is on.
+
+    Raises:
+        FileFormatError: It is neither true nor false.
     """
-    return str(leaves.rest.pop(f"{_FSDP}.{name}", False)).lower() == "true"
+    key = f"{_FSDP}.{name}"
+    said = leaves.rest.get(key)
+    if isinstance(said, str) and said.lower() in _SPELLED:
+        leaves.rest[key] = _SPELLED[said.lower()]
+    is_on = bool(leaves.take(key, bool, default=False))
+    del leaves.known[key]  # a file may spell it with the old prefix, and then has no such key
+    return is_on

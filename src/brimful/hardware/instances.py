@@ -9,8 +9,6 @@ import msgspec
 _FILE = "data/instances.json"
 _BEFORE = re.compile(r"(?:aws|ec2|sagemaker|gcp|gce|azure|oci|oracle)[\s:/-]+|ml\.|standard[\s_-]+")
 """What may stand before a name: whose it is, or of which of their services."""
-_COUNTED = re.compile(r"^\d+x(?=[a-z])")
-"""How many of a machine, before its name: ``2xp4d.24xlarge``."""
 _BETWEEN = re.compile(r"[\s_-]+")
 
 
@@ -56,15 +54,15 @@ def find_instance(text: str) -> str:
 
 
 def network_of_instances(text: str) -> str:
-    """Return what lies between machines of a name, with or without how many; empty: unknown."""
-    name = _COUNTED.sub("", _plain(text))
+    """Return what lies between machines of a name, without how many; empty: unknown."""
+    name = _plain(text)
     named = (pair for each in clouds() for pair in each.networks.items())
     return next((network for machine, network in named if _plain(machine) == name), "")
 
 
 def cloud_of(text: str) -> str:
-    """Return whose machine a name is, with or without how many; empty: it is none's."""
-    name = _COUNTED.sub("", _plain(text))
+    """Return whose machine a name is, without how many; empty: it is none's."""
+    name = _plain(text)
     return next((each.cloud for each in clouds() if name in map(_plain, each.gpus)), "")
 
 

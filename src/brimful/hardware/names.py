@@ -77,7 +77,7 @@ def split_counts(name: str) -> Counted:
     Raises:
         InputError: A number is absurd.
     """
-    text = unicodedata.normalize("NFKC", name).strip().lower()[: _LONGEST * _LONGEST]
+    text = _folded(name)
     if find_gpu(text):  # "rtx 4090" asks for one
         return Counted(1, 1, text)
     if machines := _of_a_cloud(text):
@@ -101,16 +101,39 @@ def split_counts(name: str) -> Counted:
     return Counted(int(counts[0]) if len(counts) > 1 else 1, int(counts[-1]), match["gpu"].strip())
 
 
+def machine_of(text: str) -> str:
+    """Return the name of the machine that a cloud rents out, without how many; empty: it is none.
+
+    Args:
+        text: As for ``split_counts``.
+    """
+    found = _machines(_folded(text))
+    return found[1] if found else ""
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).strip().lower()[: _LONGEST * _LONGEST]
+
+
 def _of_a_cloud(text: str) -> Counted | None:
     """Return the GPUs of one or several machines that a cloud rents out; None: it names none."""
+    found = _machines(text)
+    if found is None:
+        return None
+    count, machine = found
+    per_node, _, gpu = find_instance(machine).partition("x")
+    return Counted(count, int(per_node), gpu)
+
+
+def _machines(text: str) -> tuple[int, str] | None:
+    """Return how many of which machine of a cloud a text names; None: it names none."""
     before, behind = _COUNTED_ONCE.fullmatch(text), _COUNTED_BEHIND.fullmatch(text)
     named = [("1", text)]
     named += [(before["counts"].rstrip(" x\u00d7*"), before["gpu"])] if before else []
     named += [(behind["count"], behind["gpu"])] if behind else []
     for count, name in named:
-        if len(count) <= _MAX_DIGITS and (inside := find_instance(name)):
-            per_node, _, gpu = inside.partition("x")
-            return Counted(int(count), int(per_node), gpu)
+        if len(count) <= _MAX_DIGITS and find_instance(name):
+            return int(count), name
     return None
 
 

@@ -64,6 +64,14 @@ def check(at: Layout) -> None:
             f"--moe-router-topk {experts.topk} of {chosen} of {groups} groups does not go with "
             f"--num-experts {experts.num}; change one"
         )
+    each, nodes = experts.num // groups, max(num // NODE, 1)
+    for held in (experts.here, experts.num // nodes):
+        if held and each % held and held % each:
+            raise InputError(
+                f"{held} experts in one place are neither a part of a group of {each} nor several "
+                f"groups, of which no share of tokens is counted; change --num-experts, "
+                f"--moe-router-num-groups or ep {experts.ep}"
+            )
     if num not in _CHUNKS:
         known = ", ".join(map(str, _CHUNKS))
         raise InputError(

@@ -7,25 +7,47 @@ from brimful.models.name_parts import split_publisher
 
 
 class _Maker(NamedTuple):
-    """Who keeps the weights, how the names begin, and open models of the same use."""
+    """Who keeps the weights, as whom they publish, how names begin, and open models of that use."""
 
     name: str
-    names: re.Pattern[str]
+    publishers: frozenset[str]
+    names: str
     instead: str
 
 
 _MAKERS = (
     _Maker(
         "OpenAI",
-        re.compile(r"(chat)?gpt[- ]?(3\.5|4(?!all)|5)|o[134]\b|text-(davinci|embedding-3|ada)"),
+        frozenset({"openai"}),
+        r"(chat)?gpt[- ]?(3\.5|4[ov]?|5)|text-(davinci|embedding-3|ada)"
+        r"|o[134]([- ](mini|preview|pro|high|low|deep|research|\d+))*$",
         "gpt-oss-20b, qwen3-8b or llama-3.1-8b",
     ),
-    _Maker("Anthropic", re.compile(r"claude\b"), "qwen3-32b, gpt-oss-120b or llama-3.3-70b"),
-    _Maker("Google", re.compile(r"gemini\b|palm[- ]?2|bard\b"), "gemma-3-12b or gemma-3-27b"),
-    _Maker("xAI", re.compile(r"grok[- ]?[34]\b"), "qwen3-32b or llama-3.3-70b"),
-    _Maker("Mistral", re.compile(r"mistral-medium"), "mistral-small-3.2-24b or mistral-nemo-12b"),
-    _Maker("Amazon", re.compile(r"(amazon[- ])?nova[- ](micro|lite|pro|premier)"), "qwen3-8b"),
-    _Maker("Alibaba", re.compile(r"qwen[\d.]*-max"), "qwen3-235b-a22b or qwen3-32b"),
+    _Maker(
+        "Anthropic", frozenset({"anthropic"}), "claude", "qwen3-32b, gpt-oss-120b or llama-3.3-70b"
+    ),
+    _Maker(
+        "Google", frozenset({"google"}), r"gemini|palm[- ]?2|bard", "gemma-3-12b or gemma-3-27b"
+    ),
+    _Maker("xAI", frozenset({"xai-org"}), r"grok[- ]?[34]", "qwen3-32b or llama-3.3-70b"),
+    _Maker(
+        "Mistral",
+        frozenset({"mistralai"}),
+        "mistral-medium",
+        "mistral-small-3.2-24b or mistral-nemo-12b",
+    ),
+    _Maker(
+        "Amazon",
+        frozenset({"amazon"}),
+        r"(amazon[- ])?nova[- ](micro|lite|pro|premier)",
+        "qwen3-8b",
+    ),
+    _Maker(
+        "Alibaba",
+        frozenset({"alibaba", "qwen"}),
+        r"qwen[\d.]*-max",
+        "qwen3-235b-a22b or qwen3-32b",
+    ),
 )
 
 
@@ -35,11 +57,12 @@ def closed_words(text: str) -> str:
     Args:
         text: As it was typed.
     """
-    name = split_publisher(text)[1].lower()
+    publisher, name = split_publisher(text)
     for maker in _MAKERS:
-        if maker.names.match(name):
+        is_theirs = publisher in {"", *maker.publishers}  # others name what they tuned after it
+        if is_theirs and re.match(rf"(?:{maker.names})\b", name, re.IGNORECASE):
             return (
-                f"{maker.name} gives its weights to nobody, so that it trains on no GPU of yours; "
-                f"open models: {maker.instead}"
+                f"its weights are not public: {maker.name} alone trains it; open models: "
+                f"{maker.instead}"
             )
     return ""

@@ -4,12 +4,11 @@ Of modules that are called it is read off the parameters that optimizers have. A
 beside them (a module that is not called, a dictionary of tensors) has the sizes of what is trained.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
-from pathlib import Path
-from sysconfig import get_path
 from typing import NamedTuple
 
 import numpy as np
@@ -101,7 +100,7 @@ def _outermost(parts: Sequence[Part], updated: Collection[int]) -> Iterator[Part
 
 def _told(recording: Recording, model: str, rows: NDArray[np.int64]) -> NotUpdated:
     line = recording.lines[recording.line[rows[recording.num_bytes[rows].argmax()]]]
-    is_library = Path(line).is_relative_to(get_path("stdlib"))  # copy.deepcopy makes it there
+    is_library = line.rpartition(":")[0] == copy.__file__  # deepcopy makes it there
     num_bytes = int(recording.num_bytes[rows].sum())
     return NotUpdated(model=model, num_bytes=num_bytes, line="" if is_library else line)
 

@@ -15,9 +15,9 @@ from brimful.text.escaping import shell_words, split_words
 STEPS = Path(__file__).parent / "steps"
 """Where what runs a step of a program lies, for those that need something around them."""
 _MOST, _DIGITS = 10**9, 10
+"""No size, length or degree of a program is larger."""
 _SHOWN = 40
 """Characters of a value that an error repeats."""
-"""No size, length or degree of a program is larger."""
 FOLDER = "<folder>"
 """Stands in arguments and files for the folder that a program's files are written to."""
 
@@ -98,9 +98,10 @@ class Command(NamedTuple):
 
     def in_its_words(self, text: str) -> str:
         """Return a sentence of flags with what the file calls them."""
-        for flag in sorted(self.keys, key=len, reverse=True):
-            text = re.sub(rf"{re.escape(flag)}(?![\w-])", self.keys[flag], text)
-        return text
+        if not self.keys:
+            return text
+        flags = "|".join(map(re.escape, sorted(self.keys, key=len, reverse=True)))
+        return re.sub(rf"(?:{flags})(?![\w-])", lambda found: self.keys[found[0]], text)
 
     def as_assigned(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return flags as keys of the file that are assigned to; as they are, if there is none."""

@@ -77,9 +77,9 @@ _TAKEN = frozenset({
     "megatron_amp_O2", "fp8", "fp8_e4m3", "fp8_hybrid", "fp8_recipe", "precision", "optim",
     "tokenizer", "mcore_gpt", "vocab_size", "peft", "seq_length",
 })  # fmt: skip
-_ANY = "wgrad_deferral_limit"
-"""Of which 0 is any number."""
 """Keys that are read one by one."""
+_ZERO_IS_ANY = "wgrad_deferral_limit"
+"""Of which 0 is any number."""
 _WEIGHTLESS = frozenset({
     "seed", "data", "name", "target", "hysteresis", "pre_process", "post_process", "onnx_safe",
     "rotary_percentage", "rotary_base", "layernorm_epsilon", "apply_query_key_layer_scaling",
@@ -263,7 +263,7 @@ def _valued(model: _Resolved, name: str) -> Iterator[str]:
             value = value or length
         if key == "max_position_embeddings":
             value = value or model.get("encoder_seq_length") or length
-        if value is None or (key == _ANY and not value):
+        if value is None or (key == _ZERO_IS_ANY and not value):
             continue
         if not is_whole and flag in {"--recompute-method", "--recompute-num-layers"}:
             continue

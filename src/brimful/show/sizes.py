@@ -62,10 +62,11 @@ def _about(found: Proportion) -> Fact:
     if not most:
         words = f"by proportion not even {names} 1 fits"
         return Fact("sizes", f"{words}; --largest {name} before -- tries it", words)
-    num = f"{least} to {most}" if least < most else f"{least}"
+    num = f"{least} to {most}" if 0 < least < most else f"{most}"
     num += "" if found.is_sure else " (TIGHT)"
-    words = f"about {names} {num} by proportion; --largest {name} before -- finds it"
-    return Fact("sizes", words, f"about {names} {num}, by proportion (--largest finds it)")
+    about = f"about {names} {num}" if least else f"{names} at most {num}"
+    words = f"{about} by proportion; --largest {name} before -- finds it"
+    return Fact("sizes", words, f"{about}, by proportion (--largest finds it)")
 
 
 def _batches(program: Sequence[str]) -> Iterator[Argument]:

@@ -146,7 +146,8 @@ def _replaces_buffers(model: nn.Module) -> bool:
         step.opname == "STORE_ATTR" and step.argval in held
         for module in model.modules()
         if (held := {name for name, _ in module.named_buffers(recurse=False)})
-        for step in dis.get_instructions(inspect.unwrap(type(module).forward))
+        if inspect.isfunction(forward := inspect.unwrap(type(module).forward))
+        for step in dis.get_instructions(forward)
     )
 
 
