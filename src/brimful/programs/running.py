@@ -108,7 +108,7 @@ def _run_rank(asked: Asked) -> RankPeak:
         simulated_peak_allocated_bytes=report.simulated_peak_block_bytes,
         simulated_peak_reserved_bytes=held,
         simulated_process_bytes=held + middle_outside(device, num_groups=groups),
-        fits=report.fits,
+        fits=report.at_capacity.failure is None,
         capacity_bytes=report.at_capacity.capacity_bytes,
         unknown_ops=tuple(each.op for each in report.unknown_ops),
         assumptions=(*report.assumptions, *report.beside_torch.stood_in),
