@@ -10,6 +10,7 @@ told apart on the tape by their lines; ``put_rounds`` compares them, forward and
 in as many copies as were left out. Loops of any other kind run in full.
 """
 
+import ast
 import dis
 import inspect
 import re
@@ -18,7 +19,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +28,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from brimful.errors import BrimfulError
+from brimful.errors import OutOfTimeError
 from brimful.pretend.alike import plain_kinds
 from brimful.pretend.blocks import NO_UNIT, NotPeriodicError, units_of_rows
 from brimful.pretend.fake_mode import alias
+from brimful.pretend.real_values import UnknownValueError
 from brimful.pretend.recording import Recording, RecordingBuilder, Spot
 from brimful.pretend.unroll import repeat_units
 
@@ -48,7 +51,10 @@ _LONGER = "EXTENDED_ARG"
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _ROUND = re.compile(r" round (\d+), (\d+) left out$")
 _RANGE = "range"
-_TORCH = "torch"
+_LIBRARIES = frozenset({"torch", "transformers"})
+_CLASSES = "transformers.models."
+_HAVE_THEIR_OWN_WAY = (NotPeriodicError, OutOfTimeError, UnknownValueError)
+"""Errors behind which a program is run again in another way, or never."""
 _next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
 
 
@@ -113,26 +119,35 @@ def leaving_out(tape: Any, model: nn.Module) -> Iterator[None]:
 
     Args:
         tape: A ``Tape``, which is told which round runs.
-        model: Whose classes' files say ``range``; PyTorch's own do as ever.
+        model: Whose classes' files say ``range``; whatever else asks for one has the builtin.
 
     Raises:
-        UnlikeRoundsError: The program ended in an error, which may be for rounds that it lacks.
+        UnlikeRoundsError: The program ended in an error behind a loop that was watched, which may
+            be for rounds that it lacks; run all of them.
     """
     rounds, builder = tape.rounds, tape.main
+    was_asked = False
 
     def make(*bounds: Any) -> Any:
+        nonlocal was_asked
         numbers = range(*bounds)
-        return _Loop(numbers, rounds, builder) if len(numbers) >= FEWEST else numbers
+        if len(numbers) < FEWEST or rounds.now is not None:
+            return numbers
+        frame = sys._getframe(1)  # noqa: SLF001 - of the loop
+        target = _target(frame)
+        if target is None:
+            return numbers
+        was_asked = True
+        return _go(numbers, rounds, builder, frame, target)
 
-    names = {cls.__module__ for each in model.modules() for cls in type(each).__mro__}
-    own = (sys.modules[n] for n in sorted(names) if n.partition(".")[0] != _TORCH)
-    files = [file for file in own if _RANGE not in vars(file)]
+    files = _looping_files(model)
     for file in files:
         vars(file)[_RANGE] = make
     try:
         yield
     except Exception as error:
-        if isinstance(error, BrimfulError) or tape.ended_by is error or not rounds.any_left_out:
+        has_its_own_way = isinstance(error, _HAVE_THEIR_OWN_WAY)
+        if has_its_own_way or tape.ended_by is error or not was_asked:
             raise
         raise UnlikeRoundsError("what comes after a loop misses rounds of it") from error
     finally:
@@ -141,59 +156,88 @@ def leaving_out(tape: Any, model: nn.Module) -> Iterator[None]:
             del vars(file)[_RANGE]
 
 
-class _Loop:
-    """A range of numbers that a loop may go through faster than one by one."""
+def _looping_files(model: nn.Module) -> list[ModuleType]:
+    """Return the files of a model's own classes in which a loop over ``range`` may be shortened.
 
-    def __init__(self, numbers: range, rounds: Rounds, builder: RecordingBuilder) -> None:
-        self._numbers, self._told, self._builder = numbers, rounds, builder
+    Its own are those whose ``forward`` runs; what PyTorch and transformers give to all classes is
+    not.
+    """
+    classes = {cls for each in model.modules() for cls in type(each).__mro__}
+    names = sorted({cls.__module__ for cls in classes if "forward" in vars(cls)})
+    found = (sys.modules[name] for name in names if _is_own(name) and name in sys.modules)
+    return [file for file in found if _RANGE not in vars(file) and _only_loops(_source_of(file))]
 
-    def __len__(self) -> int:
-        return len(self._numbers)
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._numbers[key]
+def _is_own(module: str) -> bool:
+    """Return whether a module is no library's but for its models."""
+    return module.partition(".")[0] not in _LIBRARIES or module.startswith(_CLASSES)
 
-    def __iter__(self) -> Iterator[int]:
-        frame = sys._getframe(1)  # noqa: SLF001 - of the loop
-        target = _target(frame)
-        if target is None or self._told.now is not None:
-            return iter(self._numbers)
-        return self._go(frame, target)
 
-    def _go(self, frame: Any, target: str) -> Iterator[int]:
-        """Yield the numbers of the rounds that run."""
-        numbers, builder = self._numbers, self._builder
-        done, states = list[Any](), list[_Held]()
-        for place in range(NUM_FIRST):
-            start = builder.spot()
-            yield numbers[place]
-            done.append(_done_since(builder, start))
-            states.append(_held(frame, target))
-        num_more = len(numbers) - NUM_FIRST - NUM_TOLD
-        is_alike = len(done[-1]) > 0 and done[-1] == done[-2]
-        fills = _fills(states, num_more) if is_alike else None
-        states.clear()
-        if fills is None:
-            yield from numbers[NUM_FIRST:]
-            return
-        while fills:
-            fills.pop()()
-        try:
-            for place in range(NUM_TOLD):
-                self._told.begin(Round(place, num_more))
-                yield numbers[NUM_FIRST + num_more + place]
-        finally:
-            self._told.begin(None)
+def _source_of(file: ModuleType) -> str:
+    try:
+        return inspect.getsource(file)
+    except (OSError, TypeError):  # there is none
+        return ""
+
+
+@lru_cache
+def _only_loops(source: str) -> bool:
+    """Return whether a file goes over ``range`` by a plain ``for`` and only ever calls that name.
+
+    Anything else that is asked of the name (``isinstance(x, range)``) is asked of the builtin.
+    """
+    if _RANGE not in source:
+        return False
+    nodes = list(ast.walk(ast.parse(source)))
+    calls = {id(each.func): each for each in nodes if isinstance(each, ast.Call)}
+    uses = [calls.get(id(x)) for x in nodes if isinstance(x, ast.Name) and x.id == _RANGE]
+    loops = {id(each.iter) for each in nodes if isinstance(each, ast.For)}
+    return None not in uses and any(id(each) in loops for each in uses)
+
+
+def _go(
+    numbers: range, rounds: Rounds, builder: RecordingBuilder, frame: Any, target: str
+) -> Iterator[int]:
+    """Go through numbers, faster than one by one where rounds may be left out.
+
+    Args:
+        numbers: Of all rounds.
+        rounds: Is told which one runs.
+        builder: Of the tape.
+        frame: Of the function that loops.
+        target: The name that it gives the numbers.
+    """
+    done, states = list[Any](), list[_Held]()
+    for place in range(NUM_FIRST):
+        start = builder.spot()
+        yield numbers[place]
+        done.append(_done_since(builder, start))
+        states.append(_held(frame, target))
+    num_more = len(numbers) - NUM_FIRST - NUM_TOLD
+    is_alike = len(done[-1]) > 0 and done[-1] == done[-2]
+    fills = _fills(states, num_more) if is_alike else None
+    states.clear()
+    if fills is None:
+        yield from numbers[NUM_FIRST:]
+        return
+    while fills:
+        fills.pop()()
+    try:
+        for place in range(NUM_TOLD):
+            rounds.begin(Round(place, num_more))
+            yield numbers[NUM_FIRST + num_more + place]
+    finally:
+        rounds.begin(None)
 
 
 def _target(frame: Any) -> str | None:
     """Return the name that a loop gives its numbers; None where it is no plain loop of a function.
 
     Args:
-        frame: Of the function, where it begins the loop.
+        frame: Of the function, where it calls for numbers; what comes next takes them.
     """
     code = frame.f_code
-    following = (each for each in dis.get_instructions(code) if each.offset >= frame.f_lasti)
+    following = (each for each in dis.get_instructions(code) if each.offset > frame.f_lasti)
     steps = [each for each in following if each.opname != _LONGER]
     names = [each.opname for each in steps[:3]]
     is_plain = names[:2] == ["GET_ITER", "FOR_ITER"] and names[2] in _STORES
