@@ -3,6 +3,7 @@
 import builtins
 import importlib
 import random
+from collections import deque
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -112,6 +113,13 @@ def counted(x):
     return (state * x).sum() * num
 
 
+def counted_in_a_list(x):
+    num = [1]
+    for i in range(len(x)):
+        num[0] += torch.tanh(x[i]).dim()
+    return x.sum() * num[0]
+
+
 def growing(x):
     state, before = x[0], x[:1]
     for i in range(len(x)):
@@ -161,6 +169,7 @@ def taped(how, *, leaves_out, kind=Looping):
         (kept_in_two_lists, 3),
         (left_before_its_end, 3),
         (counted, 0),
+        (counted_in_a_list, 0),
         (growing, 0),
         (comprehended, None),
         (kept_by_number, 0),
@@ -174,11 +183,112 @@ def test_rounds_are_left_out_where_what_is_held_stays(how, num_left_out, short):
     assert_same_tape(rounds.put_rounds(fewer), whole)
 
 
-def kept_elsewhere(x):
-    held = SimpleNamespace(rows=[])
+class Keeping(Looping):
+    """Lets its way of going round keep what it makes in the module."""
+
+    def __init__(self, how):
+        super().__init__(how)
+        self.rows, self.num = [], 0
+        self.held = SimpleNamespace(rows={}, last=None, states=deque())
+
+    def forward(self, x):
+        return self.how(self, self.layer(x))
+
+
+class Slotted:
+    """Has no dictionary of its attributes."""
+
+    __slots__ = ("num",)
+
+
+ROWS = []
+
+
+def kept_in_a_list_of_the_module(model, x):
     for i in range(len(x)):
-        held.rows.append(torch.tanh(x[i]))
-    return (torch.stack(held.rows) * x).sum()
+        model.rows.append(torch.tanh(x[i]))
+    return torch.stack(model.rows).sum()
+
+
+def counted_by_the_module(model, x):
+    for i in range(len(x)):
+        model.num += torch.tanh(x[i]).dim()
+    return torch.cat([x] * model.num).sum()
+
+
+def kept_in_an_object_of_the_module(model, x):
+    for i in range(len(x)):
+        model.held.rows[i] = torch.tanh(x[i])
+    return torch.stack(list(model.held.rows.values())).sum()
+
+
+def kept_in_no_plain_list(model, x):
+    for i in range(len(x)):
+        model.held.states.append(torch.tanh(x[i]))
+    return torch.stack(list(model.held.states)).sum()
+
+
+def growing_in_the_module(model, x):
+    state = model.held.last = x[0]
+    for i in range(len(x)):
+        model.held.last = x[: i + 1]
+        state = torch.tanh(x[i] * state)
+    return (model.held.last.sum() * state * x).sum()
+
+
+def counted_in_a_slot(_, x):
+    held = Slotted()
+    held.num = 0
+    for i in range(len(x)):
+        held.num += torch.tanh(x[i]).dim()
+    return torch.cat([x] * held.num).sum()
+
+
+def kept_in_a_file(_, x):
+    ROWS.clear()
+    for i in range(len(x)):
+        state = torch.tanh(x[i])
+        ROWS.append(state)
+    return torch.stack(ROWS).sum()
+
+
+def kept_one_by_the_module(model, x):
+    model.held.last = x[:1]
+    for i in range(len(x)):
+        model.held.last = model.layer(torch.tanh(x[i : i + 1] * model.held.last))
+    return (model.held.last * x).sum()
+
+
+@pytest.mark.parametrize(
+    ("how", "num_left_out"),
+    [
+        (kept_in_a_list_of_the_module, 0),
+        (counted_by_the_module, 0),
+        (kept_in_an_object_of_the_module, 0),
+        (kept_in_no_plain_list, 0),
+        (growing_in_the_module, 0),
+        (counted_in_a_slot, 0),
+        (kept_in_a_file, 0),
+        (kept_one_by_the_module, 3),
+    ],
+)
+def test_what_objects_hold_is_held(how, num_left_out, short):
+    whole, fewer = (taped(how, leaves_out=less, kind=Keeping) for less in (False, True))
+    assert short == [num_left_out]
+    assert_same_tape(rounds.put_rounds(fewer), whole)
+
+
+def keeping(rows):
+    while True:
+        rows.append((yield rows))
+
+
+def kept_elsewhere(x):
+    held = keeping([])
+    next(held)
+    for i in range(len(x)):
+        held.send(torch.tanh(x[i]))
+    return (torch.stack(next(held)[:-1]) * x).sum()
 
 
 def unlike_backward(x):

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
-from types import ModuleType
+from numbers import Number
+from types import ModuleType, WrapperDescriptorType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,13 +43,17 @@ NUM_TOLD = 6
 """Rounds that run behind them and are told apart, of which two inner ones are compared."""
 FEWEST = 4 * (NUM_FIRST + NUM_TOLD)
 """Rounds of a loop of which some are left out."""
+NUM_DEEP = 2
+"""Objects in objects that a loop may change: a module's, and those of a cache that it keeps."""
+_NO_ATTRIBUTES = frozenset({"__dict__", "__weakref__"})
+"""Slots that hold nothing of a program's."""
 _HIDES = frozenset({"LIST_APPEND", "SET_ADD", "MAP_ADD", "YIELD_VALUE", "RETURN_GENERATOR"})
 """Instructions of loops that keep what they make where nobody sees it."""
 _STORES = frozenset({"STORE_FAST", "STORE_FAST_LOAD_FAST"})
 """Those that give a number its name; the second, of Python 3.13, does something else behind it."""
 _LONGER = "EXTENDED_ARG"
 """Stands before an instruction whose argument takes more than a byte."""
-_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_PLAIN = (Number, np.generic, str, bytes, type(None), torch.dtype, torch.device)
 _ROUND = re.compile(r" round (\d+), (\d+) left out$")
 _RANGE = "range"
 _LIBRARIES = frozenset({"torch", "transformers"})
@@ -188,7 +193,10 @@ def _only_loops(source: str) -> bool:
     """
     if _RANGE not in source:
         return False
-    nodes = list(ast.walk(ast.parse(source)))
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:  # it was written anew since it was read
+        return False
     calls = {id(each.func): each for each in nodes if isinstance(each, ast.Call)}
     uses = [calls.get(id(x)) for x in nodes if isinstance(x, ast.Name) and x.id == _RANGE]
     loops = {id(each.iter) for each in nodes if isinstance(each, ast.For)}
@@ -260,37 +268,64 @@ class _Held(NamedTuple):
     """What a function holds behind a round.
 
     Attributes:
-        told: All of it by its names, but for lists and the loop's number.
-        lists: Lists by their identity, each with its length then.
+        told: All of it by its names, but for lists and the loop's number; of objects what they
+            hold too.
+        lists: Lists by their identity, each with what is told of what was in it then.
     """
 
     told: dict[str, Any]
-    lists: dict[int, tuple[list[Any], int]]
+    lists: dict[int, tuple[list[Any], list[Any]]]
 
 
 def _held(frame: Any, target: str) -> _Held:
-    """Look at what a function holds.
+    """Look at what a function holds, and at the globals that it names.
 
     Source: ``PyFrame_FastToLocalsWithError``: before Python 3.13 a frame keeps what it is asked
     for, which would let tensors live longer than they do.
     """
-    values = frame.f_locals
-    told = {k: _told(x) for k, x in values.items() if k != target and type(x) is not list}
-    lists = {id(x): (x, len(x)) for k, x in values.items() if k != target and type(x) is list}
+    values, of_file = frame.f_locals, frame.f_globals
+    told = {k: _told(of_file[k]) for k in frame.f_code.co_names if k in of_file}
+    told |= {k: _told(x) for k, x in values.items() if k != target and type(x) is not list}
+    lists = {
+        id(x): (x, [_told(each) for each in x])
+        for k, x in values.items()
+        if k != target and type(x) is list
+    }
     if type(values) is dict:
         values.clear()
     return _Held(told, lists)
 
 
-def _told(value: Any) -> Any:
-    """Say of a value what has to stay the same from round to round."""
+def _told(value: Any, num_deep: int = NUM_DEEP) -> Any:
+    """Say of a value what has to stay the same from round to round.
+
+    Args:
+        value: Whatever a function or an object holds.
+        num_deep: Objects in objects that are looked into.
+    """
     if isinstance(value, torch.Tensor):
         return type(value), value.shape, value.stride(), value.dtype, value.requires_grad
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    inner = tuple[Any, ...]()
     if isinstance(value, (list, tuple, set, frozenset)):
-        return type(value), tuple(map(_told, value))
-    if isinstance(value, dict):
-        return type(value), tuple((key, _told(each)) for key, each in value.items())
-    return type(value), value if isinstance(value, _PLAIN) else None
+        inner = tuple(_told(each, num_deep) for each in value)
+    elif isinstance(value, dict):
+        inner = tuple((key, _told(each, num_deep)) for key, each in value.items())
+    elif isinstance(getattr(type(value), "__len__", None), WrapperDescriptorType):  # a deque
+        inner = (len(value),)
+    held = _attributes(value) if num_deep else {}
+    return type(value), inner, tuple((k, _told(x, num_deep - 1)) for k, x in held.items())
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what an object holds by names of its own; nothing of a module, which is a file."""
+    if isinstance(value, ModuleType):
+        return {}
+    slots = (vars(cls).get("__slots__", ()) for cls in type(value).__mro__)
+    names = (x for each in slots for x in ([each] if isinstance(each, str) else each))
+    found = {name: getattr(value, name, None) for name in names if name not in _NO_ATTRIBUTES}
+    return {**found, **getattr(value, "__dict__", {})}
 
 
 def _fills(states: Sequence[_Held], num_more: int) -> list[Callable[[], None]] | None:
@@ -306,13 +341,14 @@ def _fills(states: Sequence[_Held], num_more: int) -> list[Callable[[], None]] |
     ):
         return None
     found = list[Callable[[], None]]()
-    for key, (values, length) in third.lists.items():
-        grown = length - second.lists[key][1]
-        if grown < 0 or grown != second.lists[key][1] - first.lists[key][1]:
+    for key, (values, then) in third.lists.items():
+        (_, before), (_, at_first) = second.lists[key], first.lists[key]
+        grown = len(then) - len(before)
+        if grown < 0 or grown != len(before) - len(at_first):
             return None
-        last, before = values[length - grown :], values[length - 2 * grown : length - grown]
-        is_plain = all(type(each) is FakeTensor for each in last)
-        if not is_plain or _told(last) != _told(before):
+        is_kept = then[: len(before)] == before and before[: len(at_first)] == at_first
+        is_plain = all(type(each) is FakeTensor for each in values[len(before) :])
+        if not (is_kept and is_plain) or then[len(before) :] != before[len(at_first) :]:
             return None
         if grown:
             found.append(partial(_fill, values, grown, num_more))
