@@ -10,6 +10,7 @@ told apart on the tape by their lines; ``put_rounds`` compares them, forward and
 in as many copies as were left out. Loops of any other kind run in full.
 """
 
+import ast
 import dis
 import inspect
 import re
@@ -18,7 +19,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from numbers import Number
+from types import ModuleType, WrapperDescriptorType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +29,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from brimful.errors import BrimfulError
+from brimful.errors import OutOfTimeError
 from brimful.pretend.alike import plain_kinds
 from brimful.pretend.blocks import NO_UNIT, NotPeriodicError, units_of_rows
 from brimful.pretend.fake_mode import alias
+from brimful.pretend.real_values import UnknownValueError
 from brimful.pretend.recording import Recording, RecordingBuilder, Spot
 from brimful.pretend.unroll import repeat_units
 
@@ -39,16 +43,23 @@ NUM_TOLD = 6
 """Rounds that run behind them and are told apart, of which two inner ones are compared."""
 FEWEST = 4 * (NUM_FIRST + NUM_TOLD)
 """Rounds of a loop of which some are left out."""
+NUM_DEEP = 2
+"""Objects in objects that a loop may change: a module's, and those of a cache that it keeps."""
+_NO_ATTRIBUTES = frozenset({"__dict__", "__weakref__"})
+"""Slots that hold nothing of a program's."""
 _HIDES = frozenset({"LIST_APPEND", "SET_ADD", "MAP_ADD", "YIELD_VALUE", "RETURN_GENERATOR"})
 """Instructions of loops that keep what they make where nobody sees it."""
 _STORES = frozenset({"STORE_FAST", "STORE_FAST_LOAD_FAST"})
 """Those that give a number its name; the second, of Python 3.13, does something else behind it."""
 _LONGER = "EXTENDED_ARG"
 """Stands before an instruction whose argument takes more than a byte."""
-_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_PLAIN = (Number, np.generic, str, bytes, type(None), torch.dtype, torch.device)
 _ROUND = re.compile(r" round (\d+), (\d+) left out$")
 _RANGE = "range"
-_TORCH = "torch"
+_LIBRARIES = frozenset({"torch", "transformers"})
+_CLASSES = "transformers.models."
+_HAVE_THEIR_OWN_WAY = (NotPeriodicError, OutOfTimeError, UnknownValueError)
+"""Errors behind which a program is run again in another way, or never."""
 _next_sequence_number = torch._C._autograd._get_sequence_nr  # noqa: SLF001
 
 
@@ -113,26 +124,35 @@ def leaving_out(tape: Any, model: nn.Module) -> Iterator[None]:
 
     Args:
         tape: A ``Tape``, which is told which round runs.
-        model: Whose classes' files say ``range``; PyTorch's own do as ever.
+        model: Whose classes' files say ``range``; whatever else asks for one has the builtin.
 
     Raises:
-        UnlikeRoundsError: The program ended in an error, which may be for rounds that it lacks.
+        UnlikeRoundsError: The program ended in an error behind a loop that was watched, which may
+            be for rounds that it lacks; run all of them.
     """
     rounds, builder = tape.rounds, tape.main
+    was_asked = False
 
     def make(*bounds: Any) -> Any:
+        nonlocal was_asked
         numbers = range(*bounds)
-        return _Loop(numbers, rounds, builder) if len(numbers) >= FEWEST else numbers
+        if len(numbers) < FEWEST or rounds.now is not None:
+            return numbers
+        frame = sys._getframe(1)  # noqa: SLF001 - of the loop
+        target = _target(frame)
+        if target is None:
+            return numbers
+        was_asked = True
+        return _go(numbers, rounds, builder, frame, target)
 
-    names = {cls.__module__ for each in model.modules() for cls in type(each).__mro__}
-    own = (sys.modules[n] for n in sorted(names) if n.partition(".")[0] != _TORCH)
-    files = [file for file in own if _RANGE not in vars(file)]
+    files = _looping_files(model)
     for file in files:
         vars(file)[_RANGE] = make
     try:
         yield
     except Exception as error:
-        if isinstance(error, BrimfulError) or tape.ended_by is error or not rounds.any_left_out:
+        has_its_own_way = isinstance(error, _HAVE_THEIR_OWN_WAY)
+        if has_its_own_way or tape.ended_by is error or not was_asked:
             raise
         raise UnlikeRoundsError("what comes after a loop misses rounds of it") from error
     finally:
@@ -141,59 +161,91 @@ def leaving_out(tape: Any, model: nn.Module) -> Iterator[None]:
             del vars(file)[_RANGE]
 
 
-class _Loop:
-    """A range of numbers that a loop may go through faster than one by one."""
+def _looping_files(model: nn.Module) -> list[ModuleType]:
+    """Return the files of a model's own classes in which a loop over ``range`` may be shortened.
 
-    def __init__(self, numbers: range, rounds: Rounds, builder: RecordingBuilder) -> None:
-        self._numbers, self._told, self._builder = numbers, rounds, builder
+    Its own are those whose ``forward`` runs; what PyTorch and transformers give to all classes is
+    not.
+    """
+    classes = {cls for each in model.modules() for cls in type(each).__mro__}
+    names = sorted({cls.__module__ for cls in classes if "forward" in vars(cls)})
+    found = (sys.modules[name] for name in names if _is_own(name) and name in sys.modules)
+    return [file for file in found if _RANGE not in vars(file) and _only_loops(_source_of(file))]
 
-    def __len__(self) -> int:
-        return len(self._numbers)
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._numbers[key]
+def _is_own(module: str) -> bool:
+    """Return whether a module is no library's but for its models."""
+    return module.partition(".")[0] not in _LIBRARIES or module.startswith(_CLASSES)
 
-    def __iter__(self) -> Iterator[int]:
-        frame = sys._getframe(1)  # noqa: SLF001 - of the loop
-        target = _target(frame)
-        if target is None or self._told.now is not None:
-            return iter(self._numbers)
-        return self._go(frame, target)
 
-    def _go(self, frame: Any, target: str) -> Iterator[int]:
-        """Yield the numbers of the rounds that run."""
-        numbers, builder = self._numbers, self._builder
-        done, states = list[Any](), list[_Held]()
-        for place in range(NUM_FIRST):
-            start = builder.spot()
-            yield numbers[place]
-            done.append(_done_since(builder, start))
-            states.append(_held(frame, target))
-        num_more = len(numbers) - NUM_FIRST - NUM_TOLD
-        is_alike = len(done[-1]) > 0 and done[-1] == done[-2]
-        fills = _fills(states, num_more) if is_alike else None
-        states.clear()
-        if fills is None:
-            yield from numbers[NUM_FIRST:]
-            return
-        while fills:
-            fills.pop()()
-        try:
-            for place in range(NUM_TOLD):
-                self._told.begin(Round(place, num_more))
-                yield numbers[NUM_FIRST + num_more + place]
-        finally:
-            self._told.begin(None)
+def _source_of(file: ModuleType) -> str:
+    try:
+        return inspect.getsource(file)
+    except (OSError, TypeError):  # there is none
+        return ""
+
+
+@lru_cache
+def _only_loops(source: str) -> bool:
+    """Return whether a file goes over ``range`` by a plain ``for`` and only ever calls that name.
+
+    Anything else that is asked of the name (``isinstance(x, range)``) is asked of the builtin.
+    """
+    if _RANGE not in source:
+        return False
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:  # it was written anew since it was read
+        return False
+    calls = {id(each.func): each for each in nodes if isinstance(each, ast.Call)}
+    uses = [calls.get(id(x)) for x in nodes if isinstance(x, ast.Name) and x.id == _RANGE]
+    loops = {id(each.iter) for each in nodes if isinstance(each, ast.For)}
+    return None not in uses and any(id(each) in loops for each in uses)
+
+
+def _go(
+    numbers: range, rounds: Rounds, builder: RecordingBuilder, frame: Any, target: str
+) -> Iterator[int]:
+    """Go through numbers, faster than one by one where rounds may be left out.
+
+    Args:
+        numbers: Of all rounds.
+        rounds: Is told which one runs.
+        builder: Of the tape.
+        frame: Of the function that loops.
+        target: The name that it gives the numbers.
+    """
+    done, states = list[Any](), list[_Held]()
+    for place in range(NUM_FIRST):
+        start = builder.spot()
+        yield numbers[place]
+        done.append(_done_since(builder, start))
+        states.append(_held(frame, target))
+    num_more = len(numbers) - NUM_FIRST - NUM_TOLD
+    is_alike = len(done[-1]) > 0 and done[-1] == done[-2]
+    fills = _fills(states, num_more) if is_alike else None
+    states.clear()
+    if fills is None:
+        yield from numbers[NUM_FIRST:]
+        return
+    while fills:
+        fills.pop()()
+    try:
+        for place in range(NUM_TOLD):
+            rounds.begin(Round(place, num_more))
+            yield numbers[NUM_FIRST + num_more + place]
+    finally:
+        rounds.begin(None)
 
 
 def _target(frame: Any) -> str | None:
     """Return the name that a loop gives its numbers; None where it is no plain loop of a function.
 
     Args:
-        frame: Of the function, where it begins the loop.
+        frame: Of the function, where it calls for numbers; what comes next takes them.
     """
     code = frame.f_code
-    following = (each for each in dis.get_instructions(code) if each.offset >= frame.f_lasti)
+    following = (each for each in dis.get_instructions(code) if each.offset > frame.f_lasti)
     steps = [each for each in following if each.opname != _LONGER]
     names = [each.opname for each in steps[:3]]
     is_plain = names[:2] == ["GET_ITER", "FOR_ITER"] and names[2] in _STORES
@@ -216,37 +268,64 @@ class _Held(NamedTuple):
     """What a function holds behind a round.
 
     Attributes:
-        told: All of it by its names, but for lists and the loop's number.
-        lists: Lists by their identity, each with its length then.
+        told: All of it by its names, but for lists and the loop's number; of objects what they
+            hold too.
+        lists: Lists by their identity, each with what is told of what was in it then.
     """
 
     told: dict[str, Any]
-    lists: dict[int, tuple[list[Any], int]]
+    lists: dict[int, tuple[list[Any], list[Any]]]
 
 
 def _held(frame: Any, target: str) -> _Held:
-    """Look at what a function holds.
+    """Look at what a function holds, and at the globals that it names.
 
     Source: ``PyFrame_FastToLocalsWithError``: before Python 3.13 a frame keeps what it is asked
     for, which would let tensors live longer than they do.
     """
-    values = frame.f_locals
-    told = {k: _told(x) for k, x in values.items() if k != target and type(x) is not list}
-    lists = {id(x): (x, len(x)) for k, x in values.items() if k != target and type(x) is list}
+    values, of_file = frame.f_locals, frame.f_globals
+    told = {k: _told(of_file[k]) for k in frame.f_code.co_names if k in of_file}
+    told |= {k: _told(x) for k, x in values.items() if k != target and type(x) is not list}
+    lists = {
+        id(x): (x, [_told(each) for each in x])
+        for k, x in values.items()
+        if k != target and type(x) is list
+    }
     if type(values) is dict:
         values.clear()
     return _Held(told, lists)
 
 
-def _told(value: Any) -> Any:
-    """Say of a value what has to stay the same from round to round."""
+def _told(value: Any, num_deep: int = NUM_DEEP) -> Any:
+    """Say of a value what has to stay the same from round to round.
+
+    Args:
+        value: Whatever a function or an object holds.
+        num_deep: Objects in objects that are looked into.
+    """
     if isinstance(value, torch.Tensor):
         return type(value), value.shape, value.stride(), value.dtype, value.requires_grad
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    inner = tuple[Any, ...]()
     if isinstance(value, (list, tuple, set, frozenset)):
-        return type(value), tuple(map(_told, value))
-    if isinstance(value, dict):
-        return type(value), tuple((key, _told(each)) for key, each in value.items())
-    return type(value), value if isinstance(value, _PLAIN) else None
+        inner = tuple(_told(each, num_deep) for each in value)
+    elif isinstance(value, dict):
+        inner = tuple((key, _told(each, num_deep)) for key, each in value.items())
+    elif isinstance(getattr(type(value), "__len__", None), WrapperDescriptorType):  # a deque
+        inner = (len(value),)
+    held = _attributes(value) if num_deep else {}
+    return type(value), inner, tuple((k, _told(x, num_deep - 1)) for k, x in held.items())
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what an object holds by names of its own; nothing of a module, which is a file."""
+    if isinstance(value, ModuleType):
+        return {}
+    slots = (vars(cls).get("__slots__", ()) for cls in type(value).__mro__)
+    names = (x for each in slots for x in ([each] if isinstance(each, str) else each))
+    found = {name: getattr(value, name, None) for name in names if name not in _NO_ATTRIBUTES}
+    return {**found, **getattr(value, "__dict__", {})}
 
 
 def _fills(states: Sequence[_Held], num_more: int) -> list[Callable[[], None]] | None:
@@ -262,13 +341,14 @@ def _fills(states: Sequence[_Held], num_more: int) -> list[Callable[[], None]] |
     ):
         return None
     found = list[Callable[[], None]]()
-    for key, (values, length) in third.lists.items():
-        grown = length - second.lists[key][1]
-        if grown < 0 or grown != second.lists[key][1] - first.lists[key][1]:
+    for key, (values, then) in third.lists.items():
+        (_, before), (_, at_first) = second.lists[key], first.lists[key]
+        grown = len(then) - len(before)
+        if grown < 0 or grown != len(before) - len(at_first):
             return None
-        last, before = values[length - grown :], values[length - 2 * grown : length - grown]
-        is_plain = all(type(each) is FakeTensor for each in last)
-        if not is_plain or _told(last) != _told(before):
+        is_kept = then[: len(before)] == before and before[: len(at_first)] == at_first
+        is_plain = all(type(each) is FakeTensor for each in values[len(before) :])
+        if not (is_kept and is_plain) or then[len(before) :] != before[len(at_first) :]:
             return None
         if grown:
             found.append(partial(_fill, values, grown, num_more))
