@@ -190,6 +190,7 @@ class Keeping(Looping):
         super().__init__(how)
         self.rows, self.num = [], 0
         self.held = SimpleNamespace(rows={}, last=None, states=deque())
+        self.held.layers = [SimpleNamespace(rows=[])]
 
     def forward(self, x):
         return self.how(self, self.layer(x))
@@ -220,6 +221,12 @@ def kept_in_an_object_of_the_module(model, x):
     for i in range(len(x)):
         model.held.rows[i] = torch.tanh(x[i])
     return torch.stack(list(model.held.rows.values())).sum()
+
+
+def kept_in_a_layer_of_a_cache(model, x):
+    for i in range(len(x)):
+        model.held.layers[0].rows.append(torch.tanh(x[i]))
+    return torch.stack(model.held.layers[0].rows).sum()
 
 
 def kept_in_no_plain_list(model, x):
@@ -265,6 +272,7 @@ def kept_one_by_the_module(model, x):
         (kept_in_a_list_of_the_module, 0),
         (counted_by_the_module, 0),
         (kept_in_an_object_of_the_module, 0),
+        (kept_in_a_layer_of_a_cache, 0),
         (kept_in_no_plain_list, 0),
         (growing_in_the_module, 0),
         (counted_in_a_slot, 0),

@@ -3,8 +3,8 @@
 A recurrence that is written in Python goes round once for every token of a text, thousands of
 times, and once a few rounds did the same the others do it too. A ``for`` over ``range`` in the code
 of a model's own classes is watched: where a round did what the one before did, event by event, and
-left everything that the function holds as it was, but for lists that grew, most of those that are
-to come are left out. What they would have put into lists is put there, as more names of what the
+left everything that the function holds as it was, and what objects and globals that it names hold,
+but for lists of its own that grew, most of those that are to come are left out. What they would have put into lists is put there, as more names of what the
 last round made, so that what comes after is of its own size. The rounds that run after that are
 told apart on the tape by their lines; ``put_rounds`` compares them, forward and backward, and puts
 in as many copies as were left out. Loops of any other kind run in full.
@@ -43,8 +43,8 @@ NUM_TOLD = 6
 """Rounds that run behind them and are told apart, of which two inner ones are compared."""
 FEWEST = 4 * (NUM_FIRST + NUM_TOLD)
 """Rounds of a loop of which some are left out."""
-NUM_DEEP = 2
-"""Objects in objects that a loop may change: a module's, and those of a cache that it keeps."""
+NUM_DEEP = 3
+"""Objects in objects that are looked into: a module, a cache that it keeps, a layer of that."""
 _NO_ATTRIBUTES = frozenset({"__dict__", "__weakref__"})
 """Slots that hold nothing of a program's."""
 _HIDES = frozenset({"LIST_APPEND", "SET_ADD", "MAP_ADD", "YIELD_VALUE", "RETURN_GENERATOR"})
