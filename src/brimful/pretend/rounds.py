@@ -4,10 +4,11 @@ A recurrence that is written in Python goes round once for every token of a text
 times, and once a few rounds did the same the others do it too. A ``for`` over ``range`` in the code
 of a model's own classes is watched: where a round did what the one before did, event by event, and
 left everything that the function holds as it was, and what objects and globals that it names hold,
-but for lists of its own that grew, most of those that are to come are left out. What they would have put into lists is put there, as more names of what the
-last round made, so that what comes after is of its own size. The rounds that run after that are
-told apart on the tape by their lines; ``put_rounds`` compares them, forward and backward, and puts
-in as many copies as were left out. Loops of any other kind run in full.
+but for lists of its own that grew, most of those that are to come are left out. What they would
+have put into lists is put there, as more names of what the last round made, so that what comes
+after is of its own size. The rounds that run after that are told apart on the tape by their lines;
+``put_rounds`` compares them, forward and backward, and puts in as many copies as were left out.
+Loops of any other kind run in full.
 """
 
 import ast
