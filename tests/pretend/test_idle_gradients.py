@@ -54,3 +54,15 @@ def test_where_an_engine_updates_copies_nothing_is_said():
                 copy.grad = parameter.grad
             optimizer.step()
     assert run.report().idle_gradients == ()
+
+
+def test_an_optimizer_that_is_gone_holds_no_step_back():
+    with pretend.gpu("t4") as run:
+        model = nn.Linear(64, 64).cuda()
+        for num_updates in (1, 3):  # of a warm-up's own optimizer, then of the one that trains
+            optimizer = torch.optim.SGD(model.parameters())
+            for _ in range(num_updates):
+                model(torch.randn(8, 64, device="cuda")).mean().backward()
+                optimizer.step()
+            told = run.num_steps
+    assert told == 3

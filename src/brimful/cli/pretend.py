@@ -248,14 +248,13 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
             error = _ended_by(pretended, changed, args.budget)
         if interrupted.is_asked:  # the script may have taken it for its own
             raise KeyboardInterrupt
+        is_short = pretended.cut is not None and not pretended.cut.is_settled
+        refused = "its time was over before two steps were whole" if is_short else ""
         if error is not None:
-            tried = Tried("no", refused=refusal_of(error, name=_name_of(changed)))
-            progress.note(f"{argument.flag} {value}: {tried.refused}")
-            return tried
-        if pretended.cut is not None and not pretended.cut.is_settled:
-            tried = Tried("no", refused="its time was over before two steps were whole")
-            progress.note(f"{argument.flag} {value}: {tried.refused}")
-            return tried
+            refused = refusal_of(error, name=_name_of(changed))
+        if refused:
+            progress.note(f"{argument.flag} {value}: {refused}")
+            return Tried("no", refused=refused)
         done[value] = changed, pretended
         recording = pretended.recording()
         tried = aim.replayed(recording)._replace(recording=recording)

@@ -20,11 +20,7 @@ from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
 from brimful.hardware.instances import cloud_of, network_of_instances
 from brimful.hardware.names import machine_of, split_counts, with_memory
-from brimful.models.config import (
-    default_task,
-    for_task,
-    load_model,
-)
+from brimful.models.config import default_task, for_task, load_model
 from brimful.models.name_parts import format_named
 from brimful.models.names import taken_words
 from brimful.models.resized import with_num_labels, with_positions, with_vocab_size

@@ -78,7 +78,7 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         *args.planned_without,
     }  # fmt: skip
     args.said_by_file = frozenset(each.flag for each in kept) - left_out
-    on_disk = _disk_words(args, read.on_disk)
+    on_disk = _lay_on_disk(args, read.on_disk)
     stand_ins = (
         *read.stand_ins,
         *unfused,
@@ -192,8 +192,8 @@ def _paged_words(args: argparse.Namespace, name: str) -> "Iterator[str]":
     yield words
 
 
-def _disk_words(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> str:
-    """Say how many bytes a file keeps on NVMe, and give each host as much more room.
+def _lay_on_disk(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> str:
+    """Give each host as much more room as a file keeps on NVMe, and say how much that is.
 
     What is there is planned as if it were in the host's memory, of which it takes none.
     """

@@ -21,12 +21,14 @@ class Cloud(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         gpus: By name in small letters: how many of which GPU, as in ``8xa100-40gb``.
         networks: Of those of these that have one: what lies between several of them, a GPU's share
             of its rate, of ``links.network_names``.
+        networks_source: Where those rates stand, and which are recalled and unchecked.
     """
 
     cloud: str
     source: str
     gpus: dict[str, str]
     networks: dict[str, str]
+    networks_source: str
 
 
 @cache

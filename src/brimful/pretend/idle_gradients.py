@@ -6,6 +6,7 @@ large as itself, and its forward pass keeps what its backward pass needs.
 
 from collections import Counter
 from collections.abc import Iterable
+from weakref import ref
 
 import torch
 
@@ -20,7 +21,7 @@ class Trained:
         updated: Those that an optimizer has, by ``id``.
         updated_rows: Where they lie on the first device.
         parts: Of the modules that were called.
-        num_updates: Of every optimizer, by ``id``.
+        num_updates: Of every optimizer; one that is gone is not taken for a later one.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class Trained:
         self.updated = set[int]()
         self.updated_rows = set[int]()
         self.parts: list[Part] = []
-        self.num_updates = Counter[int]()
+        self.num_updates = Counter[ref[torch.optim.Optimizer]]()
 
     def had_gradients(self, trained: Iterable[tuple[torch.nn.Module, torch.Tensor]]) -> None:
         """Note parameters that have a gradient, each with the outermost module that it is of."""
@@ -42,9 +43,15 @@ class Trained:
     def was_updated(self, optimizer: torch.optim.Optimizer, rows_of: RowsOf) -> None:
         """Note the parameters that an optimizer has, and where they lie."""
         every = [each for group in optimizer.param_groups for each in group["params"]]
-        self.num_updates[id(optimizer)] += 1
+        self.num_updates[ref(optimizer)] += 1
         self.updated |= {*map(id, every)}
         self.updated_rows.update(rows_of(every))
+
+    @property
+    def num_steps(self) -> int:
+        """How often every optimizer that is still there has made an update; of none, that was."""
+        there = [num for which, num in self.num_updates.items() if which() is not None]
+        return min(there or self.num_updates.values(), default=0)
 
     def idle(self) -> tuple[IdleGradients, ...]:
         """Return by model the gradients that no update used, the largest first.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from brimful.pretend.script_lines import ScriptLine
 
 
-_PART = "until its time was over, at least: "
+_PART = "at least, until its time was over: "
 """Before what is said of a program of which not even two steps ran."""
 
 
@@ -182,9 +182,7 @@ class Run(contextlib.ContextDecorator):
             told,
             cut=self.cut,
             fits=None if is_part else told.fits,
-            statement=f"at least, until its time was over: {told.statement}"
-            if is_part
-            else told.statement,
+            statement=f"{_PART}{told.statement}" if is_part else told.statement,
             whole_gradients=whole_gradients(recording, told.peak_event),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
             step_time=self._step_time(recording),
@@ -206,7 +204,7 @@ class Run(contextlib.ContextDecorator):
     @property
     def num_steps(self) -> int:
         """How often every optimizer that has made an update has made one."""
-        return min(self._trained.num_updates.values(), default=0)
+        return self._trained.num_steps
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh of the pretend world.
