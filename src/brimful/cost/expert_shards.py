@@ -122,7 +122,10 @@ def expert_pieces(job: Job, family: Family, stacks: list[Shape]) -> Array:
         family: Strategies that part experts.
         stacks: Those that a device has of the block, in order, biases too; at least one.
     """
-    columns = [_bytes_of(job, family, stacks, int(n)) for n in same_experts(family)]
+    each = zip(family_shards(family), same_experts(family), strict=True)
+    columns = [
+        _bytes_of(job, family._replace(num_shards=num), stacks, int(same)) for num, same in each
+    ]
     return np.array(columns, dtype=np.float64).T
 
 
@@ -157,7 +160,7 @@ def _bytes_of(job: Job, family: Family, stacks: list[Shape], num_same: int) -> l
         shard,
         sum(sizes) * computed * (job.adapter is None),
         sum(sizes) * recipe.gradient,
-        shard * (family.num_data_parallel > np.max(family_shards(family))),
+        shard * (family.num_data_parallel > float(family.num_shards)),
     ]
 
 
