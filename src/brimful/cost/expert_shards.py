@@ -160,7 +160,7 @@ def _bytes_of(job: Job, family: Family, stacks: list[Shape], num_same: int) -> l
         shard,
         sum(sizes) * computed * (job.adapter is None),
         sum(sizes) * recipe.gradient,
-        shard * (family.num_data_parallel > float(family.num_shards)),
+        shard * (family.num_data_parallel > np.max(family_shards(family))),
     ]
 
 
