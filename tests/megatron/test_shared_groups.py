@@ -52,7 +52,7 @@ def test_a_kernel_has_one_group_and_nothing_of_the_others_is_kept(backend):
     gained = 4 * whole_product(2) + TOKENS * (heads + heads + 2) * CHANNELS * 2
     before = TOKENS * (HEADS // TP + 2) * CHANNELS * 2  # a product, and once more its gradient
     after = whole_product(2) // TP
-    assert one.moved_bytes - other.moved_bytes == gained + 2 * (after - before)
+    assert one.asked.num_bytes - other.asked.num_bytes == gained + 2 * (after - before)
 
 
 def test_recomputed_attention_keeps_the_product_of_all():

@@ -149,8 +149,6 @@ def test_what_is_not_read_is_said_and_what_weighs_nothing_is_listed(nemo):
         ({"num_layers": "-"}, InputError, "gpt.yaml says no model.num_layers; add it"),
         ({"num_layers": "${oc.env:LAYERS}"}, FileFormatError, "model.num_layers"),
         ({"hidden_size": [1, 2]}, FileFormatError, "model.hidden_size"),
-        ({"bias_activation_fusion": False, "activation": "swiglu"}, UnsupportedError,
-         "model.bias_activation_fusion"),
         ({"tokenizer": {"library": "sentencepiece", "model": "x/my.model"}}, InputError,
          "add model.override_vocab_size N to gpt.yaml"),
     ],

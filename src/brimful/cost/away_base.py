@@ -11,7 +11,9 @@ Source: ``build/offload/parameters.py``; ``_Product`` of ``build/quantize/nf4.py
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from brimful.cost.additions import is_block
 from brimful.cost.base_copies import BaseCopy, base_copies
@@ -206,9 +208,9 @@ def _inputs_made(
 
     Behind the gradients of its adapters, as the second gradient of that input.
     """
-    every = [profile.kinds[event] for event in events]
-    sizes = [sign(kind) * abs(evaluate_terms(kind.terms, dims)) for kind in every]
-    made = [at for at, kind in enumerate(every) if kind.item == _GRADIENT and sizes[at] > 0]
+    kinds = _kinds_of(profile.kinds, dims)
+    sizes = kinds.sizes[np.array(events, int)].tolist()
+    made = [at for at, event in enumerate(events) if kinds.is_gradient[event] and sizes[at] > 0]
     left = [number for number, copy in enumerate(copies) if copy.adapters]
     found = dict[int, int]()
     for second, first in zip(made[::2], made[1::2], strict=False):
@@ -230,14 +232,37 @@ def _same_place(profile: Profile, theirs: Sequence[int], own: Sequence[int], beh
     """
     if theirs == own:
         return behind
-    number = sum(_is_made(profile, event) for event in theirs[:behind])
-    made = [place + 1 for place, event in enumerate(own) if _is_made(profile, event)]
-    return made[number - 1] if 0 < number <= len(made) else len(own)
+    is_made = _is_made(profile.kinds)
+    number = int(is_made[np.array(theirs[:behind], int)].sum())
+    made = np.flatnonzero(is_made[np.array(own, int)]) + 1
+    return int(made[number - 1]) if 0 < number <= len(made) else len(own)
 
 
-def _is_made(profile: Profile, event: int) -> bool:
-    kind = profile.kinds[event]
-    return sign(kind) > 0 and any(_TOKENS & set(term.factors) for term in kind.terms)
+@once_for_each
+def _is_made(kinds: tuple[EventKind, ...]) -> NDArray[np.bool_]:
+    """Tell which kinds come with tokens: [kinds]."""
+    return np.array([
+        sign(kind) > 0 and any(_TOKENS & set(term.factors) for term in kind.terms)
+        for kind in kinds
+    ])  # fmt: skip
+
+
+class _Kinds(NamedTuple):
+    """Kinds of events, by number.
+
+    Attributes:
+        sizes: [kinds], bytes; less than none of what goes.
+        is_gradient: [kinds].
+    """
+
+    sizes: NDArray[np.float64]
+    is_gradient: NDArray[np.bool_]
+
+
+@once_for_each
+def _kinds_of(kinds: tuple[EventKind, ...], dims: Dimensions) -> _Kinds:
+    sizes = [sign(kind) * abs(evaluate_terms(kind.terms, dims)) for kind in kinds]
+    return _Kinds(np.array(sizes), np.array([kind.item == _GRADIENT for kind in kinds]))
 
 
 def _begin(profile: Profile, events: Sequence[int], behind: int) -> int:

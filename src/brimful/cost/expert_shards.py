@@ -122,7 +122,10 @@ def expert_pieces(job: Job, family: Family, stacks: list[Shape]) -> Array:
         family: Strategies that part experts.
         stacks: Those that a device has of the block, in order, biases too; at least one.
     """
-    columns = [_bytes_of(job, family, stacks, int(n)) for n in same_experts(family)]
+    each = zip(family_shards(family), same_experts(family), strict=True)
+    columns = [
+        _bytes_of(job, family._replace(num_shards=num), stacks, int(same)) for num, same in each
+    ]
     return np.array(columns, dtype=np.float64).T
 
 

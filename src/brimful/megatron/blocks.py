@@ -1,6 +1,7 @@
 """Blocks of memory that are alive, and what backward will do: a step without tensors."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,6 +10,18 @@ from brimful.allocator.replay import Requests
 _ROUND = 512
 """Bytes to which the caching allocator rounds a small block."""
 Backward = Callable[["Block"], "Block"]
+
+
+class Asked(NamedTuple):
+    """What is asked of the allocator.
+
+    Attributes:
+        num_bytes: Of all blocks together.
+        num_blocks: How many: each is what some operation writes.
+    """
+
+    num_bytes: int
+    num_blocks: int
 
 
 class Block:
@@ -99,9 +112,9 @@ class Memory:
             events=np.array(self._events, np.int64), num_bytes=np.array(self._sizes, np.int64)
         )
 
-    def asked(self) -> int:
-        """Return the bytes of all blocks that were ever asked for."""
-        return sum(self._sizes)
+    def asked(self) -> Asked:
+        """Return all that was ever asked for."""
+        return Asked(sum(self._sizes), len(self._sizes))
 
     def alive(self) -> int:
         """Return the bytes of all blocks that are alive, as the allocator rounds them."""

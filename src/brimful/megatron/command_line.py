@@ -368,6 +368,7 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
         "channels": number("--kv-channels", default=hidden // heads),
         "ffn": _ffn(flags),
         "is_gated": is_gated,
+        "fuses_glu": not (is_gated and has("--no-bias-swiglu-fusion")),
         "is_clamped": has("--activation-func-clamp-value") and has("--quick-geglu"),
         "has_bias": has_bias,
         "qkv_bias": has_bias or has("--add-qkv-bias"),

@@ -111,6 +111,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         channels: Width of a head.
         ffn: Width of an MLP, of one half where it is gated.
         is_gated: SwiGLU or quick GEGLU.
+        fuses_glu: Whether one kernel gates, rather than several.
         is_clamped: Whether both halves of a mixture's are clamped beforehand, by other kernels.
         has_bias: Of linear layers.
         qkv_bias: Of the projection to queries, keys and values alone.
@@ -171,6 +172,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     channels: int
     ffn: int
     is_gated: bool
+    fuses_glu: bool
     is_clamped: bool
     has_bias: bool
     qkv_bias: bool

@@ -40,8 +40,37 @@ def shared_experts(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     return _behind(m, at, chain, before, width)
 
 
+def unfused_glu(m: Memory, num: int, before: Block, chain: Chain) -> Block:
+    """Gate by operations of their own: ``silu(x) * (y + offset)``, whose factors are kept.
+
+    Args:
+        m: What is alive.
+        num: Elements of a half.
+        before: Both halves; backward lets go of them.
+        chain: What backward does.
+    """
+    size = num * HALF_BYTES
+    factors = m.new(size), m.new(size)
+    active = m.new(size)
+
+    def backward(gradient: Block) -> Block:
+        of_gate, of_linear = m.new(size), m.new(size)
+        m.drop(gradient, *factors)
+        of_half = m.new(size)
+        m.drop(of_gate, before)
+        joined = m.new(2 * size)
+        m.drop(of_half, of_linear)
+        return joined
+
+    chain.add(backward)
+    return active
+
+
 def _behind(m: Memory, at: Layout, chain: Chain, before: Block, width: int) -> Block:
     """Activate, and project back."""
+    if not at.fuses_glu:
+        active = unfused_glu(m, at.tokens * width, before, chain)
+        return linear(m, at, chain, active, width)
     wide = width * at.num_halves
     active = m.new(at.tokens * width * HALF_BYTES)
 

@@ -16,7 +16,7 @@ from brimful.megatron import deepep
 from brimful.megatron.blocks import Block, Chain, Memory
 from brimful.megatron.fp8 import for_backward, quantised
 from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, Layout
-from brimful.megatron.mlp import shared_experts
+from brimful.megatron.mlp import shared_experts, unfused_glu
 from brimful.megatron.norms import norm_partials, norm_statistics
 
 _ROUTER_BYTES = 2 * FLOAT_BYTES + HALF_BYTES + 1
@@ -324,9 +324,9 @@ def _kept(m: Memory, quantised: Sequence[Block], given: Block) -> Block:
 
 
 def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Chain]:
-    """Activate and weigh by probabilities: by one kernel where gated, else by two."""
+    """Activate and weigh by probabilities: by one kernel where gated and fused, else by several."""
     steps = Chain()
-    if at.is_gated:
+    if at.is_gated and at.fuses_glu:
         given = _clamped(m, num, before, steps) if at.is_clamped else before
         scaled = m.new(num * HALF_BYTES)
 
@@ -337,7 +337,8 @@ def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Ch
 
         steps.add(backward)
         return scaled, steps
-    active = m.new(num * HALF_BYTES)
+    glu = Chain()
+    active = unfused_glu(m, num, before, glu) if at.is_gated else m.new(num * HALF_BYTES)
     wide = FLOAT_BYTES if at.experts.is_wide else HALF_BYTES  # probabilities in fp32 widen
     product = m.new(num * wide)
     scaled = _moved(m, product, num * HALF_BYTES) if at.experts.is_wide else product
@@ -349,6 +350,8 @@ def _activate(m: Memory, at: Layout, num: int, before: Block) -> tuple[Block, Ch
         if at.experts.is_wide:
             of_active = _moved(m, of_active, num * HALF_BYTES)
         m.drop(of_probs, gradient, active)
+        if at.is_gated:
+            return glu.run(of_active)
         out = m.new(num * HALF_BYTES)
         m.drop(of_active, before)
         return out

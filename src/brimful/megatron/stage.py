@@ -13,7 +13,7 @@ from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import replay
 from brimful.hardware.cuda_libraries import libraries
 from brimful.megatron.attention import scores_bytes
-from brimful.megatron.blocks import Block, Chain, Memory
+from brimful.megatron.blocks import Asked, Block, Chain, Memory
 from brimful.megatron.cross import Encoded
 from brimful.megatron.ends import embed, embedding_gradient, end_of_encoder, loss
 from brimful.megatron.layer import layer
@@ -120,11 +120,11 @@ class OneLayer(NamedTuple):
     """One layer of a micro-batch.
 
     Attributes:
-        moved_bytes: Of all blocks that it asks for, forward and backward.
+        asked: What it asks for, forward and backward.
         kept_bytes: What forward leaves for backward.
     """
 
-    moved_bytes: int
+    asked: Asked
     kept_bytes: int
 
 
@@ -171,8 +171,8 @@ def _layers(at: Layout) -> tuple[OneLayer, ...]:
     )
 
 
-def moved_bytes(at: Layout) -> int:
-    """Return the bytes of all blocks that one micro-batch asks for, forward and backward."""
+def asked_of(at: Layout) -> Asked:
+    """Return what one micro-batch asks for, forward and backward."""
     m = Memory()
     ends = replace(at, decoder=None)
     if at.is_first:
@@ -182,7 +182,8 @@ def moved_bytes(at: Layout) -> int:
         waiting: list[Block] = []
         _losses(m, ends, chain, m.new(at.between * at.hidden * HALF_BYTES), waiting)
         m.drop(chain.run(m.new(0)), *waiting)
-    return m.asked() + sum(each.moved_bytes for each in _layers(at))
+    every = [m.asked(), *(each.asked for each in _layers(at))]
+    return Asked(*map(sum, zip(*every, strict=True)))
 
 
 def least_bytes(at: Layout) -> int:

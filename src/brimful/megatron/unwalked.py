@@ -36,7 +36,6 @@ NOT_YET = {
     "--freeze-all-layers": "frozen layers",
     "--heterogeneous-layers-config-encoded-json": "layers that differ",
     "--te-precision-config-file": "recipes by layer",
-    "--no-bias-swiglu-fusion": "an unfused SwiGLU",
     "--img-h": "images",
     "--spec": "blocks of one's own",
     "--yaml-cfg": "a YAML of its configuration",

@@ -407,7 +407,6 @@ def _keys(name: str) -> dict[str, str]:
         "--fp8-format": "model.fp8",
         "--fp8-recipe": "model.fp8_recipe",
         "--swiglu": "model.activation",
-        "--no-bias-swiglu-fusion": "model.bias_activation_fusion",
         "--bf16": "trainer.precision",
         "--train-iters": "trainer.max_steps",
         "to the command line": f"to {name}",

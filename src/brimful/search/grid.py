@@ -346,9 +346,7 @@ def _levels_key(search: Search, grid: Grid) -> tuple[Hashable, ...]:
     one = grid.batches[0]
     whole = (one.is_spread, holds_whole(search.job, one))
     spread = (one.zero, one.accumulate) if one.gathers else whole
-    key: tuple[Any, ...] = (
-        spread, one.away, one.ep, one.num_shards, one.body, one.recompute,
-    )  # fmt: skip
+    key: tuple[Any, ...] = (spread, one.away, one.ep, one.body, one.recompute)
     return key
 
 

@@ -31,7 +31,7 @@ from brimful.search.pins import (
     micro_batches,
     pinned_strategy,
 )
-from brimful.search.spreads import Spread, expert_degrees, spreads_of, tensor_degrees, told_shards
+from brimful.search.spreads import Spread, expert_degrees, spreads_of, tensor_degrees
 from brimful.techniques.exact import exactness
 from brimful.techniques.fused_kernels import FusedKernels, fused_head
 from brimful.techniques.kernel_support import first_that_runs
@@ -128,8 +128,9 @@ def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
     each = [
         tuple(
             Family(micro_batch, chunks, body, num_blocks, recompute, spread.zero,
-                   spread.num_groups, told_shards(spread), spread.accumulate, reference,
-                   spread.tp, spread.ep, away, fused_of(pins), fsdp_of(pins))
+                   spread.num_groups, accumulate=spread.accumulate, reference=reference,
+                   tp=spread.tp, ep=spread.ep, away=away, fused=fused_of(pins),
+                   fsdp=fsdp_of(pins))
             for micro_batch, chunks in batches
         )
         for spread, batches in alike

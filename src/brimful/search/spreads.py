@@ -108,17 +108,11 @@ def spreads_of(
         for tp in (degrees if ep == 1 else [n for n in degrees if n == 1])
         for each in _spread_over(job, pins, num, tp, ep)
     ]
-    together: dict[tuple[bool, int, int, Zero, Accumulate], list[Spread]] = {}
+    together: dict[tuple[bool, int, Zero, Accumulate], list[Spread]] = {}
     for spread in found:
-        shards = told_shards(spread)
-        key = (spread.tp > 1, spread.ep, shards, spread.zero, spread.accumulate)
+        key = (spread.tp > 1, spread.ep, spread.zero, spread.accumulate)
         together.setdefault(key, []).append(spread)
     yield from together.values()
-
-
-def told_shards(spread: Spread) -> int:
-    """Return the number of shards where events hang on it, as of parted experts; else 1."""
-    return 1 if spread.ep == 1 else spread.num_shards[0]
 
 
 def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int, ep: int) -> Iterator[Spread]:
@@ -137,9 +131,8 @@ def _spread_over(job: Job, pins: Pins, num_devices: int, tp: int, ep: int) -> It
             and _is_wanted(pins, num_groups // n, n)
             and _is_possible(job, pins, zero, num_groups // n, n, tp, ep)
         ]  # fmt: skip
-        for together in [shards] if ep == 1 else [[n] for n in shards]:
-            if together:
-                yield Spread(tp, num_groups, zero, accumulate, tuple(together), ep)
+        if shards:
+            yield Spread(tp, num_groups, zero, accumulate, tuple(shards), ep)
 
 
 def _is_alone(pins: Pins) -> bool:
