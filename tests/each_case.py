@@ -1,7 +1,7 @@
 """Many small cases in one test, where an item of pytest's own would cost more than its check.
 
-To set an item up, take it down and report it costs 4 ms of a processor, and each worker collects it
-besides. What one case checks of one row of a table often costs less than one.
+To set an item up, take it down and report it costs 1.5 ms of a processor, and each worker collects
+it besides. What one case checks of one row of a table often costs a tenth of that.
 """
 
 import functools
