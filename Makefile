@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check -q --no-compile -c constraints.txt -e '.[dev]'
 	# Alone: it would bring Triton along, a gigabyte, for which a stand-in is enough to simulate.
 	$(BIN)/python -m pip install --disable-pip-version-check -q --no-compile --no-deps -c constraints.txt liger-kernel
-	-@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1  # on all cores, as pip does not
+	-@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src >/dev/null 2>&1  # on all cores, as pip does not
 	@touch $(READY)
 
 demo: $(READY)

@@ -13,6 +13,9 @@ import processes
 from brimful.process import child as child_process
 from few_cases import chosen, named
 
+gc.disable()
+"""Until all is collected: what is imported stays, and would be looked at again and again."""
+
 os.environ["OMP_NUM_THREADS"] = "1"
 """Tests use tiny tensors: threads would wait for each other, most of all beside other tests."""
 _CACHE = tempfile.TemporaryDirectory(prefix="brimful-tests-")
@@ -55,4 +58,5 @@ def pytest_collection_finish():
     """Look no more at what was imported: libraries and tests stay until the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 20, 100)  # else looks at all that is kept take a twentieth of the time

@@ -30,6 +30,10 @@ LOADED = (
     "transformers.modeling_utils",
     "transformers.models.llama.modeling_llama",
     "peft",
+    "msgspec",
+    "numpy.ma",
+    "rich.console",
+    "rich.table",
 )
 TESTS_OWN = {str(Path(__file__).parent), str(Path(__file__).parents[1])}
 """What pytest puts on the path of modules, and no program of a user's has."""

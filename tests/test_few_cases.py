@@ -1,7 +1,9 @@
+import inspect
 from itertools import product
 
 import pytest
 
+from each_case import each
 from few_cases import chosen, named
 
 
@@ -44,6 +46,35 @@ def test_cases_are_kept_by_their_ids_and_one_that_is_gone_is_said():
     with pytest.raises(AssertionError, match="no such cases"):
         named(["a", "b"], ["a", "d"])
     assert named(["a"], ["a", "d"], are_all=False) == [0]
+
+
+def test_many_cases_of_one_test_are_all_looked_at_and_each_that_fails_is_told(tmp_path):
+    seen = []
+
+    @each("a, b", [(1, 2), (3, 3), (4, 5)])
+    @each("c", [7, 8])
+    def unlike(c, tmp_path, a, b):
+        seen.append((a, b, c, tmp_path))
+        if c == 8:
+            pytest.fail("always")
+        assert a == b
+
+    assert list(inspect.signature(unlike).parameters) == ["tmp_path"]
+    with pytest.raises(BaseExceptionGroup, match="3 of 3 cases") as failed:
+        unlike(tmp_path=tmp_path)
+    assert seen == [(*pair, c, tmp_path) for pair in ((1, 2), (3, 3), (4, 5)) for c in (7, 8)]
+    first, second, _ = failed.value.exceptions
+    assert [error.__notes__ for error in first.exceptions] == [
+        ["where {'c': 7}"],
+        ["where {'c': 8}"],
+    ]
+    assert first.__notes__ == ["where {'a': 1, 'b': 2}"]
+    assert [error.__notes__ for error in second.exceptions] == [["where {'c': 8}"]]
+
+
+def test_a_list_of_no_cases_is_refused():
+    with pytest.raises(AssertionError, match="no case"):
+        each("a", [])
 
 
 def test_folders_named_build_are_collected_too(pytestconfig):

@@ -21,7 +21,7 @@ from brimful.cost.efficiency import Efficiency, generations
 from brimful.cost.estimate import estimate
 from brimful.hardware.devices import gpus
 from brimful.published.express import FLOAT8, Expressed, express
-from brimful.published.predict import Predicted, predict
+from brimful.published.predict import predict_tokens_per_s
 from brimful.published.rows import PublishedRun, runs_of
 from brimful.values.job import FP8
 
@@ -70,7 +70,7 @@ def timed_runs(generation: str, split: Literal["fit", "validation"]) -> tuple[Pu
 
 def errors(runs: Sequence[PublishedRun]) -> list[float]:
     """Return how far speeds are off that have a formula, absolute, relative to the published."""
-    pairs = ((_speed(run), run.tokens_per_s) for run in runs)
+    pairs = ((predict_tokens_per_s(run), run.tokens_per_s) for run in runs)
     return [abs(here / there - 1) for here, there in pairs if here and there]
 
 
@@ -114,11 +114,6 @@ def tried_in_engine(generation: str) -> Iterator[tuple[float, float]]:
         table = msgspec.structs.replace(own, **{field: percent / 100})
         with instead(generation, table):
             yield percent / 100, statistics.fmean(errors_in_engine(is_fitted))
-
-
-def _speed(run: PublishedRun) -> float | None:
-    predicted = predict(run)
-    return predicted.tokens_per_s if isinstance(predicted, Predicted) else None
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Compiled blocks: they learn what eager ones do, and take what is simulated.
 
-Half a minute each: Inductor's C++ code is compiled for the real run.
+Half a minute each where Inductor's C++ code is compiled for the real run.
 """
 
 from functools import cache
@@ -31,15 +31,33 @@ other numbers on either side of a step of fp8."""
 COMPILED = {"compile": "blocks"}
 
 
-@pytest.mark.few(only=["llama"])  # validation/compiled.json has the others
-@pytest.mark.parametrize("name", programs.CASES)
-def test_compiled_blocks_learn_what_eager_ones_do(name):
+def assert_it_learns_what_eager_blocks_do(name, compiled):
     job, _ = programs.settings(name)
-    compiled, _ = programs.taken(name)
     eager, _ = programs.taken(name, compiles="none")
     tolerance = TOLERANCES[job.precision]
     for ours, theirs in zip(compiled, eager, strict=True):
         assert ours == pytest.approx(theirs, rel=tolerance)
+
+
+def test_captured_blocks_learn_what_eager_ones_do(monkeypatch):
+    """All of a compiler but the code that it writes, which takes 20 s: captured, forward, back."""
+    captured = []
+
+    def compiling(call, **how):
+        captured.append(call)
+        return compiled(call, backend="aot_eager", **how)
+
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", compiling)
+    job, strategy = programs.settings("llama")
+    assert_it_learns_what_eager_blocks_do("llama", programs.take(job, strategy)[0])
+    assert len(captured) == job.model.num_layers
+
+
+@pytest.mark.long  # validation/compiled.json has them
+@pytest.mark.parametrize("name", programs.CASES)
+def test_compiled_blocks_learn_what_eager_ones_do(name):
+    assert_it_learns_what_eager_blocks_do(name, programs.taken(name)[0])
 
 
 @pytest.mark.long  # validation/compiled.json has the peaks of all

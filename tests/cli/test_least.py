@@ -205,9 +205,3 @@ def test_a_model_of_speech_is_answered_by_its_states(brimful):
     assert len(said.out.splitlines()) <= 12
     room = brimful(*asked, "--gpus", "a100-80gb")
     assert (room.code, room.out.split()[0]) == (2, "UNKNOWN")
-
-
-def test_what_a_model_that_sees_has_beside_is_said(brimful):
-    said = brimful("estimate", "google/gemma-3-4b-it", "--gpus", "h100", "--method", "lora")
-    told = " ".join(said.out.split())
-    assert "without its vision encoder (420M parameters, 800.74 MiB in bf16" in told

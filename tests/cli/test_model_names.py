@@ -81,3 +81,9 @@ def test_weights_that_are_cut_off_in_steps_are_not_held_in_few_bits(brimful):
     said = brimful("estimate", *asked)
     assert said.code == 2
     assert "fails on weights in few bits; use method=lora" in said.out + said.err
+
+
+def test_what_a_model_that_sees_has_beside_is_said(brimful):
+    said = brimful("estimate", "google/gemma-3-4b-it", "--gpus", "h100", "--method", "lora")
+    told = " ".join(said.out.split())
+    assert "without its vision encoder (420M parameters, 800.74 MiB in bf16" in told

@@ -22,6 +22,7 @@ from brimful.hardware.devices import gpus
 from brimful.hardware.slices import slice_device, sliced
 from brimful.models.config import load_model
 from brimful.values.job import plain_job
+from each_case import each
 
 LARGE = ProductSize(1e9, 1e9)
 DECISION = Path(__file__).parents[2] / "docs/decisions/0115-a-cards-power-limit.md"
@@ -37,7 +38,7 @@ BY_RULE = {
 """Cards that few watts slow down, with their names in the decision."""
 
 
-@pytest.mark.parametrize("name", gpus())
+@each("name", gpus())
 def test_every_gpu_has_one_generation(name):
     device = gpus()[name]
     found = [g for g in generations().values() if device.capability in g.capabilities]
@@ -55,8 +56,8 @@ def test_shares_are_shares_and_say_where_they_come_from(name):
     assert "fitted to" in table.source or "assumed" in table.source
 
 
-@pytest.mark.parametrize("name", gpus())
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16-mixed", "fp16-mixed"])
+@each("name", gpus())
+@each("precision", ["fp32", "tf32", "bf16-mixed", "fp16-mixed"])
 def test_a_rate_that_is_known_has_a_share(name, precision):
     device = gpus()[name]
     kind = matrix_type(device, precision)
@@ -153,9 +154,8 @@ def test_what_a_chip_reaches_grows_with_its_watts():
     assert rates[2] / rates[0] == pytest.approx((watts[2] / watts[0]) ** POWER_EXPONENT)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [f"{card}-mig-{each}" for cut in sliced() for card in cut.gpus for each in cut.profiles],
+@each(
+    "name", [f"{card}-mig-{each}" for cut in sliced() for card in cut.gpus for each in cut.profiles]
 )
 def test_no_slice_is_faster_than_its_card(name):
     """The whole of an H100 PCIe as a slice was told 8 % faster than the card."""

@@ -19,6 +19,7 @@ from brimful.errors import UnsupportedError
 from brimful.hardware.cluster import MatrixRates
 from brimful.models.config import load_model, parameter_count, registry
 from brimful.values.results import LOGITS, SAVED_ACTIVATIONS
+from each_case import each
 from samples import make_cluster, make_job, make_model, make_strategy
 
 NUM_LAYERS = 12
@@ -42,7 +43,7 @@ OFFICIAL = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(name for name, count in OFFICIAL.items() if count))
+@each("name", sorted(name for name, count in OFFICIAL.items() if count))
 def test_parameter_counts_are_the_official_ones(name):
     difference = registry()[name].get("difference", {"num_parameters": 0})["num_parameters"]
     assert parameter_count(load_model(name)).total == OFFICIAL[name] + difference

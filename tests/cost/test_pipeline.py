@@ -18,6 +18,7 @@ from brimful.cost.pipeline import (
 from brimful.cost.pipeline_orders import Operation, Row, order_of
 from brimful.cost.pipeline_replay import replay
 from brimful.techniques.parallel.stages import Split, stages_of_device
+from each_case import each
 
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("zero-bubble", 1)]
 SHAPES = list(itertools.product((1, 2, 4, 8), (1, 2, 5)))
@@ -33,9 +34,9 @@ def replayed(schedule, chunks, stages, rounds, times):
     )
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
-@pytest.mark.parametrize(("stages", "rounds"), SHAPES)
-@pytest.mark.parametrize("backward_s", [2.0, 3.0])
+@each("schedule, chunks", SCHEDULES)
+@each("stages, rounds", SHAPES)
+@each("backward_s", [2.0, 3.0])
 def test_equal_stages_take_what_the_closed_form_says(schedule, chunks, stages, rounds, backward_s):
     times = StageSeconds(1.0, backward_s)
     shape = Pipeline(stages, stages * rounds, chunks)
@@ -49,8 +50,8 @@ def test_equal_stages_take_what_the_closed_form_says(schedule, chunks, stages, r
         assert idle == pytest.approx(float(bubble_seconds(schedule, shape, times)))
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
-@pytest.mark.parametrize(("stages", "rounds"), SHAPES)
+@each("schedule, chunks", SCHEDULES)
+@each("stages, rounds", SHAPES)
 def test_stages_keep_as_many_micro_batches_as_the_closed_form_says(
     schedule, chunks, stages, rounds
 ):
@@ -59,8 +60,8 @@ def test_stages_keep_as_many_micro_batches_as_the_closed_form_says(
     assert list(ran.in_flight) == in_flight(schedule, shape, np.arange(stages)).tolist()
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
-@pytest.mark.parametrize(("stages", "rounds"), SHAPES)
+@each("schedule, chunks", SCHEDULES)
+@each("stages, rounds", SHAPES)
 def test_messages_cost_about_what_the_closed_form_says(schedule, chunks, stages, rounds):
     times = StageSeconds(1.0, 2.0, 0.1)
     ran = replayed(schedule, chunks, stages, rounds, times)
@@ -147,9 +148,9 @@ def told(actions, split, device):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("schedule", "chunks"), ORDERS)
-@pytest.mark.parametrize("devices", [2, 3, 4])
-@pytest.mark.parametrize("rounds", [2, 3])
+@each("schedule, chunks", ORDERS)
+@each("devices", [2, 3, 4])
+@each("rounds", [2, 3])
 def test_orders_are_those_of_torch(schedule, chunks, devices, rounds):
     row = Row(devices, devices * rounds, chunks)
     ours = [order_of(schedule, row, device) for device in range(devices)]

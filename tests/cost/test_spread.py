@@ -24,6 +24,7 @@ from brimful.values.results import (
     WORKSPACES,
 )
 from brimful.values.strategy import data_parallel
+from each_case import each
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 ADAMW_STEP_BYTES = 4
@@ -218,8 +219,8 @@ PASSING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("body", ["plain", "mixed", "checkpointed"])
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@each("body", ["plain", "mixed", "checkpointed"])
+@each("way", WAYS)
 def test_what_comes_for_a_while_goes(way, body):
     """Over a micro-batch of 5 blocks; of a mixed body 3 are checkpointed."""
     profile = load_profile(PROFILE)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
+from each_case import each
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
@@ -14,6 +14,6 @@ def test_the_page_names_many():
     assert len(PATHS) > 50
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each("path", PATHS)
 def test_what_the_page_names_is_there(path):
     assert (ROOT / path).exists() or (ROOT / "src" / "brimful" / path).exists()

@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from each_case import each
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
@@ -100,7 +102,7 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@each("page", PAGES)
 def test_every_link_of_a_page_leads_somewhere(page):
     """As a code host shows it: relative paths, anchors of headings."""
     dead = []

@@ -18,6 +18,7 @@ from brimful.hardware.datasheets import (
 from brimful.hardware.devices import cards, gpus, has_cuda, reported_as
 from brimful.hardware.usable import DRIVER_SHARES, SHARES, usable_memory
 from brimful.units import GIB
+from each_case import each
 
 SHEETS = datasheets()
 NVIDIA = {name: sheet for name, sheet in SHEETS.items() if has_cuda(sheet)}
@@ -79,7 +80,7 @@ def test_rates_of_nvfp4_are_of_blackwell():
     assert fp4_rate("h100-80gb") == fp4_rate("no such card") == 0
 
 
-@pytest.mark.parametrize("name", SHEETS)
+@each("name", SHEETS)
 def test_every_value_has_a_source_that_is_listed(name):
     sheet = SHEETS[name]
     fields = ["memory_bytes", "capability", "memory_bytes_per_s"]
@@ -104,7 +105,7 @@ def test_documents_have_addresses_and_are_all_cited():
         assert document.url.startswith("https://") or key == "recalled"
 
 
-@pytest.mark.parametrize("name", SHEETS)
+@each("name", SHEETS)
 def test_nothing_and_unknown_are_told_apart(name):
     """Types that the chip has no units for have the rate 0, all others a rate or None."""
     sheet = SHEETS[name]
@@ -116,7 +117,7 @@ def test_nothing_and_unknown_are_told_apart(name):
             assert (rate == 0) == (kind not in tensor_core_types(sheet)), kind
 
 
-@pytest.mark.parametrize("name", [n for n in NVIDIA if NVIDIA[n].num_multiprocessors])
+@each("name", [n for n in NVIDIA if NVIDIA[n].num_multiprocessors])
 def test_rates_are_what_the_multiprocessors_can_do_in_a_clock(name):
     """A sparse figure, or one with fp16 accumulation, would be twice what this allows."""
     sheet = SHEETS[name]
@@ -128,7 +129,7 @@ def test_rates_are_what_the_multiprocessors_can_do_in_a_clock(name):
         assert rates.fp16 / (units * clock_hz) == pytest.approx(full, rel=0.15)
 
 
-@pytest.mark.parametrize("name", SHEETS)
+@each("name", SHEETS)
 def test_rates_double_as_types_halve(name):
     rates = SHEETS[name].matrix_flops_per_s
     if rates.bf16:
@@ -143,7 +144,7 @@ def test_rates_double_as_types_halve(name):
         assert rates.int8 / rates.bf16 == pytest.approx(times, rel=0.03)
 
 
-@pytest.mark.parametrize("name", SHEETS)
+@each("name", SHEETS)
 def test_what_is_known_of_the_memory_is_within_the_rule_for_what_is_not(name):
     sheet = SHEETS[name]
     memory = usable_memory(sheet)

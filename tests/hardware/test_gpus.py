@@ -14,13 +14,14 @@ from brimful.hardware.probe import probe_local
 from brimful.search.ways_out import same_strategy, ways_out
 from brimful.units import GIB
 from brimful.values.plan import PLAN_SCHEMA, Plan
+from each_case import each
 from samples import make_cluster, make_job, make_strategy
 
 AMD = {90.0, 94.2, 95.0, 110.0, 115.1, 120.1}
 """gfx90a, gfx942, gfx950, gfx1100, gfx1151 and gfx1201."""
 
 
-@pytest.mark.parametrize("name", sorted(gpus()))
+@each("name", sorted(gpus()))
 def test_every_device_is_within_reason_and_says_its_source(name):
     device = gpus()[name]
     assert device.name == name

@@ -6,6 +6,7 @@ from brimful.errors import InputError, UnknownNameError
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import gpus, load_cluster
 from brimful.hardware.links import link_of, network, network_names, network_of, node_links
+from each_case import each
 
 SHEETS = datasheets()
 
@@ -26,7 +27,7 @@ def test_links_of_a_node_are_those_of_the_datasheet(name, links):
     assert found[0].total_bytes_per_s == 2 * found[0].bytes_per_s
 
 
-@pytest.mark.parametrize("name", SHEETS)
+@each("name", SHEETS)
 def test_every_gpu_has_pcie_and_its_fastest_link_first(name):
     found = node_links(SHEETS[name])
     assert found[-1].kind == "pcie"
@@ -40,7 +41,7 @@ def test_an_unknown_rate_has_no_total():
     assert link.bytes_per_s is link.total_bytes_per_s is None
 
 
-@pytest.mark.parametrize("name", network_names())
+@each("name", network_names())
 def test_networks_are_named_by_their_gigabits(name):
     found = network(name, devices_per_node=1)
     assert found.bytes_per_s == int(name.rsplit("-", 1)[1]) * 1e9 / 8
@@ -73,14 +74,14 @@ def test_the_link_of_a_cluster():
     assert link_of(load_cluster("4xt4", memory_limit_bytes=None)).kind == "pcie"
 
 
-@pytest.mark.parametrize("name", SHEETS)
+@each("name", SHEETS)
 def test_messages_reach_a_share_of_a_link_and_its_source_says_whose(name):
     for link in node_links(SHEETS[name]):
         assert 0 < link.efficiency <= 1
         assert f"{link.efficiency:.0%} of the peak reached: " in link.source
 
 
-@pytest.mark.parametrize("name", network_names())
+@each("name", network_names())
 def test_messages_reach_a_share_of_a_network(name):
     link = network(name, devices_per_node=8)
     assert 0 < link.efficiency <= 1

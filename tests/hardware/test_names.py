@@ -7,6 +7,7 @@ from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import check_gpu, load_cluster
 from brimful.hardware.names import find_gpu, split_counts, with_memory
 from brimful.units import GIB
+from each_case import each
 
 SAME = {
     "h100-80gb": (
@@ -73,14 +74,12 @@ UNKNOWN = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("typed", "name"), [(typed, name) for name, spelled in SAME.items() for typed in spelled]
-)
+@each("typed, name", [(typed, name) for name, spelled in SAME.items() for typed in spelled])
 def test_a_gpu_under_another_name(typed, name):
     assert find_gpu(typed) == name
 
 
-@pytest.mark.parametrize("name", datasheets())
+@each("name", datasheets())
 def test_every_gpu_is_found_by_what_its_maker_and_driver_call_it(name):
     sheet = datasheets()[name]
     assert find_gpu(name.upper().replace("-", " ")) == name
@@ -88,7 +87,7 @@ def test_every_gpu_is_found_by_what_its_maker_and_driver_call_it(name):
     assert all(find_gpu(reported) for reported in sheet.reported_names)
 
 
-@pytest.mark.parametrize("typed", UNKNOWN)
+@each("typed", UNKNOWN)
 def test_a_gpu_that_is_another_is_not_taken(typed):
     assert find_gpu(typed) == ""
     with pytest.raises(UnknownNameError, match="brimful gpus lists them"):

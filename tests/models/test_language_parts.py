@@ -10,6 +10,7 @@ from brimful.models.config import load_model
 from brimful.models.language_parts import find_part, language_parts
 from brimful.models.names import find, without_qualifiers
 from brimful.models.registry import registry
+from each_case import each
 
 SAME = {
     "qwen2.5-0.5b": ("OpenGVLab/InternVL3-1B", "OpenGVLab/InternVL2_5-1B", "AIDC-AI/Ovis2-1B"),
@@ -61,9 +62,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("typed", "name"), [(typed, name) for name, spelled in SAME.items() for typed in spelled]
-)
+@each("typed, name", [(typed, name) for name, spelled in SAME.items() for typed in spelled])
 def test_a_language_part_is_named(typed, name):
     near, words, on_top = without_qualifiers(typed)
     assert near == name
@@ -71,7 +70,7 @@ def test_a_language_part_is_named(typed, name):
     assert on_top == "images"
 
 
-@pytest.mark.parametrize("typed", OTHERS)
+@each("typed", OTHERS)
 def test_another_version_or_size_is_of_no_language_part(typed):
     assert find_part(typed) is None
 
@@ -101,7 +100,7 @@ def test_the_language_part_may_be_named_beside(typed, model):
     assert find_part(typed).model == model
 
 
-@pytest.mark.parametrize("name", language_parts())
+@each("name", language_parts())
 def test_every_name_of_the_table_means_itself_and_a_known_model(name):
     part = find_part(name.upper())
     assert part is not None

@@ -22,6 +22,7 @@ from brimful.models.names import (
 )
 from brimful.models.registry import registry
 from brimful.models.slips import respelt
+from each_case import each
 
 SAME = {
     "llama-3.1-8b": (
@@ -133,14 +134,12 @@ UNKNOWN = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("typed", "name"), [(typed, name) for name, spelled in SAME.items() for typed in spelled]
-)
+@each("typed, name", [(typed, name) for name, spelled in SAME.items() for typed in spelled])
 def test_a_model_under_another_name(typed, name):
     assert find(typed).name == name
 
 
-@pytest.mark.parametrize("name", registry())
+@each("name", registry())
 def test_every_model_is_found_by_its_own_name_and_the_hubs(name):
     assert find(name.upper().replace("-", "_")).name == name
     source = registry()[name]["source"]
@@ -148,7 +147,7 @@ def test_every_model_is_found_by_its_own_name_and_the_hubs(name):
         assert find(source).name == name
 
 
-@pytest.mark.parametrize("typed", UNKNOWN)
+@each("typed", UNKNOWN)
 def test_a_model_that_is_another_is_not_taken(typed):
     assert find(typed) is None
 
@@ -302,7 +301,7 @@ def test_a_letter_or_two_that_are_wrong_are_seen(typed, near):
     assert (on_top == "images") == ("its language part is" in words)
 
 
-@pytest.mark.parametrize("name", registry())
+@each("name", registry())
 def test_no_word_of_a_known_name_is_a_slip(name):
     assert list(respelt(name)) == []
 
@@ -369,7 +368,7 @@ def test_an_unknown_model_may_be_a_known_one_but_for_a_word(typed, near):
     assert (near in words) if near else not words
 
 
-@pytest.mark.parametrize("name", registry())
+@each("name", registry())
 def test_every_model_is_like_itself(name):
     assert not unlike(name, name)
 

@@ -17,6 +17,7 @@ from brimful.models.config import (
     read_config,
 )
 from brimful.models.registry import registry
+from each_case import each
 from models.meta import SMALL, build_from
 
 SERVED_BEFORE = sorted(set(ARCHITECTURES) - {"bert", "gpt2", "llama", "t5", "switch_transformers"})
@@ -35,8 +36,8 @@ def config_of(model_type, **changes):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("model_type", SERVED_BEFORE)
+@each("variant", VARIANTS)
+@each("model_type", SERVED_BEFORE)
 def test_a_reader_reads_what_generic_read(model_type, variant):
     for fields in (DEFAULTS.get(model_type, {}), SMALL[model_type]):
         config = {**fields, **variant}
@@ -45,9 +46,7 @@ def test_a_reader_reads_what_generic_read(model_type, variant):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "name", [name for name, entry in registry().items() if entry["model_type"] in SERVED_BEFORE]
-)
+@each("name", [name for name, entry in registry().items() if entry["model_type"] in SERVED_BEFORE])
 def test_shipped_models_are_read_as_generic_read_them(name):
     entry = registry()[name]
     ours = read_config(name, {"model_type": entry["model_type"], **entry["config"]})

@@ -22,6 +22,7 @@ from brimful.models.fields import MAX_POSITIONS
 from brimful.models.layout import all_parameters, num_elements
 from brimful.models.registry import registry
 from brimful.values.job import plain_job
+from each_case import each
 from models.meta import named_shapes
 from samples import make_strategy
 
@@ -34,7 +35,7 @@ MIXTURES = {name for name in PLANNED if experts_of(load_model(name)) != NO_EXPER
 UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 
 
-@pytest.mark.parametrize("name", registry())
+@each("name", registry())
 def test_an_entry_holds_what_the_schema_says(name):
     entry = registry()[name]
     assert set(REQUIRED) <= set(entry) <= {*REQUIRED, *OPTIONAL}
@@ -64,7 +65,7 @@ def built(name):
     return entry["num_parameters"] if name in SIMULATED else parameter_count(load_model(name)).total
 
 
-@pytest.mark.parametrize("name", registry())
+@each("name", registry())
 def test_counts_are_the_official_ones_but_for_what_is_said(name):
     entry = registry()[name]
     total, official = built(name), entry["num_parameters_official"]
@@ -134,7 +135,7 @@ POSITIONED = [name for name in PLANNED if registry()[name]["model_type"] not in 
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", POSITIONED)
+@each("name", POSITIONED)
 def test_the_longest_text_is_one_that_transformers_allows_too(name):
     from transformers import AutoConfig
 
@@ -181,7 +182,7 @@ def test_every_mixture_has_a_published_figure():
     assert set(PUBLISHED) == MIXTURES
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@each("name", PUBLISHED)
 def test_active_parameters_are_the_published_ones_rounded_or_cut_off(name):
     published, with_embedding = PUBLISHED[name]
     spec = load_model(name)
@@ -191,13 +192,13 @@ def test_active_parameters_are_the_published_ones_rounded_or_cut_off(name):
     assert abs(billions - float(published)) < last_digit
 
 
-@pytest.mark.parametrize("name", sorted(set(PLANNED) - MIXTURES))
+@each("name", sorted(set(PLANNED) - MIXTURES))
 def test_every_parameter_of_a_dense_model_is_active(name):
     spec = load_model(name)
     assert active_parameters(spec) == parameter_count(spec).total
 
 
-@pytest.mark.parametrize("name", sorted(MIXTURES))
+@each("name", sorted(MIXTURES))
 def test_experts_are_where_their_stacks_are(name):
     spec = load_model(name)
     experts = experts_of(spec)

@@ -11,6 +11,7 @@ from brimful.hardware.datasheets import datasheets
 from brimful.models.config import read_config
 from brimful.models.registry import registry
 from brimful.published.rows import families, published_models, published_runs
+from each_case import each
 
 FIGURES = ("allocated_gib", "active_gib", "reserved_gib", "process_gib", "tokens_per_s")
 
@@ -77,7 +78,7 @@ def test_an_unknown_family_is_said():
         published_runs("fsm")
 
 
-@pytest.mark.parametrize("name", [n for n, m in published_models().items() if m.config])
+@each("name", [n for n, m in published_models().items() if m.config])
 def test_the_models_are_described(name):
     model = published_models()[name]
     spec = read_config(name, {"model_type": model.model_type, **model.config})

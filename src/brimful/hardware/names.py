@@ -9,7 +9,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from brimful.errors import InputError, UnknownNameError
@@ -143,6 +143,7 @@ def _of_one_node(text: str) -> re.Match[str] | None:
     return match if match and find_gpu(match["gpu"]) else None
 
 
+@lru_cache
 def find_gpu(text: str) -> str:
     """Find the GPU of the table that a name means; empty where it means none.
 

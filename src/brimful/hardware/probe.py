@@ -4,6 +4,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
@@ -91,6 +92,7 @@ def cgroup_limits_bytes(membership: str, mount: Path) -> Iterator[int]:
                 yield int(limit)
 
 
+@cache  # its file of metadata is a hundred lines, and a command line asks some thirty times
 def _torch_version() -> str:
     try:
         return metadata.version("torch")

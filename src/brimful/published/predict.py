@@ -54,13 +54,10 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
     """
     if run.command and has_formula(run.command):
         return _of_command(run)
-    expressed = express(run)
-    if isinstance(expressed, Unexpressed):
-        return expressed
-    try:
-        estimated = estimate(*expressed, products=_products(run))
-    except UnsupportedError as error:
-        return Unexpressed(str(error).partition(";")[0])
+    found = _estimated(run)
+    if isinstance(found, Unexpressed):
+        return found
+    expressed, estimated = found
     program = other_program(run, expressed)
     peak = _peak(run, expressed, estimated, program)
     held = None if program.updates_otherwise else replayed(run, expressed, program)
@@ -76,6 +73,30 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
         tokens_per_s=_tokens_per_s(run, expressed, estimated),
         is_fitted=any(rule.basis == "fitted" for rule in program.rules),
     )
+
+
+def predict_tokens_per_s(run: PublishedRun) -> float | None:
+    """Predict the speed alone of a published run, without a replay; None: it is not predicted.
+
+    Args:
+        run: The run.
+    """
+    if run.command and has_formula(run.command):
+        of_command = _of_command(run)
+        return None if isinstance(of_command, Unexpressed) else of_command.tokens_per_s
+    found = _estimated(run)
+    return None if isinstance(found, Unexpressed) else _tokens_per_s(run, *found)
+
+
+def _estimated(run: PublishedRun) -> tuple[Expressed, Estimate] | Unexpressed:
+    """Estimate what a run is in our words, or say why there is no prediction."""
+    expressed = express(run)
+    if isinstance(expressed, Unexpressed):
+        return expressed
+    try:
+        return expressed, estimate(*expressed, products=_products(run))
+    except UnsupportedError as error:
+        return Unexpressed(str(error).partition(";")[0])
 
 
 def _of_command(run: PublishedRun) -> Predicted | Unexpressed:
