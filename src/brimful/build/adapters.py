@@ -66,18 +66,11 @@ def adapter_dtype(job: Job) -> torch.dtype:
 def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     """Freeze a base, quantise what is to be, and put adapters beside its layers, in place.
 
-    Args:
-        skeleton: On ``meta``, in ``base_dtype(job)``.
-        job: Says which adapters; one of method ``full`` leaves the skeleton as it is, adapters
-            without targets are the frozen base alone.
-
-    Returns:
-        The same module; only what trains requires gradients.
-
-    Raises:
-        InputError: A target names no linear layer, a trained module no module, or the precision
-            cannot join the types that are asked for.
-        UnsupportedError: PEFT, or the package of a quantised base, is not installed.
+    ``skeleton``: on ``meta``, in ``base_dtype(job)``. ``job``: says which adapters; one of method
+    ``full`` leaves the skeleton as it is, adapters without targets are the frozen base alone.
+    Returns the same module; only what trains requires gradients. Raises InputError: a target names
+    no linear layer, a trained module no module, or the precision cannot join the types that are
+    asked for. Raises UnsupportedError: PEFT, or the package of a quantised base, is not installed.
     """
     adapter = job.adapter
     if adapter is None:
@@ -140,8 +133,7 @@ def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
 def is_plain(module: nn.Module) -> bool:
     """Whether a module is a linear layer and nothing more, as routers and grouped layers are not.
 
-    Args:
-        module: On ``meta``; one that computes otherwise than its base class is tried.
+    ``module``: on ``meta``; one that computes otherwise than its base class is tried.
     """
     if not isinstance(module, nn.Linear | Conv1D):
         return False
@@ -318,12 +310,9 @@ def _let_inputs_require_grad(model: nn.Module) -> None:
 def base_name(name: str) -> str | None:
     """Return what a parameter of an adapted model is called in the plain one.
 
-    Args:
-        name: Its path, as in ``named_parameters``.
-
-    Returns:
-        None for what the plain model does not have: adapters, and the copies that train of
-        ``trained_modules``. Names of a model without adapters are their own.
+    ``name``: its path, as in ``named_parameters``. Returns None for what the plain model does not
+    have: adapters, and the copies that train of ``trained_modules``. Names of a model without
+    adapters are their own.
     """
     if _is_adapter(name) or ".modules_to_save." in name:
         return None
@@ -337,9 +326,7 @@ def initialize(model: nn.Module, job: Job) -> None:
     A is uniform and B zero, so that the model begins as its base; a magnitude is the norm of a row
     of the base's weight; ``trained_modules`` begin as copies.
 
-    Args:
-        model: Adapted, with memory, base filled.
-        job: Its job; one without adapters leaves the model as it is.
+    ``job``: its job; one without adapters leaves the model as it is.
     """
     if job.adapter is None:
         return
@@ -381,12 +368,7 @@ def merged_weight(layer: nn.Module, *, dtype: torch.dtype) -> torch.Tensor:
 
     Computed in fp32 whatever either is held in, and rounded once.
 
-    Args:
-        layer: Of ``adapted_layers``.
-        dtype: Of the result.
-
-    Returns:
-        Laid out as the base layer's.
+    Returns laid out as the base layer's.
     """
     transposed = isinstance(layer.get_base_layer(), Conv1D) or _was_transposed(layer)
     base = whole(full_weight(layer.get_base_layer())).float()

@@ -41,8 +41,7 @@ def mark_text(model: Any) -> None:
 
     No text goes through those, so that they get no gradients in any case.
 
-    Args:
-        model: On ``meta``, as its class made it.
+    ``model``: on ``meta``, as its class made it.
     """
     text = model.config.get_text_config()
     if model.config.is_encoder_decoder:
@@ -70,11 +69,7 @@ def _text_of(model: nn.Module) -> Any:
 
 
 def idle_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that no text goes through, by their names.
-
-    Args:
-        model: Or a module around it.
-    """
+    """Return the parameters that no text goes through, by their names."""
     named = model.named_parameters()
     if (text := _text_of(model)) is None:
         towers = [module for module in model.modules() if hasattr(module, _TOWER)]
@@ -91,8 +86,7 @@ def give_switch(model: Any) -> None:
 
     They are of one class of the model's own, and as many as its configuration says.
 
-    Args:
-        model: On ``meta``, as its class made it.
+    ``model``: on ``meta``, as its class made it.
     """
     if any(isinstance(module, GradientCheckpointingLayer) for module in model.modules()):
         return
@@ -124,8 +118,7 @@ def mark_unit(model: Any) -> None:
     So it is where parts of blocks stand in lists of their own, where blocks run many times or lie
     in each other, and where text goes through lists that are not an encoder's and a decoder's.
 
-    Args:
-        model: On ``meta``, as its class made it.
+    ``model``: on ``meta``, as its class made it.
     """
     paths = {module: path for path, module in model.named_modules()}
     places = [
@@ -139,11 +132,7 @@ def mark_unit(model: Any) -> None:
 
 
 def runs_as_one(model: nn.Module) -> bool:
-    """Whether a model's body is one unit.
-
-    Args:
-        model: Or a module around it.
-    """
+    """Whether a model's body is one unit."""
     return any(getattr(module, _AS_ONE, False) for module in model.modules())
 
 
@@ -170,9 +159,7 @@ def stacks_of(model: nn.Module) -> dict[nn.Module, list[nn.Module]]:
 def _blocks(module: nn.Module, holds_more: dict[type, bool]) -> Iterator[nn.Module]:
     """Yield blocks below and including a module; those of one class hold others or none does.
 
-    Args:
-        module: Where to look.
-        holds_more: Of each class of block that was seen: whether blocks lie in one of it.
+    ``holds_more``: of each class of block that was seen: whether blocks lie in one of it.
     """
     if hasattr(module, _TOWER):
         return

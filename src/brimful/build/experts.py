@@ -36,12 +36,7 @@ _ROW_BYTES = 16
 def check_experts(model: Any, job: Job) -> None:
     """Refuse experts whose memory hangs on where tokens are routed, or that no kernel takes.
 
-    Args:
-        model: On ``meta``, in the type of its weights.
-        job: Says what it is called.
-
-    Raises:
-        UnsupportedError: They are such.
+    ``model``: on ``meta``, in the type of its weights.
     """
     config, name = model.config.get_text_config(), job.model.name
     if job.model.model_type in OWN_EXPERTS or not has_experts(config.to_dict()):
@@ -78,12 +73,7 @@ def expert_modules(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_router(model: nn.Module, name: str) -> bool:
-    """Whether a module is what chooses the experts of a block: it stands beside them.
-
-    Args:
-        model: Of ``transformers``.
-        name: Of the module in it.
-    """
+    """Whether a module is what chooses the experts of a block: it stands beside them."""
     parent, _, own = name.rpartition(".")
     return own in _ROUTERS and hasattr(model.get_submodule(parent), "experts")
 

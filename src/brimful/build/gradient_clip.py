@@ -50,14 +50,10 @@ def clip_gradients(
 ) -> torch.Tensor:
     """Scale the gradients in place so that their global norm is at most ``max_norm``.
 
-    Args:
-        parameters: All that train, sharded over any axes or plain; of many devices all call this.
-        max_norm: The bound; 0 only measures.
-        row: The pipeline that this device is in.
-        piece: Elements that are summed at a time on a CPU.
-
-    Returns:
-        The norm before scaling, a plain fp32 scalar on the device, the same on every device.
+    ``parameters``: all that train, sharded over any axes or plain; of many devices all call this.
+    ``max_norm``: the bound; 0 only measures. ``piece``: elements that are summed at a time on a
+    CPU. Returns the norm before scaling, a plain fp32 scalar on the device, the same on every
+    device.
     """
     trained = list(parameters)
     gradients = [p.grad for p in trained if p.grad is not None]
@@ -89,10 +85,7 @@ def gradient_norm(
 ) -> torch.Tensor:
     """Return the global norm of the gradients as they are, a plain fp32 scalar on the device.
 
-    Args:
-        parameters: As for ``clip_gradients``.
-        row: Likewise.
-        piece: Likewise.
+    ``parameters``: as for ``clip_gradients``.
     """
     if row is None:
         return _device_norm(parameters, piece)
@@ -128,10 +121,8 @@ def _norm_of_ranges(trained: list[torch.Tensor], group: Any, piece: int) -> torc
 def _axes(gradient: torch.Tensor, meshes: dict[DeviceMesh, DeviceMesh]) -> Axes:
     """Return over which process groups a gradient's squares are to be added up.
 
-    Args:
-        gradient: Sharded or plain.
-        meshes: Those seen before. Of equal ones the first counts: torch remembers what it computed
-            for a mesh, so that a tensor may have an older one of the same devices.
+    ``meshes``: those seen before. Of equal ones the first counts: torch remembers what it computed
+    for a mesh, so that a tensor may have an older one of the same devices.
     """
     if not isinstance(gradient, DTensor):
         return ()
@@ -168,9 +159,7 @@ def _joined(norms: dict[Axes, torch.Tensor], device_type: str) -> torch.Tensor:
 def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:
     """Return what gradients of this norm are multiplied by, at most 1, on the norm's device.
 
-    Args:
-        norm: A scalar.
-        max_norm: The bound; 0 leaves gradients alone.
+    ``max_norm``: the bound; 0 leaves gradients alone.
     """
     if max_norm <= 0:
         return torch.ones_like(norm)

@@ -38,16 +38,9 @@ _LENGTH_BYTES, _NO_TENSOR = 8, "__metadata__"
 def find_files(source: str) -> dict[str, Path]:
     """Find the file of every tensor of a checkpoint.
 
-    Args:
-        source: A folder, a safetensors file, or a hub id.
-
-    Returns:
-        The tensors' names, in the order of the files, and where each lies.
-
-    Raises:
-        UnknownNameError: There is no such folder, nor such a model on the hub.
-        InputError: It holds pickles, adapters or nothing, or a shard is missing.
-        FileFormatError: A file is not safetensors.
+    ``source``: a folder, a safetensors file, or a hub id. Returns the tensors' names, in the order
+    of the files, and where each lies. Raises InputError: it holds pickles, adapters or nothing, or
+    a shard is missing. Raises FileFormatError: a file is not safetensors.
     """
     path = Path(source)
     if path.is_file():
@@ -125,11 +118,7 @@ def _names_of(file: Path) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def opened(file: Path) -> "Iterator[_Tensors]":
-    """Open a file of tensors, read piece by piece.
-
-    Raises:
-        FileFormatError: It is not safetensors, or cut short.
-    """
+    """Open a file of tensors, read piece by piece."""
     try:
         with (
             safe_open(file, framework="pt", device="cpu", backend="pread") as tensors,
@@ -209,13 +198,9 @@ def pieces(
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield the rows of a stored tensor, at most ``PIECE_BYTES`` at once where rows are that small.
 
-    Args:
-        stored: What ``get_slice`` of an opened file returns.
-        region: The part of it that is wanted, a slice per dimension; None: all of it.
-
-    Yields:
-        Which rows of that part, and their values on the host in the type of the file, which are
-        there until the next are asked for.
+    ``stored``: what ``get_slice`` of an opened file returns. ``region``: the part of it that is
+    wanted, a slice per dimension; None: all of it. Yields which rows of that part, and their values
+    on the host in the type of the file, which are there until the next are asked for.
     """
     if not stored.get_shape():
         yield slice(None), read_whole(stored)

@@ -56,10 +56,7 @@ class Matched(NamedTuple):
 def match(model: nn.Module, names: Iterable[str], targets: Collection[str]) -> Matched:
     """Find the place of every stored tensor.
 
-    Args:
-        model: A ``transformers`` model; any other module's names are as they are.
-        names: Names in the checkpoint.
-        targets: Names in the plain model.
+    ``model``: a ``transformers`` model; any other module's names are as they are.
     """
     if hasattr(model, "base_model_prefix"):
         return _match_renamed(model, names, targets)
@@ -129,13 +126,7 @@ def join(
 ) -> dict[str, torch.Tensor]:
     """Make parameters of the stored tensors that they are made of.
 
-    Args:
-        joined: Which.
-        model: The model that they belong to.
-        read: Reads one stored tensor.
-
-    Returns:
-        By their names in the plain model.
+    Returns by their names in the plain model.
     """
     converter = deepcopy(joined.converter)
     for name, pattern in zip(joined.names, joined.patterns, strict=True):

@@ -39,13 +39,7 @@ class EngineRoot(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     """
 
     def __init__(self, root: nn.Module, job: Job, device: torch.device) -> None:
-        """Keep what is called.
-
-        Args:
-            root: Holds the model.
-            job: Says the recipe.
-            device: Where it runs.
-        """
+        """Keep what is called."""
         super().__init__()
         self.root = root
         self._precision, self._device = job.precision, device
@@ -58,11 +52,7 @@ class EngineRoot(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
 
 def import_deepspeed(device: torch.device) -> Any:
-    """Import DeepSpeed for a device.
-
-    Raises:
-        UnsupportedError: It is not installed.
-    """
+    """Import DeepSpeed for a device."""
     if device.type == "cpu":
         os.environ.setdefault(_ACCELERATOR, "cpu")
     try:
@@ -81,17 +71,9 @@ def import_deepspeed(device: torch.device) -> Any:
 def build_engine(root: nn.Module, job: Job, strategy: Strategy, device: torch.device) -> Any:
     """Part a model, its gradients and its optimizer's state among the processes.
 
-    Args:
-        root: Holds the model, whole on its device.
-        job: Says types, rates and batches.
-        strategy: Says the stage and what is on the host.
-        device: Where.
-
-    Returns:
-        A ``DeepSpeedEngine``: what a micro-batch is called through.
-
-    Raises:
-        UnsupportedError: DeepSpeed is not installed, or would hold parameters in another type.
+    ``strategy``: says the stage and what is on the host. Returns a ``DeepSpeedEngine``: what a
+    micro-batch is called through. Raises UnsupportedError: DeepSpeed is not installed, or would
+    hold parameters in another type.
     """
     _check_types(root, job)
     deepspeed = import_deepspeed(device)

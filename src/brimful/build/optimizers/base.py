@@ -39,8 +39,7 @@ def parameter_groups(job: Job, model: nn.Module) -> list[Group]:
     over other devices than the first ones are, as experts can be, come in groups of their own:
     kernels that update many at once take those of one mesh.
 
-    Raises:
-        UnsupportedError: The rule updates matrices alone, and a block trains stacks of them.
+    Raises UnsupportedError: the rule updates matrices alone, and a block trains stacks of them.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     decays = {"weight_decay": job.weight_decay, "lr": job.learning_rate}
@@ -103,11 +102,8 @@ def first_state(
 
     Of a sharded one it is asked what is kept of the largest shard, so that all devices keep alike.
 
-    Args:
-        state: The record's.
-        parameter: On its device.
-        settings: Of the job; of a state that depends on none they may be left out.
-        is_hidden: Whether it is a matrix of a block.
+    ``settings``: of the job; of a state that depends on none they may be left out. ``is_hidden``:
+    whether it is a matrix of a block.
     """
     found, share = {}, share_of(parameter)
     for kept in state(Updated(share, is_hidden), settings):

@@ -54,11 +54,7 @@ _ADDED = "final_logits_bias"
 
 
 def skeleton(job: Job, strategy: Strategy) -> nn.Module:
-    """Build the encoder-decoder on ``meta``.
-
-    Raises:
-        UnsupportedError: It is of another kind, or its attention takes no mask.
-    """
+    """Build the encoder-decoder on ``meta``."""
     if not is_encoder_decoder(job.model.model_type):
         raise UnsupportedError(
             f"task=seq2seq trains models that read one text and write another, as T5 and BART, and "
@@ -89,11 +85,7 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
 
 
 def _mark_heads(model: Any, job: Job) -> None:
-    """Note how logits are made: of a writer with a head of its own, as of any decoder.
-
-    Raises:
-        UnsupportedError: That is not known of it.
-    """
+    """Note how logits are made: of a writer with a head of its own, as of any decoder."""
     writer = model.get_decoder()
     if not _has_head(writer):
         with contextlib.suppress(OwnWayError):
