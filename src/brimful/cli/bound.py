@@ -29,9 +29,7 @@ MAX_CHANGES = 4
 def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> bool:
     """Print what a run needs at least; whether anything is known of it.
 
-    Args:
-        args: The flags of a verb that was refused.
-        nearest: Flags with which something like it has a formula.
+    ``nearest``: flags with which something like it has a formula.
     """
     from brimful.cli.least import state_ways
     from brimful.show.bound import bound_summary
@@ -143,13 +141,7 @@ def _bounded(args: argparse.Namespace) -> "Bounded | None":
 def bounded_of(
     args: argparse.Namespace, model: "ModelSpec", num_parameters: int
 ) -> "Bounded | None":
-    """Count what a run needs at least; None: the card is not known.
-
-    Args:
-        args: The flags.
-        model: What is trained.
-        num_parameters: That it has.
-    """
+    """Count what a run needs at least; None: the card is not known."""
     from brimful.cost.least import least_bytes, least_flops_per_token, spread_of
     from brimful.hardware.names import split_counts
     from brimful.show.bound import Bounded

@@ -73,11 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_asked(args: argparse.Namespace) -> bool:
-    """Whether a command line is about inference.
-
-    Raises:
-        InputError: It is not, and has a flag that belongs to it.
-    """
+    """Whether a command line is about inference."""
     if args.task == TASK:
         return True
     for name in _OWN:
@@ -323,11 +319,7 @@ def _read(args: argparse.Namespace, job: "InferenceJob") -> None:
 
 
 def _num_texts(args: argparse.Namespace) -> int:
-    """Return how many texts are there at once: either batch says so.
-
-    Raises:
-        InputError: Both are given, and differ.
-    """
+    """Return how many texts are there at once: either batch says so."""
     micro = args.micro_batch
     each = max(micro) if isinstance(micro, list) else micro
     if each and args.global_batch and each != args.global_batch:
@@ -340,11 +332,7 @@ def _num_texts(args: argparse.Namespace) -> int:
 
 
 def _refuse_training(args: argparse.Namespace) -> None:
-    """Refuse flags of training.
-
-    Raises:
-        InputError: One was given; it would be ignored.
-    """
+    """Refuse flags of training."""
     for name in flags.TRAINING:
         if name not in _SHARED and getattr(args, name, None) is not None:
             raise InputError(

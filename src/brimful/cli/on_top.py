@@ -37,9 +37,7 @@ class Room(NamedTuple):
 def room_for(on_top: str, args: argparse.Namespace) -> Room | None:
     """Return what is left on each GPU; None where nothing comes on top or it cannot be counted.
 
-    Args:
-        on_top: ``images``, one of ``elsewhere``'s rollouts, or empty.
-        args: The flags of what is answered.
+    ``on_top``: ``images``, one of ``elsewhere``'s rollouts, or empty.
     """
     if not on_top or args.memory_limit is not None:
         return None

@@ -93,13 +93,7 @@ def show_first(args: argparse.Namespace, searched: "Solution") -> None:
 def proven_or_told(
     args: argparse.Namespace, searched: "Solution", budget: "Budget"
 ) -> "tuple[Solution, Proof | None]":
-    """Prove a plan in the time that the search left; who interrupts that is told the prediction.
-
-    Args:
-        args: The flags.
-        searched: What was found.
-        budget: Of the search.
-    """
+    """Prove a plan in the time that the search left; who interrupts that is told the prediction."""
     from brimful.search.budget import Budget
 
     left_s = max(budget.left_s, min(LEAST_PROOF_S, args.budget))
@@ -116,8 +110,7 @@ def show_proof(
 ) -> "Sequence[Fact]":
     """Print the answer as simulating has it; where that is another than predicted, say so below.
 
-    Returns:
-        What is said of the proof, to be printed behind.
+    Returns what is said of the proof, to be printed behind.
     """
     from brimful.show.proof import replaced_facts
 

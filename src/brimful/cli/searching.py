@@ -57,13 +57,8 @@ class Question(NamedTuple):
 def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Question:
     """Resolve the flags of a search, and refuse what cannot run before anything is loaded.
 
-    Args:
-        args: The flags.
-        traces: Chooses what is traced of what the job needs and does not ship; None: nothing.
-
-    Raises:
-        InputError: Something given cannot be used.
-        UnsupportedError: This version cannot run it.
+    ``traces``: chooses what is traced of what the job needs and does not ship; None: nothing.
+    Raises InputError: something given cannot be used.
     """
     from brimful.search.space import plainest_strategy
 
@@ -82,12 +77,7 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
 
 
 def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
-    """Resolve the flags and search, by the usual attention and by what may be better than that.
-
-    Args:
-        args: The flags.
-        budget: Of a search that simulates.
-    """
+    """Resolve the flags and search, by the usual attention and by what may be better than that."""
     from brimful.search.ways_out import has_room
 
     found = _fused_or_not(args, budget)
@@ -203,10 +193,6 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
     Where nothing was traced yet, blocks that recompute nothing are traced first, and no others
     where the fastest of these fits: to recompute takes longer. Then those that recompute all, and
     what is between if there is time.
-
-    Args:
-        args: The flags.
-        budget: Of a search.
     """
     question = asked(args, traces=_chosen(args))
     if question.untold:

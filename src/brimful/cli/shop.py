@@ -233,8 +233,7 @@ def shop(args: argparse.Namespace) -> "Shopped":
 def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "Prices") -> str:
     """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run.
 
-    Returns:
-        Why no formula covers it still; empty where one does.
+    Returns why no formula covers it still; empty where one does.
     """
     from brimful.cli.on_demand import traced_or_untold
     from brimful.cli.shop_least import tell_shop_least
@@ -282,10 +281,7 @@ def job_from(
 ) -> "Job":
     """Return the job; how many GPUs share its batch is not known yet.
 
-    Args:
-        args: The flags.
-        devices: That may run it.
-        model: What is trained, where its name was resolved already.
+    ``model``: what is trained, where its name was resolved already.
     """
     args.gpus = args.micro_batch = None
     if not is_length_said(args):
@@ -326,11 +322,7 @@ def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
 
 
 def _known_kinds(parts: Sequence[str]) -> list[str]:
-    """Resolve the names of GPUs.
-
-    Raises:
-        UnsupportedError: What some of them allocate is not known; the others are nearest.
-    """
+    """Resolve the names of GPUs."""
     known, unknown = list[str](), list[UnknownMemoryError]()
     for part in parts:
         try:
