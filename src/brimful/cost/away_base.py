@@ -36,14 +36,8 @@ def with_base_away(
 ) -> tuple[Profile, Variant]:
     """Let the base come and go with the runs of a micro-batch.
 
-    Args:
-        job: What is trained.
-        profile: Of it, where all is on the device.
-        variant: What micro-batches run.
-        dims: Sizes of one.
-
-    Returns:
-        The profile with copies, and the runs that refer to it.
+    ``profile``: of it, where all is on the device. Returns the profile with copies, and the runs
+    that refer to it.
     """
     layers = _Layers(loaded_element(job), base_copies(job))
     return _with_copies(profile, variant.first, variant.later, layers, dims)
@@ -122,14 +116,7 @@ class _Reads(NamedTuple):
 
 
 def _events(events: Sequence[int], added: Brought, reads: _Reads, num: int) -> Iterator[int]:
-    """Yield a run's events with those of copies.
-
-    Args:
-        events: Its own.
-        added: Which copies come and go.
-        reads: Where it reads them.
-        num: Sizes of copies.
-    """
+    """Yield a run's events with those of copies."""
     alone = reads.last if added.one_by_one else ()
     for place in range(len(events) + 1):
         if place == reads.first:
@@ -145,12 +132,7 @@ def _events(events: Sequence[int], added: Brought, reads: _Reads, num: int) -> I
 def _reads(profile: Profile, run: Run, like: Run, layers: _Layers, dims: Dimensions) -> _Reads:
     """Find where a run reads its copies.
 
-    Args:
-        profile: Of the run.
-        run: Which.
-        like: The same of a micro-batch that makes gradients anew, by which adapters are told.
-        layers: What blocks have.
-        dims: Sizes.
+    ``like``: the same of a micro-batch that makes gradients anew, by which adapters are told.
     """
     if run.phase == "forward" or not is_block(run):
         return _Reads()

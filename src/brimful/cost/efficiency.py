@@ -178,13 +178,7 @@ def _slower(whole: Efficiency, device: Device) -> float:
 
 
 def size_of(job: Job, micro_batch: Array | float, *, tp: Array | float = 1) -> ProductSize:
-    """Return how large the products of a job are; of a module that is unknown.
-
-    Args:
-        job: What is trained.
-        micro_batch: Samples of a forward pass.
-        tp: Devices that share every matrix.
-    """
+    """Return how large the products of a job are; of a module that is unknown."""
     if not job.model.hidden_size:
         return ProductSize(0.0, 0.0)
     return ProductSize(

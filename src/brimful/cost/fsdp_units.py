@@ -113,8 +113,7 @@ def units_of(parts: Iterable[int]) -> Iterator[tuple[int, Group]]:
 
     What is in no block comes first. A block without parted experts has no bytes of them.
 
-    Args:
-        parts: Of every block, which it is of those that hold other parameters (``Run.part``).
+    ``parts``: of every block, which it is of those that hold other parameters (``Run.part``).
     """
     yield 0, REST
     for part in parts:
@@ -123,12 +122,7 @@ def units_of(parts: Iterable[int]) -> Iterator[tuple[int, Group]]:
 
 
 def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
-    """List what FSDP2 adds to each run.
-
-    Args:
-        runs: Of the whole micro-batch.
-        way: How devices share the work.
-    """
+    """List what FSDP2 adds to each run."""
     return additions_of(runs, way, _forward, _backward)
 
 
@@ -141,12 +135,10 @@ def pipelined_additions(
     ZeRO-3's forward lets go of a block behind it, whoever gathered it. What is in no block is
     gathered once a step.
 
-    Args:
-        runs: All of one phase.
-        way: How devices share the work; ``is_last`` is of no meaning, nothing is reduced here.
-        is_gathered: Whether the blocks are there when the phase begins.
-        is_first: Whether it is the first of its phase in the step.
-        has_rest: Whether the stage has parameters that are in no block.
+    ``way``: how devices share the work; ``is_last`` is of no meaning, nothing is reduced here.
+    ``is_gathered``: whether the blocks are there when the phase begins. ``is_first``: whether it is
+    the first of its phase in the step. ``has_rest``: whether the stage has parameters that are in
+    no block.
     """
     way = way._replace(is_first=is_first, is_last=False, accumulate="hold")
     found = []
@@ -332,9 +324,7 @@ def _reduce_experts(way: Way) -> _Events:
 def _end(way: Way, last: int | None) -> _Events:
     """The rows of the embedding are added up, then what is in no block is reduced.
 
-    Args:
-        way: How devices share the work.
-        last: What the last block holds whose gradients were reduced; None: there are no blocks.
+    ``last``: what the last block holds whose gradients were reduced; None: there are no blocks.
     """
     rows = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
     rest = () if way.adapts and last is not None else ((GO, Piece.REST),)

@@ -87,14 +87,8 @@ def host_memory(
 ) -> HostMemory:
     """Predict what a node's host holds, and what a checkpoint takes on disk.
 
-    Args:
-        job: What is trained.
-        cluster: Its nodes, and what their hosts have.
-        strategy: How it is run.
-        phases: Peaks of a device; they are the host's own where devices are CPUs.
-
-    Returns:
-        Items in full where they are exact, and the band around their sum.
+    ``phases``: peaks of a device; they are the host's own where devices are CPUs. Returns items in
+    full where they are exact, and the band around their sum.
     """
     peaks = {phase.phase: phase.num_bytes for phase in phases}
     num_processes = min(cluster.devices_per_node, world_size(strategy))
@@ -127,9 +121,6 @@ def training_bytes(host: HostMemory) -> int:
     """Return what a node's host needs as long as nothing is saved or handed over.
 
     Copies for saving stay once they were made, and are needed for nothing else.
-
-    Args:
-        host: What was predicted of it.
     """
     steps = next((each.num_bytes for each in host.phases if each.phase == STEPS), 0)
     return steps - sum(item.num_bytes for item in host.items if item.name == SAVING)

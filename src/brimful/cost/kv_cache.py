@@ -29,8 +29,7 @@ POSITION_BYTES = 8
 def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
     """List what every block of a decoder keeps.
 
-    Raises:
-        UnsupportedError: The architecture writes no text, or its cache is not known.
+    Raises UnsupportedError: the architecture writes no text, or its cache is not known.
     """
     if spec.model_type not in CACHED:
         return _read_layers(spec)
@@ -45,11 +44,7 @@ def num_shared_heads(layers: tuple[CacheLayer, ...]) -> int:
 
 
 def _read_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
-    """List what was read off a model that no file here describes.
-
-    Raises:
-        UnsupportedError: It was not, or some block keeps something else.
-    """
+    """List what was read off a model that no file here describes."""
     cached = find_cached(spec)
     if cached is None or cached.why_not:
         why = f": {cached.why_not}" if cached else ""
@@ -106,12 +101,6 @@ def prefilled_bytes(
 
     Blocks with a window hold it whole too: what they keep are views of the keys and values of all
     tokens, until the next token makes them anew.
-
-    Args:
-        layers: Of ``cache_layers``.
-        num_sequences: Prompts.
-        num_tokens: Tokens of each.
-        element_bytes: Of one number.
     """
     return sum(
         _layer_bytes(layer, num_sequences, num_tokens, element_bytes) for layer in layers
@@ -121,14 +110,7 @@ def prefilled_bytes(
 def grown_bytes(
     layers: tuple[CacheLayer, ...], *, num_sequences: int, num_tokens: int, element_bytes: int
 ) -> int:
-    """Return what a dynamic cache takes after at least one token was added to a prompt.
-
-    Args:
-        layers: Of ``cache_layers``.
-        num_sequences: Sequences.
-        num_tokens: Tokens of each, that one included.
-        element_bytes: Of one number.
-    """
+    """Return what a dynamic cache takes after at least one token was added to a prompt."""
     return sum(
         _layer_bytes(layer, num_sequences, kept(layer, num_tokens), element_bytes)
         for layer in layers

@@ -221,12 +221,7 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
 
 
 def kernels_of(device: Device, fused: FusedKernels = "none") -> Kernels:
-    """Name whose kernels a device runs.
-
-    Args:
-        device: On what.
-        fused: Whose kernels run beside products and attention.
-    """
+    """Name whose kernels a device runs."""
     if fused == "liger" and device.capability in WITH_LIGER:
         return WITH_LIGER[device.capability]
     if device.kernels == "cpu":

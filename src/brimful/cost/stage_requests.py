@@ -73,12 +73,7 @@ def row_makers(site: Site) -> tuple[Callable[[], Requests], ...]:
 
 
 def device_asked(site: Site, place: int) -> Asked:
-    """Follow a device of a pipeline from loading to the end of its second step.
-
-    Args:
-        site: What is trained, how, and on what.
-        place: Of the device in the row.
-    """
+    """Follow a device of a pipeline from loading to the end of its second step."""
     return _Device(site, place).asked()
 
 
