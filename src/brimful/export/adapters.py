@@ -31,10 +31,8 @@ def model_name(plan: Plan) -> str:
 def length(plan: Plan, epochs: str, rows: Rows | None) -> dict[str, int]:
     """Return how long a run is, as it was asked for; else once through the data.
 
-    Args:
-        plan: What is written.
-        epochs: What a program calls the passes over its data.
-        rows: What is in these; None: unknown.
+    ``epochs``: what a program calls the passes over its data. ``rows``: what is in these; None:
+    unknown.
     """
     if not plan.is_length_given:
         return {epochs: 1}

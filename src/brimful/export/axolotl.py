@@ -53,8 +53,7 @@ def text(plan: Plan, given: Given) -> Exported:
 def config(plan: Plan, given: Given) -> dict[str, Any]:
     """Return the YAML's content.
 
-    Raises:
-        UnsupportedError: Axolotl would train something else.
+    Raises UnsupportedError: Axolotl would train something else.
     """
     job, strategy = plan.job, plan.strategy
     refuse(plan, TO, [*split_degrees(strategy, "tp", "pp"), *_refused(plan)], bases=BITSANDBYTES)

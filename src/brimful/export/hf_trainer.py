@@ -48,15 +48,9 @@ def config(
 ) -> dict[str, Any]:
     """Return the YAML's content.
 
-    Args:
-        plan: What is written.
-        given: What the user said beside it.
-        to: The target: the Trainer, or a program on top of it.
-        bases: Quantised bases that this program loads.
-        tasks: Tasks that this program computes the loss of, though the Trainer does not.
-
-    Raises:
-        UnsupportedError: The Trainer would train something else.
+    ``to``: the target: the Trainer, or a program on top of it. ``tasks``: tasks that this program
+    computes the loss of, though the Trainer does not. Raises UnsupportedError: the Trainer would
+    train something else.
     """
     job, strategy = plan.job, plan.strategy
     also = [*split_degrees(strategy, "tp", "pp"), *_refused(plan)]
@@ -173,9 +167,7 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
 def losses(plan: Plan, also_said: Iterable[str] = ()) -> tuple[Lost, ...]:
     """List what the YAML does not say, or says in part.
 
-    Args:
-        plan: What is written.
-        also_said: Fields that a program on top of the Trainer is told.
+    ``also_said``: fields that a program on top of the Trainer is told.
     """
     said = {*_SAID, *also_said}
     if plan.job.loss_scale == deepspeed.SCALER:

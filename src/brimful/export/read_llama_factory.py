@@ -57,16 +57,8 @@ def read_llama_factory(
 ) -> Read:
     """Read a file.
 
-    Args:
-        path: Of the YAML.
-        content: Of it.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: A value is of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: a value is of another type. Raises InputError: its numbers do not go
+    together. Raises UnsupportedError: this version plans nothing like it.
     """
     leaves = Leaves(path, content, "LLaMA-Factory")
     leaves.take(MODEL, str)

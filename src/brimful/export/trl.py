@@ -42,8 +42,7 @@ def text(plan: Plan, given: Given) -> Exported:
 def config(plan: Plan, given: Given) -> dict[str, Any]:
     """Return the YAML's content.
 
-    Raises:
-        UnsupportedError: TRL would train something else.
+    Raises UnsupportedError: TRL would train something else.
     """
     job = plan.job
     refuse(plan, TO, _refused(job), bases=BITSANDBYTES)
