@@ -61,8 +61,7 @@ def calibration_path(machine: str) -> Path:
 def save_calibration(calibration: Calibration) -> Path:
     """Store a calibration atomically and return its path.
 
-    Raises:
-        RunError: The folder cannot be written.
+    Raises RunError: the folder cannot be written.
     """
     path = calibration_path(calibration.machine)
     write_text(path, json_text(calibration, indent=1))
@@ -72,14 +71,7 @@ def save_calibration(calibration: Calibration) -> Path:
 def load_calibration(machine: str) -> Calibration | None:
     """Read the stored calibration of a machine.
 
-    Args:
-        machine: ``Device.description``.
-
-    Returns:
-        The calibration; None where none was stored.
-
-    Raises:
-        FileFormatError: The file is broken, of another schema, or holds an impossible rate.
+    Returns the calibration; None where none was stored.
     """
     path = calibration_path(machine)
     try:

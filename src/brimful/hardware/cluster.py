@@ -152,11 +152,7 @@ def spelled(cluster: Cluster) -> str:
 
 
 def check_cluster(cluster: Cluster) -> Cluster:
-    """Return the cluster of a plan as it is, or say what is wrong with it.
-
-    Raises:
-        InputError: Its counts disagree, its device has no memory, or a rate is below 0.
-    """
+    """Return the cluster of a plan as it is, or say what is wrong with it."""
     device = cluster.device
     counts = (cluster.num_devices, cluster.num_nodes, cluster.devices_per_node)
     if min(counts) < 1 or counts[0] != counts[1] * counts[2]:
