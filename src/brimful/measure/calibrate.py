@@ -48,16 +48,10 @@ def calibrate(
     they only ever slow it, on a CPU by up to ten times, because threads then wait for each other.
     How much CPU others used is kept.
 
-    Args:
-        device: What ``probe_local`` returned; its kernels decide where to run.
-        on_progress: Called with what was done and the finished fraction, 0 to 1.
-        blocks: Sizes of the steps that are stood for; empty: those that keep the device busy.
-
-    Returns:
-        The device with measured rates and ``calibrated`` set.
-
-    Raises:
-        RunError: The result cannot be stored.
+    ``device``: what ``probe_local`` returned; its kernels decide where to run. ``on_progress``:
+    called with what was done and the finished fraction, 0 to 1. ``blocks``: sizes of the steps that
+    are stood for; empty: those that keep the device busy. Returns the device with measured rates
+    and ``calibrated`` set. Raises RunError: the result cannot be stored.
     """
     import torch
 

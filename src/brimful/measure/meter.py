@@ -170,9 +170,7 @@ class CudaCounters:
     def reading(self, items: tuple[MemoryItem, ...], *, host_bytes: int | None) -> Reading:
         """Sum up.
 
-        Args:
-            items: What lasts, by class.
-            host_bytes: What was pinned at most; None where nothing is offloaded.
+        ``host_bytes``: what was pinned at most; None where nothing is offloaded.
         """
         return Reading(
             method="CUDA caching allocator counters",
