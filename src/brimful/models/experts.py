@@ -34,11 +34,8 @@ def sizes_of(
 ) -> dict[str, Any]:
     """Fill in what a configuration leaves to its defaults, under one name for each size.
 
-    Args:
-        config: Its fields as they are in the file.
-        defaults: What its class fills in.
-        aliases: Other names that the class takes, each with the name in ``defaults``; where both
-            are given the other name wins, as it does in ``transformers``.
+    ``aliases``: other names that the class takes, each with the name in ``defaults``; where both
+    are given the other name wins, as it does in ``transformers``.
     """
     named = {aliases[field]: value for field, value in config.items() if field in aliases}
     return {**defaults, **config, **named}
@@ -72,9 +69,7 @@ def num_active_parameters(layout: Layout, experts: Experts) -> int:
 
     Source: the model cards, from memory; Qwen3's, gpt-oss' and DeepSeek's figures were looked up.
 
-    Args:
-        layout: The model's parameters.
-        experts: Its experts; ``NO_EXPERTS`` for a dense model, of which all are active.
+    ``experts``: its experts; ``NO_EXPERTS`` for a dense model, of which all are active.
     """
     total = routed = 0
     for parameters, times in parts(layout):

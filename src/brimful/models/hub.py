@@ -24,14 +24,9 @@ def is_hub_id(name: str) -> bool:
 def fetch_file(hub_id: str, name: str, *, limit_s: float = LIMIT_S) -> Path:
     """Return the local copy of one small file of a hub model; the hub is asked once, and quietly.
 
-    Args:
-        hub_id: ``org/name``.
-        name: The file, such as ``config.json``.
-        limit_s: Seconds that it may take in all.
-
-    Raises:
-        UnknownNameError: No such model, or none in the cache while the hub cannot be asked.
-        InputError: The model is gated, lacks the file, or the hub answers something else.
+    ``name``: the file, such as ``config.json``. Raises UnknownNameError: no such model, or none in
+    the cache while the hub cannot be asked. Raises InputError: the model is gated, lacks the file,
+    or the hub answers something else.
     """
     from huggingface_hub import (
         constants,
@@ -58,9 +53,7 @@ def fetch_file(hub_id: str, name: str, *, limit_s: float = LIMIT_S) -> Path:
 def _within(limit_s: float, work: Callable[[], Path]) -> Path:
     """Return what ``work`` does; give up on it where it takes longer, wherever it hangs.
 
-    Raises:
-        TimeoutError: It took longer.
-        Exception: What ``work`` raised.
+    Raises Exception: what ``work`` raised.
     """
     done: list[Path] = []
     failed: list[Exception] = []
@@ -106,9 +99,8 @@ def _silent() -> Iterator[None]:
 def fetch_folder(hub_id: str, patterns: list[str]) -> Path:
     """Return the local folder of a hub model with the files that match any pattern.
 
-    Raises:
-        UnknownNameError: No such model, or none in the cache while the hub cannot be asked.
-        InputError: The model is gated, or the hub answers something else.
+    Raises UnknownNameError: no such model, or none in the cache while the hub cannot be asked.
+    Raises InputError: the model is gated, or the hub answers something else.
     """
     from huggingface_hub import snapshot_download
 

@@ -38,9 +38,6 @@ def shown_by(kinds: Sequence[int]) -> tuple[int, ...]:
     """Return places of blocks that, in this order, show every block between its neighbours.
 
     From one block that has to be shown to the next, in the order of the model, by as few as may be.
-
-    Args:
-        kinds: Of all blocks, in order.
     """
     every = contexts(kinds)
     follows = _follows(every)
