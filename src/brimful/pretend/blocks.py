@@ -138,9 +138,8 @@ def units_of_rows(
 def _straighten(label: NDArray[np.int64], is_dropped: NDArray[np.bool_]) -> None:
     """Let frees that go through units by turns go through them in one direction.
 
-    Args:
-        label: Units of events; some are made those of a neighbour.
-        is_dropped: Of each event whether it frees what no running unit does.
+    ``label``: units of events; some are made those of a neighbour. ``is_dropped``: of each event
+    whether it frees what no running unit does.
     """
     edges = np.flatnonzero(np.diff(np.concatenate(([False], is_dropped, [False])).astype(int)))
     for start, stop in edges.reshape(-1, 2).tolist():

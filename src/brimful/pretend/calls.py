@@ -314,9 +314,7 @@ class _Filler:
     def _leave(self, number: int, rows: dict[Key, int]) -> None:
         """Take note of what a call leaves behind.
 
-        Args:
-            number: Of the call.
-            rows: By the keys of what its model, or itself, left behind.
+        ``rows``: by the keys of what its model, or itself, left behind.
         """
         self._left[number] = rows
         for key, row in self._stays(self._models.get(number, number)).items():
@@ -407,8 +405,7 @@ def _models(calls: Sequence[Call], around: Sequence[Around], told: Any) -> dict[
     Alike are calls of one stage and kind whose stage did the same kind of thing before; a step in
     which none of them ran has another step's.
 
-    Raises:
-        NotPeriodicError: Calls that should be alike are not, or there is none.
+    Raises NotPeriodicError: calls that should be alike are not, or there is none.
     """
     most = max((call.micro_batch for call in calls), default=0)
     groups = [_group(calls, around[n].before, call) for n, call in enumerate(calls)]

@@ -221,9 +221,7 @@ def _unhooked(told: Sequence[Mapping[int, Any]]) -> Iterator[None]:
 def _tells(owner: Any, told: Sequence[Mapping[int, Any]]) -> tuple[Any, Any]:
     """Return what tells us that a compiled method of a module or an optimizer begins and ends.
 
-    Args:
-        owner: Whose method it is.
-        told: Our hooks, in the order of ``_HOOKS``.
+    ``told``: our hooks, in the order of ``_HOOKS``.
     """
 
     def tell(which: int, *arguments: Any) -> None:
@@ -240,8 +238,7 @@ def _tells(owner: Any, told: Sequence[Mapping[int, Any]]) -> tuple[Any, Any]:
 def _compilers() -> tuple[Any, Any, Any]:
     """Import PyTorch's compiler, which takes two seconds, and what changes it, as outside of here.
 
-    Returns:
-        What changes Inductor, what changes Dynamo, and the kind of Dynamo's contexts.
+    Returns what changes Inductor, what changes Dynamo, and the kind of Dynamo's contexts.
     """
     with (
         _disable_current_modes(),

@@ -209,9 +209,8 @@ def _sorted(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Move points that come right before events along with these.
 
-    Returns:
-        [2, new points]: which old point and which copy of it; and [new points]: the events that
-        now come before each.
+    Returns [2, new points]: which old point and which copy of it; and [new points]: the events that
+    now come before each.
     """
     places, index, copies = _spread(sequence, starts, repeats=repeats)
     order = np.argsort(places, kind="stable")

@@ -312,14 +312,8 @@ class FakeMode(NeverCompiled, FakeTensorMode):  # type: ignore[misc]  # torch is
 
         Source: the end of ``FakeTensorMode._dispatch_impl``, which looks through ten tables first.
 
-        Args:
-            func: One of ``DIRECT``.
-            args: Its positional arguments, none of them unusual.
-            kwargs: Its keyword arguments, likewise.
-
-        Returns:
-            None where devices are several, or named, and of views of one row, whose strides PyTorch
-            chooses otherwise for fake tensors.
+        ``func``: one of ``DIRECT``. Returns None where devices are several, or named, and of views
+        of one row, whose strides PyTorch chooses otherwise for fake tensors.
         """
         devices = set(_devices((*args, *kwargs.values())))
         if len(devices) != 1 or (func is _VIEW and 1 in (*args[0].shape, *args[1])):

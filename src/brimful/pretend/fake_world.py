@@ -249,11 +249,7 @@ def _agree(_schedule: Any, stages: list[Any], has_backward: bool, *_: Any, **__:
 
 
 def _told(stage: Any, source: int) -> Any:
-    """Return what a neighbour tells of what it sends.
-
-    Raises:
-        InputError: It is the one before, which does not run here, and nobody said it.
-    """
+    """Return what a neighbour tells of what it sends."""
     from torch.distributed.pipelining import stage as stages
 
     there: Any = stages

@@ -143,9 +143,7 @@ def of_accelerate(flags: Sequence[str], *, rank: int) -> Launched:
 def _noting(launch: Any, found: dict[str, str]) -> Iterator[tuple[Any, str, Any]]:
     """Yield what keeps Accelerate from starting processes, and notes what each would find.
 
-    Args:
-        launch: ``accelerate.commands.launch``.
-        found: Where their environment is noted.
+    ``launch``: ``accelerate.commands.launch``.
     """
     import torch
 

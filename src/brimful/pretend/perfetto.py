@@ -201,8 +201,7 @@ def _shared(opened: Sequence[tuple[str, int]], path: Sequence[str]) -> int:
 def _closed(opened: list[tuple[str, int]], keep: int, stop: int) -> list[Event]:
     """End the innermost modules until ``keep`` are left.
 
-    Returns:
-        Their slices, outermost first: of two that begin and end together the first is outside.
+    Returns their slices, outermost first: of two that begin and end together the first is outside.
     """
     parts = [name for name, _ in opened]
     slices = [

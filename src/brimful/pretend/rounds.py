@@ -207,15 +207,7 @@ def _only_loops(source: str) -> bool:
 def _go(
     numbers: range, rounds: Rounds, builder: RecordingBuilder, frame: Any, target: str
 ) -> Iterator[int]:
-    """Go through numbers, faster than one by one where rounds may be left out.
-
-    Args:
-        numbers: Of all rounds.
-        rounds: Is told which one runs.
-        builder: Of the tape.
-        frame: Of the function that loops.
-        target: The name that it gives the numbers.
-    """
+    """Go through numbers, faster than one by one where rounds may be left out."""
     done, states = list[Any](), list[_Held]()
     for place in range(NUM_FIRST):
         start = builder.spot()
@@ -242,8 +234,7 @@ def _go(
 def _target(frame: Any) -> str | None:
     """Return the name that a loop gives its numbers; None where it is no plain loop of a function.
 
-    Args:
-        frame: Of the function, where it calls for numbers; what comes next takes them.
+    ``frame``: of the function, where it calls for numbers; what comes next takes them.
     """
     code = frame.f_code
     following = (each for each in dis.get_instructions(code) if each.offset > frame.f_lasti)
@@ -298,12 +289,7 @@ def _held(frame: Any, target: str) -> _Held:
 
 
 def _told(value: Any, num_deep: int = NUM_DEEP) -> Any:
-    """Say of a value what has to stay the same from round to round.
-
-    Args:
-        value: Whatever a function or an object holds.
-        num_deep: Objects in objects that are looked into.
-    """
+    """Say of a value what has to stay the same from round to round."""
     if isinstance(value, torch.Tensor):
         return type(value), value.shape, value.stride(), value.dtype, value.requires_grad
     if isinstance(value, _PLAIN):
@@ -330,12 +316,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _fills(states: Sequence[_Held], num_more: int) -> list[Callable[[], None]] | None:
-    """Return what puts into lists what rounds that are left out would; None: nobody can say.
-
-    Args:
-        states: What the function held behind each round.
-        num_more: Rounds that are left out.
-    """
+    """Return what puts into lists what rounds that are left out would; None: nobody can say."""
     first, second, third = states[-3:]
     if not first.told == second.told == third.told or not (
         first.lists.keys() == second.lists.keys() == third.lists.keys()

@@ -264,11 +264,7 @@ def _judged(
 ) -> tuple[str, str]:
     """Say whether a real card would say the same, and what to do.
 
-    Args:
-        error: That ended the script.
-        text: What it says.
-        stack: Where.
-        stood_in: Whether the script was given stand-ins for numbers.
+    ``stood_in``: whether the script was given stand-ins for numbers.
     """
     remedy = next(
         (words for pattern, words in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), ""

@@ -350,8 +350,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     def _assumed(self, call: Call, error: Exception) -> Any:
         """Return the largest result that there can be, where that may be taken.
 
-        Raises:
-            UnsupportedError: It may not, or nobody knows it.
+        Raises UnsupportedError: it may not, or nobody knows it.
         """
         func, where = call.func, line_text(self._lines.here())
         out = real_values.everything_selected(func, call.args) if self._assume_all else None
