@@ -11,11 +11,7 @@ MODEL = "model_name_or_path"
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return what a file of arguments says.
-
-    Raises:
-        InputError: It cannot be read, or is no mapping.
-    """
+    """Return what a file of arguments says."""
     try:
         content = load_yaml(path)
     except OSError as error:
@@ -26,11 +22,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Return what ``FILE key=value ...`` says, the words behind the file over it.
-
-    Raises:
-        InputError: There is no file, or a word is no assignment.
-    """
+    """Return what ``FILE key=value ...`` says, the words behind the file over it."""
     if not words or "=" in words[0]:
         raise InputError("no YAML of arguments was given; give one")
     content = read_config(Path(words[0]))
@@ -53,11 +45,7 @@ def scalar(text: str) -> Any:
 
 
 def whole(told: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a number of arguments; the default where it is missing or null.
-
-    Raises:
-        InputError: It is no whole number of 1 or more.
-    """
+    """Return a number of arguments; the default where it is missing or null."""
     value = told.get(name)
     if value is None:
         return default

@@ -40,13 +40,8 @@ _NOT_RUN = ("rl", "deepspeed", "reward_model", "process_reward_model")
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line: ``axolotl train FILE``.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: It trains nothing that is run here, or Axolotl is not installed.
-        UnsupportedError: The YAML asks for what is not run here.
+    ``world_size``: processes, where that is asked for. Raises UnsupportedError: the YAML asks for
+    what is not run here.
     """
     verb, *rest = command.arguments or ("",)
     if verb != "train" or len(rest) != 1:
@@ -57,13 +52,7 @@ def program(command: Command, world_size: int | None) -> Program:
 def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     """Return what is run for the YAML's content.
 
-    Args:
-        content: Keys and their values.
-        world_size: Processes.
-
-    Raises:
-        InputError: Axolotl is not installed, or a size is no number.
-        UnsupportedError: It asks for what is not run here.
+    Raises InputError: Axolotl is not installed, or a size is no number.
     """
     if find_spec(COMMAND) is None:
         raise NotInstalledError(

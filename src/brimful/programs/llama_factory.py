@@ -37,12 +37,7 @@ _NOT_TAKEN = frozenset({
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line: ``llamafactory-cli train FILE key=value``.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: It trains nothing that is run here, or LLaMA-Factory is not installed.
+    ``world_size``: processes, where that is asked for.
     """
     verb, *rest = command.arguments or ("",)
     if verb != "train":
@@ -53,13 +48,7 @@ def program(command: Command, world_size: int | None) -> Program:
 def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     """Return what is run for the YAML's content.
 
-    Args:
-        content: Arguments and their values.
-        world_size: Processes.
-
-    Raises:
-        InputError: LLaMA-Factory is not installed, or a size is no number.
-        UnsupportedError: Its rows are not made here.
+    Raises InputError: LLaMA-Factory is not installed, or a size is no number.
     """
     if find_spec(_PACKAGE) is None:
         raise NotInstalledError(

@@ -30,9 +30,8 @@ _MODES = ("full", "selective", "none")
 def settings_of(command: Command) -> Mapping[str, Any]:
     """Return what a command line of torchtitan says, in the sections of its TOML.
 
-    Raises:
-        InputError: It cannot be read.
-        UnsupportedError: Its configuration is none of those that are known here.
+    Raises InputError: it cannot be read. Raises UnsupportedError: its configuration is none of
+    those that are known here.
     """
     words = words_of(command)
     flags = flags_of([word for word in words if not is_choice(word)], MODULE)

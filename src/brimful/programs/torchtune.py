@@ -42,14 +42,8 @@ class _Launched(NamedTuple):
 def program(command: Command, world_size: int | None) -> Program:
     """Refuse to run it, so that its settings are planned in its place.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: Its command line cannot be read.
-        NotInstalledError: In any other case.
-        UnsupportedError: It trains nothing.
+    ``world_size``: processes, where that is asked for. Raises InputError: its command line cannot
+    be read. Raises UnsupportedError: it trains nothing.
     """
     del world_size
     settings_of(command)
@@ -59,12 +53,7 @@ def program(command: Command, world_size: int | None) -> Program:
 def settings_of(command: Command) -> Mapping[str, Any]:
     """Return what a command line says, in the sections of its YAML and one of its own.
 
-    Args:
-        command: As it was given.
-
-    Raises:
-        InputError: It cannot be read.
-        UnsupportedError: It trains nothing.
+    Raises InputError: it cannot be read.
     """
     verb, *rest = command.arguments or ("",)
     if verb != _RUN:

@@ -38,12 +38,8 @@ _LENGTH, _MICRO_BATCH = 1024, 8
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line: ``trl sft --config FILE --flag value``.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: It trains nothing that is run here, or TRL is not installed.
+    ``world_size``: processes, where that is asked for. Raises InputError: it trains nothing that is
+    run here, or TRL is not installed.
     """
     kind = command.arguments[0] if command.arguments else ""
     if kind in _READ and kind not in _KINDS:
@@ -53,11 +49,7 @@ def program(command: Command, world_size: int | None) -> Program:
 
 
 def settings_of(command: Command) -> tuple[str, dict[str, Any]]:
-    """Return the kind of training, and the arguments of a command line and of its file.
-
-    Raises:
-        InputError: It trains nothing that is known here.
-    """
+    """Return the kind of training, and the arguments of a command line and of its file."""
     kind, *rest = command.arguments or ("",)
     if kind not in _READ:
         raise InputError(
@@ -78,13 +70,7 @@ def _value(given: Sequence[str]) -> Any:
 def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Program:
     """Return what is run for the YAML's content.
 
-    Args:
-        kind: ``sft`` or ``dpo``.
-        content: Arguments and their values.
-        world_size: Processes.
-
-    Raises:
-        InputError: TRL is not installed, or a size is no number.
+    ``kind``: ``sft`` or ``dpo``. Raises InputError: TRL is not installed, or a size is no number.
     """
     if find_spec(COMMAND) is None:
         raise NotInstalledError("TRL runs here as it is, and is not installed; pip install trl")
