@@ -37,13 +37,7 @@ class Against(NamedTuple):
 
 
 def against(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[Against, ...]:
-    """Predict a run with each choice taken back, one at a time; what has no formula is left out.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-    """
+    """Predict a run with each choice taken back, one at a time; what has no formula is left out."""
     found = []
     for words, other in _usual(job, cluster.device):
         made = predict(Point(other, strategy), cluster)
