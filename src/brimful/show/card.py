@@ -31,13 +31,7 @@ _TONES: dict[Verdict, str] = {"FITS": _GOOD, "TIGHT": MARK, "NO": BAD, "UNKNOWN"
 def card(summary: Summary, *, command: str, timeline: Timeline | None = None) -> str:
     """Draw an answer.
 
-    Args:
-        summary: The answer.
-        command: What was asked, as it was typed.
-        timeline: Live bytes event by event, of the rung that answered; None: no plot.
-
-    Returns:
-        An SVG document.
+    ``timeline``: live bytes event by event, of the rung that answered; None: no plot.
     """
     parts, y = _head(summary)
     if summary.meter is not None:
