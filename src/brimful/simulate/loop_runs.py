@@ -156,8 +156,7 @@ class LoopFitter:
     def _terms(self, every: Sequence[_Part], alignment: Alignment) -> "list[_Terms]":
         """Find the formulas of every item of the shortest.
 
-        Raises:
-            ValueError: What a loop repeats is of several sizes, or a size has no formula.
+        Raises ValueError: what a loop repeats is of several sizes, or a size has no formula.
         """
         sizes: list[list[tuple[int, ...]]] = []
         for part, length in zip(every, alignment.lengths, strict=True):
@@ -185,14 +184,7 @@ class LoopFitter:
         terms: "Sequence[_Terms]",
         order: list[int],
     ) -> Work:
-        """Write a piece out.
-
-        Args:
-            part: At the fewest tokens.
-            kinds: Of its items that are events.
-            terms: Of its items.
-            order: Items to write.
-        """
+        """Write a piece out."""
         marks = self._marked(part)
         events: list[int] = []
         for which in order:

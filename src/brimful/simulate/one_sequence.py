@@ -92,11 +92,7 @@ def _works(
 
 
 def _spelling(profile: Profile, work: Work, traced: Traced, pieces: tuple[Piece, ...]) -> Fit:
-    """Return what spells the events of one sequence as those of a work.
-
-    Raises:
-        ValueError: From what is returned: no formula of the work gives such a size, or several do.
-    """
+    """Return what spells the events of one sequence as those of a work."""
     kinds = [profile.kinds[event] for event in work.events]
     kinds = [kind for kind in kinds if not kind.mark]
     mine = [_signed_sizes(kind.terms, traced.shapes) for kind in kinds]

@@ -106,9 +106,8 @@ def _silent(model: nn.Module) -> set[str]:
 def _check_alike(num_ops: Sequence[int]) -> None:
     """Check that lengths run the same number of operations, before gradients cost their time.
 
-    Raises:
-        TokenLoopError: They run as many more as they have more tokens.
-        UnlikeShapesError: They run others.
+    Raises TokenLoopError: they run as many more as they have more tokens. Raises UnlikeShapesError:
+    they run others.
     """
     more = {after - before for before, after in pairwise(num_ops)}
     if more != {0}:
@@ -119,8 +118,7 @@ def _check_alike(num_ops: Sequence[int]) -> None:
 def _names_range(model: nn.Module) -> bool:
     """Whether code of a model's blocks counts: no other loops over tokens.
 
-    Args:
-        model: Whose classes, and the functions beside them, are read.
+    ``model``: whose classes, and the functions beside them, are read.
     """
     files = {
         inspect.getmodule(type(each)) for block in decoder_blocks(model) for each in block.modules()

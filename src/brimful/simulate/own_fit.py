@@ -122,8 +122,7 @@ def _square(
 ) -> tuple[Fraction, Fraction] | None:
     """Find a square over tokens and a few more, as a scan over one more chunk than there are has.
 
-    Returns:
-        How often it makes up each row's part, and how many more tokens; None where it does not.
+    Returns how often it makes up each row's part, and how many more tokens; None where it does not.
     """
     each = [Fraction(size, num) for size, num in zip(sizes, rows, strict=True)]
     side = _root(each[1] / each[0]) if each[0] else None
@@ -140,8 +139,7 @@ def _shorter(
 ) -> tuple[Fraction, Fraction] | None:
     """Find a multiple of a few tokens less than there are, as what is shifted by one has.
 
-    Returns:
-        How often they make up each row's part, and how many fewer; None where they do not.
+    Returns how often they make up each row's part, and how many fewer; None where they do not.
     """
     each = [Fraction(size, num) for size, num in zip(sizes, rows, strict=True)]
     if tokens[0] == tokens[1]:

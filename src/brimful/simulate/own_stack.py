@@ -85,10 +85,8 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
 def _stack_where(kinds: Sequence[int], usual: Sequence[int], num_again: int) -> Stack:
     """Return which blocks are traced where so many are checkpointed.
 
-    Args:
-        kinds: Of the model's blocks.
-        usual: Places of those that are traced where none is; they tell kinds by their numbers.
-        num_again: How many of the model's blocks are, from the first on.
+    ``usual``: places of those that are traced where none is; they tell kinds by their numbers.
+    ``num_again``: how many of the model's blocks are, from the first on.
     """
     places = shown_by(numbered((kind, at < num_again) for at, kind in enumerate(kinds)))
     number_of = {kinds[place]: number for number, place in enumerate(usual)}

@@ -211,9 +211,8 @@ class _Trying:
 def _tried(plan: Plan, budget: Budget) -> Trial:
     """Simulate a plan on every device of its row.
 
-    Raises:
-        OutOfTimeError: The budget is over.
-        UnsupportedError: This version does not simulate it.
+    Raises OutOfTimeError: the budget is over. Raises UnsupportedError: this version does not
+    simulate it.
     """
     job, cluster, strategy = plan.job, plan.cluster, plan.strategy
     ranks = fullest_ranks(job, strategy) if strategy.pp > 1 else [None]

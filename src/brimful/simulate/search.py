@@ -102,11 +102,8 @@ class _Attempts:
     def __call__(self, strategy: Strategy) -> Attempt | None:
         """Simulate a strategy; None where it cannot run the job.
 
-        Raises:
-            InputError: The very first one cannot run it.
-            UnsupportedError: The same.
-            OutOfTimeError: The budget is over.
-            _EnoughError: There were enough.
+        Raises InputError: the very first one cannot run it. Raises UnsupportedError: the same.
+        Raises OutOfTimeError: the budget is over. Raises _EnoughError: there were enough.
         """
         if strategy in self.refused:
             return None
@@ -117,10 +114,8 @@ class _Attempts:
     def begin(self, leanest: Strategy, plainest: Strategy) -> None:
         """Simulate what keeps least, which says most where time is short; or the plainest.
 
-        Raises:
-            InputError: Neither can run the job.
-            UnsupportedError: The same.
-            OutOfTimeError: The budget is over.
+        Raises InputError: neither can run the job. Raises UnsupportedError: the same. Raises
+        OutOfTimeError: the budget is over.
         """
         try:
             self(leanest)

@@ -128,9 +128,6 @@ def _repeated(stream: NDArray[np.int64], start: int) -> tuple[int, int]:
     """Return the period of what a stream goes on to repeat, and how long it does.
 
     Of several periods the one that is repeated longest is a loop's.
-
-    Raises:
-        UnlikeShapesError: It repeats nothing.
     """
     best = 0, 0
     glance = stream[start : start + _GLANCE]
