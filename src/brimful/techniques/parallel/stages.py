@@ -76,10 +76,6 @@ def balanced_blocks(model: ModelSpec, num_stages: int) -> tuple[int, ...]:
     """Divide blocks so that the slowest stage is as fast as can be, the head being work too.
 
     Stages with a block more than others come last: earlier ones keep more micro-batches.
-
-    Args:
-        model: Its blocks count alike.
-        num_stages: At most as many as blocks.
     """
     num, others = model.num_layers, num_stages - 1
     if not others:
@@ -105,14 +101,8 @@ def head_in_blocks(model: ModelSpec) -> float:
 def check_pipeline(job: Job, split: Split, *, num_micro_batches: int) -> None:
     """Refuse a job that cannot be run as a pipeline, or not as this one.
 
-    Args:
-        job: What is trained.
-        split: How it is laid out.
-        num_micro_batches: Of one device's step.
-
-    Raises:
-        InputError: Counts do not go together.
-        UnsupportedError: This version does not cut such a model, or not so.
+    Raises InputError: counts do not go together. Raises UnsupportedError: this version does not cut
+    such a model, or not so.
     """
     if split.pp == 1:
         _check_alone(split)
