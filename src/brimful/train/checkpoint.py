@@ -207,11 +207,7 @@ def load_checkpoint(folder: Path, program: Program, *, is_checked: bool = False)
 
 
 def _check_pieces(folder: Path, checkpoint: Checkpoint, program: Program) -> None:
-    """Refuse moments in few bits of other shards: a scale is of a block that begins with one.
-
-    Raises:
-        FileFormatError: They are.
-    """
+    """Refuse moments in few bits of other shards: a scale is of a block that begins with one."""
     rule = OPTIMIZERS[program.job.optimizer]
     theirs, ours = _cut(checkpoint.plan.strategy), _cut(program.strategy)
     if rule.rounds and theirs != ours:
@@ -399,11 +395,7 @@ def _write_manifest(folder: Path, state: PlainState, progress: Progress) -> None
 
 
 def _check_manifest(folder: Path, content: bytes) -> None:
-    """Notice a flipped bit in what a checkpoint says about itself, which may be JSON all the same.
-
-    Raises:
-        FileFormatError: Its checksum is another one.
-    """
+    """Notice a flipped bit in what a checkpoint says about itself, which may still be JSON."""
     path = folder / _CHECKSUM
     if not path.is_file():
         return

@@ -78,9 +78,8 @@ def _whole_model(program: Program) -> torch.nn.Module:
 def _gathered(program: Program) -> dict[str, torch.Tensor] | None:
     """Gather a model in pieces on the first process's host, one tensor at a time.
 
-    Returns:
-        What ``state_dict`` would hold of the whole model; empty in the other processes; None where
-        every process has it whole.
+    Returns what ``state_dict`` would hold of the whole model; empty in the other processes; None
+    where every process has it whole.
     """
     named = named_state(program)
     if is_parted(named.values()):

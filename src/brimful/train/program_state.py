@@ -319,9 +319,6 @@ def _entries(program: Program) -> Iterator[tuple[str, str, Any]]:
     """List (parameter's name, key, value) of the optimizer's state.
 
     Of a parameter none of whose numbers are here another device tells, which has updated it.
-
-    Raises:
-        UnsupportedError: Something in it could not be saved and would be lost.
     """
     names = {parameter: name for name, parameter in _trained(program).items()}
     for parameter, state in own_optimizer(program).state.items():
