@@ -69,15 +69,7 @@ def references(recording: Recording) -> NDArray[np.int64]:
 def difference(
     recording: Recording, units: Units, pair: Pair, kinds: Kinds, *, with_phases: bool
 ) -> str:
-    """Say how the two units of a pair differ; empty if they do not.
-
-    Args:
-        recording: The tape.
-        units: Its units.
-        pair: Two of them.
-        kinds: Which names are alike.
-        with_phases: Whether phases begin within units.
-    """
+    """Say how the two units of a pair differ; empty if they do not."""
     first = pair.unit
     inside = sum(first_piece.stop - first_piece.start for first_piece, _ in pair.pieces)
     if not inside:

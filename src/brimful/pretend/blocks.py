@@ -96,10 +96,7 @@ def count_units(recording: Recording, pattern: Pattern) -> int:
 def units_of_blocks(recording: Recording, pattern: Pattern, *, adopted: Mapping[int, int]) -> Units:
     """Find the units of a stack of blocks.
 
-    Args:
-        recording: The tape.
-        pattern: How the blocks repeat.
-        adopted: Unit of rows that belong to one although no block owns them.
+    ``adopted``: unit of rows that belong to one although no block owns them.
     """
     count = count_units(recording, pattern)
     block = np.array([block_of(owner, pattern.stack) for owner in recording.owners] or [-1])
@@ -115,11 +112,8 @@ def units_of_rows(
 ) -> Units:
     """Find units, given which of them rows are known to belong to.
 
-    Args:
-        recording: The tape.
-        unit: Of each row, ``NO_UNIT`` where nobody says.
-        count: How many units there are.
-        are_small: Whether what drops a graph lets go of a unit's and its neighbour's by turns.
+    ``unit``: of each row, ``NO_UNIT`` where nobody says. ``are_small``: whether what drops a graph
+    lets go of a unit's and its neighbour's by turns.
     """
     phase = phase_of_events(recording)
     births = recording.events >= 0

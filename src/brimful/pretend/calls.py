@@ -92,16 +92,7 @@ def arounds(calls: Sequence[Call]) -> list[Around]:
 
 
 def fill(recording: Recording, calls: Sequence[Call]) -> Recording:
-    """Return the tape of a program all of whose calls ran.
-
-    Args:
-        recording: The tape with empty stretches.
-        calls: All calls, in order.
-
-    Raises:
-        NotPeriodicError: Calls that should be alike are not, or what they leave behind is not freed
-            where one can tell.
-    """
+    """Return the tape of a program all of whose calls ran."""
     if (recording.in_use_until > 0).any() or len(recording.cache_flushes):
         raise NotPeriodicError("tensors are in use on other streams, or memory was given back")
     return _Filler(recording, calls).filled()

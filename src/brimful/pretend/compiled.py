@@ -64,10 +64,8 @@ class Compiler:
     def __init__(self, known: KnownValues, assumptions: set[str], top: type) -> None:
         """Compile nothing yet.
 
-        Args:
-            known: What is known of values.
-            assumptions: Where it is noted what a compiled run rests on.
-            top: The kind of the mode that sees an operation of the program's first.
+        ``assumptions``: where it is noted what a compiled run rests on. ``top``: the kind of the
+        mode that sees an operation of the program's first.
         """
         self._top = top
         self.known = known
@@ -100,8 +98,7 @@ class Compiler:
     def compile(self, model: Any = None, *args: Any, **how: Any) -> Any:
         """Do what ``torch.compile`` does.
 
-        Raises:
-            UnsupportedError: A way of compiling that is not simulated.
+        Raises UnsupportedError: a way of compiling that is not simulated.
         """
         if sys._getframe(1).f_code.co_filename.startswith(_TORCH):  # noqa: SLF001
             # PyTorch itself, FlexAttention for one; it runs eagerly under the modes.
@@ -303,12 +300,7 @@ def _eagerly() -> str:
 def check(model: Any, how: Mapping[str, Any]) -> None:
     """Refuse a way of compiling that is not simulated.
 
-    Args:
-        model: What is to be compiled.
-        how: Keyword arguments of ``torch.compile``.
-
-    Raises:
-        UnsupportedError: With what is not simulated, and what is.
+    ``how``: keyword arguments of ``torch.compile``.
     """
     backend = how.get("backend", _INDUCTOR)
     if backend != _INDUCTOR and backend not in _WITHOUT_KERNELS:

@@ -80,14 +80,8 @@ class _Sequence:
 def put_copies(recording: Recording, pair: Pair, *, num_copies: int, with_phases: bool) -> Copied:
     """Put copies of a unit between it and the next.
 
-    Args:
-        recording: The tape.
-        pair: Two units that are alike.
-        num_copies: How many copies, at least 1.
-        with_phases: Whether phases begin within units, so that they are copied too.
-
-    Raises:
-        NotPeriodicError: What one unit allocates is freed where its copy's would not be.
+    ``num_copies``: how many copies, at least 1. ``with_phases``: whether phases begin within units,
+    so that they are copied too.
     """
     sequence = _sequence(len(recording.events), pair, num_copies)
     old, copy = sequence.origin()

@@ -29,11 +29,7 @@ def work(func: Any, args: Any, kwargs: Any, out: Any) -> Work:
 
     Only one of the three is given: which one depends on the operation.
 
-    Args:
-        func: The operator overload.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        out: What it returned; of several tensors some may be None, as a gradient nobody needs.
+    ``out``: what it returned; of several tensors some may be None, as a gradient nobody needs.
     """
     name = func.overloadpacket.__name__
     if "attention" in name:

@@ -65,13 +65,8 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
     The process group exists from the start; a program's own ``init_process_group`` finds it there.
     Each process sees one GPU, so that its local rank is 0.
 
-    Args:
-        world: Its size and this process's rank.
-        unseen: Returns a context in which tensors are not counted: DTensor finds out shapes with
-            fake tensors of its own, in a real run too.
-
-    Raises:
-        InputError: A process group exists already.
+    ``unseen``: returns a context in which tensors are not counted: DTensor finds out shapes with
+    fake tensors of its own, in a real run too.
     """
     if dist.is_initialized():
         raise InputError(

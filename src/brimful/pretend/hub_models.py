@@ -453,9 +453,8 @@ def _loading_shapes(original: Callable[..., Any]) -> Callable[..., Any]:
 def absent_models(assumptions: set[str], dtype: str) -> Iterator[dict[str, Changes]]:
     """Yield what is changed in transformers so that models need not be on this machine.
 
-    Args:
-        assumptions: Where it is noted what a run rests on.
-        dtype: Of their weights where a program does not say; empty: as they are published.
+    ``assumptions``: where it is noted what a run rests on. ``dtype``: of their weights where a
+    program does not say; empty: as they are published.
     """
     with tempfile.TemporaryDirectory(prefix="brimful-hub-") as folder:
         absent = _Absent(Path(folder), assumptions, dtype)

@@ -25,9 +25,7 @@ _CALLER = inspect.unwrap(dist.all_reduce).__code__
 def exchange(func: Any, args: Any) -> bool:
     """Write into tensors what a collective brings, and return whether it is known.
 
-    Args:
-        func: An operation of PyTorch's ``c10d``.
-        args: Its positional arguments, tensors with their values.
+    ``func``: an operation of PyTorch's ``c10d``.
     """
     known = _KNOWN.get(func._schema.name.removeprefix("c10d::"))  # noqa: SLF001
     if known is None:

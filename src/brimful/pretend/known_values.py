@@ -139,12 +139,7 @@ class KnownValues(NotesBehind):
             }
 
     def choose(self, chosen: torch.Tensor, count: int) -> None:
-        """Take it that choices, which nobody knows, are spread evenly, one after the other.
-
-        Args:
-            chosen: Which columns each row chooses, by a mask.
-            count: How many a row chooses.
-        """
+        """Take it that choices, which nobody knows, are spread evenly, one after the other."""
         if isinstance(chosen, FakeTensor) and _may_be_known(chosen):
             rows, columns = chosen.numel() // chosen.shape[-1], chosen.shape[-1]
             with torch._C._DisableTorchDispatch():  # noqa: SLF001

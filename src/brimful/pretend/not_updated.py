@@ -49,9 +49,7 @@ def parts_of(module: torch.nn.Module, rows_of: RowsOf) -> Iterator[Part]:
 
     A model has a list of blocks; what is in these is a part of it and no model.
 
-    Args:
-        module: The outermost one.
-        rows_of: Says where tensors lie.
+    ``rows_of``: says where tensors lie.
     """
     models = {""}
     for path, _ in module.named_modules():
@@ -70,11 +68,8 @@ def not_updated(
 ) -> tuple[NotUpdated, ...]:
     """Return what is alive at the peak of models that no optimizer has, the largest first.
 
-    Args:
-        recording: Of a program; copies of what is trained are tagged: see ``with_copies``.
-        peak_event: Where most is alive.
-        parts: Of the modules that were called.
-        updated: The parameters that optimizers have, by ``id``.
+    ``recording``: of a program; copies of what is trained are tagged: see ``with_copies``.
+    ``updated``: the parameters that optimizers have, by ``id``.
     """
     alive = recording.alive_at(peak_event)
     told = []
@@ -111,9 +106,7 @@ def with_copies(recording: Recording, known: Collection[int]) -> Recording:
     Such a copy was made in no pass over a batch and lies there through a whole step; its sizes are
     those of the gradients.
 
-    Args:
-        recording: Of a program.
-        known: Allocations of what optimizers have, which are no copies.
+    ``known``: allocations of what optimizers have, which are no copies.
     """
     updates = np.flatnonzero([name.endswith("optimizer") for name in recording.phases])
     forwards = np.flatnonzero([name.endswith("forward") for name in recording.phases])

@@ -106,13 +106,8 @@ def by_proportion(
 ) -> Proportion | None:
     """Return how much of a batch would fit of a program that does not.
 
-    Args:
-        recording: Of the program.
-        arguments: Those that may say how large its batch is.
-        room: What the allocator may hold.
-
-    Returns:
-        None where none of the arguments is seen in the sizes of what forward passes make.
+    ``arguments``: those that may say how large its batch is. Returns None where none of the
+    arguments is seen in the sizes of what forward passes make.
     """
     item = with_logits(recording, classify(recording))
     dims = [sizes_in(shape) for shape, _ in recording.shapes]

@@ -198,9 +198,6 @@ def parts_of(func: Any) -> Callable[..., Any] | None:
     The parts are seen by the tape alone, as in a real run by nobody: a mode of the program's, such
     as selective checkpointing, meets the whole operation. They may answer ``NotImplemented``: on
     the imitated device it is one kernel.
-
-    Args:
-        func: The operator overload, of whatever library.
     """
     namespace, name = func.name().split("::")
     return _PARTS.get(name) if namespace == "bitsandbytes" else None

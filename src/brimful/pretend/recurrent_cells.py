@@ -63,10 +63,7 @@ class Layers(NamedTuple):
 def gathered(params: Sequence[torch.Tensor], *, biases: bool, projects: bool) -> list[Weights]:
     """Sort a flat list of parameters by layer and direction.
 
-    Args:
-        params: As ``nn.RNNBase`` lists them.
-        biases: Whether there are biases.
-        projects: Whether an LSTM has projections.
+    ``params``: as ``nn.RNNBase`` lists them.
     """
     each = 2 + 2 * biases + projects
     found = []
@@ -226,14 +223,9 @@ def run(
 ) -> tuple[torch.Tensor, Hidden]:
     """Run layers that are made of operations.
 
-    Args:
-        layers: How they are stacked.
-        x: [steps, batch, input]; packed: [rows, input].
-        hidden: Of every layer and direction: [layers, batch, hidden] each.
-        sizes: How many sequences each step has, packed; else None.
-
-    Returns:
-        The output, and the last hidden states, stacked.
+    ``x``: [steps, batch, input]; packed: [rows, input]. ``hidden``: of every layer and direction:
+    [layers, batch, hidden] each. ``sizes``: how many sequences each step has, packed; else None.
+    Returns the output, and the last hidden states, stacked.
     """
     hiddens = list(zip(*(part.unbind(0) for part in hidden), strict=True))
     ways = 2 if layers.bidirectional else 1

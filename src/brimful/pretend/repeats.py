@@ -24,13 +24,9 @@ from brimful.pretend.tape import Tape
 def repeat_blocks(tape: Tape, blocks: Sequence[tuple[str, nn.Module]]) -> Callable[[], bool]:
     """Let blocks do again what they did.
 
-    Args:
-        tape: On which all is recorded. It raises ``UnlikeBlocksError`` where blocks that were alike
-            with one shape are not with another.
-        blocks: By their paths, in the order in which they run.
-
-    Returns:
-        What says whether some of them run each time.
+    ``tape``: on which all is recorded. It raises ``UnlikeBlocksError`` where blocks that were alike
+    with one shape are not with another. ``blocks``: by their paths, in the order in which they run.
+    Returns what says whether some of them run each time.
     """
     repeats = _Repeats(len(blocks))
     for place, (path, block) in enumerate(blocks):

@@ -107,9 +107,7 @@ class Rounds:
     def told(self, line: tuple[Any, int] | None, node: Any) -> Any:
         """Return a line, and behind it the round in which it is run, if it is one that is told.
 
-        Args:
-            line: A code object and a line in it.
-            node: The running autograd node, or None.
+        ``node``: the running autograd node, or None.
         """
         if line is None or not self.any_left_out:
             return line
@@ -123,13 +121,8 @@ class Rounds:
 def leaving_out(tape: Any, model: nn.Module) -> Iterator[None]:
     """Leave out rounds of loops in the code of a model's own classes inside the block.
 
-    Args:
-        tape: A ``Tape``, which is told which round runs.
-        model: Whose classes' files say ``range``; whatever else asks for one has the builtin.
-
-    Raises:
-        UnlikeRoundsError: The program ended in an error behind a loop that was watched, which may
-            be for rounds that it lacks; run all of them.
+    ``tape``: a ``Tape``, which is told which round runs. ``model``: whose classes' files say
+    ``range``; whatever else asks for one has the builtin.
     """
     rounds, builder = tape.rounds, tape.main
     was_asked = False
@@ -360,11 +353,7 @@ class _Names(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped
 
 
 def put_rounds(recording: Recording) -> Recording:
-    """Put the rounds of loops on a tape that were left out.
-
-    Raises:
-        UnlikeRoundsError: Those that ran are not alike.
-    """
+    """Put the rounds of loops on a tape that were left out."""
     found = [_ROUND.search(line) for line in recording.lines]
     if not any(found):
         return recording

@@ -38,13 +38,7 @@ class Skipper:
     """
 
     def __init__(self, tape: Tape, stages: Iterable[Any], chosen: Chosen) -> None:
-        """Stand between the pipeline and its stages.
-
-        Args:
-            tape: On which all is recorded.
-            stages: Of torch's kind.
-            chosen: Which micro-batches are run.
-        """
+        """Stand between the pipeline and its stages."""
         self.calls: list[Call] = []
         self._tape, self._chosen = tape, chosen
         self._step, self._is_run = 0, True

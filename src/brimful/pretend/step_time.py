@@ -118,14 +118,8 @@ def _is_causal(call: Any) -> bool:
 def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime | None:
     """Sum up the seconds of a step of a script that trains on one device.
 
-    Args:
-        recording: Of it.
-        tape: That recorded it.
-        device: How fast it is.
-
-    Returns:
-        Of the step that is the middle one of those that are whole, the first left out where there
-        are others: it makes the optimizer's state. None where a rate is not known.
+    Returns of the step that is the middle one of those that are whole, the first left out where
+    there are others: it makes the optimizer's state. None where a rate is not known.
     """
     phases = recording.phases
     numbers = [int(name.split()[1]) if name.startswith("step ") else 0 for name in phases]

@@ -40,16 +40,11 @@ def unroll_blocks(
 ) -> Recording:
     """Return the tape of a model with more blocks than were traced.
 
-    Args:
-        deep: The tape of the model with at least ``MIN_UNITS`` units of blocks.
-        shallow: The same with fewer, at least 1: it shows how what is outside the blocks (the norms
-            of all gradients, stacked) grows with their number. Blocks before and behind the units
-            may be fewer too, if what is outside grows by as much with each of them.
-        pattern: How the blocks of one stack repeat.
-        num_blocks: Blocks of the whole stack; as many more than in ``deep`` as whole units make.
-
-    Raises:
-        NotPeriodicError: The blocks are not alike.
+    ``deep``: the tape of the model with at least ``MIN_UNITS`` units of blocks. ``shallow``: the
+    same with fewer, at least 1: it shows how what is outside the blocks (the norms of all
+    gradients, stacked) grows with their number. Blocks before and behind the units may be fewer
+    too, if what is outside grows by as much with each of them. ``num_blocks``: blocks of the whole
+    stack; as many more than in ``deep`` as whole units make.
     """
     units = units_of_blocks(deep, pattern, adopted=_made_per_unit(deep, shallow, pattern))
     num_more = num_blocks - count_blocks(deep, pattern.stack)
@@ -74,11 +69,7 @@ def unroll_blocks(
 def repeat_units(
     recording: Recording, units: Units, *, num_copies: int, kinds: Kinds, with_phases: bool
 ) -> tuple[Copied, int]:
-    """Copy the first inner unit that is like its neighbour; return its number too.
-
-    Raises:
-        NotPeriodicError: There is none.
-    """
+    """Copy the first inner unit that is like its neighbour; return its number too."""
     reasons = []
     for pair in _inner_pairs(units):
         reason = difference(recording, units, pair, kinds, with_phases=with_phases)

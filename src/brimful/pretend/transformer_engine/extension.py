@@ -27,12 +27,7 @@ _PLUGIN = "grouped_mlp_experimental"
 
 
 def stand_in(noted: OtherKernels, known: KnownValues) -> StandIn:
-    """Return the extension; the package itself has to be installed.
-
-    Args:
-        noted: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return the extension; the package itself has to be installed."""
     functions: dict[str, Callable[..., Any]] = {
         **gemms.FUNCTIONS,
         **quantizing.FUNCTIONS,
