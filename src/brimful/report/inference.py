@@ -27,12 +27,8 @@ def inference_tables(
 ) -> "Group":
     """Lay out the first rung of inference.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-        estimate: What arithmetic says.
-        formats: The same text in every format.
-        limits: The most that fits; None: unknown.
+    ``job``: what is loaded, and how much text it holds. ``limits``: the most that fits; None:
+    unknown.
     """
     from rich.console import Group
     from rich.text import Text
@@ -59,11 +55,7 @@ def simulation_tables(
 ) -> "Group":
     """Lay the first two rungs side by side.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-        estimate: What arithmetic says.
-        simulation: What the pretend GPU says.
+    ``job``: what is loaded, and how much text it holds.
     """
     from rich.console import Group
     from rich.text import Text
@@ -88,13 +80,7 @@ def measured_tables(  # noqa: PLR0913 - a question, and an answer of each rung
 ) -> "Group":
     """Lay the three rungs side by side.
 
-    Args:
-        job: What was loaded, and how much text it held.
-        cluster: On what.
-        estimate: What arithmetic says.
-        simulation: What the pretend GPU says.
-        measurement: What the real run took.
-        weights: Where they came from, in words.
+    ``job``: what was loaded, and how much text it held.
     """
     from rich.console import Group
     from rich.text import Text

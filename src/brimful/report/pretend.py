@@ -34,12 +34,8 @@ NO_MODULE = "(no submodule)"
 def pretend_tables(report: PretendReport) -> "Group":
     """Lay out what a program does to a GPU's memory.
 
-    Args:
-        report: What was simulated.
-
-    Returns:
-        Which request fails, the peak and what is alive at it, whose it is, what is kept for
-        backward, phases, totals, and what is not known.
+    Returns which request fails, the peak and what is alive at it, whose it is, what is kept for
+    backward, phases, totals, and what is not known.
     """
     from rich.console import Group
     from rich.text import Text

@@ -68,8 +68,7 @@ def axis(values: Sequence[float], start: float, end: float) -> Axis:
 def shop_plot(shopped: Shopped) -> str:
     """Draw a market: days across, dollars up, the frontier as a line.
 
-    Args:
-        shopped: What there is; without a priced option only says so.
+    ``shopped``: what there is; without a priced option only says so.
     """
     options = [each for each in shopped.found.options if each.predicted_usd]
     if not options:
