@@ -24,13 +24,7 @@ _MOST_TRIED = 3
 
 
 def chosen_of(job: Job, strategy: Strategy, rank: int) -> Chosen | None:
-    """Choose the micro-batches that a device runs; None where all have to be run.
-
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        rank: Which device.
-    """
+    """Choose the micro-batches that a device runs; None where all have to be run."""
     if strategy.pp == 1 or strategy.pp_schedule not in SKIPPED:
         return None
     num = num_micro_batches(job, strategy)

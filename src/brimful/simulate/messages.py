@@ -22,12 +22,10 @@ def collectives_of_step(
 ) -> tuple[Collective, ...]:
     """Add up the collectives of one step, by kind.
 
-    Args:
-        recording: With its messages, of as many micro-batches as differ: what is missing of
-            ``num_micro_batches`` is like the second where three were recorded (gradients are held,
-            the last reduces them), and like the last of two. Of a pipeline all are there.
-        step: Which one, from 1.
-        num_micro_batches: Of a step.
+    ``recording``: with its messages, of as many micro-batches as differ: what is missing of
+    ``num_micro_batches`` is like the second where three were recorded (gradients are held, the last
+    reduces them), and like the last of two. Of a pipeline all are there. ``step``: which one, from
+    1.
     """
     phases, prefix = recording.phases, f"step {step} "
     starts = [i for i, name in enumerate(phases) if name == f"{prefix}forward"]

@@ -43,11 +43,7 @@ Terms = tuple[Term, ...]
 
 
 def with_one_sequence(profile: Profile, program: Program) -> Profile:
-    """Return a profile that also knows what one sequence runs.
-
-    Raises:
-        ValueError: A work becomes two, or a size is none of the work's.
-    """
+    """Return a profile that also knows what one sequence runs."""
     tables = Tables(
         {kind: place for place, kind in enumerate(profile.kinds)},
         {work: place for place, work in enumerate(profile.works)},

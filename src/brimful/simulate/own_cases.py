@@ -48,16 +48,9 @@ def run_cases(  # noqa: PLR0913 - a program, and what of it is run
 ) -> None:
     """Run two micro-batches of every case: the second adds to the gradients of the first.
 
-    Args:
-        tape: That records them.
-        program: That is run.
-        cases: What is run.
-        more: Run behind them where the last has another number of operations than the first.
-        may_loop: Whether it may loop over tokens.
-        on_silent: Told what the first backward brings no gradient to (``_silent``).
-
-    Raises:
-        UnlikeShapesError: It may loop over tokens, and the second case has other operations.
+    ``more``: run behind them where the last has another number of operations than the first.
+    ``may_loop``: whether it may loop over tokens. ``on_silent``: told what the first backward
+    brings no gradient to (``_silent``).
     """
     if may_loop and _names_range(program.model):
         _check_alike(_forward_ops(tape, program, _PROBED))

@@ -64,10 +64,9 @@ class OwnFit:
     def __init__(self, shapes: Sequence[TokenShape], known: Formulas | None = None) -> None:
         """Compute every product at every shape.
 
-        Args:
-            shapes: Three, or two at which nothing is left to hold: then sums of two products are
-                those that are known.
-            known: Formulas by what they give at shapes of which these are the first.
+        ``shapes``: three, or two at which nothing is left to hold: then sums of two products are
+        those that are known. ``known``: formulas by what they give at shapes of which these are the
+        first.
         """
         self._products = _products(shapes)
         self._tokens = [shape.S for shape in shapes]
@@ -79,12 +78,8 @@ class OwnFit:
     def __call__(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
         """Return the formula of a quantity.
 
-        Args:
-            sizes: What it is at each shape.
-
-        Raises:
-            NoProductError: No product, sum of two, square over tokens or line over fewer tokens
-                gives the sizes exactly.
+        Raises NoProductError: no product, sum of two, square over tokens or line over fewer tokens
+        gives the sizes exactly.
         """
         if sizes not in self.known:
             self.known[sizes] = self._fitted(sizes)

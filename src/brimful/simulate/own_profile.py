@@ -77,18 +77,13 @@ def with_variants(
 ) -> Profile:
     """Trace and fit variants of a program beside those that are known.
 
-    Args:
-        known: What was traced of it before; nothing of it is kept if that was by other versions.
-        own: The program.
-        wanted: Variants.
-        formulas: That other bodies of the same job told; those of this one are added.
-        earlier: That were told of the same job before, for what the profile does not tell.
-
-    Raises:
-        UnsupportedError: It is not the same program at all shapes, or a size is no product.
-        UnlikeShapesError: It is another program with every length of a sequence, or ends in an
-            error at some, and was traced at several.
-        NoProductError: A size is no product of lengths, and it was traced at several.
+    ``known``: what was traced of it before; nothing of it is kept if that was by other versions.
+    ``formulas``: that other bodies of the same job told; those of this one are added. ``earlier``:
+    that were told of the same job before, for what the profile does not tell. Raises
+    UnsupportedError: it is not the same program at all shapes, or a size is no product. Raises
+    UnlikeShapesError: it is another program with every length of a sequence, or ends in an error at
+    some, and was traced at several. Raises NoProductError: a size is no product of lengths, and it
+    was traced at several.
     """
     if known is not None and not is_of_these_libraries(known.versions):
         known = None

@@ -30,11 +30,7 @@ class Stack(NamedTuple):
 
 
 def kinds_shown(own: OwnProgram) -> tuple[int, ...]:
-    """Return the kinds of the blocks that are traced, where there are several.
-
-    Args:
-        own: The program.
-    """
+    """Return the kinds of the blocks that are traced, where there are several."""
     kinds = own.built.kinds
     if shown := shown_sending(own.built, own.sending):
         return tuple(each.kind for each in shown)
@@ -49,10 +45,6 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
     one number of checkpointed blocks those that show all, each between its neighbours; so too where
     there would be more blocks than the model has, of which some classes hold a table. A body that
     is one unit is traced as it is.
-
-    Args:
-        own: The program.
-        body: Which blocks are checkpointed.
     """
     kinds, last = own.built.kinds, len(own.built.kinds) - 1
     if not kinds:

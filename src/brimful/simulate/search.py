@@ -187,23 +187,12 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
 ) -> Solution:
     """Search strategies for a job that no formula covers; see ``search.solve``.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        pins: What the user fixed.
-        attention: How the model attends.
-        objective: ``time``: the fastest that fits. ``memory``: the smallest peak.
-        budget: Seconds after which it ends, with what it has found.
-        watch: Told of every simulation, and of the time as it passes.
-
-    Returns:
-        The best plan that was simulated, without an estimate, and the record of the search, which
-        says what was left where the budget, the most simulations or Ctrl-C ended it.
-
-    Raises:
-        InputError: A pinned value cannot run this job.
-        UnsupportedError: This version cannot run it.
-        OutOfTimeError: The budget ended before the first simulation did.
+    ``objective``: ``time``: the fastest that fits. ``memory``: the smallest peak. ``budget``:
+    seconds after which it ends, with what it has found. ``watch``: told of every simulation, and of
+    the time as it passes. Returns the best plan that was simulated, without an estimate, and the
+    record of the search, which says what was left where the budget, the most simulations or Ctrl-C
+    ended it. Raises InputError: a pinned value cannot run this job. Raises UnsupportedError: this
+    version cannot run it.
     """
     plainest, sizes = plainest_strategy(job, pins, attention, cluster.num_devices)
     is_smallest = objective == "memory"
@@ -406,8 +395,7 @@ def simulated_shortfall(budget: Budget) -> Shortfall:
     A peak of live bytes hangs on whose kernels run and not on the size of the device, so that a
     device that is too small for it needs no simulation of its own.
 
-    Args:
-        budget: After which what it returns raises ``OutOfTimeError``.
+    ``budget``: after which what it returns raises ``OutOfTimeError``.
     """
     peaks: dict[tuple[str, Strategy, str], int] = {}
 

@@ -56,11 +56,8 @@ def record_whole(
 ) -> Recording:
     """Return the tape of the whole model, unrolled where that is possible.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        trace: Runs a program on the pretend GPU and returns its tape.
-        counts_costs: Whether the tape has what operations cost.
+    ``trace``: runs a program on the pretend GPU and returns its tape. ``counts_costs``: whether the
+    tape has what operations cost.
     """
     stack = stack_of(job)
     is_staged = strategy.pp > 1
