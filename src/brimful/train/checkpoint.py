@@ -107,17 +107,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 def save_checkpoint(root: Path, program: Program, progress: Progress) -> Path:
     """Save a run.
 
-    Args:
-        root: The run's ``checkpoints`` folder.
-        program: Model, optimizer and device; the generators' states are saved with them.
-        progress: The rest.
-
-    Returns:
-        The folder. Where the step is already saved and sound, nothing is written.
-
-    Raises:
-        RunError: The disk is full or cannot be written; earlier checkpoints are untouched.
-        UnsupportedError: The optimizer's state cannot be saved.
+    ``root``: the run's ``checkpoints`` folder. ``program``: model, optimizer and device; the
+    generators' states are saved with them. Returns the folder. Where the step is already saved and
+    sound, nothing is written. Raises RunError: the disk is full or cannot be written; earlier
+    checkpoints are untouched. Raises UnsupportedError: the optimizer's state cannot be saved.
     """
     return write_checkpoint(root, capture(program, base_crc32=base_checksum(program)), progress)
 
@@ -180,16 +173,9 @@ def _rename(temporary: Path, final: Path) -> None:
 def load_checkpoint(folder: Path, program: Program, *, is_checked: bool = False) -> Checkpoint:
     """Put a checkpoint's tensors, numbers and generator states into a freshly built program.
 
-    Args:
-        folder: Of the checkpoint.
-        program: Freshly built.
-        is_checked: Whether its content was found sound just now (``sound_checkpoint``).
-
-    Returns:
-        What the checkpoint says about itself.
-
-    Raises:
-        FileFormatError: It is not a checkpoint of ours, is damaged, or is of another model.
+    ``is_checked``: whether its content was found sound just now (``sound_checkpoint``). Returns
+    what the checkpoint says about itself. Raises FileFormatError: it is not a checkpoint of ours,
+    is damaged, or is of another model.
     """
     checkpoint = read_checkpoint(folder)
     if not is_checked:
@@ -225,11 +211,7 @@ def _cut(strategy: Strategy) -> str:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read what a checkpoint says about itself and check that its files are there in full.
-
-    Raises:
-        FileFormatError: It is not a checkpoint of ours, or files are missing or cut off.
-    """
+    """Read what a checkpoint says about itself and check that its files are there in full."""
     checkpoint = _read_manifest(folder)
     for file in checkpoint.files:
         path = folder / file.name
@@ -258,8 +240,7 @@ def list_checkpoints(root: Path) -> list[Path]:
 def newest_checkpoint(root: Path) -> Path | None:
     """Find the newest complete checkpoint; None where there is no checkpoint at all.
 
-    Raises:
-        FileFormatError: There are checkpoints and every one is damaged.
+    Raises FileFormatError: there are checkpoints and every one is damaged.
     """
     folders = list_checkpoints(root)
     for folder in reversed(folders):
@@ -289,12 +270,8 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True):
 def sound_checkpoint(root: Path) -> Sound | None:
     """Find the newest checkpoint whose files are as they were saved; reads all of their content.
 
-    Returns:
-        It; None where there is no checkpoint at all.
-
-    Raises:
-        FileFormatError: There are checkpoints and every one is damaged.
-        OtherSchemaError: The newest that can be read is of another version.
+    Returns it; None where there is no checkpoint at all. Raises OtherSchemaError: the newest that
+    can be read is of another version.
     """
     folders, damaged = list_checkpoints(root), list[Damaged]()
     for folder in reversed(folders):
@@ -322,11 +299,7 @@ def set_aside(folder: Path) -> Path:
 
     No run goes on from it then, and none counts it among its newest or writes over it.
 
-    Returns:
-        Where it is now.
-
-    Raises:
-        RunError: It cannot be renamed.
+    Raises RunError: it cannot be renamed.
     """
     names = (f"{_DAMAGED}{folder.name}{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
     target = next(path for path in map(folder.with_name, names) if not path.exists())

@@ -27,16 +27,12 @@ def export_model(
     user's is its state under the names it has there, in ``model.safetensors``. What training
     switched off (dropout, the cache of generation) is in the configuration as it was given.
 
-    Args:
-        model: The model, without adapters (``adapter_export`` writes those).
-        tokenizer_path: The ``tokenizer.json`` that its data was written with; with a
-            ``tokenizer_config.json`` beside it, it is handed on as it is, and else it is one that
-            was trained here, which ends a text with ``END_OF_TEXT``. None: there is none.
-        folder: Where to; replaced if there.
-        state: The whole model's tensors, where the model itself holds shards; None: its own.
-
-    Raises:
-        RunError: The disk is full; a model that was there before is untouched.
+    ``model``: the model, without adapters (``adapter_export`` writes those). ``tokenizer_path``:
+    the ``tokenizer.json`` that its data was written with; with a ``tokenizer_config.json`` beside
+    it, it is handed on as it is, and else it is one that was trained here, which ends a text with
+    ``END_OF_TEXT``. None: there is none. ``folder``: where to; replaced if there. ``state``: the
+    whole model's tensors, where the model itself holds shards; None: its own. Raises RunError: the
+    disk is full; a model that was there before is untouched.
     """
     with replacing(folder) as temporary, quiet_bars():
         if isinstance(model, UserModule):

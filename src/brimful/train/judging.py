@@ -25,14 +25,7 @@ PREDICTS_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "seq2seq"})
 def judge_heldout(program: Program, batches: Sequence[Batch], step: int, tally: Tally) -> EvalRow:
     """Judge the model after a step.
 
-    Args:
-        program: The program.
-        batches: The held-out sample.
-        step: The step just done.
-        tally: Knows the best loss so far.
-
-    Raises:
-        RunError: The loss is not finite.
+    Raises RunError: the loss is not finite.
     """
     hits = Hits()
     with hits.counting(program):

@@ -94,14 +94,7 @@ def view(
     best: EvalRow | None,
     experts: ExpertRow | None = None,
 ) -> "RenderableType":
-    """Lay the numbers of a step out, in at most 80 columns.
-
-    Args:
-        report: The step.
-        last: The newest result on held-out data.
-        best: The best one.
-        experts: How experts were loaded last.
-    """
+    """Lay the numbers of a step out, in at most 80 columns."""
     from rich.console import Group
 
     lines = [_loss_line(report), _speed_line(report)]

@@ -117,21 +117,11 @@ def train(
     CPU, repeats the very same losses. The meter sees a run that begins, and one that goes on where
     nothing was measured of its strategy yet.
 
-    Args:
-        plan: What is run.
-        settings: Where it is kept and how often it is saved and judged.
-        observer: Who watches.
-        meter: What measures building the program and its first steps.
-        ways: What it may do when memory runs out; by default nothing.
-
-    Returns:
-        How the run ended.
-
-    Raises:
-        InputError: The data is unusable, the folder in use, or the plan not the run's own.
-        UnsupportedError: A logger's package is not installed.
-        RunError: The disk is full, memory is, or the loss is not a number.
-        ShortageError: Memory ran out, and the run is to be started again by another strategy.
+    ``settings``: where it is kept and how often it is saved and judged. ``meter``: what measures
+    building the program and its first steps. ``ways``: what it may do when memory runs out; by
+    default nothing. Raises InputError: the data is unusable, the folder in use, or the plan not the
+    run's own. Raises UnsupportedError: a logger's package is not installed. Raises RunError: the
+    disk is full, memory is, or the loss is not a number.
     """
     check_loggers(settings.track)
     observers = Observers(observer)

@@ -16,12 +16,7 @@ from brimful.values.task_words import judged_by, noun
 
 
 def describe_data(summary: Summary, job: Job) -> str:
-    """Say in one line where the data comes from, how much it is, and what was left out.
-
-    Args:
-        summary: Of the prepared data.
-        job: What learns from it.
-    """
+    """Say in one line where the data comes from, how much it is, and what was left out."""
     num_skipped = sum(skipped.num_records for skipped in summary.skipped)
     parts = [
         *_counted(summary, job),
@@ -53,11 +48,7 @@ def _bar(summary: Summary, job: Job) -> list[str]:
 
 
 def describe_trained(program: Program) -> str:
-    """Say how many parameters train, and what share of all they are.
-
-    Args:
-        program: Built.
-    """
+    """Say how many parameters train, and what share of all they are."""
     counts = [(_num_trained(program), _num_parameters(program))]
     if program.pipeline is not None:
         counts = _by_stage(program, counts[0])
@@ -98,13 +89,7 @@ def _num_values(parameter: Any) -> int:
 
 
 def describe_compiled(row: TrainRow, num: int, seconds: float) -> str:
-    """Say what compiling the update took.
-
-    Args:
-        row: Of the step in which it was compiled.
-        num: Updates, one for each shape of parameter.
-        seconds: For all of them.
-    """
+    """Say what compiling the update took."""
     return (
         f"step {row.step} took {format_seconds(row.step_s)}, of which compiling the update for "
         f"{num} {'shape' if num == 1 else 'shapes'} of parameters took {format_seconds(seconds)}"

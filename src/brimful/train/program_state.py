@@ -88,12 +88,8 @@ class ProgramState(NamedTuple):
 def capture(program: Program, *, base_crc32: int | None) -> ProgramState:
     """List a program's state. Its tensors are the very memory that trains: no copy is made.
 
-    Args:
-        program: Between two steps.
-        base_crc32: What ``base_checksum`` says of it; the same from the first step to the last.
-
-    Raises:
-        UnsupportedError: The optimizer keeps something that is neither a tensor nor a number.
+    ``base_crc32``: what ``base_checksum`` says of it; the same from the first step to the last.
+    Raises UnsupportedError: the optimizer keeps something that is neither a tensor nor a number.
     """
     tensors, shared = _saved_once(program)
     plain = PlainState(
@@ -114,14 +110,8 @@ def room_for(
 ) -> dict[str, torch.Tensor]:
     """Make room to load into: a fresh optimizer has no state before its first step.
 
-    Args:
-        program: Freshly built.
-        saved: Size and element type of what is saved.
-        plain: As saved.
-
-    Returns:
-        The model's own memory, and new memory for the rest, under the names that the program
-        knows: not those of the checkpoint where that is of another model.
+    Returns the model's own memory, and new memory for the rest, under the names that the program
+    knows: not those of the checkpoint where that is of another model.
     """
     room = {**_model_tensors(program), **random_states(program.device)}
     trained = _updated_here(program)
@@ -140,8 +130,7 @@ def room_for(
 def adopt(program: Program, room: Mapping[str, torch.Tensor], plain: PlainState) -> None:
     """Give a program the state that was loaded into ``room``; the model's is there already.
 
-    Raises:
-        FileFormatError: ``plain`` is of another program.
+    Raises FileFormatError: ``plain`` is of another program.
     """
     trained, here = _trained(program), _updated_here(program)
     state = own_optimizer(program).state
@@ -189,11 +178,7 @@ def merged(states: Sequence[PlainState]) -> PlainState:
 
 
 def check_base(program: Program, plain: PlainState) -> None:
-    """Refuse to go on over another frozen base than the adapters were trained on.
-
-    Raises:
-        FileFormatError: The checksums differ.
-    """
+    """Refuse to go on over another frozen base than the adapters were trained on."""
     now = base_checksum(program)
     if now != plain.base_crc32:
         source = program.job.weights or f"seed={program.job.seed}"

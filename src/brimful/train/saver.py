@@ -40,17 +40,15 @@ class Saver(ABC):
     def save(self, program: Program, progress: Progress) -> None:
         """Save a run between two steps; the program may change as soon as this returns.
 
-        Raises:
-            RunError: This checkpoint, or the one before it, could not be written.
-            UnsupportedError: The optimizer's state cannot be saved.
+        Raises RunError: this checkpoint, or the one before it, could not be written. Raises
+        UnsupportedError: the optimizer's state cannot be saved.
         """
 
     @abstractmethod
     def finished(self) -> list[Saved]:
         """List the checkpoints that became whole since this was last asked; does not wait.
 
-        Raises:
-            RunError: One could not be written.
+        Raises RunError: one could not be written.
         """
 
     @abstractmethod
@@ -62,17 +60,10 @@ class Saver(ABC):
 def open_saver(root: Path, *, mode: SaveMode, kept: Kept) -> Iterator[Saver]:
     """Keep the checkpoints of a run while it lasts.
 
-    Args:
-        root: The run's ``checkpoints`` folder.
-        mode: ``sync`` writes while training waits, ``async`` in the background.
-        kept: Which checkpoints are kept.
-
-    Yields:
-        The saver. When the block ends nothing is being written any more.
-
-    Raises:
-        RunError: The last checkpoint could not be written. Where the run ended with another
-            error, that one says so too.
+    ``root``: the run's ``checkpoints`` folder. ``mode``: ``sync`` writes while training waits,
+    ``async`` in the background. Yields the saver. When the block ends nothing is being written any
+    more. Raises RunError: the last checkpoint could not be written. Where the run ended with
+    another error, that one says so too.
     """
     if mode == "sync":
         yield _SyncSaver(root, kept)

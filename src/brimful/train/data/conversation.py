@@ -43,13 +43,8 @@ def conversation_needs(messages_field: str) -> tuple[tuple[str, ...], ...]:
 def parse_conversation(fields: dict[str, Any], messages_field: str) -> Conversation:
     """Read a conversation from whichever shape a record has.
 
-    Args:
-        fields: The record: messages, ShareGPT's conversations, prompt and completion, or Alpaca's
-            instruction, input and output.
-        messages_field: Field of the messages.
-
-    Raises:
-        BadRecordError: It has none of the shapes, or nothing to learn in it.
+    ``fields``: the record: messages, ShareGPT's conversations, prompt and completion, or Alpaca's
+    instruction, input and output.
     """
     messages, first_answer = _messages(fields, messages_field)
     if not messages:
@@ -102,11 +97,7 @@ def _alpaca(fields: dict[str, Any]) -> list[Message]:
 
 
 def listed_messages(value: Any, name: str) -> list[Message]:
-    """Read a list of messages.
-
-    Raises:
-        BadRecordError: It is none, or a message of it cannot be used.
-    """
+    """Read a list of messages."""
     if not isinstance(value, list):
         raise BadRecordError(
             f"field {name!r} is no list", f"field {name!r} is {kind_of(value)} and must be a list"

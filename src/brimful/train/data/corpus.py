@@ -65,15 +65,9 @@ class Corpus(msgspec.Struct, frozen=True, kw_only=True):
 def load_corpus(data: Path | None) -> Corpus:
     """Find the text to train on.
 
-    Args:
-        data: A UTF-8 text file or a folder of .md, .py and .txt files; None takes the sources of
-            the Python standard library that runs this program.
-
-    Returns:
-        The documents; their text stays on disk.
-
-    Raises:
-        DataError: Missing, unreadable, empty, not UTF-8, or (standard library) too little.
+    ``data``: a UTF-8 text file or a folder of .md, .py and .txt files; None takes the sources of
+    the Python standard library that runs this program. Returns the documents; their text stays on
+    disk.
     """
     if data is None:
         return standard_library(Path(sysconfig.get_path("stdlib")))
@@ -91,11 +85,7 @@ def standard_library(root: Path) -> Corpus:
     filled up to ``MIN_STANDARD_LIBRARY_BYTES`` with its tests, then with its encoding tables, as
     far as they are there.
 
-    Args:
-        root: The ``stdlib`` folder of an interpreter.
-
-    Raises:
-        DataError: Fewer bytes than that are there.
+    ``root``: the ``stdlib`` folder of an interpreter.
     """
     documents: list[Document] = []
     total_bytes = 0
@@ -118,11 +108,7 @@ def standard_library(root: Path) -> Corpus:
 
 
 def read_document(document: Document) -> str:
-    """Read the text of a document.
-
-    Raises:
-        DataError: It changed or vanished since it was found.
-    """
+    """Read the text of a document."""
     content = _read_bytes(document.path)[document.start_byte : document.stop_byte]
     if len(content) != document.num_bytes or _bad_byte(content) is not None:
         raise DataError(f"{document.path} changed while it was being read; start again")

@@ -61,12 +61,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 def open_origin(source: DataSource, needs: Needs) -> Origin:
     """Find what a source means; reads no record yet.
 
-    Args:
-        source: The source.
-        needs: Fields that records must have.
-
-    Raises:
-        DataError: There is nothing, or nothing of use.
+    ``needs``: fields that records must have. Raises DataError: there is nothing, or nothing of use.
     """
     origin = _open(source, needs)
     if source.heldout is None:
@@ -84,12 +79,8 @@ def open_origin(source: DataSource, needs: Needs) -> Origin:
 def check_present(source: DataSource, task: Task) -> None:
     """Refuse a source that names nothing, or nothing to read, before anything is done for it.
 
-    Args:
-        source: The source.
-        task: What is trained; a module brings data of its own.
-
-    Raises:
-        DataError: There is no such file or folder, it is empty, or it cannot be read.
+    ``task``: what is trained; a module brings data of its own. Raises DataError: there is no such
+    file or folder, it is empty, or it cannot be read.
     """
     if task == "module":
         return

@@ -125,18 +125,10 @@ def prepare_texts(
 ) -> TokenFolder:
     """Return the encoded texts, from the cache or made now.
 
-    Args:
-        texts: The text.
-        coder: The tokenizer; None: one is trained on the text.
-        vocab_size: Rows of the model's embedding.
-        cache: Folder in which token folders are kept, one per text, tokenizer and vocabulary.
-
-    Returns:
-        The folder; a folder with its final name is always complete.
-
-    Raises:
-        DataError: The text cannot be read.
-        RunError: The disk is full.
+    ``coder``: the tokenizer; None: one is trained on the text. ``cache``: folder in which token
+    folders are kept, one per text, tokenizer and vocabulary. Returns the folder; a folder with its
+    final name is always complete. Raises DataError: the text cannot be read. Raises RunError: the
+    disk is full.
     """
     key = f"{texts.fingerprint}-{vocab_size}"
     key = key if coder is None else f"{key}-{coder.identity()}"
@@ -160,18 +152,8 @@ def cached_folder(
 ) -> tuple[Path, Manifest]:
     """Return a folder of the cache, made now where it is not there or not whole.
 
-    Args:
-        cache: The cache.
-        key: The folder's name.
-        make: Fills a folder that is given its name only when it is whole.
-        read: Reads a folder's manifest; None where it is not whole.
-
-    Returns:
-        The folder and its manifest.
-
-    Raises:
-        DataError: Another process changes it all the time.
-        RunError: The disk is full.
+    ``make``: fills a folder that is given its name only when it is whole. ``read``: reads a
+    folder's manifest; None where it is not whole. Raises RunError: the disk is full.
     """
     folder = cache / key
     cached = read(folder, key)
@@ -274,11 +256,7 @@ def _write_tokens(encoded: Iterable[list[int]], path: Path, *, vocab_size: int) 
 
 
 def check_tokens(ids: list[int], vocab_size: int) -> None:
-    """Refuse a token that the model has no row for.
-
-    Raises:
-        InputError: There is one.
-    """
+    """Refuse a token that the model has no row for."""
     if ids and max(ids) >= vocab_size:
         raise InputError(
             f"the tokenizer writes token {max(ids)} and the model has vocab_size={vocab_size} "

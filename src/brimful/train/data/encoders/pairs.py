@@ -15,12 +15,7 @@ class Pair(NamedTuple):
 
 
 def pair_encoder(source_field: str, target_field: str) -> Encoder:
-    """Make the encoder of records with a source and a target.
-
-    Args:
-        source_field: Field of what is read.
-        target_field: Field of what is written.
-    """
+    """Make the encoder of records with a source and a target."""
 
     def parse(fields: dict[str, Any]) -> Pair:
         pair = Pair(string_field(fields, source_field), string_field(fields, target_field))

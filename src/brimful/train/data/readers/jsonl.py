@@ -14,15 +14,7 @@ _BOM = b"\xef\xbb\xbf"
 def read_jsonl(path: Path, name: str, _needs: Needs) -> Iterator[Record | Broken]:
     """Read one record per line; blank lines are none.
 
-    Args:
-        path: The file.
-        name: What messages call it.
-
-    Yields:
-        Records and broken lines, in order.
-
-    Raises:
-        DataError: The file cannot be read.
+    Yields records and broken lines, in order. Raises DataError: the file cannot be read.
     """
     with open_bytes(path) as file:
         number = 0
