@@ -250,11 +250,7 @@ def _scheduler(leaves: Leaves) -> None:
     if all(taken.flag != "learning_rate" for taken in leaves.taken):
         peak = leaves.take(f"{params}.warmup_max_lr", float)
         leaves.say("learning_rate", peak, f"{params}.warmup_max_lr")
-    _other_curves(leaves, params)
-
-
-def _other_curves(leaves: Leaves, params: str) -> None:
-    """Say where the rates of its steps are others than those of ours."""
+    # Say where the rates of its steps are others than those of ours.
     if leaves.take(f"{params}.warmup_type", str, "log") != "linear":
         leaves.notes.append("the warm-up is logarithmic in DeepSpeed and planned as a line")
     floor = leaves.take(f"{params}.cos_min_ratio", float, COSINE_ENDS_AT)

@@ -85,7 +85,10 @@ def read_torchtune(
     together. Raises UnsupportedError: this version plans nothing like it.
     """
     leaves = Leaves(path, content, PROGRAM)
-    _resolve(leaves)
+    # Put in what stands for another key's value: `${batch_size}`.
+    for key, value in leaves.rest.items():
+        if isinstance(value, str) and value[:2] == "${" and value[-1] == "}":
+            leaves.rest[key] = leaves.rest.get(value[2:-1], value)
     recipe = _launch(leaves, num_devices)
     task = _task(leaves, recipe)
     is_adapted = _method(leaves, built(content))
@@ -101,13 +104,6 @@ def read_torchtune(
         leaves.say(flag, 1, f"({PROGRAM} has none)")
     leaves.say("fused_kernels", "none", f"({PROGRAM} has none)")
     return leaves.read()
-
-
-def _resolve(leaves: Leaves) -> None:
-    """Put in what stands for another key's value: ``${batch_size}``."""
-    for key, value in leaves.rest.items():
-        if isinstance(value, str) and value[:2] == "${" and value[-1] == "}":
-            leaves.rest[key] = leaves.rest.get(value[2:-1], value)
 
 
 def _launch(leaves: Leaves, num_devices: int) -> str:
