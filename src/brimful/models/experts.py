@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from brimful.models.layout import Layout, Parameter, Parameters, num_elements, parts
+from brimful.models.spec import ModelSpec
 
 
 class Experts(NamedTuple):
@@ -39,6 +40,18 @@ def sizes_of(
     """
     named = {aliases[field]: value for field, value in config.items() if field in aliases}
     return {**defaults, **config, **named}
+
+
+def experts_everywhere(spec: ModelSpec, defaults: dict[str, Any]) -> Experts:
+    """Read experts that are in every block, as wide as ``intermediate_size`` says."""
+    sizes = sizes_of(spec.hf_config, defaults, {"num_experts": "num_local_experts"})
+    return Experts(
+        num_experts=sizes["num_local_experts"],
+        num_experts_per_token=sizes["num_experts_per_tok"],
+        width=spec.intermediate_size,
+        num_shared_experts=0,
+        sparse_blocks=tuple(range(spec.num_layers)),
+    )
 
 
 def routed_stacks(num_experts: int, hidden_size: int, width: int) -> Parameters:

@@ -134,7 +134,15 @@ def _explain(hub_id: str, name: str, error: Exception) -> InputError:
             f"hf auth login"
         )
     if _is_unreachable(error):
-        return _unreachable(hub_id, name)
+        from huggingface_hub import constants
+
+        offline = constants.HF_HUB_OFFLINE
+        reason = f"{_SWITCH} is set; {_SWITCH}=0 asks it" if offline else "it cannot be reached"
+        return UnknownNameError(
+            f"no model {hub_id!r} is known, no {name} of it is here, and the hub was not asked "
+            f"({reason}); give the path of its config.json, or fetch it with hf download {hub_id}; "
+            f"brimful pretend runs a script of any model"
+        )
     if isinstance(error, errors.EntryNotFoundError):
         return InputError(f"{hub_id} has no {name} on the hub; give another model")
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -152,15 +160,3 @@ def _is_unreachable(error: Exception) -> bool:
     # The client's own are of httpx, or of a fork of it, by these names.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, TimeoutError) or "TransportError" in kinds
-
-
-def _unreachable(hub_id: str, name: str) -> UnknownNameError:
-    from huggingface_hub import constants
-
-    offline = constants.HF_HUB_OFFLINE
-    reason = f"{_SWITCH} is set; {_SWITCH}=0 asks it" if offline else "it cannot be reached"
-    return UnknownNameError(
-        f"no model {hub_id!r} is known, no {name} of it is here, and the hub was not asked "
-        f"({reason}); give the path of its config.json, or fetch it with hf download {hub_id}; "
-        f"brimful pretend runs a script of any model"
-    )

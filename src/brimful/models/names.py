@@ -219,7 +219,19 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     parts = taken_apart(family[:LONGEST])
     counts = [count for size in parts.sizes if (count := read_count(size))]
     if not parts.sizes:
-        return _of_version(family[:LONGEST])
+        # Find a known model whose name is another's but for the numbers that it ends in: no size.
+        name = family[:LONGEST]
+        shared = {known: _num_shared(known, name) for known in registry()}
+        like = [
+            known
+            for known, num in shared.items()
+            if re.search(r"\d", name[:num]) and not re.search(r"[a-z]", known[num:] + name[num:])
+        ]
+        if not like:
+            return "", ""
+        near = max(like, key=lambda known: (shared[known], -len(known)))
+        size = format_count(num_parameters(registry()[near]))
+        return near, f"its name says no size; the nearest name is {near} ({size})"
     if len(counts) != 1 or not counts[0] or len(parts.sizes) > 1:
         return "", ""
     near = _nearest(counts[0], family, active=parts.active, preferred=preferred)
@@ -256,21 +268,6 @@ def unlike(text: str, near: str) -> str:
 def _has_state_spaces(entry: dict[str, Any]) -> bool:
     """Whether some blocks of a known model are no attention."""
     return any(field.startswith(("conv_L", "linear_", "mamba", "ssm")) for field in entry["config"])
-
-
-def _of_version(name: str) -> tuple[str, str]:
-    """Find a known model whose name is another's but for the numbers that it ends in: no size."""
-    shared = {known: _num_shared(known, name) for known in registry()}
-    like = [
-        known
-        for known, num in shared.items()
-        if re.search(r"\d", name[:num]) and not re.search(r"[a-z]", known[num:] + name[num:])
-    ]
-    if not like:
-        return "", ""
-    near = max(like, key=lambda known: (shared[known], -len(known)))
-    size = format_count(num_parameters(registry()[near]))
-    return near, f"its name says no size; the nearest name is {near} ({size})"
 
 
 def _num_shared(one: str, other: str) -> int:
