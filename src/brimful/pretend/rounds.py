@@ -35,7 +35,7 @@ from brimful.pretend.alike import plain_kinds
 from brimful.pretend.blocks import NO_UNIT, NotPeriodicError, units_of_rows
 from brimful.pretend.fake_mode import alias
 from brimful.pretend.real_values import UnknownValueError
-from brimful.pretend.recording import Recording, RecordingBuilder, Spot
+from brimful.pretend.recording import Recording, RecordingBuilder
 from brimful.pretend.unroll import repeat_units
 
 NUM_FIRST = 4
@@ -205,7 +205,10 @@ def _go(
     for place in range(NUM_FIRST):
         start = builder.spot()
         yield numbers[place]
-        done.append(_done_since(builder, start))
+        # What was done since then, but for which rows were allocated and freed.
+        events = builder.events_since(start.event)
+        rows = ((row >= 0, builder.facts_of(row if row >= 0 else ~row)) for row in events)
+        done.append((*rows, *(cost[2:] for cost in builder.costs_since(start.cost))))
         states.append(_held(frame, target))
     num_more = len(numbers) - NUM_FIRST - NUM_TOLD
     is_alike = len(done[-1]) > 0 and done[-1] == done[-2]
@@ -240,13 +243,6 @@ def _target(frame: Any) -> str | None:
     hides = any(each.opname in _HIDES for each in steps if each.offset < loop.argval)
     name = store.argval if isinstance(store.argval, str) else store.argval[0]
     return None if hides else str(name)
-
-
-def _done_since(builder: RecordingBuilder, start: Spot) -> tuple[Any, ...]:
-    """Return what was done since then, but for which rows were allocated and freed."""
-    events = builder.events_since(start.event)
-    rows = ((row >= 0, builder.facts_of(row if row >= 0 else ~row)) for row in events)
-    return *rows, *(cost[2:] for cost in builder.costs_since(start.cost))
 
 
 class _Held(NamedTuple):
@@ -368,9 +364,7 @@ def put_rounds(recording: Recording) -> Recording:
         unit = np.where(num_left_out == num, place, NO_UNIT)
         units = units_of_rows(done, unit, NUM_TOLD, are_small=True)
         try:
-            copied, _ = repeat_units(
-                done, units, num_copies=num, kinds=plain_kinds(done), with_phases=False
-            )
+            copied, _ = repeat_units(done, units, num_copies=num, kinds=plain_kinds(done))
         except NotPeriodicError as error:
             raise UnlikeRoundsError(f"of a loop: {error}") from error
         done, place, num_left_out = copied.recording, place[copied.row], num_left_out[copied.row]

@@ -78,10 +78,6 @@ def _fp32(where: torch.device, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=where)
 
 
-def _stride(shape: tuple[int, ...]) -> list[int]:
-    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-
-
 def _of_classes(
     quantizer: Any, classes: tuple[str, str], shape: tuple[int, ...], dtype: torch.dtype
 ) -> Any:
