@@ -131,7 +131,8 @@ def write_checkpoint(
             if first:
                 shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir(parents=True)
-        _save_tensors(final, temporary, state, group)
+        with _named(final):
+            save_tensors(temporary, state.tensors, group=group)
         plain = merged(of_all(state.plain, group))
         with _by_first(final, group) as first:
             if first:
@@ -158,11 +159,6 @@ def _named(final: Path) -> Iterator[None]:
         raise disk_error(final, error) from error
 
 
-def _save_tensors(final: Path, temporary: Path, state: ProgramState, group: Any) -> None:
-    with _named(final):
-        save_tensors(temporary, state.tensors, group=group)
-
-
 def _rename(temporary: Path, final: Path) -> None:
     sync(temporary)
     shutil.rmtree(final, ignore_errors=True)
@@ -181,19 +177,7 @@ def load_checkpoint(folder: Path, program: Program, *, is_checked: bool = False)
     if not is_checked:
         _check_content(folder, checkpoint)
     check_base(program, checkpoint.state)
-    _check_pieces(folder, checkpoint, program)
-    saved = read_shapes(folder)
-    room = room_for(program, saved, checkpoint.state)
-    wanted = set(room) | of_others(program, saved)
-    with together():
-        _check_names(folder, set(saved), wanted)
-    load_tensors(folder, room, torch_version=checkpoint.torch_version)
-    adopt(program, room, checkpoint.state)
-    return checkpoint
-
-
-def _check_pieces(folder: Path, checkpoint: Checkpoint, program: Program) -> None:
-    """Refuse moments in few bits of other shards: a scale is of a block that begins with one."""
+    # Refuse moments in few bits of other shards: a scale is of a block that begins with one.
     rule = OPTIMIZERS[program.job.optimizer]
     theirs, ours = _cut(checkpoint.plan.strategy), _cut(program.strategy)
     if rule.rounds and theirs != ours:
@@ -202,6 +186,14 @@ def _check_pieces(folder: Path, checkpoint: Checkpoint, program: Program) -> Non
             f"and this plan has shards of {ours}; resume in the way that it was saved, or begin "
             f"anew"
         )
+    saved = read_shapes(folder)
+    room = room_for(program, saved, checkpoint.state)
+    wanted = set(room) | of_others(program, saved)
+    with together():
+        _check_names(folder, set(saved), wanted)
+    load_tensors(folder, room, torch_version=checkpoint.torch_version)
+    adopt(program, room, checkpoint.state)
+    return checkpoint
 
 
 def _cut(strategy: Strategy) -> str:

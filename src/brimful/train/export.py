@@ -36,21 +36,24 @@ def export_model(
     """
     with replacing(folder) as temporary, quiet_bars():
         if isinstance(model, UserModule):
-            _save_module(model, temporary)
+            from safetensors.torch import save_model
+
+            save_model(model.model, str(temporary / WEIGHTS))
             return
         tokenizer = _tokenizer(tokenizer_path)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
         if tokenizer_path is not None and not _is_given(tokenizer_path):
-            _end_with(model, tokenizer.eos_token_id)
+            # Let texts end with our token: the configuration's special ids belong to another
+            # tokenizer. An encoder-decoder was trained to begin with the id that its configuration
+            # names, and to read its padding, so that both stay; a classifier writes no text.
+            configs = [model.config, getattr(model, "generation_config", None)]
+            for config in (config for config in configs if config is not None):
+                config.bos_token_id, config.eos_token_id = None, tokenizer.eos_token_id
+                if not model.config.is_encoder_decoder:
+                    config.pad_token_id = None
         with as_given(model.config, getattr(model, GIVEN, {})):
             model.save_pretrained(temporary, state_dict=state)
-
-
-def _save_module(model: UserModule, folder: Path) -> None:
-    from safetensors.torch import save_model
-
-    save_model(model.model, str(folder / WEIGHTS))
 
 
 def _is_given(tokenizer_path: Path) -> bool:
@@ -65,19 +68,6 @@ def _tokenizer(path: Path | None) -> Any:
     if _is_given(path):
         return AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
     return PreTrainedTokenizerFast(tokenizer_object=read_tokenizer(path), eos_token=END_OF_TEXT)
-
-
-def _end_with(model: Any, end_id: int) -> None:
-    """Let texts end with our token: the configuration's special ids belong to another tokenizer.
-
-    An encoder-decoder was trained to begin with the id that its configuration names, and to read
-    its padding, so that both stay; a classifier writes no text.
-    """
-    configs = [model.config, getattr(model, "generation_config", None)]
-    for config in (config for config in configs if config is not None):
-        config.bos_token_id, config.eos_token_id = None, end_id
-        if not model.config.is_encoder_decoder:
-            config.pad_token_id = None
 
 
 @contextmanager

@@ -49,7 +49,8 @@ def _bar(summary: Summary, job: Job) -> list[str]:
 
 def describe_trained(program: Program) -> str:
     """Say how many parameters train, and what share of all they are."""
-    counts = [(_num_trained(program), _num_parameters(program))]
+    # Count every parameter, adapters among them: all of one that is packed, or parted.
+    counts = [(_num_trained(program), sum(_num_values(p) for p in _own_parameters(program)))]
     if program.pipeline is not None:
         counts = _by_stage(program, counts[0])
     trained, total = (sum(numbers) for numbers in zip(*counts, strict=True))
@@ -67,11 +68,6 @@ def _by_stage(program: Program, own: tuple[int, int]) -> list[tuple[int, int]]:
 
 def _num_trained(program: Program) -> int:
     return sum(_num_values(p) for p in _own_parameters(program) if p.requires_grad)
-
-
-def _num_parameters(program: Program) -> int:
-    """Count every parameter, adapters among them: all of one that is packed, or parted."""
-    return sum(_num_values(p) for p in _own_parameters(program))
 
 
 def _own_parameters(program: Program) -> Iterator[torch.nn.Parameter]:

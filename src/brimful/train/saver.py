@@ -73,7 +73,15 @@ def open_saver(root: Path, *, mode: SaveMode, kept: Kept) -> Iterator[Saver]:
         try:
             yield saver
         except BaseException as error:
-            _add_failure(error, saver)
+            # Let an error that ends the run say that its last checkpoint failed too.
+            try:
+                saver.wait()
+            except BrimfulError as failure:
+                also = f"; besides, the last checkpoint failed: {failure}"
+                if isinstance(error, BrimfulError):
+                    error.args = (f"{error}{also}",)
+                else:
+                    error.add_note(also.removeprefix("; "))
             raise
         saver.wait()
 
@@ -182,15 +190,3 @@ def _room(tensor: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     # Only pinned memory is filled without a second copy in between.
     room = torch.empty(own.shape, dtype=own.dtype, pin_memory=own.is_cuda)
     return sharded_as(tensor, room)
-
-
-def _add_failure(error: BaseException, saver: Saver) -> None:
-    """Let an error that ends the run say that its last checkpoint failed too."""
-    try:
-        saver.wait()
-    except BrimfulError as failure:
-        also = f"; besides, the last checkpoint failed: {failure}"
-        if isinstance(error, BrimfulError):
-            error.args = (f"{error}{also}",)
-        else:
-            error.add_note(also.removeprefix("; "))

@@ -87,7 +87,13 @@ def _write(writer: Any, planner: Any, tensors: dict[str, torch.Tensor]) -> None:
 
 def read_shapes(folder: Path) -> dict[str, TensorShape]:
     """List the tensors of a folder."""
-    metadata = _read_metadata(folder)
+    try:
+        with (folder / _METADATA).open("rb") as file:
+            metadata = _MetadataUnpickler(file).load()
+    except Exception as error:  # a broken pickle raises anything
+        raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
+    if not isinstance(metadata, Metadata):
+        raise FileFormatError(f"{folder} is not a checkpoint; name another")
     entries = metadata.state_dict_metadata
     for name, entry in entries.items():
         if not isinstance(entry, TensorStorageMetadata):
@@ -151,14 +157,3 @@ class _MetadataUnpickler(pickle.Unpickler):
         if module in ("pathlib", "pathlib._local") and name in ("PosixPath", "WindowsPath"):
             return PurePosixPath
         raise pickle.UnpicklingError(f"it holds {module}.{name}, which no checkpoint needs")
-
-
-def _read_metadata(folder: Path) -> Metadata:
-    try:
-        with (folder / _METADATA).open("rb") as file:
-            metadata = _MetadataUnpickler(file).load()
-    except Exception as error:  # a broken pickle raises anything
-        raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
-    if not isinstance(metadata, Metadata):
-        raise FileFormatError(f"{folder} is not a checkpoint; name another")
-    return metadata

@@ -71,7 +71,17 @@ def _messages(fields: dict[str, Any], messages_field: str) -> tuple[list[Message
         )
         return prompt + completion, len(prompt)
     if set(ALPACA) <= set(fields):
-        return _alpaca(fields), 0
+        question = string_field(fields, "instruction")
+        if fields.get("input"):
+            question = f"{question}\n\n{string_field(fields, 'input')}"
+        system = fields.get("system")
+        begin = [{"role": "system", "content": string_field(fields, "system")}] if system else []
+        answer = string_field(fields, "output")
+        return [
+            *begin,
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ], 0
     shapes = [" and ".join(map(repr, need)) for need in conversation_needs(messages_field)]
     raise BadRecordError("no conversation", f"it has no {', no '.join(shapes)}")
 
@@ -80,20 +90,6 @@ def _side(fields: dict[str, Any], name: str, role: str) -> list[Message]:
     if isinstance(fields[name], list):
         return listed_messages(fields[name], name)
     return [{"role": role, "content": string_field(fields, name)}]
-
-
-def _alpaca(fields: dict[str, Any]) -> list[Message]:
-    question = string_field(fields, "instruction")
-    if fields.get("input"):
-        question = f"{question}\n\n{string_field(fields, 'input')}"
-    system = fields.get("system")
-    begin = [{"role": "system", "content": string_field(fields, "system")}] if system else []
-    answer = string_field(fields, "output")
-    return [
-        *begin,
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": answer},
-    ]
 
 
 def listed_messages(value: Any, name: str) -> list[Message]:

@@ -191,7 +191,14 @@ def _split(source: str, documents: list[Document]) -> Corpus:
     train = [document for document in documents if not is_heldout(document.name)]
     if not heldout or not train:
         longest = max(documents, key=lambda document: document.num_bytes)
-        head, tail = _cut_tail(longest)
+        content = _read_bytes(longest.path)
+        target = longest.num_bytes * (1000 - HELDOUT_PERMILLE) // 1000
+        newline = content.rfind(b"\n", max(0, target - MIB), target)
+        cut = newline + 1 if newline >= 0 else _character_start(content, target)
+        head, tail = (
+            msgspec.structs.replace(longest, stop_byte=cut),
+            msgspec.structs.replace(longest, start_byte=cut),
+        )
         train = [head if document is longest else document for document in documents]
         heldout = [tail]
     return Corpus(source=source, train=tuple(train), heldout=tuple(heldout))
@@ -201,17 +208,6 @@ def is_heldout(name: str) -> bool:
     """Say whether a file is held out; depends on its relative path and nothing else."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % 1000 < HELDOUT_PERMILLE
-
-
-def _cut_tail(document: Document) -> tuple[Document, Document]:
-    content = _read_bytes(document.path)
-    target = document.num_bytes * (1000 - HELDOUT_PERMILLE) // 1000
-    newline = content.rfind(b"\n", max(0, target - MIB), target)
-    cut = newline + 1 if newline >= 0 else _character_start(content, target)
-    return (
-        msgspec.structs.replace(document, stop_byte=cut),
-        msgspec.structs.replace(document, start_byte=cut),
-    )
 
 
 def _character_start(content: bytes, position: int) -> int:

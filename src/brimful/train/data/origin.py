@@ -119,7 +119,13 @@ def text_corpus(source: DataSource) -> Corpus | None:
 def _open(source: DataSource, needs: Needs) -> Origin:
     corpus = text_corpus(source)
     if corpus is not None:
-        return _of_corpus(corpus)
+        return Origin(
+            words=corpus.source,
+            read=lambda: _read_documents(corpus.train),
+            read_heldout=lambda: _read_documents(corpus.heldout),
+            fingerprint=lambda quick: _hash_corpus(corpus, quick=quick),
+            is_text=True,
+        )
     if _format(source) != "datasets":
         return _of_files(source, needs)
     return _of_data_set(source, needs)
@@ -188,16 +194,6 @@ def _visible(folder: Path) -> list[Path]:
         for path in folder.rglob("*")
         if path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-
-
-def _of_corpus(corpus: Corpus) -> Origin:
-    return Origin(
-        words=corpus.source,
-        read=lambda: _read_documents(corpus.train),
-        read_heldout=lambda: _read_documents(corpus.heldout),
-        fingerprint=lambda quick: _hash_corpus(corpus, quick=quick),
-        is_text=True,
     )
 
 

@@ -168,7 +168,13 @@ def cached_folder(
             shutil.rmtree(folder, ignore_errors=True)
             _rename_if_free(temporary, folder)
     except (OSError, RunError) as error:
-        raise _cache_error(cache, error) from error
+        # --out does not decide where this lies, so disk_error's advice would mislead.
+        cause = error if isinstance(error, OSError) else error.__cause__
+        reason = getattr(cause, "strerror", None) or cause
+        raise RunError(
+            f"token files cannot be written to {cache} ({reason}); "
+            f"free some space or set BRIMFUL_CACHE to another folder"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     made = read(folder, key)
@@ -184,16 +190,6 @@ def _rename_if_free(temporary: Path, folder: Path) -> None:
     except OSError as error:
         if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
             raise
-
-
-def _cache_error(cache: Path, error: OSError | RunError) -> RunError:
-    # --out does not decide where this lies, so disk_error's advice would mislead.
-    cause = error if isinstance(error, OSError) else error.__cause__
-    reason = getattr(cause, "strerror", None) or cause
-    return RunError(
-        f"token files cannot be written to {cache} ({reason}); "
-        f"free some space or set BRIMFUL_CACHE to another folder"
-    )
 
 
 def map_tokens(path: Path, *, vocab_size: int) -> "Tokens":

@@ -27,7 +27,14 @@ def open_saved(source: DataSource) -> Any:
         raise DataError(
             f"{source.path} is no sound data set folder ({_reason(error)}); save it again"
         ) from error
-    return _pick_split(library, opened, source)
+    if not isinstance(opened, library.DatasetDict):
+        return opened
+    if source.split not in opened:
+        raise DataError(
+            f"{source.path} has the splits {', '.join(map(str, opened))} and "
+            f"split={source.split} is none of them; name one of them"
+        )
+    return opened[source.split]
 
 
 def open_hub(source: DataSource) -> Any:
@@ -66,17 +73,6 @@ def read_data_set(opened: Any, name: str, needs: Needs) -> Iterator[Record | Bro
 def identity(opened: Any) -> str:
     """Return what stands for the content of an opened data set."""
     return str(getattr(opened, "_fingerprint", None) or getattr(opened, "info", ""))
-
-
-def _pick_split(library: Any, opened: Any, source: DataSource) -> Any:
-    if not isinstance(opened, library.DatasetDict):
-        return opened
-    if source.split not in opened:
-        raise DataError(
-            f"{source.path} has the splits {', '.join(map(str, opened))} and "
-            f"split={source.split} is none of them; name one of them"
-        )
-    return opened[source.split]
 
 
 def _reason(error: Exception) -> str:
