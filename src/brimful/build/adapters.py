@@ -75,8 +75,22 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     adapter = job.adapter
     if adapter is None:
         return skeleton
-    _require_peft()
-    _check_upcast(job, adapter)
+    try:
+        with quick_imports():
+            import peft  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedError(
+            "adapters are PEFT's, which is not installed; pip install 'peft>=0.21', or use "
+            "method=full"
+        ) from error
+    joins = job.precision in COMPUTE_DTYPE or base_dtype(job) == torch.float32
+    joins |= adapter.upcast == "all" and adapter.base in _TAKES_ANY
+    if adapter.upcast != "none" and not joins:
+        raise InputError(
+            f"upcast={adapter.upcast} makes activations fp32, which precision={job.precision} "
+            f"cannot multiply with a {base_dtype(job)} base; use bf16-mixed or fp16-mixed, or "
+            f"upcast=none"
+        )
     targets = _targets(skeleton, adapter)
     _check_trained(skeleton, adapter)
     if adapter.base in QUANTIZED:
@@ -89,28 +103,6 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     if adapter.input_requires_grad:
         _let_inputs_require_grad(skeleton)
     return skeleton
-
-
-def _require_peft() -> None:
-    try:
-        with quick_imports():
-            import peft  # noqa: F401
-    except ImportError as error:
-        raise UnsupportedError(
-            "adapters are PEFT's, which is not installed; pip install 'peft>=0.21', or use "
-            "method=full"
-        ) from error
-
-
-def _check_upcast(job: Job, adapter: Adapter) -> None:
-    joins = job.precision in COMPUTE_DTYPE or base_dtype(job) == torch.float32
-    joins |= adapter.upcast == "all" and adapter.base in _TAKES_ANY
-    if adapter.upcast != "none" and not joins:
-        raise InputError(
-            f"upcast={adapter.upcast} makes activations fp32, which precision={job.precision} "
-            f"cannot multiply with a {base_dtype(job)} base; use bf16-mixed or fp16-mixed, or "
-            f"upcast=none"
-        )
 
 
 def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
@@ -335,7 +327,13 @@ def initialize(model: nn.Module, job: Job) -> None:
     for layer in adapted_layers(model):
         layer.reset_lora_parameters(NAME, init_lora_weights=True)
         if job.method == "dora":
-            _set_magnitude(layer, adapter_dtype(job))
+            dtype = adapter_dtype(job)
+            a, b = layer.lora_A[NAME].weight, layer.lora_B[NAME].weight
+            dora = layer.lora_magnitude_vector[NAME]
+            dora.update_layer(
+                base_layer=layer.get_base_layer(), lora_A=a, lora_B=b, scaling=layer.scaling[NAME]
+            )
+            dora.weight = nn.Parameter(dora.weight.to(dtype))
     for module in model.modules():
         if isinstance(module, ModulesToSaveWrapper):
             _copy(module.original_module, module.modules_to_save[NAME])
@@ -346,15 +344,6 @@ def adapted_layers(model: nn.Module) -> Iterator[nn.Module]:
     from peft.tuners.lora import LoraLayer
 
     yield from (module for module in model.modules() if isinstance(module, LoraLayer))
-
-
-def _set_magnitude(layer: nn.Module, dtype: torch.dtype) -> None:
-    a, b = layer.lora_A[NAME].weight, layer.lora_B[NAME].weight
-    dora = layer.lora_magnitude_vector[NAME]
-    dora.update_layer(
-        base_layer=layer.get_base_layer(), lora_A=a, lora_B=b, scaling=layer.scaling[NAME]
-    )
-    dora.weight = nn.Parameter(dora.weight.to(dtype))
 
 
 def _copy(source: nn.Module, target: nn.Module) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -49,18 +49,15 @@ def mark_text(model: Any) -> None:
     parts = [m for m in model.modules() if isinstance(m, PreTrainedModel) and m is not model]
     own = [part for part in parts if part.config.model_type == text.model_type]
     if text is model.config:
-        _mark_towers(model, [part for part in parts if part not in own])
+        # Note what holds towers where the part that reads text is the body itself.
+        towers = [part for part in parts if part not in own]
+        for child in body_of(model).children() if towers else ():
+            if any(module in towers for module in child.modules()):
+                setattr(child, _TOWER, True)
     elif own:
         setattr(own[0].base_model, _TEXT, True)
     for parameter in idle_parameters(model).values():
         parameter.requires_grad_(requires_grad=False)
-
-
-def _mark_towers(model: Any, towers: Sequence[nn.Module]) -> None:
-    """Note what holds towers where the part that reads text is the body itself."""
-    for child in body_of(model).children() if towers else ():
-        if any(module in towers for module in child.modules()):
-            setattr(child, _TOWER, True)
 
 
 def _text_of(model: nn.Module) -> Any:

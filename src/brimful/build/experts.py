@@ -42,7 +42,8 @@ def check_experts(model: Any, job: Job) -> None:
     if job.model.model_type in OWN_EXPERTS or not has_experts(config.to_dict()):
         return
     if not model._can_set_experts_implementation():  # noqa: SLF001 - the class says it nowhere else
-        if not _looks_at_routes(model):
+        # Whether the module of a class picks rows by where tokens were routed, by its source.
+        if _PICKS.search(inspect.getsource(sys.modules[type(model).__module__])) is None:
             return
         raise UnsupportedError(
             f"{name} is of type {job.model.model_type}, whose experts transformers runs on as many "
@@ -58,11 +59,6 @@ def check_experts(model: Any, job: Job) -> None:
         )
     for experts in expert_modules(model):
         _check_rows(experts, name)
-
-
-def _looks_at_routes(model: nn.Module) -> bool:
-    """Whether the module of a class picks rows by where tokens were routed, by its source."""
-    return _PICKS.search(inspect.getsource(sys.modules[type(model).__module__])) is not None
 
 
 def expert_modules(model: nn.Module) -> Iterator[nn.Module]:

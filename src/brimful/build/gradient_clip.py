@@ -59,23 +59,17 @@ def clip_gradients(
     gradients = [p.grad for p in trained if p.grad is not None]
     is_spread = any(isinstance(g, DTensor) for g in gradients) or any(map(range_of, trained))
     if row is None and not is_spread:
-        return _clip_plain(trained, gradients, max_norm, piece)
+        bound = max_norm if max_norm > 0 else float("inf")
+        if all(g.dtype == torch.float32 for g in gradients):
+            return torch.nn.utils.clip_grad_norm_(trained, bound)
+        norm = gradient_norm(trained, piece=piece)
+        if max_norm > 0:
+            torch.nn.utils.clip_grads_with_norm_(trained, bound, norm)
+        return norm
     norm = gradient_norm(trained, row=row, piece=piece)
     if max_norm > 0:
         factor = clip_factor(norm, max_norm)
         torch._foreach_mul_([own_memory(g) for g in gradients], factor)
-    return norm
-
-
-def _clip_plain(
-    trained: list[torch.Tensor], gradients: list[torch.Tensor], max_norm: float, piece: int
-) -> torch.Tensor:
-    bound = max_norm if max_norm > 0 else float("inf")
-    if all(g.dtype == torch.float32 for g in gradients):
-        return torch.nn.utils.clip_grad_norm_(trained, bound)
-    norm = gradient_norm(trained, piece=piece)
-    if max_norm > 0:
-        torch.nn.utils.clip_grads_with_norm_(trained, bound, norm)
     return norm
 
 
@@ -99,7 +93,11 @@ def _device_norm(parameters: Iterable[torch.Tensor], piece: int) -> torch.Tensor
     meshes: dict[DeviceMesh, DeviceMesh] = {}
     trained = list(parameters)
     if ranges := [each for each in map(range_of, trained) if each is not None]:
-        return _norm_of_ranges(trained, ranges[0].group, piece)
+        # The norm where each process has a range of the numbers, or none of a parameter.
+        group = ranges[0].group
+        own = [parameter.grad for parameter in trained if parameter.grad is not None]
+        norm = _own_norm(own, piece) if own else torch.zeros((), device=trained[0].device)
+        return _joined({(group,): norm}, norm.device.type)
     for parameter in trained:
         if parameter.grad is not None:
             by_axes.setdefault(_axes(parameter.grad, meshes), []).append(own_memory(parameter.grad))
@@ -109,13 +107,6 @@ def _device_norm(parameters: Iterable[torch.Tensor], piece: int) -> torch.Tensor
     if norms.keys() == {()}:
         return norms[()]
     return _joined(norms, next(iter(meshes)).device_type)
-
-
-def _norm_of_ranges(trained: list[torch.Tensor], group: Any, piece: int) -> torch.Tensor:
-    """Return the norm where each process has a range of the numbers, or none of a parameter."""
-    own = [parameter.grad for parameter in trained if parameter.grad is not None]
-    norm = _own_norm(own, piece) if own else torch.zeros((), device=trained[0].device)
-    return _joined({(group,): norm}, norm.device.type)
 
 
 def _axes(gradient: torch.Tensor, meshes: dict[DeviceMesh, DeviceMesh]) -> Axes:

@@ -28,7 +28,11 @@ def keep_fp32(model: nn.Module, job: Job, *, is_gathered: bool = False) -> nn.Mo
     """
     kept = find_kept(model, job.keep_fp32)
     for path, module in kept.items():
-        _check_floating(path, module, job)
+        if job.adapter is not None and any(map(is_quantized, module.modules())):
+            raise InputError(
+                f"keep_fp32 names {path}, whose weights are held in {job.adapter.base}; name other "
+                f"modules, or use base=same"
+            )
     returned = _returned(job, is_gathered=is_gathered)
     tied = [] if returned is None else sharing(model, kept.values())
     for module in (*kept.values(), *tied):
@@ -48,14 +52,6 @@ def _head(model: Any) -> nn.Module | None:
     has_word = hasattr(model, "get_output_embeddings")
     head: nn.Module | None = model.get_output_embeddings() if has_word else None
     return head
-
-
-def _check_floating(path: str, module: nn.Module, job: Job) -> None:
-    if job.adapter is not None and any(map(is_quantized, module.modules())):
-        raise InputError(
-            f"keep_fp32 names {path}, whose weights are held in {job.adapter.base}; name other "
-            f"modules, or use base=same"
-        )
 
 
 def check_kept(job: Job, strategy: Strategy, model: nn.Module) -> nn.Module:

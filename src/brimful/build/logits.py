@@ -221,7 +221,7 @@ class _Reader:
             last = statement.body[0] if isinstance(statement, ast.If) else statement
             if isinstance(last, ast.Return) and last.value is not None:
                 return self._chain(last.value, inner)
-            if not _is_text(statement):
+            if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
                 break
         raise OwnWayError
 
@@ -293,10 +293,6 @@ def _called(call: ast.Call, module: Any) -> Any:
     """Return what of a module is called; None where it is something else."""
     path = _path(call.func)
     return None if path is None else _follow(module, path)
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _function(module_class: type[nn.Module]) -> ast.FunctionDef:

@@ -44,7 +44,9 @@ def find_files(source: str) -> dict[str, Path]:
     """
     path = Path(source)
     if path.is_file():
-        return _names_of(_checked_suffix(path))
+        if path.suffix in _PICKLES:
+            raise _pickle(path)
+        return _names_of(path)
     if not path.is_dir():
         if not is_hub_id(source):
             raise UnknownNameError(f"no weights at {source}; give a folder that holds {SINGLE}")
@@ -74,12 +76,6 @@ def _nothing_there(folder: Path, *, has_adapter: bool) -> InputError:
     if pickles:
         return _pickle(pickles[0])
     return InputError(f"{folder} holds no safetensors; give a folder that holds {SINGLE}")
-
-
-def _checked_suffix(file: Path) -> Path:
-    if file.suffix in _PICKLES:
-        raise _pickle(file)
-    return file
 
 
 def _pickle(file: Path) -> InputError:

@@ -70,7 +70,10 @@ def _match_renamed(model: nn.Module, names: Iterable[str], targets: Collection[s
     stored: dict[str, str] = {}
     joined: dict[str, Joined] = {}
     unexpected = []
-    for name in _in_natural_order(names):
+    # Sort so that block 10 comes after block 9, as converters expect their experts.
+    from transformers.core_model_loading import dot_natural_key
+
+    for name in sorted(names, key=dot_natural_key):
         target, pattern = rename(name)
         if target not in targets:
             unexpected.append(name)
@@ -103,13 +106,6 @@ def _renaming(model: nn.Module, targets: Collection[str]) -> tuple[Renaming, dic
         return name, None
 
     return rename, {pattern: c for c in converters for pattern in c.source_patterns}
-
-
-def _in_natural_order(names: Iterable[str]) -> list[str]:
-    """Sort so that block 10 comes after block 9, as converters expect their experts."""
-    from transformers.core_model_loading import dot_natural_key
-
-    return sorted(names, key=dot_natural_key)
 
 
 def _joined(before: Joined | None, target: str, converter: Any, name: str, pattern: str) -> Joined:

@@ -77,8 +77,16 @@ def build_engine(root: nn.Module, job: Job, strategy: Strategy, device: torch.de
     """
     _check_types(root, job)
     deepspeed = import_deepspeed(device)
-    _check_fp16(deepspeed, job)
-    _join_alone(device)
+    accelerator = deepspeed.accelerator.get_accelerator()
+    if HELD[job.precision] == "fp16" and not accelerator.is_fp16_supported():
+        raise UnsupportedError(
+            f"precision={job.precision} is refused by DeepSpeed on a {accelerator.device_name()} "
+            f"without units for fp16; use bf16-master or fp32, or engine=torch"
+        )
+    # Make a group of one where this process trains alone: DeepSpeed needs one, and its number.
+    if not dist.is_initialized():
+        join_alone(device.type)
+        os.environ.setdefault("LOCAL_RANK", "0")
     optimizer = rule_named(job.optimizer)(parameter_groups(job, root), job)
     engine, *_ = deepspeed.initialize(
         model=EngineRoot(root, job, device),
@@ -87,22 +95,6 @@ def build_engine(root: nn.Module, job: Job, strategy: Strategy, device: torch.de
         dist_init_required=False,
     )
     return engine
-
-
-def _join_alone(device: torch.device) -> None:
-    """Make a group of one where this process trains alone: DeepSpeed needs one, and its number."""
-    if not dist.is_initialized():
-        join_alone(device.type)
-        os.environ.setdefault("LOCAL_RANK", "0")
-
-
-def _check_fp16(deepspeed: Any, job: Job) -> None:
-    accelerator = deepspeed.accelerator.get_accelerator()
-    if HELD[job.precision] == "fp16" and not accelerator.is_fp16_supported():
-        raise UnsupportedError(
-            f"precision={job.precision} is refused by DeepSpeed on a {accelerator.device_name()} "
-            f"without units for fp16; use bf16-master or fp32, or engine=torch"
-        )
 
 
 def base_optimizer(engine: Any) -> torch.optim.Optimizer:

@@ -47,7 +47,13 @@ def parameter_groups(job: Job, model: nn.Module) -> list[Group]:
     if rule.tells_hidden:
         hidden = set(_hidden(job, model))
         groups.append({**decays, "params": [p for p in trained if p in hidden], HIDDEN: True})
-    for alike in _by_mesh([p for p in trained if p not in hidden]):
+    # Part parameters by the devices that share them, in the order of their first ones.
+    parameters = [p for p in trained if p not in hidden]
+    found: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        found.setdefault(mesh, []).append(parameter)
+    for alike in list(found.values()) or [[]]:
         groups.append({**decays, "params": [p for p in alike if _num_dims(p) > 1]})
         ones = [p for p in alike if _num_dims(p) <= 1]
         groups.append({**decays, "params": ones, "weight_decay": 0.0})
@@ -73,15 +79,6 @@ def _hidden(job: Job, model: nn.Module) -> Iterator[nn.Parameter]:
                 )
             if parameter.ndim > 1 and not isinstance(module, nn.Embedding):
                 yield parameter
-
-
-def _by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Part parameters by the devices that share them, in the order of their first ones."""
-    found: dict[Any, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-        found.setdefault(mesh, []).append(parameter)
-    return list(found.values()) or [[]]
 
 
 def rule_named(name: str) -> Rule:

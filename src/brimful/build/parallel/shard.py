@@ -79,7 +79,9 @@ def shard(model: nn.Module, job: Job, strategy: Strategy, meshes: Meshes) -> Non
     fully_shard(model, **{**how, "reshard_after_forward": False})
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            _add_up(module)
+            # Let gradients be summed, not averaged: each process has its share of one global loss.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
 
 
 def shard_frozen(model: nn.Module, job: Job, data: DeviceMesh | None) -> None:
@@ -169,12 +171,6 @@ def _sharing(mesh: DeviceMesh) -> Any:
         return fsdp.FSDPMeshInfo(mesh[SAME_EXPERTS], shard_mesh_dim=0)
     both = mesh[REPLICATE, SAME_EXPERTS]
     return fsdp.HSDPMeshInfo(both, shard_mesh_dim=1, replicate_mesh_dim=0)
-
-
-def _add_up(unit: FSDPModule) -> None:
-    """Let gradients be summed, not averaged: each process has its share of one global loss."""
-    unit.set_gradient_divide_factor(1.0)
-    unit.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
 
 
 def adopt_sharded(model: nn.Module) -> None:
