@@ -174,7 +174,11 @@ class Compiler:
         if self._is_running:
             yield
             return
-        told = _hooks_of_ours()
+        # The hooks by which we hear of modules and optimizers, in the order of `_HOOKS`.
+        told = [
+            {key: hook for key, hook in vars(home)[name].items() if _is_ours(hook)}
+            for home, name in _HOOKS
+        ]
         enters, leaves = _tells(_owner(function), told)
         enters()
         self._is_running = True
@@ -184,14 +188,6 @@ class Compiler:
         finally:
             self._is_running = False
             leaves()
-
-
-def _hooks_of_ours() -> list[dict[int, Any]]:
-    """Return the hooks by which we hear of modules and optimizers, in the order of ``_HOOKS``."""
-    return [
-        {key: hook for key, hook in vars(home)[name].items() if _is_ours(hook)}
-        for home, name in _HOOKS
-    ]
 
 
 def _is_ours(hook: Any) -> bool:

@@ -73,7 +73,13 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
             f"a process group of {dist.get_world_size()} exists already; leave it first "
             "(torch.distributed.destroy_process_group)"
         )
-    _forget_other_worlds(world)
+    # Empty DTensor's caches where they hold meshes of another rank or another layout. Such meshes
+    # count as equal to this world's, so that results would be placed on them: they say another
+    # rank, and name groups that are gone.
+    if _remembered - {world}:
+        debug._clear_sharding_prop_cache()  # noqa: SLF001 - it has no other name
+    _remembered.clear()
+    _remembered.add(world)
     with (
         _environment(world),
         _meshes_outside_the_fake_mode(),
@@ -97,18 +103,6 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
 
 _remembered: set[World] = set()
 """The world whose meshes DTensor's caches hold, if any does."""
-
-
-def _forget_other_worlds(world: World) -> None:
-    """Empty DTensor's caches where they hold meshes of another rank or another layout.
-
-    Such meshes count as equal to this world's, so that results would be placed on them: they say
-    another rank, and name groups that are gone.
-    """
-    if _remembered - {world}:
-        debug._clear_sharding_prop_cache()  # noqa: SLF001 - it has no other name
-    _remembered.clear()
-    _remembered.add(world)
 
 
 def _already_there(*_args: Any, **_kwargs: Any) -> None:

@@ -109,7 +109,15 @@ class KnownValues(NotesBehind):
         if func.namespace == _COLLECTIVES:
             self._exchange(func, args)
         elif func is _aten.topk.default and self.value(args[0]) is None:
-            self._choose_places(args, out)
+            # The same of `topk` along rows: which columns it finds, of scores that are not known.
+            scores, (_, places) = args[0], out
+            along = args[2] if len(args) > 2 else -1  # noqa: PLR2004 - its place
+            is_last = along in {-1, scores.dim() - 1} and scores.dim() > 1
+            if is_last and _may_be_known(places) and scores.shape[-1]:
+                rows = places.numel() // max(places.shape[-1], 1)
+                with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                    found = _spread(rows, places.shape[-1], scores.shape[-1])
+                    setattr(places, TWIN, found.view(places.shape))
         else:
             if func in _CONSTANTS:
                 self._fill(func, args, out)
@@ -250,17 +258,6 @@ class KnownValues(NotesBehind):
         elif isinstance(x, (list, tuple)):
             for each, other in zip(x, twin, strict=True):
                 self._keep(each, other)
-
-    def _choose_places(self, args: Any, out: Any) -> None:
-        """The same of ``topk`` along rows: which columns it finds, of scores that are not known."""
-        scores, (_, places) = args[0], out
-        along = args[2] if len(args) > 2 else -1  # noqa: PLR2004 - its place
-        is_last = along in {-1, scores.dim() - 1} and scores.dim() > 1
-        if is_last and _may_be_known(places) and scores.shape[-1]:
-            rows = places.numel() // max(places.shape[-1], 1)
-            with torch._C._DisableTorchDispatch():  # noqa: SLF001
-                found = _spread(rows, places.shape[-1], scores.shape[-1])
-                setattr(places, TWIN, found.view(places.shape))
 
     def _twins(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Return the arguments with twins for tensors and the host for devices, or None."""

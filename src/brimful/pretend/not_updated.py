@@ -113,7 +113,10 @@ def with_copies(recording: Recording, known: Collection[int]) -> Recording:
     if GRADIENTS not in recording.items or not len(updates) or not len(forwards):
         return recording
     dims = [tuple(sorted(n for n in sizes_in(shape) if n > 1)) for shape, _ in recording.shapes]
-    trained = _sizes_of_gradients(recording, int(recording.phase_starts[updates[-1]]), dims)
+    # Count the gradients of each size that there are before an event.
+    rows = recording.alive_at(int(recording.phase_starts[updates[-1]]))
+    rows = rows[recording.item[rows] == recording.items.index(GRADIENTS)]
+    trained = Counter(dims[i] for i in recording.shape_dtype[rows].tolist() if dims[i])
     before = forwards[forwards < updates[-1]][-1:]
     held = recording.alive_at(int(recording.phase_starts[updates[-1]]))
     is_pass = np.array([name.endswith(("forward", "backward")) for name in recording.phases])
@@ -131,12 +134,3 @@ def with_copies(recording: Recording, known: Collection[int]) -> Recording:
     item = recording.item.copy()
     item[held] = len(recording.items)
     return replace(recording, item=item, items=(*recording.items, NOT_UPDATED))
-
-
-def _sizes_of_gradients(
-    recording: Recording, event: int, dims: Sequence[tuple[int, ...]]
-) -> Counter[tuple[int, ...]]:
-    """Count the gradients of each size that there are before an event."""
-    rows = recording.alive_at(event)
-    rows = rows[recording.item[rows] == recording.items.index(GRADIENTS)]
-    return Counter(dims[i] for i in recording.shape_dtype[rows].tolist() if dims[i])

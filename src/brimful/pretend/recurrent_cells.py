@@ -147,20 +147,6 @@ def _full(kind: str, x: torch.Tensor, hidden: Hidden, weights: Weights) -> _Resu
     return torch.stack(outputs, 0), last
 
 
-def _full_both(
-    kind: str, x: torch.Tensor, hiddens: Sequence[Hidden], weights: Sequence[Weights]
-) -> tuple[torch.Tensor, list[Hidden]]:
-    inputs = _inputs(x, weights[0])
-    steps = inputs.unbind(0)
-    forth, last = _steps(kind, steps, hiddens[0], weights[0])
-    forth_output = torch.stack(forth, 0)
-    inputs = _inputs(x, weights[1])
-    steps = inputs.unbind(0)
-    back, first = _steps(kind, steps[::-1], hiddens[1], weights[1])
-    back_output = torch.stack(back[::-1], 0)
-    return torch.cat([forth_output, back_output], -1), [last, first]
-
-
 def _slice(hidden: Hidden, start: int, stop: int) -> Hidden:
     return tuple(x.narrow(0, start, stop - start) for x in hidden)
 
@@ -203,18 +189,6 @@ def _packed_reversed(
     return torch.cat(outputs[::-1], 0), hidden
 
 
-def _packed_both(
-    kind: str,
-    x: torch.Tensor,
-    sizes: Sequence[int],
-    hiddens: Sequence[Hidden],
-    weights: Sequence[Weights],
-) -> tuple[torch.Tensor, list[Hidden]]:
-    forth, last = _packed(kind, x, sizes, hiddens[0], weights[0])
-    back, first = _packed_reversed(kind, x, sizes, hiddens[1], weights[1])
-    return torch.cat([forth, back], -1), [last, first]
-
-
 # -- stacks of layers --
 
 
@@ -249,8 +223,18 @@ def _layer(
 ) -> tuple[torch.Tensor, list[Hidden]]:
     if len(weights) > 1:
         if sizes is None:
-            return _full_both(kind, x, hiddens, weights)
-        return _packed_both(kind, x, sizes, hiddens, weights)
+            inputs = _inputs(x, weights[0])
+            steps = inputs.unbind(0)
+            forth, last = _steps(kind, steps, hiddens[0], weights[0])
+            forth_output = torch.stack(forth, 0)
+            inputs = _inputs(x, weights[1])
+            steps = inputs.unbind(0)
+            back, first = _steps(kind, steps[::-1], hiddens[1], weights[1])
+            back_output = torch.stack(back[::-1], 0)
+            return torch.cat([forth_output, back_output], -1), [last, first]
+        forth, last = _packed(kind, x, sizes, hiddens[0], weights[0])
+        back, first = _packed_reversed(kind, x, sizes, hiddens[1], weights[1])
+        return torch.cat([forth, back], -1), [last, first]
     if sizes is None:
         out, last = _full(kind, x, hiddens[0], weights[0])
     else:

@@ -278,13 +278,8 @@ def _backward_shapes(
     dc = None if c is None else torch.empty_like(c)
     gradients: list[torch.Tensor] = []
     if wants_weights:
-        gradients = _copied_shapes(weight, buffer)
+        made, offset, gradients = torch.empty_like(buffer), 0, []
+        for p in weight:
+            gradients.append(made.narrow(0, offset, p.numel()).view(p.shape))
+            offset += p.numel()
     return dx, torch.empty_like(h), dc, gradients
-
-
-def _copied_shapes(weight: Sequence[torch.Tensor], buffer: torch.Tensor) -> list[torch.Tensor]:
-    made, offset, views = torch.empty_like(buffer), 0, []
-    for p in weight:
-        views.append(made.narrow(0, offset, p.numel()).view(p.shape))
-        offset += p.numel()
-    return views

@@ -88,7 +88,9 @@ class TimedTape(Tape):
         recipe = _recipe(first.dtype)
         work.products[recipe] += matrix_flops
         if attention_flops:
-            share = CAUSAL_SHARE if _is_causal(call) else 1.0
+            place = _place_of_causal(call.func)
+            given = call.args[place] if 0 <= place < len(call.args) else False
+            share = CAUSAL_SHARE if bool(call.kwargs.get("is_causal", given)) else 1.0
             work.attention[recipe] += int(share * attention_flops)
         elif name in _PRODUCTS:
             rows, inner = call.args[-2].shape
@@ -107,12 +109,6 @@ def _place_of_causal(func: Any) -> int:
     """Return where an operation is told that its mask is causal; -1: nowhere."""
     names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001
     return names.index("is_causal") if "is_causal" in names else -1
-
-
-def _is_causal(call: Any) -> bool:
-    place = _place_of_causal(call.func)
-    given = call.args[place] if 0 <= place < len(call.args) else False
-    return bool(call.kwargs.get("is_causal", given))
 
 
 def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime | None:
