@@ -209,30 +209,24 @@ class Origins:
         """Name the group whose every middle member causes this event in the piece ``now``."""
         born = self._piece_of.get(int(self._recording.born[row]))
         if born is not None and is_place(born.label[0]):
-            return self._of_place(row, born, now)
+            # Name the traced block each of whose like causes this event, if it is not now.
+            if born is now:
+                return ""
+            others = self._of_kind[_kind_of(born, self._sequence)]
+            if is_place(now.label[0]) and not any(
+                self._ends_alike(row, born, other, now) for other in others if other is not born
+            ):
+                return ""
+            return born.label[0]
         if born is None or born.role != "middle" or born is now:
             return ""
-        if born.label[0] == now.label[0] and not self._all_at_once(row, born, now):
-            return ""
-        return born.label[0]
-
-    def _of_place(self, row: int, born: Piece, now: Piece) -> Group:
-        """Name the traced block each of whose like causes this event, if it is not now."""
-        if born is now:
-            return ""
-        others = self._of_kind[_kind_of(born, self._sequence)]
-        if is_place(now.label[0]) and not any(
-            self._ends_alike(row, born, other, now) for other in others if other is not born
+        # Whether the first member's counterpart of an allocation ends in the same piece. Otherwise
+        # each member merely ends what its neighbour began.
+        if born.label[0] == now.label[0] and not self._ends_alike(
+            row, born, self._first_of[born.phase, born.label[0]], now
         ):
             return ""
         return born.label[0]
-
-    def _all_at_once(self, row: int, born: Piece, now: Piece) -> bool:
-        """Whether the first member's counterpart of an allocation ends in the same piece.
-
-        Otherwise each member merely ends what its neighbour began.
-        """
-        return self._ends_alike(row, born, self._first_of[born.phase, born.label[0]], now)
 
     def _ends_alike(self, row: int, born: Piece, first: Piece, now: Piece) -> bool:
         """Whether what another member made as this one made a row ends in the same piece."""
