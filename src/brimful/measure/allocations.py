@@ -196,7 +196,8 @@ def read_allocations(
     """
     events, ranges, on_host, passing = collect(roots)
     if until_next:
-        ranges = _until_next(ranges)
+        ends = [*(r.start_ns for r in ranges[1:]), STILL_ALIVE]
+        ranges = [r._replace(end_ns=end) for r, end in zip(ranges, ends, strict=True)]
     every = lifetimes(events, passing)
     made_in = purposes(every, events, on_host)
     lives, away = every.at(made_in < 0), every.at(made_in >= 0)
@@ -216,11 +217,6 @@ def read_allocations(
         ),
         **_host_fields(away, [on_host[i].name for i in made_in[made_in >= 0]], len(live)),
     )
-
-
-def _until_next(ranges: Sequence[Range]) -> list[Range]:
-    ends = [*(r.start_ns for r in ranges[1:]), STILL_ALIVE]
-    return [r._replace(end_ns=end) for r, end in zip(ranges, ends, strict=True)]
 
 
 def _host_fields(away: Lifetimes, purposes: Sequence[str], num_events: int) -> dict[str, Any]:

@@ -62,30 +62,20 @@ def calibrate(
     to_time = kernels(torch.device(device.kernels), bf16=bf16, blocks=blocks)
     on_progress("kernels built", 0.05)
     others = _OthersLoad()
-    times_s = _time_rounds(to_time, device.kernels, started_s, on_progress)
+    # Time each kernel once per round until the budget or the rounds are used up.
+    _round(to_time, device.kernels)  # first touch of the memory, and of the kernels' own caches
+    times_s: list[list[float]] = []
+    while len(times_s) < _MAX_ROUNDS:
+        spent_s = time.perf_counter() - started_s
+        if len(times_s) >= _MIN_ROUNDS and spent_s > _BUDGET_S * len(times_s) / (len(times_s) + 1):
+            break
+        times_s.append(_round(to_time, device.kernels))
+        on_progress(f"round {len(times_s)}", 0.1 + 0.85 * len(times_s) / _MAX_ROUNDS)
     conditions = _Conditions(device.description, torch.get_num_threads(), others.fraction())
     calibration = _summed_up(conditions, to_time, times_s)
     save_calibration(calibration)
     on_progress("stored", 1.0)
     return calibrated(device, calibration)
-
-
-def _time_rounds(
-    to_time: list["Kernel"],
-    where: str,
-    started_s: float,
-    on_progress: Callable[[str, float], None],
-) -> list[list[float]]:
-    """Time each kernel once per round until the budget or the rounds are used up."""
-    _round(to_time, where)  # first touch of the memory, and of the kernels' own caches
-    rounds: list[list[float]] = []
-    while len(rounds) < _MAX_ROUNDS:
-        spent_s = time.perf_counter() - started_s
-        if len(rounds) >= _MIN_ROUNDS and spent_s > _BUDGET_S * len(rounds) / (len(rounds) + 1):
-            break
-        rounds.append(_round(to_time, where))
-        on_progress(f"round {len(rounds)}", 0.1 + 0.85 * len(rounds) / _MAX_ROUNDS)
-    return rounds
 
 
 def _round(to_time: list["Kernel"], where: str) -> list[float]:

@@ -170,17 +170,14 @@ def _memory(block: Block, device: torch.device) -> Iterator[Kernel]:
     """All else: blocks without their products, and the loss over whole logits."""
     shares = {_residual_stream: _MODEL_BLOCKS / _MEMORY_BLOCKS, _loss: 1.0}
     for build, share in shares.items():
-        yield Kernel("memory", share, _moved_bytes(build(block, _META)), build(block, device))
+        run = build(block, _META)
+        counter = _MovedBytes()
+        with counter:
+            run()
+        yield Kernel("memory", share, counter.num_bytes, build(block, device))
 
 
 _META = torch.device("meta")
-
-
-def _moved_bytes(run: Callable[[], object]) -> int:
-    counter = _MovedBytes()
-    with counter:
-        run()
-    return counter.num_bytes
 
 
 class _MovedBytes(TorchDispatchMode):  # type: ignore[misc]
