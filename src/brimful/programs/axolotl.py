@@ -11,11 +11,10 @@ Axolotl 0.19.0.
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
-from brimful.programs.arguments import read_arguments, whole
+from brimful.programs.arguments import read_arguments, resolved, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_words, num_few, rows_file
 from brimful.text.escaping import yaml_text
@@ -67,7 +66,7 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     rows = rows_file("tokens", num_rows=micro_batch * steps * world_size, num_tokens=length)
     changed = {
         **told,
-        **_resolved(told),
+        **resolved(told, _MODEL),
         "datasets": [{"path": f"{FOLDER}/{rows[0]}", "ds_type": "json", "type": None}],
         "dataset_prepared_path": f"{FOLDER}/prepared",
         "output_dir": f"{FOLDER}/out",
@@ -87,9 +86,3 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
         notes=(few_words(length),),
         files=((_CONFIG, yaml_text(changed)), rows),
     )
-
-
-def _resolved(told: Mapping[str, Any]) -> dict[str, str]:
-    """Return where a model's folder is, from wherever the program is run."""
-    name = str(told.get(_MODEL, ""))
-    return {_MODEL: str(Path(name).resolve())} if Path(name).is_dir() else {}

@@ -10,11 +10,10 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
-from brimful.programs.arguments import read_arguments, resolved, whole
+from brimful.programs.arguments import read_arguments, resolved, script_of, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_steps, few_words, rows_file
 from brimful.text.escaping import yaml_text
@@ -69,7 +68,7 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     )
     return Program(
         name=f"LLaMA-Factory {version(_PACKAGE)}'s {stage}",
-        argv=(_launcher(), f"{FOLDER}/{_CONFIG}"),
+        argv=(script_of(_PACKAGE, "launcher.py"), f"{FOLDER}/{_CONFIG}"),
         world_size=world_size,
         ranks=(Rank(0, "every GPU does the same"),),
         assume=("triton",),
@@ -81,13 +80,6 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
             rows,
         ),
     )
-
-
-def _launcher() -> str:
-    found = find_spec(_PACKAGE)
-    assert found is not None, "asked before"
-    assert found.origin is not None, "a package"
-    return str(Path(found.origin).parent / "launcher.py")
 
 
 def _info(stage: str, file: str) -> Mapping[str, Any]:

@@ -112,20 +112,16 @@ def _content(name: str) -> dict[str, Any]:
     """Return a file's content; a name may be one of torchtune's own configs, if it is installed."""
     file = Path(name)
     if not file.is_file():
-        file = _own_configs() / f"{name}.yaml"
+        # The folder of torchtune's own configs, which lies beside its package.
+        spec = find_spec("torchtune")
+        package = Path(spec.origin).parent if spec is not None and spec.origin else Path()
+        file = (package.parent / "recipes" / "configs") / f"{name}.yaml"
     if not file.is_file():
         raise InputError(
             f"there is no file {name}, nor is torchtune installed here with a config of that name; "
             f"give a path ({COMMAND} cp NAME FILE writes one of torchtune's)"
         )
     return read_config(file)
-
-
-def _own_configs() -> Path:
-    """Return the folder of torchtune's own configs, which lies beside its package."""
-    spec = find_spec("torchtune")
-    package = Path(spec.origin).parent if spec is not None and spec.origin else Path()
-    return package.parent / "recipes" / "configs"
 
 
 def _override(content: dict[str, Any], word: str) -> None:

@@ -7,14 +7,14 @@ machine need no weights (``pretend.hub_models``).
 Source: ``trl/scripts/sft.py``, ``dpo.py`` and ``trainer/*_config.py`` of TRL 1.16.0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, NotInstalledError
-from brimful.programs.arguments import read_config, resolved, scalar, whole
+from brimful.programs.arguments import read_config, resolved, said, script_of, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank, flags_of
 from brimful.programs.mock_rows import PLACE, few_steps, few_words, rows_file
 from brimful.text.escaping import yaml_text
@@ -58,13 +58,8 @@ def settings_of(command: Command) -> tuple[str, dict[str, Any]]:
         )
     flags = {flag.removeprefix("--"): given for flag, given in flags_of(rest, f"trl {kind}").values}
     config = read_config(Path(flags["config"][0])) if flags.get("config") else {}
-    typed = {name: _value(given) for name, given in flags.items()}
+    typed = {name: said(given) for name, given in flags.items()}
     return kind, {**config, **typed}
-
-
-def _value(given: Sequence[str]) -> Any:
-    read = [scalar(word) for word in given]
-    return True if not read else read[0] if len(read) == 1 else read
 
 
 def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Program:
@@ -87,7 +82,7 @@ def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Progra
     )
     return Program(
         name=f"TRL {version(COMMAND)}'s {kind}.py",
-        argv=(_script(kind), "--config", f"{FOLDER}/{_CONFIG}"),
+        argv=(script_of(COMMAND, "scripts", f"{kind}.py"), "--config", f"{FOLDER}/{_CONFIG}"),
         world_size=world_size,
         ranks=(Rank(0, "every GPU does the same"),),
         assume=("triton",),
@@ -95,10 +90,3 @@ def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Progra
         notes=(few_words(length),),
         files=((_CONFIG, yaml_text(changed)), file),
     )
-
-
-def _script(kind: str) -> str:
-    found = find_spec(COMMAND)
-    assert found is not None, "asked before"
-    assert found.origin is not None, "a package"
-    return str(Path(found.origin).parent / "scripts" / f"{kind}.py")
