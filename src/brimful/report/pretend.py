@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from brimful.pretend.report_values import (
-    Alike,
     AtCapacity,
     Failure,
     Missed,
@@ -14,7 +13,7 @@ from brimful.pretend.report_values import (
     Tensor,
 )
 from brimful.pretend.scripts import short_line
-from brimful.report.tables import add_row, bullets, pairs_table, plain_table
+from brimful.report.tables import add_row, bullets, pairs_table, phases_table, plain_table
 from brimful.report.words import ABSENT, share_words
 from brimful.units import format_bytes
 
@@ -47,7 +46,7 @@ def pretend_tables(report: PretendReport) -> "Group":
         _owners(report),
         _tensors(report),
         *([] if report.kept is None else [_kept(report)]),
-        _phases(report),
+        phases_table(report.phases, "simulated", where="highest in"),
         pairs_table(total_pairs(report), title="Totals (simulated)"),
         *(bullets(title, lines) for title, lines in note_lines(report)),
     ]
@@ -142,17 +141,13 @@ def _tensors(report: PretendReport) -> "Table":
     table.add_column("tensor", ratio=5)
     table.add_column("made by", ratio=6)
     for alike in report.alike[:NUM_TENSORS]:
-        add_row(table, _tensor_cells(alike))
+        one = alike.one
+        stream = f", stream {one.stream}" if one.stream else ""
+        tensor = f"{one.item}: {one.shape} {one.dtype}{stream}"
+        maker = " ".join(filter(None, (alike.module or NO_MODULE, short_op(one.op), one.node)))
+        where = f"{maker} ({short_line(one.line)})" if one.line else maker
+        add_row(table, (format_bytes(alike.num_bytes), str(alike.num_tensors), tensor, where))
     return table
-
-
-def _tensor_cells(alike: Alike) -> Sequence[str]:
-    one = alike.one
-    stream = f", stream {one.stream}" if one.stream else ""
-    tensor = f"{one.item}: {one.shape} {one.dtype}{stream}"
-    maker = " ".join(filter(None, (alike.module or NO_MODULE, short_op(one.op), one.node)))
-    where = f"{maker} ({short_line(one.line)})" if one.line else maker
-    return (format_bytes(alike.num_bytes), str(alike.num_tensors), tensor, where)
 
 
 def _kept(report: PretendReport) -> "Table":
@@ -170,16 +165,6 @@ def _kept(report: PretendReport) -> "Table":
         num_bytes = sum(part.num_bytes for part in rest)
         cells = (format_bytes(num_bytes), share_words(num_bytes, kept.num_bytes))
         add_row(table, (*cells, f"{len(rest)} more", ""))
-    return table
-
-
-def _phases(report: PretendReport) -> "Table":
-    table = plain_table("Peak of every phase (simulated)")
-    table.add_column("phase")
-    table.add_column("peak", justify="right")
-    table.add_column("highest in", ratio=1)
-    for phase in report.phases:
-        add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
     return table
 
 

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from brimful.units import format_bytes
+from brimful.values.plan import PhasePeak
+
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
@@ -67,3 +70,14 @@ def bullets(title: str, lines: Sequence[str]) -> "Group":
 
     rows = [line_of(line) for line in lines or ("none",)]
     return Group(Text(title, style="bold"), *rows)
+
+
+def phases_table(phases: Iterable[PhasePeak], rung: str, *, where: str) -> "Table":
+    """Lay out the peak of every phase; ``where`` heads the column of what it is reached by."""
+    table = plain_table(f"Peak of every phase ({rung})")
+    table.add_column("phase")
+    table.add_column("peak", justify="right")
+    table.add_column(where, ratio=1)
+    for phase in phases:
+        add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
+    return table

@@ -8,7 +8,7 @@ from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
 from brimful.measure.verdict import Verdict
 from brimful.report.host import host_words
-from brimful.report.tables import add_row, bullets, pairs_table, plain_table
+from brimful.report.tables import add_row, bullets, pairs_table, phases_table, plain_table
 from brimful.report.words import (
     UNKNOWN,
     cluster_inputs,
@@ -84,7 +84,7 @@ def estimate_tables(
         blank,
         _items(estimate),
         blank,
-        _phases(estimate),
+        phases_table(estimate.phases, "predicted", where="while"),
         blank,
         _totals(estimate),
         blank,
@@ -257,16 +257,6 @@ def _items(estimate: Estimate) -> "Table":
         share = share_words(item.num_bytes, total)
         add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
     add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
-    return table
-
-
-def _phases(estimate: Estimate) -> "Table":
-    table = plain_table("Peak of every phase (predicted)")
-    table.add_column("phase")
-    table.add_column("peak", justify="right")
-    table.add_column("while", ratio=1)
-    for phase in estimate.phases:
-        add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
     return table
 
 
