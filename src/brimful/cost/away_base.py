@@ -138,7 +138,16 @@ def _reads(profile: Profile, run: Run, like: Run, layers: _Layers, dims: Dimensi
         return _Reads()
     copies = _copies(run, layers)
     own = profile.works[run.work].events
-    places = _wide_gone(profile, own, copies, dims)
+    # Say behind which event the weight made of each packed one goes for the last time.
+    places = dict[int, int]()
+    for size in {copy.wide for copy in copies if copy.wide}:
+        alike = [number for number, copy in enumerate(copies) if copy.wide == size]
+        gone = [
+            place + 1
+            for place, event in enumerate(own)
+            if sign(profile.kinds[event]) < 0 and _weighs(profile.kinds[event], size, dims)
+        ]
+        places |= dict(zip(alike[::-1], gone[-len(alike) :], strict=False))
     if not places:
         theirs = profile.works[like.work].events
         behind = _inputs_made(profile, theirs, copies, layers.element, dims)
@@ -153,22 +162,6 @@ def _reads(profile: Profile, run: Run, like: Run, layers: _Layers, dims: Dimensi
     if any(copy.is_stack for copy in copies):  # whose layers tell of nothing, and may be the last
         return _Reads(0, tuple(last))
     return _Reads(_begin(profile, own, min(places.values(), default=0)), tuple(last))
-
-
-def _wide_gone(
-    profile: Profile, events: Sequence[int], copies: Sequence[BaseCopy], dims: Dimensions
-) -> dict[int, int]:
-    """Say behind which event the weight made of each packed one goes for the last time."""
-    found = dict[int, int]()
-    for size in {copy.wide for copy in copies if copy.wide}:
-        alike = [number for number, copy in enumerate(copies) if copy.wide == size]
-        gone = [
-            place + 1
-            for place, event in enumerate(events)
-            if sign(profile.kinds[event]) < 0 and _weighs(profile.kinds[event], size, dims)
-        ]
-        found |= dict(zip(alike[::-1], gone[-len(alike) :], strict=False))
-    return found
 
 
 def _weighs(kind: EventKind, num_bytes: int, dims: Dimensions) -> bool:

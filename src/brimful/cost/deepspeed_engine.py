@@ -376,18 +376,11 @@ def _gone(waits: Event | None) -> Iterator[Event]:
 
 def _gathered(sections: list[Section], pieces: Pieces) -> Iterator[Section]:
     """Yield the runs with what is whole while they run."""
-    whole = _whole_at_once(pieces)
+    # How many numbers are whole while the model runs. Each module has those behind it fetched, a
+    # bucket of them at least, so that what is whole grows to all that may be.
+    whole = min(sum(pieces.sizes) - pieces.kept_whole, MAX_LIVE_ELEMENTS)
     for section in sections:
         is_last = section is sections[-1]  # behind which nothing is fetched
         num = (pieces.sizes[0] if is_last else whole) * pieces.element
         come, go = (Event(of_bytes(sign * num, _GATHERED)) for sign in (1, -1))
         yield section._replace(events=(come, *section.events, go))
-
-
-def _whole_at_once(pieces: Pieces) -> int:
-    """Return how many numbers are whole while the model runs.
-
-    Each module has those behind it fetched, a bucket of them at least, so that what is whole grows
-    to all that may be.
-    """
-    return min(sum(pieces.sizes) - pieces.kept_whole, MAX_LIVE_ELEMENTS)

@@ -127,7 +127,20 @@ def efficiency_of(device: Device) -> Efficiency:
         return MEASURED
     if device.kernels != "cuda":
         return _PLAIN
-    return _at_its_power(_generation(device), device)
+    # The shares that a device's power limit leaves of a generation's.
+    whole = _generation(device)
+    left = _slower(whole, device)
+    if left >= 1:
+        return whole
+    shares = whole.matrix_shares.items()
+    return msgspec.structs.replace(
+        whole,
+        matrix_shares={kind: share * (1.0 if kind == "fp32" else left) for kind, share in shares},
+        attention_share=whole.attention_share * left,
+        engine_half_share=whole.engine_half_share * left,
+        engine_fp8_share=whole.engine_fp8_share * left,
+        engine_fp4_share=whole.engine_fp4_share * left,
+    )
 
 
 def power_limit_w(device: Device) -> int | None:
@@ -147,22 +160,6 @@ def _generation(device: Device) -> Efficiency:
     """Return the table of a GPU's generation."""
     found = (e for e in generations().values() if device.capability in e.capabilities)
     return next(found, _PLAIN)
-
-
-def _at_its_power(whole: Efficiency, device: Device) -> Efficiency:
-    """Return the shares that a device's power limit leaves of a generation's."""
-    left = _slower(whole, device)
-    if left >= 1:
-        return whole
-    shares = whole.matrix_shares.items()
-    return msgspec.structs.replace(
-        whole,
-        matrix_shares={kind: share * (1.0 if kind == "fp32" else left) for kind, share in shares},
-        attention_share=whole.attention_share * left,
-        engine_half_share=whole.engine_half_share * left,
-        engine_fp8_share=whole.engine_fp8_share * left,
-        engine_fp4_share=whole.engine_fp4_share * left,
-    )
 
 
 def _slower(whole: Efficiency, device: Device) -> float:

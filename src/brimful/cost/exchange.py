@@ -13,7 +13,7 @@ arXiv:2205.05198, section 4.2.2.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,10 +123,15 @@ def exchange_seconds(job: Job, family: Family, cluster: Cluster, sent: Sent) -> 
     ``family``: says the degree, and in which types is sent. ``cluster``: says the links; NaN where
     one is unknown. Returns seconds, in the shape that the parts of ``sent`` broadcast to.
     """
+    return waited_seconds(messages_of(job, family, sent), family.tp, cluster, sent)
+
+
+def waited_seconds(messages: Iterable[Message], degree: int, cluster: Cluster, sent: Sent) -> Array:
+    """Return the seconds of all messages of a group of so many devices; of one device none."""
     total = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in sent)))
-    if family.tp == 1:
+    if degree == 1:
         return total
-    for message in messages_of(job, family, sent):
-        each = collective_seconds(message.kind, message.num_bytes, family.tp, cluster)
+    for message in messages:
+        each = collective_seconds(message.kind, message.num_bytes, degree, cluster)
         total = total + message.times * each
     return total

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from brimful.cost.comm import collective_seconds
-from brimful.cost.exchange import Message, Sent
+from brimful.cost.exchange import Message, Sent, waited_seconds
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shards import computed_bytes
@@ -52,10 +51,4 @@ def experts_seconds(job: Job, family: Family, cluster: Cluster, sent: Sent) -> A
     ``family``: says how many devices part the experts; they are neighbours. ``cluster``: says the
     links; NaN where one is unknown.
     """
-    total = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in sent)))
-    if family.ep == 1:
-        return total
-    for message in expert_messages(job, sent):
-        each = collective_seconds(message.kind, message.num_bytes, family.ep, cluster)
-        total = total + message.times * each
-    return total
+    return waited_seconds(expert_messages(job, sent), family.ep, cluster, sent)

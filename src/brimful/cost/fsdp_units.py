@@ -228,7 +228,11 @@ def _backward(at: Neighbours, way: Way) -> Additions:
         if regathers:
             before = (*before, *_come_back(at, way))
         if way.adapts and at.last_block:
-            behind = _last_without_gradient(at, way)
+            # The block whose input has no gradient: nothing tells of its end but that of all of
+            # backward. Then units go in the order of the model: what is in no block before that
+            # block. Source: `_root_post_backward_final_callback` of `_fsdp_state.py`.
+            previous = () if at.first_block or not way.reduces else _buffers_gone(at.before, way)
+            behind = ((GO, Piece.REST), *previous, *_let_go(at, way, previous=()))
         else:
             behind = _let_go(at, way, () if at.first_block else _buffers_gone(at.before, way))
     last = None if at.in_unit else at.own if at.in_block else at.before
@@ -268,17 +272,6 @@ def _ahead(at: Neighbours, way: Way) -> _Events:
         return _last_gathered(at.behind, way)
     ahead = chain.from_iterable(group.gathers for group in reversed(_groups(at.behind, way)))
     return of_part(at.behind, *ahead)
-
-
-def _last_without_gradient(at: Neighbours, way: Way) -> _Events:
-    """The block whose input has no gradient: nothing tells of its end but that of all of backward.
-
-    Then units go in the order of the model: what is in no block before that block.
-
-    Source: ``_root_post_backward_final_callback`` of ``_fsdp_state.py``.
-    """
-    previous = () if at.first_block or not way.reduces else _buffers_gone(at.before, way)
-    return ((GO, Piece.REST), *previous, *_let_go(at, way, previous=()))
 
 
 def _let_go(at: Neighbours, way: Way, previous: _Events) -> _Events:

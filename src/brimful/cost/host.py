@@ -97,7 +97,12 @@ def host_memory(
     node = _Node(job, cluster, strategy, peaks, num_processes, "sync", saved, whole)
     found = {phase: tuple(_items(node, phase)) for phase in PHASES}
     highest = max(PHASES, key=lambda phase: _total(found[phase]))
-    band = _band(node, found[highest])
+    items = found[highest]
+    low, high = _process_bytes(node)
+    total = _total(items)
+    held = sum(item.num_bytes for item in items if item.name == DEVICES)
+    kept = held * assumptions_for(node.cluster.device).host_kept
+    band = Band(low=total, high=total + kept + node.num_processes * (high - low))
     later = node._replace(saving="async")
     with_copy = max(_total(tuple(_items(later, phase))) for phase in PHASES)
     return HostMemory(
@@ -256,14 +261,6 @@ def _model_bytes(node: _Node) -> int:
     if node.is_cpu and not is_cut(node.strategy):
         return 0
     return count * element if is_cut(node.strategy) else min(count * element, SHARD_BYTES)
-
-
-def _band(node: _Node, items: tuple[MemoryItem, ...]) -> Band:
-    low, high = _process_bytes(node)
-    total = _total(items)
-    held = sum(item.num_bytes for item in items if item.name == DEVICES)
-    kept = held * assumptions_for(node.cluster.device).host_kept
-    return Band(low=total, high=total + kept + node.num_processes * (high - low))
 
 
 def _fits(band: Band, usable_bytes: int) -> bool | None:

@@ -32,7 +32,15 @@ def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
     Raises UnsupportedError: the architecture writes no text, or its cache is not known.
     """
     if spec.model_type not in CACHED:
-        return _read_layers(spec)
+        # What was read off a model that no file here describes.
+        cached = find_cached(spec)
+        if cached is None or cached.why_not:
+            why = f": {cached.why_not}" if cached else ""
+            raise UnsupportedError(
+                f"{spec.name} is of type {spec.model_type}, whose cache of keys and values has no "
+                f"formula{why}; use one of {', '.join(CACHED)}"
+            )
+        return cached.blocks
     widths, is_latent = _widths(spec), record_of(spec.model_type).is_latent
     heads = 1 if is_latent else spec.num_kv_heads
     return tuple(CacheLayer(*widths, window, num_heads=heads) for window in windows(spec))
@@ -41,18 +49,6 @@ def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
 def num_shared_heads(layers: tuple[CacheLayer, ...]) -> int:
     """Return by how many heads a cache is shared out; 1: not at all, as one latent of all heads."""
     return min((layer.num_heads for layer in layers if layer.key_width), default=1)
-
-
-def _read_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
-    """List what was read off a model that no file here describes."""
-    cached = find_cached(spec)
-    if cached is None or cached.why_not:
-        why = f": {cached.why_not}" if cached else ""
-        raise UnsupportedError(
-            f"{spec.name} is of type {spec.model_type}, whose cache of keys and values has no "
-            f"formula{why}; use one of {', '.join(CACHED)}"
-        )
-    return cached.blocks
 
 
 def _widths(spec: ModelSpec) -> tuple[int, int]:

@@ -102,7 +102,10 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         usual, base = RECIPES[job.precision].parameter, job.adapter.base
         if base not in _PACKED_BYTES:
             return Least(num_parameters * usual, 0, 0)
-        left = min(num_parameters, _num_unpacked(job))
+        # Count what no format of a base packs: the embedding, and the head where it is another.
+        model = job.model
+        has_head = not model.tied_embeddings and job.task in {"causal-lm", "chat"}
+        left = min(num_parameters, model.vocab_size * model.hidden_size * (1 + has_head))
         packed = (num_parameters - left) * _PACKED_BYTES[base]
         return Least(int(packed + left * _UNPACKED_BYTES), 0, 0)
     recipe = trained_recipe(job)
@@ -125,13 +128,6 @@ def least_of_whole(job: Job) -> Least:
     by_number = OPTIMIZERS[job.optimizer].keeps_by_number
     kept = update_of(job, CUDA, [(count,)]).kept if by_number else 0
     return Least(count * recipe.parameter, count * recipe.gradient, int(kept))
-
-
-def _num_unpacked(job: Job) -> int:
-    """Count what no format of a base packs: the embedding, and the head where it is another."""
-    model = job.model
-    has_head = not model.tied_embeddings and job.task in {"causal-lm", "chat"}
-    return model.vocab_size * model.hidden_size * (1 + has_head)
 
 
 def least_on_device(least: Least, spread: Spread) -> Least:

@@ -236,11 +236,6 @@ def cost_of(job: Job, cluster: Cluster, step_s: float | None, prices: Prices) ->
     )
 
 
-def _tdp_w(cluster: Cluster) -> int | None:
-    sheet = datasheets().get(cluster.device.name)
-    return None if sheet is None else sheet.tdp_w
-
-
 def _energy_kwh(cluster: Cluster, gpu_hours: float | None) -> float | None:
     return None if gpu_hours is None else energy_kwh(cluster.device.name, gpu_hours, overhead=PUE)
 
@@ -266,7 +261,8 @@ def _price_words(cluster: Cluster, price: Price | None) -> str:
 
 
 def _energy_words(cluster: Cluster) -> str:
-    tdp_w = _tdp_w(cluster)
+    sheet = datasheets().get(cluster.device.name)
+    tdp_w = None if sheet is None else sheet.tdp_w
     if tdp_w is None:
         return f"power of {cluster.name} unknown"
     return (

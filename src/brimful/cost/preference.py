@@ -157,13 +157,8 @@ def judging(
     runs = family_variant(job, profile, family).first
     if family.reference != "offloaded":
         return profile, runs
-    return _with_parts(profile, runs, reference_parts(job))
-
-
-def _with_parts(
-    profile: Profile, runs: tuple[Run, ...], parts: Parts
-) -> tuple[Profile, tuple[Run, ...]]:
-    """Let a part come before the events of every run, and go behind them."""
+    # Let a part come before the events of every run, and go behind them.
+    parts = reference_parts(job)
     item = ITEM_NAMES.index(TRANSIENTS)
     signed = [sign * part for part in parts for sign in (1, -1)]
     kinds = [EventKind((Term("", float(size)),), item, "") for size in signed]
