@@ -116,17 +116,13 @@ def show_proof(
 
     if proof is None:
         return ()
-    is_other = _is_other(searched, found)
+    # Whether a plan has other settings than the one that was told.
+    from brimful.show.settings import settings_words
+
+    first, last = (settings_words(each.plan.job, each.plan.strategy) for each in (searched, found))
+    is_other = first != last
     is_as_told = not is_other and proof.word in {"fits", "unproven"}
     show_summary(summary_of(args, found, None if is_as_told else proof))
     told = proven_facts(found, proof)
     is_alone = len(told) == 1  # else what is faster and TIGHT was told
     return (*told, *(replaced_facts(proof) if is_other and is_alone else ()))
-
-
-def _is_other(searched: "Solution", found: "Solution") -> bool:
-    """Whether a plan has other settings than the one that was told."""
-    from brimful.show.settings import settings_words
-
-    first, last = (settings_words(each.plan.job, each.plan.strategy) for each in (searched, found))
-    return first != last

@@ -63,7 +63,12 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
     from brimful.search.space import plainest_strategy
 
     job, cluster = resolved.job_from(args), resolved.cluster_from(args)
-    _refuse_engine(args)
+    if args.engine not in {None, defaults.ENGINE}:
+        raise UnknownMemoryError(
+            f"--engine {args.engine} is not searched by this version, which can neither predict "
+            f"nor simulate it; brimful train with it runs the strategy that the flags say",
+            nearest={"engine": defaults.ENGINE},
+        )
     (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)
     if why_untold(args):  # what cannot run is refused before it is traced
         plainest_strategy(job, pins, attention, cluster.num_devices)
@@ -355,15 +360,6 @@ def _state_words(state: "SearchState") -> str:
         words = f"best {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
     done = f"{state.num_done} simulated" if state.num_done else "the first one"
     return f"{done}, {state.left_s:.0f} s left; {words}"
-
-
-def _refuse_engine(args: argparse.Namespace) -> None:
-    if args.engine not in {None, defaults.ENGINE}:
-        raise UnknownMemoryError(
-            f"--engine {args.engine} is not searched by this version, which can neither predict "
-            f"nor simulate it; brimful train with it runs the strategy that the flags say",
-            nearest={"engine": defaults.ENGINE},
-        )
 
 
 def why_untold(args: argparse.Namespace) -> str:

@@ -226,7 +226,10 @@ def shop(args: argparse.Namespace) -> "Shopped":
         found = _market(args, job, kinds, prices, max_gpus=defaults.MOST_GPUS)
         choice = choose(found, limits)
     unpriced = tuple(name for name in (kinds if args.kinds else gpus()) if name not in prices.gpus)
-    owned = _ownerships(args, found, prices)
+    from brimful.search.shop.own import Terms, ownership
+
+    terms = Terms(args.electricity, args.buy, args.years, args.hours_per_month)
+    owned = tuple(ownership(each, prices, terms) for each in found.owned)
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
 
 
@@ -412,13 +415,6 @@ def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
         )
         for name in names
     )
-
-
-def _ownerships(args: argparse.Namespace, found: "Market", prices: "Prices") -> Any:
-    from brimful.search.shop.own import Terms, ownership
-
-    terms = Terms(args.electricity, args.buy, args.years, args.hours_per_month)
-    return tuple(ownership(each, prices, terms) for each in found.owned)
 
 
 def shop_json(shopped: "Shopped") -> dict[str, Any]:
