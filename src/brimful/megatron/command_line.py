@@ -209,14 +209,7 @@ def _check_known(flags: Flags, kind: Kind) -> None:
             )
     if not flags.has("--bf16") and not flags.has("--fp16"):
         raise UnsupportedError("Megatron-LM in fp32 has no formula; add --bf16, or simulate it")
-    _check_recomputed(flags)
-    by_unit = flags.text("--recompute-method") != "block"
-    if by_unit and flags.first("--recompute-num-layers", default=1) > 1:
-        raise UnsupportedError("recomputed units of several layers have no formula; simulate it")
-
-
-def _check_recomputed(flags: Flags) -> None:
-    """Refuse modules that have no formula under selective recompute."""
+    # Refuse modules that have no formula under selective recompute.
     without = [word for word in _modules(flags) if word not in _RECOMPUTED]
     if without:
         raise UnsupportedError(
@@ -227,6 +220,9 @@ def _check_recomputed(flags: Flags) -> None:
         raise UnsupportedError(
             "--recompute-modules layernorm with latent attention has no formula; simulate it"
         )
+    by_unit = flags.text("--recompute-method") != "block"
+    if by_unit and flags.first("--recompute-num-layers", default=1) > 1:
+        raise UnsupportedError("recomputed units of several layers have no formula; simulate it")
 
 
 def _modules(flags: Flags) -> tuple[str, ...]:
