@@ -105,7 +105,16 @@ def check_pipeline(job: Job, split: Split, *, num_micro_batches: int) -> None:
     such a model, or not so.
     """
     if split.pp == 1:
-        _check_alone(split)
+        given = {
+            f"pp_schedule={split.schedule}": split.schedule != "1f1b",
+            f"stages_per_device={split.stages_per_device}": split.stages_per_device != 1,
+            f"stage_blocks={list(split.stage_blocks)}": bool(split.stage_blocks),
+        }
+        named = next((what for what, is_given in given.items() if is_given), None)
+        if named is not None:
+            raise InputError(
+                f"{named} is of a pipeline and pp=1 has none; use pp 2 or more, or leave it out"
+            )
         return
     _check_kind(job, split)
     _check_stages(split)
@@ -115,19 +124,6 @@ def check_pipeline(job: Job, split: Split, *, num_micro_batches: int) -> None:
 
 NO_PIPELINE = {"pp": 1, "pp_schedule": None, "stages_per_device": None, "stage_blocks": None}
 """What is answered where a pipeline is refused."""
-
-
-def _check_alone(split: Split) -> None:
-    given = {
-        f"pp_schedule={split.schedule}": split.schedule != "1f1b",
-        f"stages_per_device={split.stages_per_device}": split.stages_per_device != 1,
-        f"stage_blocks={list(split.stage_blocks)}": bool(split.stage_blocks),
-    }
-    named = next((what for what, is_given in given.items() if is_given), None)
-    if named is not None:
-        raise InputError(
-            f"{named} is of a pipeline and pp=1 has none; use pp 2 or more, or leave it out"
-        )
 
 
 def _check_kind(job: Job, split: Split) -> None:
