@@ -248,7 +248,12 @@ def read_yaml(path: Path, kind: type[Value]) -> Value:
     """
     raw = load_yaml(path)
     if kind is Plan:
-        _check_schema(raw, path)
+        # Refuse another version before its fields are looked at: they would all seem wrong.
+        schema = raw.get("schema", PLAN_SCHEMA) if isinstance(raw, dict) else PLAN_SCHEMA
+        if schema != PLAN_SCHEMA:
+            raise FileFormatError(
+                f"{path} has schema {schema!r} and this version reads {PLAN_SCHEMA!r}; plan again"
+            )
     return convert(raw, kind, source=str(path))
 
 
@@ -268,19 +273,6 @@ def load_yaml(path: Path, *, last_counts: bool = False) -> Any:
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", None) or error
         raise FileFormatError(f"{path} cannot be read ({reason}); check the path") from error
-    return _parse_yaml(text, path, last_counts=last_counts)
-
-
-def _check_schema(raw: Any, path: Path) -> None:
-    """Refuse another version before its fields are looked at: they would all seem wrong."""
-    schema = raw.get("schema", PLAN_SCHEMA) if isinstance(raw, dict) else PLAN_SCHEMA
-    if schema != PLAN_SCHEMA:
-        raise FileFormatError(
-            f"{path} has schema {schema!r} and this version reads {PLAN_SCHEMA!r}; plan again"
-        )
-
-
-def _parse_yaml(text: str, path: Path, *, last_counts: bool = False) -> Any:
     import yaml
 
     from brimful.text.yaml_loader import loader
