@@ -117,20 +117,16 @@ def run_many(subject: Subject, job: Job, **changes: Any) -> Estimate:
         link=_link(subject.cluster),
     )
     made = estimate(wider, cluster, strategy)
-    _check_spread(made, wider, subject, strategy)
-    return made
-
-
-def _check_spread(made: Estimate, job: Job, subject: Subject, strategy: Strategy) -> None:
-    """Refuse an estimate that took no notice of the other devices."""
+    # Refuse an estimate that took no notice of the other devices.
     alone = msgspec.structs.replace(
         strategy, zero=0, dp_replicate=1, dp_shard=1, tp=1, pp=1, accumulate="reduce-each"
     )
-    if made.items == estimate(job, subject.cluster, alone).items:
+    if made.items == estimate(wider, subject.cluster, alone).items:
         raise UnsupportedError(
             f"this version has no formula for {world_size(strategy)} devices; brimful simulate and "
             f"brimful pretend run them"
         )
+    return made
 
 
 def _link(cluster: Cluster) -> str:
