@@ -56,7 +56,7 @@ def pipeline_seconds(schedule: Formula, shape: Pipeline, times: StageSeconds) ->
     Exact for equal stages without messages; see ``_message_seconds`` for those. Uneven stages take
     less than this: only the slowest is always busy.
 
-    ``shape``: p, m and v; m a multiple of p where v is over 1. Returns Seconds.
+    ``shape``: p, m and v; m a multiple of p where v is over 1. Returns seconds.
     """
     micro = np.asarray(shape.num_micro_batches) * (times.forward_s + times.backward_s)
     return np.asarray(
