@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from brimful.cost.inference import INFERENCE_ITEMS, InferenceEstimate, InferenceJob
 from brimful.cost.inference_limits import FormatFit, Limits
 from brimful.hardware.cluster import Cluster
-from brimful.report.tables import add_row, bullets, pairs_table, plain_table
-from brimful.report.words import ABSENT, UNKNOWN, error_words, format_band, share_words
+from brimful.report.tables import add_row, bullets, items_table, pairs_table, plain_table
+from brimful.report.words import ABSENT, UNKNOWN, error_words, format_band
 from brimful.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -154,17 +154,7 @@ def _inputs(job: InferenceJob, cluster: Cluster) -> "Table":
 def _items(estimate: InferenceEstimate) -> "Table":
     whole = estimate.predicted_peak_allocated_bytes is not None
     title = "Alive at the highest peak (predicted)" if whole else "Weights and cache (predicted)"
-    table = plain_table(title)
-    table.add_column("item", max_width=27)
-    table.add_column("bytes", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("why", ratio=1)
-    total = sum(item.num_bytes for item in estimate.items)
-    for item in estimate.items:
-        share = share_words(item.num_bytes, total)
-        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
-    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
-    return table
+    return items_table(estimate.items, title)
 
 
 def _totals(estimate: InferenceEstimate, limits: Limits | None) -> "Table":

@@ -13,7 +13,14 @@ from brimful.pretend.report_values import (
     Tensor,
 )
 from brimful.pretend.scripts import short_line
-from brimful.report.tables import add_row, bullets, pairs_table, phases_table, plain_table
+from brimful.report.tables import (
+    add_row,
+    bullets,
+    items_table,
+    pairs_table,
+    phases_table,
+    plain_table,
+)
 from brimful.report.words import ABSENT, share_words
 from brimful.units import format_bytes
 
@@ -42,7 +49,7 @@ def pretend_tables(report: PretendReport) -> "Group":
     failure = report.at_capacity.failure
     parts: list[RenderableType] = [
         *([] if failure is None else [bullets("What fails", tuple(failure_lines(failure)))]),
-        _items(report),
+        items_table(report.items, f"Alive at the peak, in {report.peak_phase} (simulated)"),
         _owners(report),
         _tensors(report),
         *([] if report.kept is None else [_kept(report)]),
@@ -80,20 +87,6 @@ def short_op(op: str) -> str:
 
 def _plural(count: int, one: str, many: str) -> str:
     return one if count == 1 else many
-
-
-def _items(report: PretendReport) -> "Table":
-    table = plain_table(f"Alive at the peak, in {report.peak_phase} (simulated)")
-    table.add_column("item", max_width=27)
-    table.add_column("bytes", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("why", ratio=1)
-    total = report.simulated_peak_allocated_bytes
-    for item in report.items:
-        share = share_words(item.num_bytes, total)
-        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
-    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
-    return table
 
 
 def _owners(report: PretendReport) -> "Table":

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from brimful.report.words import share_words
 from brimful.units import format_bytes
-from brimful.values.plan import PhasePeak
+from brimful.values.plan import MemoryItem, PhasePeak
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -70,6 +71,21 @@ def bullets(title: str, lines: Sequence[str]) -> "Group":
 
     rows = [line_of(line) for line in lines or ("none",)]
     return Group(Text(title, style="bold"), *rows)
+
+
+def items_table(items: Sequence[MemoryItem], title: str) -> "Table":
+    """Lay out what is alive, by item, and the sum."""
+    table = plain_table(title)
+    table.add_column("item", max_width=27)
+    table.add_column("bytes", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("why", ratio=1)
+    total = sum(item.num_bytes for item in items)
+    for item in items:
+        share = share_words(item.num_bytes, total)
+        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
+    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
+    return table
 
 
 def phases_table(phases: Iterable[PhasePeak], rung: str, *, where: str) -> "Table":

@@ -8,7 +8,14 @@ from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
 from brimful.measure.verdict import Verdict
 from brimful.report.host import host_words
-from brimful.report.tables import add_row, bullets, pairs_table, phases_table, plain_table
+from brimful.report.tables import (
+    add_row,
+    bullets,
+    items_table,
+    pairs_table,
+    phases_table,
+    plain_table,
+)
 from brimful.report.words import (
     UNKNOWN,
     cluster_inputs,
@@ -18,7 +25,6 @@ from brimful.report.words import (
     format_value,
     job_inputs,
     process_words,
-    share_words,
     speed_words,
     spread_words,
     step_time_words,
@@ -82,7 +88,7 @@ def estimate_tables(
     return Group(
         inputs_table(job, cluster, strategy),
         blank,
-        _items(estimate),
+        items_table(estimate.items, "Alive at the highest peak (predicted)"),
         blank,
         phases_table(estimate.phases, "predicted", where="while"),
         blank,
@@ -244,20 +250,6 @@ def inputs_table(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
     )
     flows = [(name, "  ".join(f"{k}={v}" for k, v in pairs)) for name, pairs in blocks]
     return pairs_table(flows, title="Inputs, with every default")
-
-
-def _items(estimate: Estimate) -> "Table":
-    table = plain_table("Alive at the highest peak (predicted)")
-    table.add_column("item", max_width=27)
-    table.add_column("bytes", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("why", ratio=1)
-    total = sum(item.num_bytes for item in estimate.items)
-    for item in estimate.items:
-        share = share_words(item.num_bytes, total)
-        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
-    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
-    return table
 
 
 def _reserved_words(estimate: Estimate) -> str:
