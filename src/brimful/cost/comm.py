@@ -106,25 +106,35 @@ def _bus(group: Group, node: Way, network: Way) -> Array:
     return np.minimum(inside, between)
 
 
+def _once_around(group: Group, node: Way, network: Way) -> Array:
+    """Return the latency of the n - 1 hops of a ring, m - 1 of which leave a node."""
+    inside = np.where(group.in_node > 1, (group.ranks - group.nodes) * node.latency_s, 0.0)
+    return inside + np.where(group.nodes > 1, (group.nodes - 1) * network.latency_s, 0.0)
+
+
 def _gather(num_bytes: Array, group: Group, node: Way, network: Way) -> Array:
     """All-gather and reduce-scatter by a ring: (n - 1) / n of the bytes pass every rank."""
     share = (group.ranks - 1) / group.ranks
     moved = num_bytes * share / _bus(group, node, network)
-    # The latency of the n - 1 hops of a ring, m - 1 of which leave a node.
-    inside = np.where(group.in_node > 1, (group.ranks - group.nodes) * node.latency_s, 0.0)
-    return moved + (inside + np.where(group.nodes > 1, (group.nodes - 1) * network.latency_s, 0.0))
+    return moved + _once_around(group, node, network)
+
+
+def _reduce_by_tree(num_bytes: Array, group: Group, node: Way, network: Way) -> Array:
+    """All-reduce by two binary trees over nodes and a chain inside: up and down once.
+
+    2 S / bus + 2 (log2 m hops between nodes + r - 1 hops inside)
+    (https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/).
+    """
+    inside = np.where(group.in_node > 1, (group.in_node - 1) * node.latency_s, 0.0)
+    hops = np.ceil(np.log2(group.nodes))
+    between = np.where(group.nodes > 1, hops * network.latency_s, 0.0)
+    return 2 * (num_bytes / _bus(group, node, network) + inside + between)
 
 
 def _reduce(num_bytes: Array, group: Group, node: Way, network: Way) -> Array:
     """All-reduce by the faster of ring (reduce-scatter, then all-gather) and trees, as NCCL."""
     ring = 2 * _gather(num_bytes, group, node, network)
-    # All-reduce by two binary trees over nodes and a chain inside: up and down once. 2 S / bus + 2
-    # (log2 m hops between nodes + r - 1 hops inside)
-    # (https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/).
-    inside = np.where(group.in_node > 1, (group.in_node - 1) * node.latency_s, 0.0)
-    hops = np.ceil(np.log2(group.nodes))
-    between = np.where(group.nodes > 1, hops * network.latency_s, 0.0)
-    return np.minimum(ring, 2 * (num_bytes / _bus(group, node, network) + inside + between))
+    return np.minimum(ring, _reduce_by_tree(num_bytes, group, node, network))
 
 
 def _exchange(num_bytes: Array, group: Group, node: Way, network: Way) -> Array:
