@@ -78,23 +78,8 @@ def first_events(
         foreign = {place for place in beyond if is_foreign(profile.kinds[first[place]])}
         return tuple(e for place, e in enumerate(first) if place not in foreign)
     shared = [first[place] for place in beyond if _is_shared(profile.kinds[first[place]])]
-    # Leave out what a block between lets go of behind its work, and the first block does not.
-    sizes = {}
-    for event, kind in enumerate(profile.kinds):
-        if kind.item == _TRANSIENT and factors_of(kind) == part.message.factors:
-            sizes[event] = grows(kind)
-    kept, kept_between = (sum(sizes.get(event, 0.0) for event in some) for some in (first, others))
-    gone = [
-        place for place, event in enumerate(others) if sizes.get(event) == -part.message.coefficient
-    ]
-    left_out = gone[-1] if kept > kept_between else None
-    own_input = tuple(event for place, event in enumerate(others) if place != left_out)
-    # Mark the first product where the model's first block does.
-    marks = [event for event in first if profile.kinds[event].mark]
-    before = until_marked(profile, first)
-    made = [place for place, e in enumerate(own_input) if grows(profile.kinds[e]) > 0]
-    at = made[before - 1] + 1 if marks and before else 0
-    return (*(*own_input[:at], *marks, *own_input[at:]), *shared)
+    own_input = _without_input(profile, first, others, part.message)
+    return (*_with_marks(profile, own_input, first), *shared)
 
 
 def _first_and_between(
@@ -177,6 +162,31 @@ def _is_shared(kind: EventKind) -> bool:
     of_what = factors_of(kind)
     kept = grows(kind) < 0 and kind.item == _SAVED
     return kept and bool(of_what) and not {"B", "n"} & set(of_what)
+
+
+def _without_input(
+    profile: Profile, own: Sequence[int], between: Sequence[int], message: Term
+) -> tuple[int, ...]:
+    """Leave out what a block between lets go of behind its work, and the first block does not."""
+    sizes = {}
+    for event, kind in enumerate(profile.kinds):
+        if kind.item == _TRANSIENT and factors_of(kind) == message.factors:
+            sizes[event] = grows(kind)
+    kept, kept_between = (sum(sizes.get(event, 0.0) for event in some) for some in (own, between))
+    gone = [
+        place for place, event in enumerate(between) if sizes.get(event) == -message.coefficient
+    ]
+    left_out = gone[-1] if kept > kept_between else None
+    return tuple(event for place, event in enumerate(between) if place != left_out)
+
+
+def _with_marks(profile: Profile, events: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+    """Mark the first product where the model's first block does."""
+    marks = [event for event in own if profile.kinds[event].mark]
+    before = until_marked(profile, own)
+    made = [place for place, e in enumerate(events) if grows(profile.kinds[e]) > 0]
+    at = made[before - 1] + 1 if marks and before else 0
+    return (*events[:at], *marks, *events[at:])
 
 
 def until_marked(profile: Profile, events: Sequence[int]) -> int:

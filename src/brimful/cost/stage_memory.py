@@ -267,21 +267,7 @@ def _levels(
     """Yield what may be the peak of a situation."""
     stage, add = where
     if now.act == REDUCES:
-        # The level as whole gradients become shards, what is in no block first. A group's
-        # parameters go, the buffer comes, the shard comes, then the gradients go; those of parted
-        # experts go before their shard comes. The result of the last forward is still bound.
-        held, sizes = shapes_of(site, stage), add.pieces[:, 0]
-        change, more = 0.0, -math.inf
-        for group in _reduced(site, held, sizes):
-            change -= group.whole
-            begun = change + group.beside + group.buffer
-            change += group.shard - group.gradients
-            ends = change + group.beside + group.buffer + group.aside
-            more = max(more, begun + group.shard * (not group.is_parted), ends)
-        is_bound = not stage.ends.is_last and site.strategy.pp_schedule in ONE_STAGE
-        bound = is_bound * message_bytes(site)
-        level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
-        yield Level(level, f"gradients are reduced, of {_name(stage)}")
+        yield _reducing(site, stage, start, add)
         return
     make = partial(_inside, site, stage, now.act, add.pieces)
     inside = site.once("inside", make, stage, now.act, site.cuts)
@@ -362,6 +348,26 @@ def _reduced(site: Site, held: StageParts, sizes: Array) -> Iterator[_Reduced]:
             trained = held.rest.trained if group is REST else held.blocks[part].trained
             gradients = float(element * sum(map(prod, trained)))
             yield _Reduced(whole, buffer, gradients, shard)
+
+
+def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
+    """Return the level as whole gradients become shards, what is in no block first.
+
+    A group's parameters go, the buffer comes, the shard comes, then the gradients go; those of
+    parted experts go before their shard comes. The result of the last forward is still bound.
+    """
+    held, sizes = shapes_of(site, stage), add.pieces[:, 0]
+    change, more = 0.0, -math.inf
+    for group in _reduced(site, held, sizes):
+        change -= group.whole
+        begun = change + group.beside + group.buffer
+        change += group.shard - group.gradients
+        ends = change + group.beside + group.buffer + group.aside
+        more = max(more, begun + group.shard * (not group.is_parted), ends)
+    is_bound = not stage.ends.is_last and site.strategy.pp_schedule in ONE_STAGE
+    bound = is_bound * message_bytes(site)
+    level = start + _row_of(_REDUCED, more) + _row_of(_TRANSIENT, bound)
+    return Level(level, f"gradients are reduced, of {_name(stage)}")
 
 
 # -- one device --
