@@ -5,9 +5,12 @@
 A line of code is one that holds more than a comment or a docstring. A function's lines are those
 from its ``def`` to its end, its docstring apart. A private helper is used once where its name,
 which begins with an underscore, stands in one place of the whole package beside its definition.
+Args and Returns stand on the public API only: what the pages of ``docs/`` tell of or import, and
+modules that other programs call.
 """
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,6 +18,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = Path(__file__).parents[1] / "src" / "brimful"
+DOCS = SOURCE.parents[1] / "docs"
+CALLED = (
+    "brimful.api", "brimful.doctor.hf_trainer", "brimful.errors", "brimful.pretend.pytest_plugin",
+    "brimful.units", "brimful.watch",
+)  # fmt: skip
+"""Modules whose public names others call."""
+_TOLD = re.compile(r"^::: (brimful[\w.]*)$", re.MULTILINE)
+_IMPORTED = re.compile(r"from (brimful[\w.]*) import ([\w, ]+)")
+_SECTION = re.compile(r"^(Args|Returns|Yields|Raises):$", re.MULTILINE)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -96,6 +108,47 @@ def used_once(files: Sequence[File]) -> list[Long]:
         and not function.name.startswith("__")
         and uses[function.name] == 1
     ]
+
+
+def public_names(docs: Path = DOCS) -> set[str]:
+    """Name what Python code of others may call, by its whole path."""
+    pages = "\n".join(page.read_text("utf-8") for page in sorted(docs.rglob("*.md")))
+    imported = _IMPORTED.findall(pages)
+    typed = {f"{home}.{name.strip()}" for home, names in imported for name in names.split(",")}
+    return {*CALLED, *_TOLD.findall(pages), *typed}
+
+
+def inner_sections(files: Sequence[File], public: set[str]) -> list[str]:
+    """List the functions off the public API whose docstrings have sections of their own."""
+    return [
+        place
+        for file in files
+        for place, function in _paths(file.tree, _module(file))
+        if _SECTION.search(ast.get_docstring(function) or "") and not _is_public(place, public)
+    ]
+
+
+def _module(file: File) -> str:
+    parts = file.path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def _paths(node: ast.AST, path: str) -> Iterator[tuple[str, Function]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function | ast.ClassDef):
+            place = f"{path}.{child.name}"
+            if isinstance(child, Function):
+                yield place, child
+            yield from _paths(child, place)
+        else:
+            yield from _paths(child, path)
+
+
+def _is_public(place: str, public: set[str]) -> bool:
+    parts = place.split(".")
+    if any(part.startswith("_") and not part.startswith("__") for part in parts):
+        return False
+    return any(".".join(parts[:depth]) in public for depth in range(2, len(parts) + 1))
 
 
 def code_lines(file: File) -> int:

@@ -188,9 +188,7 @@ def _run(verb: str, args: argparse.Namespace) -> tuple[int, str]:
 def _parsed(verb: str, subject: str, given: dict[str, Given]) -> argparse.Namespace:
     """Let the verb's own parser read keyword arguments.
 
-    Raises:
-        InputError: A value cannot be its flag's.
-        UnknownNameError: A keyword is no flag of the verb.
+    Raises UnknownNameError: a keyword is no flag of the verb.
     """
     options = _options(parser_of(verb))
     arguments = [str(subject)]

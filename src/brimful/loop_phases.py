@@ -117,12 +117,7 @@ def following(
     *,
     around_backward: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> Iterator[None]:
-    """Tell ``listener`` the phases of whatever trains inside the block.
-
-    Args:
-        listener: Whom to tell.
-        around_backward: Makes a block around autograd's engine.
-    """
+    """Tell ``listener`` the phases of whatever trains inside the block."""
     loop = _Follower(listener)
     original = autograd._engine_run_backward  # noqa: SLF001
 

@@ -5,7 +5,7 @@ import pytest
 from brimful.cli.for_program import MEGATRON, OWN, PROGRAMS
 from brimful.errors import InputError
 from brimful.export import TARGETS
-from brimful.programs import llama_factory, trl
+from brimful.programs import arguments, llama_factory, trl
 from brimful.programs.arguments import read_arguments, scalar, whole
 from brimful.programs.base import Command
 from brimful.programs.reading import read_program
@@ -64,8 +64,9 @@ def test_what_trains_nothing_that_is_run_here_is_refused(line, words):
 @pytest.fixture
 def installed(monkeypatch):
     """Let both seem to be installed: what is asked of them here is their place and version."""
-    for module in (trl, llama_factory):
+    for module in (trl, llama_factory, arguments):
         monkeypatch.setattr(module, "find_spec", lambda _: type("Spec", (), {"origin": "/x/y.py"}))
+    for module in (trl, llama_factory):
         monkeypatch.setattr(module, "version", lambda _: "1.0")
 
 

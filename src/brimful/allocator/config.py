@@ -77,14 +77,8 @@ PYTORCH_DEFAULTS = AllocatorSettings(
 def parse_settings(text: str) -> AllocatorSettings:
     """Read settings such as ``expandable_segments:True,max_split_size_mb:128``.
 
-    Args:
-        text: The value of ``PYTORCH_CUDA_ALLOC_CONF``; empty means PyTorch's defaults.
-
-    Returns:
-        The settings. Keys that do not touch device memory (``pinned_...``) are read over.
-
-    Raises:
-        InputError: A key is unknown or not replayed, or a value is not one that PyTorch takes.
+    ``text``: the value of ``PYTORCH_CUDA_ALLOC_CONF``; empty means PyTorch's defaults. Returns the
+    settings. Keys that do not touch device memory (``pinned_...``) are read over.
 
     Source:
         ``AcceleratorAllocatorConfig::parseArgs``.
@@ -102,11 +96,7 @@ def parse_settings(text: str) -> AllocatorSettings:
 
 
 def settings_in(environment: Mapping[str, str]) -> str:
-    """Return the settings that an environment says; empty where it says none.
-
-    Args:
-        environment: Variables by name.
-    """
+    """Return the settings that an environment says; empty where it says none."""
     return next((environment[name] for name in VARIABLES if name in environment), "")
 
 
@@ -139,12 +129,7 @@ def _spell_divisions(table: tuple[int, ...]) -> str:
 def round_sizes(num_bytes: NDArray[np.int64], divisions: tuple[int, ...]) -> NDArray[np.int64]:
     """Round requests to block sizes; a request for nothing stays 0.
 
-    Args:
-        num_bytes: Requested sizes.
-        divisions: ``AllocatorSettings.roundup_power2_divisions``.
-
-    Returns:
-        The sizes in bytes: multiples of 512, or of a power of two's division where one is set.
+    Returns the sizes in bytes: multiples of 512, or of a power of two's division where one is set.
 
     Source:
         ``DeviceCachingAllocator::round_size`` and ``roundup_power2_next_division``.

@@ -33,10 +33,7 @@ class Held(NamedTuple):
 def held_of(requests: Requests, *, settings: AllocatorSettings, capacity_bytes: int | None) -> Held:
     """Replay a program; see ``replay``.
 
-    Args:
-        requests: What it asks for.
-        settings: How the allocator behaves.
-        capacity_bytes: What the device can give it; None: anything.
+    ``capacity_bytes``: what the device can give it; None: anything.
     """
     if requests.in_use_until is not None or settings.garbage_collection_threshold:
         done = replay(requests, settings=settings, capacity_bytes=capacity_bytes)
@@ -51,13 +48,7 @@ def held_of(requests: Requests, *, settings: AllocatorSettings, capacity_bytes: 
 def held_within(
     requests: Requests, *, settings: AllocatorSettings, capacity_bytes: int
 ) -> tuple[Held, Held]:
-    """Replay a program on a card without end, and on one of this size.
-
-    Args:
-        requests: What it asks for.
-        settings: How the allocator behaves.
-        capacity_bytes: What the device can give it.
-    """
+    """Replay a program on a card without end, and on one of this size."""
     free = held_of(requests, settings=settings, capacity_bytes=None)
     # What is never refused anything does the same with a limit as without.
     if free.peak_reserved_bytes <= capacity_bytes and not settings.garbage_collection_threshold:

@@ -128,13 +128,8 @@ def replay(
 ) -> Replay:
     """Replay a program's allocations and frees.
 
-    Args:
-        requests: What it asks for.
-        settings: How the allocator behaves.
-        capacity_bytes: What the device can give it; None: anything.
-
-    Returns:
-        The peaks, and where the device ran out if it did. The replay ends there.
+    ``capacity_bytes``: what the device can give it; None: anything. Returns the peaks, and where
+    the device ran out if it did. The replay ends there.
 
     Source:
         ``c10/cuda/CUDACachingAllocator.cpp``; see ``state.py``.
@@ -151,9 +146,7 @@ def least_reserved_bytes(requests: Requests, settings: AllocatorSettings) -> int
     which empties at other times). Source: ``c10/cuda/CUDACachingAllocator.cpp``, whose pools are by
     stream and by size; see ``state.py``.
 
-    Args:
-        requests: What a program asks for.
-        settings: How the allocator behaves: of what changes nothing but sizes matter.
+    ``settings``: how the allocator behaves: of what changes nothing but sizes matter.
     """
     sizes = round_sizes(requests.num_bytes, settings.roundup_power2_divisions)
     events = requests.events
@@ -244,8 +237,7 @@ def _walk(
 ) -> tuple[list[int], int]:
     """Drive the allocator along the events, emptying its cache where the program did.
 
-    Returns:
-        Each row's block, and how many events it came through.
+    Returns each row's block, and how many events it came through.
     """
     sizes = round_sizes(tape.num_bytes, settings.roundup_power2_divisions)
     step = _stepper(tape, sizes, allocator)
@@ -314,12 +306,8 @@ def _held(
 ) -> NDArray[np.int64]:
     """Return the change of a byte count at each event, when waiting rows count until completed.
 
-    Args:
-        events: The events that were replayed.
-        row_bytes: What each row counts for.
-        waited: For each row that waited: the event that freed it, and the one at which it was
-            completed (past the last event: never). Allocations that happened at that event come
-            after it.
+    ``waited``: for each row that waited: the event that freed it, and the one at which it was
+    completed (past the last event: never). Allocations that happened at that event come after it.
     """
     held = _signed(events, row_bytes)
     for row, (freed, completed) in waited.items():

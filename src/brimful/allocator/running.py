@@ -32,10 +32,9 @@ class Running:
     def catch_up(self, events: Sequence[int], flushes: Sequence[int], asked: Asked) -> None:
         """Replay what happened since it was last asked.
 
-        Args:
-            events: All so far, signed: ``i`` allocates row i, ``~i`` frees it.
-            flushes: Events before which the program emptied the cache, all so far, rising.
-            asked: Returns the bytes and the streams of rows.
+        ``events``: all so far, signed: ``i`` allocates row i, ``~i`` frees it. ``flushes``: events
+        before which the program emptied the cache, all so far, rising. ``asked``: returns the bytes
+        and the streams of rows.
         """
         for stop in flushes[self._num_flushes :]:
             self._go_on(events[self._num_events : stop], asked)

@@ -88,10 +88,8 @@ class CachingAllocator:
     ) -> None:
         """Make an allocator that holds nothing.
 
-        Args:
-            settings: How it behaves.
-            capacity_bytes: What the device can give it; None: anything.
-            keep_changes: Whether to keep ``changes``.
+        ``capacity_bytes``: what the device can give it; None: anything. ``keep_changes``: whether
+        to keep ``changes``.
         """
         self.changes: list[Change] | None = [] if keep_changes else None
         self._settings = settings
@@ -136,14 +134,9 @@ class CachingAllocator:
     def allocate(self, pool: Pool, size_bytes: int, segment_bytes: int) -> int:
         """Hand out a block.
 
-        Args:
-            pool: From which.
-            size_bytes: The request, rounded.
-            segment_bytes: What to ask the device for when no cached block will do.
-
-        Returns:
-            The block, 0 when the device is out of memory. It may be larger than asked: a rest too
-            small to be split off is allocated with it.
+        ``segment_bytes``: what to ask the device for when no cached block will do. Returns the
+        block, 0 when the device is out of memory. It may be larger than asked: a rest too small to
+        be split off is allocated with it.
 
         Source:
             ``malloc``, ``get_free_block``, ``should_split`` and ``alloc_found_block``.
@@ -181,9 +174,7 @@ class CachingAllocator:
     def free(self, pool: Pool, block: int) -> None:
         """Take a block back and merge it with its free neighbours.
 
-        Args:
-            pool: From which it came.
-            block: What ``allocate`` returned.
+        ``block``: what ``allocate`` returned.
 
         Source:
             ``free_block`` and ``try_merge_blocks``.

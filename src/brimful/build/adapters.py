@@ -66,24 +66,31 @@ def adapter_dtype(job: Job) -> torch.dtype:
 def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     """Freeze a base, quantise what is to be, and put adapters beside its layers, in place.
 
-    Args:
-        skeleton: On ``meta``, in ``base_dtype(job)``.
-        job: Says which adapters; one of method ``full`` leaves the skeleton as it is, adapters
-            without targets are the frozen base alone.
-
-    Returns:
-        The same module; only what trains requires gradients.
-
-    Raises:
-        InputError: A target names no linear layer, a trained module no module, or the precision
-            cannot join the types that are asked for.
-        UnsupportedError: PEFT, or the package of a quantised base, is not installed.
+    ``skeleton``: on ``meta``, in ``base_dtype(job)``. ``job``: says which adapters; one of method
+    ``full`` leaves the skeleton as it is, adapters without targets are the frozen base alone.
+    Returns the same module; only what trains requires gradients. Raises InputError: a target names
+    no linear layer, a trained module no module, or the precision cannot join the types that are
+    asked for. Raises UnsupportedError: PEFT, or the package of a quantised base, is not installed.
     """
     adapter = job.adapter
     if adapter is None:
         return skeleton
-    _require_peft()
-    _check_upcast(job, adapter)
+    try:
+        with quick_imports():
+            import peft  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedError(
+            "adapters are PEFT's, which is not installed; pip install 'peft>=0.21', or use "
+            "method=full"
+        ) from error
+    joins = job.precision in COMPUTE_DTYPE or base_dtype(job) == torch.float32
+    joins |= adapter.upcast == "all" and adapter.base in _TAKES_ANY
+    if adapter.upcast != "none" and not joins:
+        raise InputError(
+            f"upcast={adapter.upcast} makes activations fp32, which precision={job.precision} "
+            f"cannot multiply with a {base_dtype(job)} base; use bf16-mixed or fp16-mixed, or "
+            f"upcast=none"
+        )
     targets = _targets(skeleton, adapter)
     _check_trained(skeleton, adapter)
     if adapter.base in QUANTIZED:
@@ -96,28 +103,6 @@ def adapt(skeleton: nn.Module, job: Job) -> nn.Module:
     if adapter.input_requires_grad:
         _let_inputs_require_grad(skeleton)
     return skeleton
-
-
-def _require_peft() -> None:
-    try:
-        with quick_imports():
-            import peft  # noqa: F401
-    except ImportError as error:
-        raise UnsupportedError(
-            "adapters are PEFT's, which is not installed; pip install 'peft>=0.21', or use "
-            "method=full"
-        ) from error
-
-
-def _check_upcast(job: Job, adapter: Adapter) -> None:
-    joins = job.precision in COMPUTE_DTYPE or base_dtype(job) == torch.float32
-    joins |= adapter.upcast == "all" and adapter.base in _TAKES_ANY
-    if adapter.upcast != "none" and not joins:
-        raise InputError(
-            f"upcast={adapter.upcast} makes activations fp32, which precision={job.precision} "
-            f"cannot multiply with a {base_dtype(job)} base; use bf16-mixed or fp16-mixed, or "
-            f"upcast=none"
-        )
 
 
 def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
@@ -140,8 +125,7 @@ def _targets(model: nn.Module, adapter: Adapter) -> list[str]:
 def is_plain(module: nn.Module) -> bool:
     """Whether a module is a linear layer and nothing more, as routers and grouped layers are not.
 
-    Args:
-        module: On ``meta``; one that computes otherwise than its base class is tried.
+    ``module``: on ``meta``; one that computes otherwise than its base class is tried.
     """
     if not isinstance(module, nn.Linear | Conv1D):
         return False
@@ -318,12 +302,9 @@ def _let_inputs_require_grad(model: nn.Module) -> None:
 def base_name(name: str) -> str | None:
     """Return what a parameter of an adapted model is called in the plain one.
 
-    Args:
-        name: Its path, as in ``named_parameters``.
-
-    Returns:
-        None for what the plain model does not have: adapters, and the copies that train of
-        ``trained_modules``. Names of a model without adapters are their own.
+    ``name``: its path, as in ``named_parameters``. Returns None for what the plain model does not
+    have: adapters, and the copies that train of ``trained_modules``. Names of a model without
+    adapters are their own.
     """
     if _is_adapter(name) or ".modules_to_save." in name:
         return None
@@ -337,9 +318,7 @@ def initialize(model: nn.Module, job: Job) -> None:
     A is uniform and B zero, so that the model begins as its base; a magnitude is the norm of a row
     of the base's weight; ``trained_modules`` begin as copies.
 
-    Args:
-        model: Adapted, with memory, base filled.
-        job: Its job; one without adapters leaves the model as it is.
+    ``job``: its job; one without adapters leaves the model as it is.
     """
     if job.adapter is None:
         return
@@ -348,7 +327,13 @@ def initialize(model: nn.Module, job: Job) -> None:
     for layer in adapted_layers(model):
         layer.reset_lora_parameters(NAME, init_lora_weights=True)
         if job.method == "dora":
-            _set_magnitude(layer, adapter_dtype(job))
+            dtype = adapter_dtype(job)
+            a, b = layer.lora_A[NAME].weight, layer.lora_B[NAME].weight
+            dora = layer.lora_magnitude_vector[NAME]
+            dora.update_layer(
+                base_layer=layer.get_base_layer(), lora_A=a, lora_B=b, scaling=layer.scaling[NAME]
+            )
+            dora.weight = nn.Parameter(dora.weight.to(dtype))
     for module in model.modules():
         if isinstance(module, ModulesToSaveWrapper):
             _copy(module.original_module, module.modules_to_save[NAME])
@@ -359,15 +344,6 @@ def adapted_layers(model: nn.Module) -> Iterator[nn.Module]:
     from peft.tuners.lora import LoraLayer
 
     yield from (module for module in model.modules() if isinstance(module, LoraLayer))
-
-
-def _set_magnitude(layer: nn.Module, dtype: torch.dtype) -> None:
-    a, b = layer.lora_A[NAME].weight, layer.lora_B[NAME].weight
-    dora = layer.lora_magnitude_vector[NAME]
-    dora.update_layer(
-        base_layer=layer.get_base_layer(), lora_A=a, lora_B=b, scaling=layer.scaling[NAME]
-    )
-    dora.weight = nn.Parameter(dora.weight.to(dtype))
 
 
 def _copy(source: nn.Module, target: nn.Module) -> None:
@@ -381,12 +357,7 @@ def merged_weight(layer: nn.Module, *, dtype: torch.dtype) -> torch.Tensor:
 
     Computed in fp32 whatever either is held in, and rounded once.
 
-    Args:
-        layer: Of ``adapted_layers``.
-        dtype: Of the result.
-
-    Returns:
-        Laid out as the base layer's.
+    Returns laid out as the base layer's.
     """
     transposed = isinstance(layer.get_base_layer(), Conv1D) or _was_transposed(layer)
     base = whole(full_weight(layer.get_base_layer())).float()

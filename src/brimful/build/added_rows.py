@@ -22,9 +22,7 @@ def draw_shares(num_new: int, num_old: int, device: torch.device) -> torch.Tenso
 def fill_added(weight: torch.Tensor, *, num_old: int) -> None:
     """Fill the rows after the first ``num_old``, in place.
 
-    Args:
-        weight: [rows, width] or, for a bias, [rows]; the first ``num_old`` are loaded.
-        num_old: Rows that the checkpoint has.
+    ``weight``: [rows, width] or, for a bias, [rows]; the first ``num_old`` are loaded.
     """
     old, new = weight[:num_old], weight[num_old:]
     mean = old.mean(0, dtype=torch.float32)

@@ -20,13 +20,9 @@ def arrange_blocks(skeleton: nn.Module, places: Sequence[int]) -> Callable[[], N
 
     Each goes into the list that it stands in, of which there may be several (an encoder's first).
 
-    Args:
-        skeleton: On ``meta``.
-        places: Of the blocks that stay, in the order in which they are to run.
-
-    Returns:
-        Lets the configuration say of them what it says of each, once the model has its first
-        weights, which some classes draw by it.
+    ``places``: of the blocks that stay, in the order in which they are to run. Returns lets the
+    configuration say of them what it says of each, once the model has its first weights, which some
+    classes draw by it.
     """
     blocks = decoder_blocks(skeleton)
     stacks = stacks_of(skeleton)
@@ -69,11 +65,7 @@ def _copied(block: nn.Module) -> nn.Module:
 
 
 def _like(parameter: nn.Parameter) -> nn.Parameter:
-    """Make another parameter of the same kind, without bytes, as bitsandbytes' own copy has some.
-
-    Args:
-        parameter: On ``meta``.
-    """
+    """Make another parameter of the same kind, without bytes: bitsandbytes' own copy has some."""
     blank = torch.empty_like(parameter.data)
     made: nn.Parameter = torch.Tensor._make_subclass(  # noqa: SLF001 - as every such class does
         type(parameter), blank, parameter.requires_grad

@@ -49,10 +49,7 @@ HOST = torch.device("cpu")
 def build_program(job: Job, strategy: Strategy, device: torch.device) -> Program:
     """Build model, loss and optimizer on a device.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        device: Where: ``cpu``, ``cuda``, or the pretend ``gpu`` under a fake mode.
+    ``device``: where: ``cpu``, ``cuda``, or the pretend ``gpu`` under a fake mode.
     """
     return finish_program(
         job,
@@ -94,13 +91,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
 
     Apart from it because a skeleton must be built outside a fake mode, and the rest inside.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        device: Where.
-        skeleton: Of ``build_skeleton``.
-        reference: Of ``build.reference.reference_skeleton``.
-        host: Where a reference is kept that is offloaded.
+    ``reference``: of ``build.reference.reference_skeleton``.
     """
     _check(job, strategy, device, skeleton)
     emulates = host == device  # memory of the host alone: a CPU, or what stands for one

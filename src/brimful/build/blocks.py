@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -41,8 +41,7 @@ def mark_text(model: Any) -> None:
 
     No text goes through those, so that they get no gradients in any case.
 
-    Args:
-        model: On ``meta``, as its class made it.
+    ``model``: on ``meta``, as its class made it.
     """
     text = model.config.get_text_config()
     if model.config.is_encoder_decoder:
@@ -50,18 +49,15 @@ def mark_text(model: Any) -> None:
     parts = [m for m in model.modules() if isinstance(m, PreTrainedModel) and m is not model]
     own = [part for part in parts if part.config.model_type == text.model_type]
     if text is model.config:
-        _mark_towers(model, [part for part in parts if part not in own])
+        # Note what holds towers where the part that reads text is the body itself.
+        towers = [part for part in parts if part not in own]
+        for child in body_of(model).children() if towers else ():
+            if any(module in towers for module in child.modules()):
+                setattr(child, _TOWER, True)
     elif own:
         setattr(own[0].base_model, _TEXT, True)
     for parameter in idle_parameters(model).values():
         parameter.requires_grad_(requires_grad=False)
-
-
-def _mark_towers(model: Any, towers: Sequence[nn.Module]) -> None:
-    """Note what holds towers where the part that reads text is the body itself."""
-    for child in body_of(model).children() if towers else ():
-        if any(module in towers for module in child.modules()):
-            setattr(child, _TOWER, True)
 
 
 def _text_of(model: nn.Module) -> Any:
@@ -70,11 +66,7 @@ def _text_of(model: nn.Module) -> Any:
 
 
 def idle_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that no text goes through, by their names.
-
-    Args:
-        model: Or a module around it.
-    """
+    """Return the parameters that no text goes through, by their names."""
     named = model.named_parameters()
     if (text := _text_of(model)) is None:
         towers = [module for module in model.modules() if hasattr(module, _TOWER)]
@@ -91,8 +83,7 @@ def give_switch(model: Any) -> None:
 
     They are of one class of the model's own, and as many as its configuration says.
 
-    Args:
-        model: On ``meta``, as its class made it.
+    ``model``: on ``meta``, as its class made it.
     """
     if any(isinstance(module, GradientCheckpointingLayer) for module in model.modules()):
         return
@@ -124,8 +115,7 @@ def mark_unit(model: Any) -> None:
     So it is where parts of blocks stand in lists of their own, where blocks run many times or lie
     in each other, and where text goes through lists that are not an encoder's and a decoder's.
 
-    Args:
-        model: On ``meta``, as its class made it.
+    ``model``: on ``meta``, as its class made it.
     """
     paths = {module: path for path, module in model.named_modules()}
     places = [
@@ -139,11 +129,7 @@ def mark_unit(model: Any) -> None:
 
 
 def runs_as_one(model: nn.Module) -> bool:
-    """Whether a model's body is one unit.
-
-    Args:
-        model: Or a module around it.
-    """
+    """Whether a model's body is one unit."""
     return any(getattr(module, _AS_ONE, False) for module in model.modules())
 
 
@@ -170,9 +156,7 @@ def stacks_of(model: nn.Module) -> dict[nn.Module, list[nn.Module]]:
 def _blocks(module: nn.Module, holds_more: dict[type, bool]) -> Iterator[nn.Module]:
     """Yield blocks below and including a module; those of one class hold others or none does.
 
-    Args:
-        module: Where to look.
-        holds_more: Of each class of block that was seen: whether blocks lie in one of it.
+    ``holds_more``: of each class of block that was seen: whether blocks lie in one of it.
     """
     if hasattr(module, _TOWER):
         return

@@ -23,12 +23,9 @@ _OF_SEQUENCE, _OF_NOTHING = "LinearAttentionLayer", "DummyLayer"
 def read_cached(job: InferenceJob) -> Cached:
     """Run two tokens through a model and read what its cache keeps of each.
 
-    Args:
-        job: What is loaded, in 16 bits; its sizes do not matter.
-
-    Returns:
-        What every block keeps; why nobody knows where one keeps something else, or the forward
-        needs numbers that a model without any does not have.
+    ``job``: what is loaded, in 16 bits; its sizes do not matter. Returns what every block keeps;
+    why nobody knows where one keeps something else, or the forward needs numbers that a model
+    without any does not have.
     """
     model: Any = inference_skeleton(job)
     cache = DynamicCache(config=model.config)

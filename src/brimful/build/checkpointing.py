@@ -48,11 +48,9 @@ def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) 
     Non-reentrant checkpoints keep saved-tensor hooks and module hooks in order. The generators'
     states need not be kept: this version trains without dropout.
 
-    Args:
-        model: A ``transformers`` model.
-        strategy: Says how many blocks, from the first on, and whether they keep dear results. Of a
-            body that is one unit it is all that its class recomputes, or nothing.
-        num_layers: Blocks that the model has.
+    ``model``: a ``transformers`` model. ``strategy``: says how many blocks, from the first on, and
+    whether they keep dear results. Of a body that is one unit it is all that its class recomputes,
+    or nothing.
     """
     num_blocks = num_checkpointed(strategy, num_layers=num_layers)
     keeping = _KEEPING.get(recompute_of(strategy))

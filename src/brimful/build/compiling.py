@@ -19,8 +19,7 @@ from brimful.build.blocks import decoder_blocks
 def compile_blocks(model: nn.Module) -> None:
     """Compile each block the first time that it runs.
 
-    Args:
-        model: A ``transformers`` model, whose blocks are checkpointed already where they are to be.
+    ``model``: a ``transformers`` model, whose blocks are checkpointed already where they are to be.
     """
     for block in decoder_blocks(model):
         block.forward = torch.compile(_with_checkpoint(block))

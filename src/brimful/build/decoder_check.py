@@ -33,19 +33,7 @@ _ONE_WIDTH = ("flash", "varlen")
 
 
 def check_decoder(model: Any, job: Job, strategy: Strategy) -> LogitWay:
-    """Refuse a decoder whose logits, masks or losses cannot be computed here.
-
-    Args:
-        model: On ``meta``.
-        job: Says how long its sequences are.
-        strategy: Says how it attends.
-
-    Returns:
-        How it makes its logits.
-
-    Raises:
-        UnsupportedError: It cannot be trained as what it is.
-    """
+    """Refuse a decoder whose logits, masks or losses cannot be computed here."""
     name = job.model.name
     is_own = attends_by_itself(model)
     if is_own:
@@ -92,16 +80,7 @@ def _check_own_attention(model: Any, job: Job, strategy: Strategy) -> None:
 
 
 def check_scores(model: Any, job: Job, strategy: Strategy) -> None:
-    """Refuse fused attention where a class tells its attention what no fused kernel heeds.
-
-    Args:
-        model: On ``meta``.
-        job: Says what it is called.
-        strategy: Says how it attends.
-
-    Raises:
-        UnsupportedError: The kernel would leave something out.
-    """
+    """Refuse fused attention where a class tells its attention what no fused kernel heeds."""
     if strategy.attention == "eager":
         return
     if what := left_out(type(body_of(model))):
@@ -162,8 +141,7 @@ def _check_masks(model: Any, job: Job, strategy: Strategy) -> None:
 def check_windows(model: Any, job: Job, strategy: Strategy) -> None:
     """Refuse a model whose blocks, or whose windows, are none that are masked here.
 
-    Raises:
-        UnsupportedError: They are not.
+    Raises UnsupportedError: they are not.
     """
     _check_kinds(model.config, job)
     _check_masks(model, job, strategy)

@@ -47,11 +47,7 @@ class EarlyUpdate:
     ) -> None:
         """Listen to every parameter's gradient.
 
-        Args:
-            optimizer: Over all parameters that train, on one device.
-            device: Where they are updated.
-            away: Blocks whose parameters are on the host.
-            state_travels: Whether the state of these parameters is on the host too.
+        ``state_travels``: whether the state of these parameters is on the host too.
         """
         self._optimizer = optimizer
         self._device = device

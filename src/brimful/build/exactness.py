@@ -12,14 +12,8 @@ from brimful.values.strategy import Strategy
 def check_built(job: Job, strategy: Strategy, model: nn.Module) -> nn.Module:
     """Return the model as it is, or say which module of it a switch would change.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        model: Built, on any device.
-
-    Raises:
-        InputError: Batches are split, or activations recomputed, and a module normalises over its
-            batch.
+    Raises InputError: batches are split, or activations recomputed, and a module normalises over
+    its batch.
     """
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm):

@@ -36,18 +36,14 @@ _ROW_BYTES = 16
 def check_experts(model: Any, job: Job) -> None:
     """Refuse experts whose memory hangs on where tokens are routed, or that no kernel takes.
 
-    Args:
-        model: On ``meta``, in the type of its weights.
-        job: Says what it is called.
-
-    Raises:
-        UnsupportedError: They are such.
+    ``model``: on ``meta``, in the type of its weights.
     """
     config, name = model.config.get_text_config(), job.model.name
     if job.model.model_type in OWN_EXPERTS or not has_experts(config.to_dict()):
         return
     if not model._can_set_experts_implementation():  # noqa: SLF001 - the class says it nowhere else
-        if not _looks_at_routes(model):
+        # Whether the module of a class picks rows by where tokens were routed, by its source.
+        if _PICKS.search(inspect.getsource(sys.modules[type(model).__module__])) is None:
             return
         raise UnsupportedError(
             f"{name} is of type {job.model.model_type}, whose experts transformers runs on as many "
@@ -65,11 +61,6 @@ def check_experts(model: Any, job: Job) -> None:
         _check_rows(experts, name)
 
 
-def _looks_at_routes(model: nn.Module) -> bool:
-    """Whether the module of a class picks rows by where tokens were routed, by its source."""
-    return _PICKS.search(inspect.getsource(sys.modules[type(model).__module__])) is not None
-
-
 def expert_modules(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the modules that hold the experts of a block, all in one weight each, in order."""
     for module in model.modules():
@@ -78,12 +69,7 @@ def expert_modules(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_router(model: nn.Module, name: str) -> bool:
-    """Whether a module is what chooses the experts of a block: it stands beside them.
-
-    Args:
-        model: Of ``transformers``.
-        name: Of the module in it.
-    """
+    """Whether a module is what chooses the experts of a block: it stands beside them."""
     parent, _, own = name.rpartition(".")
     return own in _ROUTERS and hasattr(model.get_submodule(parent), "experts")
 

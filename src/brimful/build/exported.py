@@ -14,12 +14,8 @@ from brimful.errors import FileFormatError, InputError
 def read_exported(model: nn.Module, folder: Path) -> None:
     """Copy every tensor of a folder into a model that has room for it.
 
-    Args:
-        model: Filled with anything; its layers hold the folder's format.
-        folder: Written by ``brimful convert``.
-
-    Raises:
-        FileFormatError: A tensor is missing, unknown or of another shape.
+    ``model``: filled with anything; its layers hold the folder's format. ``folder``: written by
+    ``brimful convert``.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:

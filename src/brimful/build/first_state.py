@@ -30,9 +30,8 @@ Make = Callable[..., dict[str, torch.Tensor]]
 def make_state(program: Program) -> None:
     """Make the state of every parameter that trains, unless there is some already.
 
-    Args:
-        program: Built, and about to take a step; its first one, or one after a checkpoint was
-            loaded, which brings the state.
+    ``program``: built, and about to take a step; its first one, or one after a checkpoint was
+    loaded, which brings the state.
     """
     optimizer = own_optimizer(program)
     is_there, job = any(optimizer.state.values()), program.job

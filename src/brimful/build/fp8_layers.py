@@ -11,16 +11,9 @@ from brimful.values.job import FP8, Job
 def use_fp8(model: nn.Module, job: Job, *, emulate: bool) -> nn.Module:
     """Convert what the recipe says, in place: all linear layers but the head and what is kept.
 
-    Args:
-        model: On any device, before it is sharded.
-        job: One of another recipe leaves the model as it is.
-        emulate: Whether there are no units for fp8.
-
-    Returns:
-        The same model.
-
-    Raises:
-        UnsupportedError: torchao is not installed, or the model has no such layer.
+    ``model``: on any device, before it is sharded. ``job``: one of another recipe leaves the model
+    as it is. ``emulate``: whether there are no units for fp8. Raises UnsupportedError: torchao is
+    not installed, or the model has no such layer.
     """
     if job.precision != FP8:
         return model

@@ -50,36 +50,26 @@ def clip_gradients(
 ) -> torch.Tensor:
     """Scale the gradients in place so that their global norm is at most ``max_norm``.
 
-    Args:
-        parameters: All that train, sharded over any axes or plain; of many devices all call this.
-        max_norm: The bound; 0 only measures.
-        row: The pipeline that this device is in.
-        piece: Elements that are summed at a time on a CPU.
-
-    Returns:
-        The norm before scaling, a plain fp32 scalar on the device, the same on every device.
+    ``parameters``: all that train, sharded over any axes or plain; of many devices all call this.
+    ``max_norm``: the bound; 0 only measures. ``piece``: elements that are summed at a time on a
+    CPU. Returns the norm before scaling, a plain fp32 scalar on the device, the same on every
+    device.
     """
     trained = list(parameters)
     gradients = [p.grad for p in trained if p.grad is not None]
     is_spread = any(isinstance(g, DTensor) for g in gradients) or any(map(range_of, trained))
     if row is None and not is_spread:
-        return _clip_plain(trained, gradients, max_norm, piece)
+        bound = max_norm if max_norm > 0 else float("inf")
+        if all(g.dtype == torch.float32 for g in gradients):
+            return torch.nn.utils.clip_grad_norm_(trained, bound)
+        norm = gradient_norm(trained, piece=piece)
+        if max_norm > 0:
+            torch.nn.utils.clip_grads_with_norm_(trained, bound, norm)
+        return norm
     norm = gradient_norm(trained, row=row, piece=piece)
     if max_norm > 0:
         factor = clip_factor(norm, max_norm)
         torch._foreach_mul_([own_memory(g) for g in gradients], factor)
-    return norm
-
-
-def _clip_plain(
-    trained: list[torch.Tensor], gradients: list[torch.Tensor], max_norm: float, piece: int
-) -> torch.Tensor:
-    bound = max_norm if max_norm > 0 else float("inf")
-    if all(g.dtype == torch.float32 for g in gradients):
-        return torch.nn.utils.clip_grad_norm_(trained, bound)
-    norm = gradient_norm(trained, piece=piece)
-    if max_norm > 0:
-        torch.nn.utils.clip_grads_with_norm_(trained, bound, norm)
     return norm
 
 
@@ -89,10 +79,7 @@ def gradient_norm(
 ) -> torch.Tensor:
     """Return the global norm of the gradients as they are, a plain fp32 scalar on the device.
 
-    Args:
-        parameters: As for ``clip_gradients``.
-        row: Likewise.
-        piece: Likewise.
+    ``parameters``: as for ``clip_gradients``.
     """
     if row is None:
         return _device_norm(parameters, piece)
@@ -106,7 +93,11 @@ def _device_norm(parameters: Iterable[torch.Tensor], piece: int) -> torch.Tensor
     meshes: dict[DeviceMesh, DeviceMesh] = {}
     trained = list(parameters)
     if ranges := [each for each in map(range_of, trained) if each is not None]:
-        return _norm_of_ranges(trained, ranges[0].group, piece)
+        # The norm where each process has a range of the numbers, or none of a parameter.
+        group = ranges[0].group
+        own = [parameter.grad for parameter in trained if parameter.grad is not None]
+        norm = _own_norm(own, piece) if own else torch.zeros((), device=trained[0].device)
+        return _joined({(group,): norm}, norm.device.type)
     for parameter in trained:
         if parameter.grad is not None:
             by_axes.setdefault(_axes(parameter.grad, meshes), []).append(own_memory(parameter.grad))
@@ -118,20 +109,11 @@ def _device_norm(parameters: Iterable[torch.Tensor], piece: int) -> torch.Tensor
     return _joined(norms, next(iter(meshes)).device_type)
 
 
-def _norm_of_ranges(trained: list[torch.Tensor], group: Any, piece: int) -> torch.Tensor:
-    """Return the norm where each process has a range of the numbers, or none of a parameter."""
-    own = [parameter.grad for parameter in trained if parameter.grad is not None]
-    norm = _own_norm(own, piece) if own else torch.zeros((), device=trained[0].device)
-    return _joined({(group,): norm}, norm.device.type)
-
-
 def _axes(gradient: torch.Tensor, meshes: dict[DeviceMesh, DeviceMesh]) -> Axes:
     """Return over which process groups a gradient's squares are to be added up.
 
-    Args:
-        gradient: Sharded or plain.
-        meshes: Those seen before. Of equal ones the first counts: torch remembers what it computed
-            for a mesh, so that a tensor may have an older one of the same devices.
+    ``meshes``: those seen before. Of equal ones the first counts: torch remembers what it computed
+    for a mesh, so that a tensor may have an older one of the same devices.
     """
     if not isinstance(gradient, DTensor):
         return ()
@@ -168,9 +150,7 @@ def _joined(norms: dict[Axes, torch.Tensor], device_type: str) -> torch.Tensor:
 def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:
     """Return what gradients of this norm are multiplied by, at most 1, on the norm's device.
 
-    Args:
-        norm: A scalar.
-        max_norm: The bound; 0 leaves gradients alone.
+    ``max_norm``: the bound; 0 leaves gradients alone.
     """
     if max_norm <= 0:
         return torch.ones_like(norm)

@@ -35,13 +35,8 @@ def inference_skeleton(job: InferenceJob) -> nn.Module:
 
     Its attention is what ``from_pretrained`` picks: SDPA, or eager where a class has no other.
 
-    Args:
-        job: What is loaded, and how.
-
-    Raises:
-        UnsupportedError: The format's package is not installed, or experts run on as many tokens as
-            choose them.
-        ModelConfigError: ``transformers`` cannot build it.
+    Raises UnsupportedError: the format's package is not installed, or experts run on as many tokens
+    as choose them. Raises ModelConfigError: ``transformers`` cannot build it.
     """
     dtype = PARAMETER_DTYPE[job.compute]
     skeleton = _from_config(job, dtype).eval()

@@ -22,20 +22,17 @@ def keep_fp32(model: nn.Module, job: Job, *, is_gathered: bool = False) -> nn.Mo
     What shares a weight with a kept module is kept too where the weight would else be narrow. The
     output layer's logits stay fp32 in any case: the loss takes them as they come.
 
-    Args:
-        model: Adapted where it is to be; before it is sharded.
-        job: Says what is kept, and the recipe.
-        is_gathered: Whether parameters are gathered in the type that they compute in.
-
-    Returns:
-        The same model.
-
-    Raises:
-        InputError: A name names no module, or weights that are in no floating-point type.
+    ``model``: adapted where it is to be; before it is sharded. ``is_gathered``: whether parameters
+    are gathered in the type that they compute in. Raises InputError: a name names no module, or
+    weights that are in no floating-point type.
     """
     kept = find_kept(model, job.keep_fp32)
     for path, module in kept.items():
-        _check_floating(path, module, job)
+        if job.adapter is not None and any(map(is_quantized, module.modules())):
+            raise InputError(
+                f"keep_fp32 names {path}, whose weights are held in {job.adapter.base}; name other "
+                f"modules, or use base=same"
+            )
     returned = _returned(job, is_gathered=is_gathered)
     tied = [] if returned is None else sharing(model, kept.values())
     for module in (*kept.values(), *tied):
@@ -57,26 +54,10 @@ def _head(model: Any) -> nn.Module | None:
     return head
 
 
-def _check_floating(path: str, module: nn.Module, job: Job) -> None:
-    if job.adapter is not None and any(map(is_quantized, module.modules())):
-        raise InputError(
-            f"keep_fp32 names {path}, whose weights are held in {job.adapter.base}; name other "
-            f"modules, or use base=same"
-        )
-
-
 def check_kept(job: Job, strategy: Strategy, model: nn.Module) -> nn.Module:
     """Return the model as it is, or say which module a strategy cannot keep in fp32.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        model: Built, on any device.
-
-    Raises:
-        InputError: A name names no module.
-        UnsupportedError: What is kept is tied to what FSDP2 gathers elsewhere, or its attention
-            runs in 16 bits only.
+    Raises InputError: a name names no module.
     """
     for path, module in find_kept(model, job.keep_fp32).items():
         if gathers(strategy) and sharing(model, (module,)):

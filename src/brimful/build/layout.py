@@ -50,12 +50,8 @@ def read_built(job: Job, attention: Attention) -> BuiltModel:
 def read_model(job: Job, strategy: Strategy) -> BuiltModel:
     """Build a job's model on ``meta`` and read off what it is.
 
-    Args:
-        job: What is trained; it has no adapters.
-        strategy: Says how the model attends.
-
-    Raises:
-        UnsupportedError: Its blocks are in two lists, of which its task knows one.
+    ``job``: what is trained; it has no adapters. Raises UnsupportedError: its blocks are in two
+    lists, of which its task knows one.
     """
     skeleton = task_of(job).skeleton(job, strategy)
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config).get_text_config()
@@ -85,10 +81,8 @@ def _windows(config: Any) -> Iterator[int]:
 def kinds_of(config: Any, *stacks: Sequence[nn.Module]) -> tuple[int, ...]:
     """Number the kinds of some blocks: those of one kind run the same operations.
 
-    Args:
-        config: Of their model; lists with an entry for each of them tell them apart. None: a
-            module of one's own has none.
-        stacks: Lists of blocks, in order, of which each numbers its own.
+    ``config``: of their model; lists with an entry for each of them tell them apart. None: a module
+    of one's own has none. ``stacks``: lists of blocks, in order, of which each numbers its own.
     """
     features = [(at, each) for at, blocks in enumerate(stacks) for each in _features(blocks)]
     told = _told(config.get_text_config(), len(features)) if config else [""] * len(features)

@@ -47,11 +47,7 @@ _ALL_BUT_LOSS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
 
 
 def check_installed() -> None:
-    """Refuse a machine without Liger, or without what its kernels are written in.
-
-    Raises:
-        UnsupportedError: Says what to install, or what to use instead.
-    """
+    """Refuse a machine without Liger, or without what its kernels are written in."""
     missing = [name for module, name in PACKAGES.items() if not importlib.util.find_spec(module)]
     if missing:
         raise UnsupportedError(
@@ -64,11 +60,7 @@ def check_installed() -> None:
 def fuse_kernels(model: Any) -> None:
     """Let a model run Liger's kernels, in place.
 
-    Args:
-        model: A ``transformers`` decoder, with its adapters where it has some.
-
-    Raises:
-        UnsupportedError: The installed Liger does not patch models of this type.
+    ``model``: a ``transformers`` decoder, with its adapters where it has some.
     """
     from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
 
@@ -131,11 +123,7 @@ def _rebind(module: nn.Module, home: ModuleType, changed: dict[str, Any]) -> Non
 
 
 def cap_of(steps: tuple[LogitStep, ...]) -> float | None:
-    """Return the cap that Liger's loss is to put on logits; 0: none; None: it cannot do the steps.
-
-    Args:
-        steps: What the class does to its logits.
-    """
+    """Return the cap that Liger's loss puts on logits; 0: none; None: it cannot do the steps."""
     if not steps:
         return 0.0
     values = [step.value for step in steps]
@@ -163,8 +151,7 @@ class FusedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     def __init__(self, head: nn.Linear) -> None:
         """Keep the output layer.
 
-        Args:
-            head: Maps [tokens, hidden] to [tokens, vocab]; what is done to logits is noted on it.
+        ``head``: Maps [tokens, hidden] to [tokens, vocab]; what is done to logits is noted on it.
         """
         if type(head) is not nn.Linear:
             raise UnsupportedError(
@@ -185,10 +172,8 @@ class FusedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     ) -> torch.Tensor:
         """Return the sum of the unmasked tokens' losses divided by ``num_targets``.
 
-        Args:
-            hidden_ND: [tokens, hidden].
-            labels_N: [tokens], the next token of each, or ``IGNORE_INDEX``.
-            num_targets: Unmasked tokens of the whole optimizer step.
+        ``hidden_ND``: [tokens, hidden]. ``labels_N``: [tokens], the next token of each, or
+        ``IGNORE_INDEX``.
         """
         from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction as Fused
 

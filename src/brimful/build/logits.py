@@ -66,21 +66,14 @@ class LogitWay(NamedTuple):
 def read_steps(model: Any) -> tuple[LogitStep, ...]:
     """Read what the class of a decoder does to its logits after the output layer.
 
-    Args:
-        model: On ``meta``; its configuration says which branches are taken, and by how much.
-
-    Raises:
-        OwnWayError: Something else than a scale or a cap, or the output layer is not called once.
+    ``model``: on ``meta``; its configuration says which branches are taken, and by how much. Raises
+    OwnWayError: something else than a scale or a cap, or the output layer is not called once.
     """
     return read_way(model).steps
 
 
 def read_way(model: Any) -> LogitWay:
-    """Read how the class of a decoder makes logits; see ``read_steps``.
-
-    Raises:
-        OwnWayError: In a way that is not known here.
-    """
+    """Read how the class of a decoder makes logits; see ``read_steps``."""
     reader = _Reader(model, model.get_output_embeddings())
     made = reader.made_by(model)
     if made is None or reader.num_calls != 1:
@@ -118,9 +111,8 @@ class _Reader:
     def made_by(self, module: Any, given: list[LogitStep] | None = None) -> list[LogitStep] | None:
         """Return what a module does to logits in all; None where it makes none.
 
-        Args:
-            module: Whose ``forward`` is read.
-            given: What was done to what it is given; None: it is given hidden states.
+        ``module``: whose ``forward`` is read. ``given``: what was done to what it is given; None:
+        it is given hidden states.
         """
         function = _function(type(module))
         names = {} if given is None else {function.args.args[1].arg: given}
@@ -170,8 +162,7 @@ class _Reader:
     def _chain(self, node: ast.expr, scope: _Scope) -> list[LogitStep] | None:
         """Return what was done to logits to make an expression; None where it is none of them.
 
-        Raises:
-            OwnWayError: It was something else than what is known here.
+        Raises OwnWayError: it was something else than what is known here.
         """
         if isinstance(node, ast.Name):
             return scope.logits.get(node.id)
@@ -211,11 +202,7 @@ class _Reader:
         raise OwnWayError
 
     def _of_function(self, call: ast.Call, name: str, scope: _Scope) -> list[LogitStep] | None:
-        """Return what a function beside a class, which is given logits first, makes of them.
-
-        Raises:
-            OwnWayError: It does more than return them, on one branch or another.
-        """
+        """Return what a function beside a class, which is given logits first, makes of them."""
         done = self._chain(call.args[0], scope)
         if done is None:
             return None
@@ -234,15 +221,14 @@ class _Reader:
             last = statement.body[0] if isinstance(statement, ast.If) else statement
             if isinstance(last, ast.Return) and last.value is not None:
                 return self._chain(last.value, inner)
-            if not _is_text(statement):
+            if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
                 break
         raise OwnWayError
 
     def _take(self, args: list[ast.expr], scope: _Scope) -> None:
         """Take note of what hidden states go through before the output layer.
 
-        Raises:
-            OwnWayError: It is more than modules of the model, one after the other.
+        Raises OwnWayError: it is more than modules of the model, one after the other.
         """
         given = args[0] if len(args) == 1 else None
         path = next(name for name, module in self._model.named_modules() if module is scope.module)
@@ -261,11 +247,7 @@ def _is_module(step: str | LogitStep) -> bool:
 
 
 def _before(node: ast.expr, scope: _Scope) -> tuple[list[str | LogitStep], ast.expr | None]:
-    """Return what an expression does to hidden states, and to which; None: to a body's output.
-
-    Raises:
-        OwnWayError: It is something else than a module or a part of the tokens.
-    """
+    """Return what an expression does to hidden states, and to which; None: to a body's output."""
     if isinstance(node, ast.Name):
         return [], scope.made.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -313,10 +295,6 @@ def _called(call: ast.Call, module: Any) -> Any:
     return None if path is None else _follow(module, path)
 
 
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
 def _function(module_class: type[nn.Module]) -> ast.FunctionDef:
     return _tree(module_class.forward)
 
@@ -329,11 +307,7 @@ def _tree(made: Any) -> ast.FunctionDef:
 
 
 def _step(node: ast.expr, scope: _Scope) -> LogitStep:
-    """Read a scale, or how much of the vocabulary is kept.
-
-    Raises:
-        OwnWayError: It is something else.
-    """
+    """Read a scale, or how much of the vocabulary is kept."""
     operator, by = "", None
     if isinstance(node, ast.BinOp):
         operator = _OPERATORS.get(type(node.op), "")
@@ -354,11 +328,7 @@ def _asks_training(test: ast.expr) -> bool:
 
 
 def _is_taken(test: ast.expr, scope: _Scope) -> bool:
-    """Whether a branch is taken that asks whether a field is there, or whether a model trains.
-
-    Raises:
-        OwnWayError: It asks for something else.
-    """
+    """Whether a branch is taken that asks whether a field is there, or whether a model trains."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return all(_is_taken(each, scope) for each in test.values)  # the first that is not ends it
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -433,9 +403,7 @@ def steps_of(head: nn.Module) -> tuple[LogitStep, ...]:
 def before_head(model: Any, hidden: torch.Tensor) -> torch.Tensor:
     """Take hidden states through what stands before the output layer, as the class does.
 
-    Args:
-        model: On which that was noted, if there is something.
-        hidden: What the last block and its norm return.
+    ``model``: on which that was noted, if there is something.
     """
     before: tuple[str | LogitStep, ...] = getattr(model, _BEFORE, ())
     for name in before:
@@ -451,9 +419,7 @@ def before_head(model: Any, hidden: torch.Tensor) -> torch.Tensor:
 def finish(logits: torch.Tensor, steps: tuple[LogitStep, ...]) -> torch.Tensor:
     """Scale and cap logits, in their own type, as the class does.
 
-    Args:
-        logits: [tokens, vocab].
-        steps: In order; none returns the logits as they are.
+    ``logits``: [tokens, vocab]. ``steps``: in order; none returns the logits as they are.
     """
     for step in steps:
         if step.operator == _CAPPED:

@@ -38,10 +38,9 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     ) -> None:
         """Keep the output layer and the number of chunks.
 
-        Args:
-            head: Maps [tokens, hidden] to [tokens, vocab]; what is done to logits is noted on it.
-            num_chunks: Pieces along the token dimension; 1 keeps the logits whole.
-            added: Returns what is added to all logits, [1, vocab]; None: nothing is.
+        ``head``: Maps [tokens, hidden] to [tokens, vocab]; what is done to logits is noted on it.
+        ``num_chunks``: pieces along the token dimension; 1 keeps the logits whole. ``added``:
+        returns what is added to all logits, [1, vocab]; None: nothing is.
         """
         super().__init__()
         self.head = head
@@ -58,11 +57,9 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     ) -> torch.Tensor:
         """Return the sum of the unmasked tokens' losses divided by ``num_targets``.
 
-        Args:
-            hidden_ND: [tokens, hidden]; where the vocabulary is cut, this device's tokens, of which
-                all devices' are gathered.
-            labels_N: [tokens], the next token of each, or ``IGNORE_INDEX``.
-            num_targets: Unmasked tokens of the whole optimizer step.
+        ``hidden_ND``: [tokens, hidden]; where the vocabulary is cut, this device's tokens, of which
+        all devices' are gathered. ``labels_N``: [tokens], the next token of each, or
+        ``IGNORE_INDEX``.
         """
         if self.part is not None:
             hidden_ND = gather_tokens(hidden_ND, self.part.group)  # noqa: N806

@@ -55,14 +55,9 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
 
     Dropout is off, whatever the configuration says: exactness across micro-batches needs it.
 
-    Args:
-        auto_class: ``AutoModelForCausalLM`` or another of its kind.
-        job: Says which model, and in which type its parameters are held.
-        strategy: Says how it attends.
-
-    Raises:
-        UnsupportedError: The architecture does what this build path does not.
-        ModelConfigError: The class does not go with the architecture.
+    ``auto_class``: ``AutoModelForCausalLM`` or another of its kind. ``job``: says which model, and
+    in which type its parameters are held. Raises UnsupportedError: the architecture does what this
+    build path does not. Raises ModelConfigError: the class does not go with the architecture.
     """
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config)
     before = dict(vars(config))
@@ -183,16 +178,8 @@ def materialize(skeleton: nn.Module, *, device: torch.device, job: Job) -> nn.Mo
 
     Under a fake mode its bytes are pretend, and no checkpoint is read: its values are nobody's.
 
-    Args:
-        skeleton: Built on ``meta``.
-        device: Where it shall live.
-        job: Says the seed, and the weights that it starts from.
-
-    Returns:
-        The same module.
-
-    Raises:
-        InputError: The weights are not there, or not of this model.
+    ``skeleton``: built on ``meta``. ``job``: says the seed, and the weights that it starts from.
+    Raises InputError: the weights are not there, or not of this model.
     """
     torch.manual_seed(job.seed)
     if isinstance(skeleton, UserModule):

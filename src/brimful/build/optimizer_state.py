@@ -11,9 +11,8 @@ def restore_types(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) 
     fp32 masters of 16-bit parameters would lose half their bits, 8-bit moments would no longer be
     numbers of a table.
 
-    Args:
-        optimizer: Has just loaded ``state_dict``.
-        state_dict: As torch's ``state_dict`` returns it.
+    ``optimizer``: has just loaded ``state_dict``. ``state_dict``: as torch's ``state_dict`` returns
+    it.
 
     Source: ``Optimizer._process_value_according_to_param_policy`` in ``torch/optim/optimizer.py``.
     """

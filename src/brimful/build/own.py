@@ -28,11 +28,7 @@ class Range(NamedTuple):
     group: Any
 
     def whole(self, own: torch.Tensor) -> torch.Tensor:
-        """Return all numbers, or all of what is kept beside them; all of the group call this.
-
-        Args:
-            own: This process's, in a row.
-        """
+        """Return all numbers, or all of what is kept beside them; all of the group call this."""
         found = own.new_zeros(prod(self.shape))
         found[self.start : self.stop] = own
         # Of each byte one process has some and the others 0: a sum of numbers would lose -0.0.
@@ -45,12 +41,7 @@ class Range(NamedTuple):
 
 
 def mark_range(parameter: torch.Tensor, which: Range) -> None:
-    """Say which numbers a parameter is from now on.
-
-    Args:
-        parameter: This process's numbers, in a row.
-        which: Of all.
-    """
+    """Say which numbers a parameter is from now on."""
     setattr(parameter, _RANGE, which)
 
 
@@ -61,12 +52,7 @@ def range_of(tensor: torch.Tensor) -> Range | None:
 
 
 def ranged_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-    """Return memory as the range of numbers that another tensor is, if that is one.
-
-    Args:
-        tensor: Says which.
-        memory: Of as many numbers.
-    """
+    """Return memory as the range of numbers that another tensor is, if that is one."""
     if (found := range_of(tensor)) is not None:
         mark_range(memory, found)
     return memory
@@ -104,10 +90,6 @@ def sharded_as(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     """Return memory of any device as a tensor that is sharded as another; itself if that is plain.
 
     ``DTensor.from_local`` would move the memory to the device of the mesh.
-
-    Args:
-        tensor: Says how.
-        memory: Of the shape of its shard.
     """
     if not isinstance(tensor, DTensor):
         return ranged_as(tensor, memory)
@@ -130,14 +112,7 @@ def num_pieces(tensor: torch.Tensor) -> int:
 def piecewise(
     tensor: torch.Tensor, size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device | str
 ) -> torch.Tensor:
-    """Return zeros of which there are as many for every piece of a tensor, where that piece is.
-
-    Args:
-        tensor: Sharded, or plain: one piece then.
-        size: Of the zeros of one piece.
-        dtype: Of the zeros.
-        device: Of the zeros.
-    """
+    """Return zeros of which there are as many for every piece of a tensor, where that piece is."""
     # Made of the tensor, so that the pretend GPU knows whose they are.
     memory = own_memory(tensor.detach()).new_zeros(size, dtype=dtype, device=device)
     if not isinstance(tensor, DTensor):
@@ -167,8 +142,6 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 def keep_own(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Copy this process's part of a whole tensor into its place.
 
-    Args:
-        tensor: Sharded, replicated or plain.
-        values: Of the same global shape, on any device, of any type.
+    ``values``: of the same global shape, on any device, of any type.
     """
     own_memory(tensor).copy_(values[region_of(tensor)])

@@ -29,13 +29,9 @@ def pipelined_steps(
 ) -> list[torch.Tensor]:
     """Run forward and backward of a step's micro-batches; gradients accumulate.
 
-    Args:
-        program: Its model is cut into stages.
-        micro_batches: This process's part of the step, on the host.
-        num_targets: Unmasked targets of the whole step, on all devices.
-
-    Returns:
-        Shares of the step's loss, detached, on the device: one 0 where the last stage is not.
+    ``micro_batches``: this process's part of the step, on the host. ``num_targets``: unmasked
+    targets of the whole step, on all devices. Returns shares of the step's loss, detached, on the
+    device: one 0 where the last stage is not.
     """
     pipeline = _bound(program, num_targets)
     times = averaged_over(program.root[0])
@@ -53,10 +49,7 @@ def pipelined_steps(
 def judged_share(program: Program, batches: Sequence[Batch], *, num_targets: int) -> float:
     """Return this process's share of the mean loss of a whole sample, without gradients.
 
-    Args:
-        program: Its model is cut into stages.
-        batches: This process's own part of the sample, on the host.
-        num_targets: Unmasked targets of the whole sample.
+    ``batches``: this process's own part of the sample, on the host.
     """
     pipeline, total = _bound(program, num_targets), 0.0
     with phase("eval", program), micro_batch_context(program.job.precision):

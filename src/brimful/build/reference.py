@@ -65,16 +65,9 @@ def fill_reference(
 ) -> nn.Module:
     """Give the reference memory and the weights of the model that is about to be trained.
 
-    Args:
-        skeleton: Of ``reference_skeleton``.
-        model: With its first weights.
-        job: Says whether the base is quantised: then it is made anew, from the same weights or
-            the same seed.
-        device: Where it computes.
-        host: Where it is kept; another one than ``device`` where it is offloaded.
-
-    Returns:
-        The skeleton, frozen.
+    ``model``: with its first weights. ``job``: says whether the base is quantised: then it is made
+    anew, from the same weights or the same seed. ``host``: where it is kept; another one than
+    ``device`` where it is offloaded.
     """
     if job.adapter is not None and job.adapter.base in QUANTIZED:
         reference = materialize(skeleton, device=device, job=_base_alone(job))
@@ -105,10 +98,6 @@ def offload(reference: nn.Module, device: torch.device) -> nn.Module:
     A part is a block, or a module outside of them with parameters of its own; the output layer,
     which may run many times, is its caller's (``output_layer``). On a CPU the device is the host,
     and a part is copied all the same: what runs is what is counted.
-
-    Args:
-        reference: Filled and frozen, on the host.
-        device: Where it computes.
     """
     if device.type == "cuda":
         for parameter in reference.parameters():

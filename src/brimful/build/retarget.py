@@ -40,13 +40,10 @@ def can_retarget(program: Program, strategy: Strategy) -> bool:
 def retarget(program: Program, strategy: Strategy) -> Program:
     """Return the program under another strategy: the same model, optimizer and loss scaler.
 
-    Args:
-        program: Between two steps, without gradients. Not to be used any longer.
-        strategy: Which ``can_retarget`` allows.
-
-    Raises:
-        InputError: A module takes statistics over its batch, which the strategy would split.
-        UnsupportedError: The attention kernel leaves something out.
+    ``program``: between two steps, without gradients. Not to be used any longer. ``strategy``:
+    which ``can_retarget`` allows. Raises InputError: a module takes statistics over its batch,
+    which the strategy would split. Raises UnsupportedError: the attention kernel leaves something
+    out.
     """
     job, model = program.job, program.model
     check_built(job, strategy, model)

@@ -19,13 +19,7 @@ class Root(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     def __init__(
         self, model: nn.Module, parts: TaskParts, routers: RouterLosses | None = None
     ) -> None:
-        """Keep what is called.
-
-        Args:
-            model: The whole model.
-            parts: Of its task.
-            routers: What is added for its routers.
-        """
+        """Keep what is called."""
         super().__init__()
         self.model = model
         self._share = parts.share

@@ -27,16 +27,9 @@ from brimful.values.job import QAT, Job
 def prepare_qat(model: nn.Module, job: Job) -> nn.Module:
     """Let linear layers round as they train, in place, where the job's method is ``qat``.
 
-    Args:
-        model: On ``meta``, before it is sharded.
-        job: One of another method leaves the model as it is.
-
-    Returns:
-        The same model.
-
-    Raises:
-        UnsupportedError: torchao is not installed, or the model has no such layer.
-        InputError: The group size does not divide a layer's width.
+    ``model``: on ``meta``, before it is sharded. ``job``: one of another method leaves the model as
+    it is. Raises UnsupportedError: torchao is not installed, or the model has no such layer. Raises
+    InputError: the group size does not divide a layer's width.
     """
     if job.quantization is None:
         return model
@@ -69,17 +62,8 @@ def prepare(
 ) -> nn.Module:
     """Let linear layers round what they compute with, in place.
 
-    Args:
-        model: On any device.
-        quantization: To what.
-        keeps: Tells by its path whether a layer is left as it is.
-
-    Returns:
-        The same model.
-
-    Raises:
-        UnsupportedError: torchao is not installed, or there is no such layer.
-        InputError: The group size does not divide a layer's width.
+    ``keeps``: tells by its path whether a layer is left as it is. Raises InputError: the group size
+    does not divide a layer's width.
     """
     chosen = {
         path: layer
@@ -118,15 +102,8 @@ def _round_within_borders(layer: Any) -> None:
 def convert(model: nn.Module, quantization: Quantization) -> nn.Module:
     """Turn prepared layers into ones that hold integers, in place.
 
-    Args:
-        model: Of ``prepare``, with its weights.
-        quantization: The one it was prepared for.
-
-    Returns:
-        The same model, without gradients.
-
-    Raises:
-        UnsupportedError: torchao is not installed.
+    ``model``: of ``prepare``, with its weights. Returns the same model, without gradients. Raises
+    UnsupportedError: torchao is not installed.
     """
     torchao = require_torchao()
     model.requires_grad_(requires_grad=False)

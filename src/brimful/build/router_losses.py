@@ -37,12 +37,7 @@ class RouterLosses:
     """Hears every router of a model, and makes their losses of a micro-batch."""
 
     def __init__(self, model: nn.Module, job: Job) -> None:
-        """Listen.
-
-        Args:
-            model: A decoder with experts.
-            job: Says the coefficients.
-        """
+        """Listen."""
         self._job = job
         self._heard: list[Routed] = []
         for name, module in model.named_modules():
@@ -54,12 +49,7 @@ class RouterLosses:
             self._heard.append((routed[0], routed[2]))
 
     def added_to(self, loss: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return the loss with the routers' gradients, and without their value.
-
-        Args:
-            loss: This micro-batch's share of the step's.
-            batch: The micro-batch.
-        """
+        """Return the loss with the routers' gradients, and without their value."""
         heard, self._heard = self._heard, []
         if not heard:  # nothing is learnt from what is judged
             return loss

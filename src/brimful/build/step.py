@@ -50,13 +50,7 @@ class StepResult(NamedTuple):
 def micro_step(program: Program, batch: Batch, *, num_targets: int) -> torch.Tensor:
     """Run forward and backward of one micro-batch; gradients accumulate.
 
-    Args:
-        program: The program.
-        batch: One micro-batch on the host.
-        num_targets: Unmasked targets of the whole step.
-
-    Returns:
-        This micro-batch's share of the step's loss, detached, on the device.
+    Returns this micro-batch's share of the step's loss, detached, on the device.
     """
     with micro_batch_context(program.job.precision):
         with phase("forward", program):
@@ -69,13 +63,7 @@ def micro_step(program: Program, batch: Batch, *, num_targets: int) -> torch.Ten
 
 
 def forward_alone(program: Program, batch: Batch, *, num_targets: int) -> None:
-    """Run what ``micro_step`` does before its backward pass, without gradients, in no phase.
-
-    Args:
-        program: The program.
-        batch: One micro-batch on the host.
-        num_targets: Unmasked targets of the whole step.
-    """
+    """Run what ``micro_step`` does before its backward pass, without gradients, in no phase."""
     with torch.no_grad(), micro_batch_context(program.job.precision), _forward_context(program):
         program.root(program, batch.to(program.device), num_targets)
 
@@ -105,11 +93,8 @@ def update(program: Program, *, learning_rate: float) -> tuple[torch.Tensor, boo
     Where losses are scaled the norm is read from the device, the one host sync of a step: what is
     not finite is not stepped on.
 
-    Returns:
-        The norm before clipping, and whether the step was skipped.
-
-    Raises:
-        RunError: No loss scale is small enough.
+    Returns the norm before clipping, and whether the step was skipped. Raises RunError: no loss
+    scale is small enough.
     """
     with phase("optimizer", program):
         if deepspeed.runs(program):
@@ -152,14 +137,9 @@ def train_step(
 ) -> StepResult:
     """Run one optimizer step.
 
-    Args:
-        program: The program.
-        micro_batches: This process's part of the step (``own_part``), on the host.
-        num_targets: Unmasked targets of the whole step (``count_targets``), on all devices.
-        learning_rate: For this step.
-
-    Raises:
-        RunError: No loss scale is small enough for the gradients.
+    ``micro_batches``: this process's part of the step (``own_part``), on the host. ``num_targets``:
+    unmasked targets of the whole step (``count_targets``), on all devices. Raises RunError: no loss
+    scale is small enough for the gradients.
     """
     make_state(program)
     if program.early is not None:
@@ -208,9 +188,8 @@ def _announce(program: Program, *, is_last: bool) -> None:
 def evaluate(program: Program, batches: Sequence[Batch]) -> float:
     """Return the mean loss per unmasked target over ``batches``, in nats, without gradients.
 
-    Args:
-        program: The program; of many devices all call this.
-        batches: The whole sample, on the host; each device runs its own part of it.
+    ``program``: the program; of many devices all call this. ``batches``: the whole sample, on the
+    host; each device runs its own part of it.
     """
     num_targets = count_targets(batches)
     total = torch.zeros((), dtype=torch.float64)

@@ -21,10 +21,7 @@ def stream_dtype(model: Any, job: Job, strategy: Strategy) -> torch.dtype:
     That is the type in which the embedding is held, or is gathered where it is sharded, unless it
     is kept in fp32 and hands on another.
 
-    Args:
-        model: Has the embedding.
-        job: In which types it computes.
-        strategy: Whether parameters are gathered before they compute.
+    ``strategy``: whether parameters are gathered before they compute.
     """
     embedding = model.get_input_embeddings()
     held = held_dtype(embedding)
@@ -35,11 +32,7 @@ def stream_dtype(model: Any, job: Job, strategy: Strategy) -> torch.dtype:
 def query_dtype(model: Any, job: Job, strategy: Strategy, device: torch.device) -> torch.dtype:
     """Return the type of queries, in which a mask is added without a copy of it.
 
-    Args:
-        model: As for ``stream_dtype``.
-        job: Likewise.
-        strategy: Likewise.
-        device: Whose autocast decides where it is on.
+    ``model``: as for ``stream_dtype``. ``device``: whose autocast decides where it is on.
     """
     if torch.is_autocast_enabled(device.type):
         lowered: torch.dtype = torch.get_autocast_dtype(device.type)

@@ -36,8 +36,7 @@ class _Logits(SwitchTransformersTop1Router):  # type: ignore[misc]  # untyped to
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the logits of each token's experts.
 
-        Args:
-            hidden_states: [B, S, D].
+        ``hidden_states``: [B, S, D].
         """
         logits: torch.Tensor = self.classifier(hidden_states.to(self.dtype))
         return logits
@@ -47,12 +46,7 @@ class FixedCapacityMLP(SwitchTransformersSparseMLP):  # type: ignore[misc]  # un
     """The experts of one block, each with its places."""
 
     def __init__(self, router: nn.Module, experts: nn.Module) -> None:
-        """Take the parts over from a block, under the names that they have in a checkpoint.
-
-        Args:
-            router: Chooses an expert for each token.
-            experts: By name.
-        """
+        """Take the parts over from a block, under the names that they have in a checkpoint."""
         nn.Module.__init__(self)  # its own constructor would make other parts
         self.router = router
         self.experts = experts
@@ -60,8 +54,7 @@ class FixedCapacityMLP(SwitchTransformersSparseMLP):  # type: ignore[misc]  # un
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return what each token's expert makes of it; zeros for a token that found no place.
 
-        Args:
-            hidden_states: [B, S, D].
+        ``hidden_states``: [B, S, D].
         """
         hidden_BSD = hidden_states  # noqa: N806
         batch, num_tokens, width = hidden_BSD.shape
@@ -88,13 +81,9 @@ class FixedCapacityMLP(SwitchTransformersSparseMLP):  # type: ignore[misc]  # un
 
         As the router's own ``forward``, without its noise and without casting its weight anew.
 
-        Args:
-            hidden_BSD: [B, S, D].
-            capacity: Places of each expert.
-
-        Returns:
-            [B, S, 1]: the probability of the expert that was chosen, by which its result is
-            weighted; and the number of the place, the last one for tokens that found none.
+        ``hidden_BSD``: [B, S, D]. Returns [B, S, 1]: the probability of the expert that was chosen,
+        by which its result is weighted; and the number of the place, the last one for tokens that
+        found none.
         """
         logits_BSE = self.router(hidden_BSD)  # noqa: N806
         probability_BSE = logits_BSE.softmax(-1, dtype=self.router.dtype).to(hidden_BSD.dtype)  # noqa: N806
@@ -115,9 +104,6 @@ def use_fixed_capacity(model: Any) -> None:
 
     The router's own type is set as well: it computes in fp32 and would otherwise turn its weight
     into that type during the first step.
-
-    Args:
-        model: On ``meta``.
     """
     for name, module in list(model.named_modules()):
         if type(module) is SwitchTransformersSparseMLP:

@@ -47,8 +47,7 @@ class TrainableModule(Protocol):
     def sample(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and labels of the largest shapes that training will see, on the CPU.
 
-        Args:
-            batch: Samples; the first dimension of both tensors.
+        ``batch``: samples; the first dimension of both tensors.
         """
         ...
 
@@ -59,9 +58,7 @@ class UserModule(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     def __init__(self, name: str, made: TrainableModule) -> None:
         """Keep both.
 
-        Args:
-            name: The factory, ``package.module:function``.
-            made: What it returned.
+        ``name``: the factory, ``package.module:function``.
         """
         super().__init__()
         self.name = name
@@ -80,11 +77,7 @@ class UserModule(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 def make(name: str) -> TrainableModule:
     """Call a factory.
 
-    Args:
-        name: ``package.module:function``, looked up in the current folder as well.
-
-    Raises:
-        InputError: It cannot be imported, fails, or returns something else.
+    ``name``: ``package.module:function``, looked up in the current folder as well.
     """
     factory = _find(name)
     try:
@@ -109,8 +102,7 @@ def make(name: str) -> TrainableModule:
 def make_on_meta(name: str) -> TrainableModule:
     """Call a factory with its model on the ``meta`` device: shapes and code, no bytes.
 
-    Raises:
-        InputError: As ``make``.
+    Raises InputError: as ``make``.
     """
     with torch.device("meta"):
         return make(name)
@@ -119,18 +111,13 @@ def make_on_meta(name: str) -> TrainableModule:
 def user_data(name: str) -> Any:
     """Return the dataset of a factory's, on the CPU; None where it has none.
 
-    Raises:
-        InputError: As ``make``.
+    Raises InputError: as ``make``.
     """
     return getattr(make(name), "dataset", None)
 
 
 def take_sample(name: str, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a factory's sample of inputs and labels, on the CPU.
-
-    Raises:
-        InputError: It is no pair of tensors with one row for every sample.
-    """
+    """Return a factory's sample of inputs and labels, on the CPU."""
     try:
         inputs, labels = make_on_meta(name).sample(batch)
     except Exception as error:  # the user's code, or what it returned is no pair

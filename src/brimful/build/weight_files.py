@@ -38,20 +38,15 @@ _LENGTH_BYTES, _NO_TENSOR = 8, "__metadata__"
 def find_files(source: str) -> dict[str, Path]:
     """Find the file of every tensor of a checkpoint.
 
-    Args:
-        source: A folder, a safetensors file, or a hub id.
-
-    Returns:
-        The tensors' names, in the order of the files, and where each lies.
-
-    Raises:
-        UnknownNameError: There is no such folder, nor such a model on the hub.
-        InputError: It holds pickles, adapters or nothing, or a shard is missing.
-        FileFormatError: A file is not safetensors.
+    ``source``: a folder, a safetensors file, or a hub id. Returns the tensors' names, in the order
+    of the files, and where each lies. Raises InputError: it holds pickles, adapters or nothing, or
+    a shard is missing. Raises FileFormatError: a file is not safetensors.
     """
     path = Path(source)
     if path.is_file():
-        return _names_of(_checked_suffix(path))
+        if path.suffix in _PICKLES:
+            raise _pickle(path)
+        return _names_of(path)
     if not path.is_dir():
         if not is_hub_id(source):
             raise UnknownNameError(f"no weights at {source}; give a folder that holds {SINGLE}")
@@ -81,12 +76,6 @@ def _nothing_there(folder: Path, *, has_adapter: bool) -> InputError:
     if pickles:
         return _pickle(pickles[0])
     return InputError(f"{folder} holds no safetensors; give a folder that holds {SINGLE}")
-
-
-def _checked_suffix(file: Path) -> Path:
-    if file.suffix in _PICKLES:
-        raise _pickle(file)
-    return file
 
 
 def _pickle(file: Path) -> InputError:
@@ -125,11 +114,7 @@ def _names_of(file: Path) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def opened(file: Path) -> "Iterator[_Tensors]":
-    """Open a file of tensors, read piece by piece.
-
-    Raises:
-        FileFormatError: It is not safetensors, or cut short.
-    """
+    """Open a file of tensors, read piece by piece."""
     try:
         with (
             safe_open(file, framework="pt", device="cpu", backend="pread") as tensors,
@@ -209,13 +194,9 @@ def pieces(
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield the rows of a stored tensor, at most ``PIECE_BYTES`` at once where rows are that small.
 
-    Args:
-        stored: What ``get_slice`` of an opened file returns.
-        region: The part of it that is wanted, a slice per dimension; None: all of it.
-
-    Yields:
-        Which rows of that part, and their values on the host in the type of the file, which are
-        there until the next are asked for.
+    ``stored``: what ``get_slice`` of an opened file returns. ``region``: the part of it that is
+    wanted, a slice per dimension; None: all of it. Yields which rows of that part, and their values
+    on the host in the type of the file, which are there until the next are asked for.
     """
     if not stored.get_shape():
         yield slice(None), read_whole(stored)

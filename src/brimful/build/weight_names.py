@@ -56,10 +56,7 @@ class Matched(NamedTuple):
 def match(model: nn.Module, names: Iterable[str], targets: Collection[str]) -> Matched:
     """Find the place of every stored tensor.
 
-    Args:
-        model: A ``transformers`` model; any other module's names are as they are.
-        names: Names in the checkpoint.
-        targets: Names in the plain model.
+    ``model``: a ``transformers`` model; any other module's names are as they are.
     """
     if hasattr(model, "base_model_prefix"):
         return _match_renamed(model, names, targets)
@@ -73,7 +70,10 @@ def _match_renamed(model: nn.Module, names: Iterable[str], targets: Collection[s
     stored: dict[str, str] = {}
     joined: dict[str, Joined] = {}
     unexpected = []
-    for name in _in_natural_order(names):
+    # Sort so that block 10 comes after block 9, as converters expect their experts.
+    from transformers.core_model_loading import dot_natural_key
+
+    for name in sorted(names, key=dot_natural_key):
         target, pattern = rename(name)
         if target not in targets:
             unexpected.append(name)
@@ -108,13 +108,6 @@ def _renaming(model: nn.Module, targets: Collection[str]) -> tuple[Renaming, dic
     return rename, {pattern: c for c in converters for pattern in c.source_patterns}
 
 
-def _in_natural_order(names: Iterable[str]) -> list[str]:
-    """Sort so that block 10 comes after block 9, as converters expect their experts."""
-    from transformers.core_model_loading import dot_natural_key
-
-    return sorted(names, key=dot_natural_key)
-
-
 def _joined(before: Joined | None, target: str, converter: Any, name: str, pattern: str) -> Joined:
     if before is not None:
         names, patterns = (*before.names, name), (*before.patterns, pattern)
@@ -129,13 +122,7 @@ def join(
 ) -> dict[str, torch.Tensor]:
     """Make parameters of the stored tensors that they are made of.
 
-    Args:
-        joined: Which.
-        model: The model that they belong to.
-        read: Reads one stored tensor.
-
-    Returns:
-        By their names in the plain model.
+    Returns by their names in the plain model.
     """
     converter = deepcopy(joined.converter)
     for name, pattern in zip(joined.names, joined.patterns, strict=True):

@@ -66,12 +66,8 @@ class LoadReport(NamedTuple):
 def open_checkpoint(model: nn.Module, source: str) -> Checkpoint:
     """Find the files of a checkpoint and the place of every tensor.
 
-    Args:
-        model: With memory, quantised weights apart.
-        source: A folder, a safetensors file, or a hub id.
-
-    Raises:
-        InputError: There are no such weights, or they are another model's.
+    ``source``: a folder, a safetensors file, or a hub id. Raises InputError: there are no such
+    weights, or they are another model's.
     """
     files, targets = find_files(source), dict(_plain_tensors(model))
     checkpoint = Checkpoint(source, model, files, targets, match(model, files, targets))
@@ -82,11 +78,8 @@ def open_checkpoint(model: nn.Module, source: str) -> Checkpoint:
 def load(checkpoint: Checkpoint) -> LoadReport:
     """Read everything but quantised weights into the model, and mark what was read.
 
-    Returns:
-        What was not there, what was left out; said in the log as well.
-
-    Raises:
-        InputError: A tensor does not fit, or weights that the model ties differ.
+    Returns what was not there, what was left out; said in the log as well. Raises InputError: a
+    tensor does not fit, or weights that the model ties differ.
     """
     added = {}
     for name, twins in _stored_targets(checkpoint):
@@ -110,16 +103,9 @@ def load(checkpoint: Checkpoint) -> LoadReport:
 def read_into(checkpoint: Checkpoint, name: str, target: torch.Tensor) -> int:
     """Read one parameter into memory, converting its type on the way.
 
-    Args:
-        checkpoint: Where from.
-        name: The parameter's name in the plain model.
-        target: Where to; of the parameter's shape, or with more rows where tokens were added.
-
-    Returns:
-        Rows that were added to those of the checkpoint.
-
-    Raises:
-        InputError: The shapes differ, or it is not stored in full precision.
+    ``target``: where to; of the parameter's shape, or with more rows where tokens were added.
+    Returns rows that were added to those of the checkpoint. Raises InputError: the shapes differ,
+    or it is not stored in full precision.
     """
     stored_name = checkpoint.matched.stored[name]
     with opened(checkpoint.files[stored_name]) as tensors:

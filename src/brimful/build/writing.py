@@ -23,10 +23,8 @@ def prompts(num_sequences: int, num_tokens: int, place: torch.device) -> torch.T
 def next_token(model: Any, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
     """Return the likeliest next token of each sequence: [sequences, 1].
 
-    Args:
-        model: In evaluation.
-        tokens: [sequences, tokens], what is new to the cache.
-        cache: Of keys and values; it grows.
+    ``tokens``: [sequences, tokens], what is new to the cache. ``cache``: of keys and values; it
+    grows.
     """
     out = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
     logits = out.logits[:, -1, :].to(copy=True, dtype=torch.float32)

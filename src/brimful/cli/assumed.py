@@ -122,10 +122,8 @@ def expert_facts(
 ) -> tuple[Fact, ...]:
     """Say that a quantised base leaves stacks of experts as they are, where it has any.
 
-    Args:
-        job: What is trained.
-        least: What there is at least, for which there is no room here; None: there is room.
-        asked: On what; None: nobody said.
+    ``least``: what there is at least, for which there is no room here; None: there is room.
+    ``asked``: on what; None: nobody said.
     """
     from brimful.cost.held import pack_experts
     from brimful.models.config import has_layout, layout_of
@@ -274,12 +272,8 @@ def run_of(
 ) -> tuple[Fact, ...]:
     """Say how fast it goes, how long the run takes and what it costs.
 
-    Args:
-        args: The flags: a length and prices may be among them.
-        job: What is trained.
-        cluster: On what.
-        estimate: What was predicted; None: only the time of a step is known.
-        step_s: Seconds per optimizer step; None: unknown.
+    ``args``: the flags: a length and prices may be among them. ``estimate``: what was predicted;
+    None: only the time of a step is known. ``step_s``: seconds per optimizer step; None: unknown.
     """
     from brimful.show.run import speed_facts
 
@@ -293,11 +287,8 @@ def money_facts(
 ) -> tuple[Fact, ...]:
     """Say how long the run takes, what it costs, and what of the limits that leaves.
 
-    Args:
-        args: The flags: a length and prices may be among them.
-        job: What is trained.
-        cluster: On what.
-        step_s: Seconds per optimizer step; None: unknown.
+    ``args``: the flags: a length and prices may be among them. ``step_s``: seconds per optimizer
+    step; None: unknown.
     """
     from brimful.cli.limits import limit_facts
     from brimful.cost.money import cost_of
@@ -318,11 +309,7 @@ def limits_json(
 ) -> dict[str, object]:
     """Return whether a run keeps to its limits, for a JSON object; nothing where none was given.
 
-    Args:
-        args: The flags.
-        job: What is trained.
-        cluster: On what.
-        step_s: Seconds per optimizer step; None: unknown.
+    ``step_s``: seconds per optimizer step; None: unknown.
     """
     from brimful.cli.limits import kept_of
     from brimful.cost.money import cost_of

@@ -29,9 +29,7 @@ MAX_CHANGES = 4
 def tell_bound(args: argparse.Namespace, nearest: "Mapping[str, object]") -> bool:
     """Print what a run needs at least; whether anything is known of it.
 
-    Args:
-        args: The flags of a verb that was refused.
-        nearest: Flags with which something like it has a formula.
+    ``nearest``: flags with which something like it has a formula.
     """
     from brimful.cli.least import state_ways
     from brimful.show.bound import bound_summary
@@ -143,13 +141,7 @@ def _bounded(args: argparse.Namespace) -> "Bounded | None":
 def bounded_of(
     args: argparse.Namespace, model: "ModelSpec", num_parameters: int
 ) -> "Bounded | None":
-    """Count what a run needs at least; None: the card is not known.
-
-    Args:
-        args: The flags.
-        model: What is trained.
-        num_parameters: That it has.
-    """
+    """Count what a run needs at least; None: the card is not known."""
     from brimful.cost.least import least_bytes, least_flops_per_token, spread_of
     from brimful.hardware.names import split_counts
     from brimful.show.bound import Bounded
@@ -161,23 +153,19 @@ def bounded_of(
     job, num = resolved.job_from(args, (), model), nodes * each
     flops = least_flops_per_token(job, num_parameters)
     rate = getattr(card.rates, job.precision.partition("-")[0], None) or 0.0
+    # What the run may use of a card.
+    limit, usable = args.memory_limit, resolved.card_bytes(args) or card.usable_bytes
     return Bounded(
         job=job,
         num_parameters=num_parameters,
         gpu=card.description,
-        usable_bytes=_usable_bytes(args, card),
+        usable_bytes=limit.of(usable) if isinstance(limit, Share) else limit or usable,
         least=least_bytes(job, num_parameters),
         spread=spread_of(
             num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=args.offload or ""
         ),
         tokens_per_s=rate * num / flops if flops and rate else None,
     )
-
-
-def _usable_bytes(args: argparse.Namespace, card: "_Card") -> int:
-    """Return what the run may use of a card."""
-    limit, usable = args.memory_limit, resolved.card_bytes(args) or card.usable_bytes
-    return limit.of(usable) if isinstance(limit, Share) else limit or usable
 
 
 class _Card(NamedTuple):

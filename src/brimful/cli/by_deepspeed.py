@@ -28,12 +28,7 @@ def is_meant(args: argparse.Namespace, source: Mapping[str, object]) -> bool:
 
 
 def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
-    """Predict what the flags say, as ``brimful estimate --engine deepspeed`` does.
-
-    Args:
-        args: The flags, a file's among them.
-        show_source: Says what of the file was taken.
-    """
+    """Predict what the flags say, as ``brimful estimate --engine deepspeed`` does."""
     from brimful.cli import estimate
     from brimful.cli.main import parser_of
 

@@ -53,11 +53,7 @@ def _recipes(text: str) -> "tuple[Precision, ...]":
 
 
 def refuse_without(args: argparse.Namespace) -> None:
-    """Refuse a flag of a comparison where there is none, and the other way round.
-
-    Raises:
-        InputError: It would be ignored.
-    """
+    """Refuse a flag of a comparison where there is none, and the other way round."""
     if args.compare is None and args.seeds is not None:
         raise InputError(f"--seeds {args.seeds} has no meaning without --compare; add it")
     for name in ("watch_every", "overflow_share"):

@@ -20,13 +20,7 @@ Search = Callable[[argparse.Namespace, Budget], "Solution"]
 
 
 def compared_facts(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:
-    """Lay a plan beside what its flags ask about: a network, what is offloaded.
-
-    Args:
-        args: The flags.
-        found: The plan.
-        search: Finds another one.
-    """
+    """Lay a plan beside what its flags ask about: a network, what is offloaded."""
     return (
         *_by_count(args, found), *_offloaded(found), *_away(args, found, search),
         *_alone(args, found, search),

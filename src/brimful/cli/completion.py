@@ -30,15 +30,6 @@ def run(args: argparse.Namespace) -> int:
     """Put one parser together of all verbs', and let shtab write the script."""
     import shtab
 
-    script = shtab.complete(_every_verb(), shell=args.shell)
-    if args.json:
-        show_json({"schema": "brimful.completion/1", "shell": args.shell, "script": script})
-    else:
-        say(script)
-    return 0
-
-
-def _every_verb() -> argparse.ArgumentParser:
     from brimful.cli.main import VERBS, parser_of
 
     whole = argparse.ArgumentParser(prog="brimful")
@@ -46,7 +37,12 @@ def _every_verb() -> argparse.ArgumentParser:
     for verb, what in VERBS.items():
         one = verbs.add_parser(verb, help=what, add_help=False, parents=[_shown(parser_of(verb))])
         one.prog = f"brimful {verb}"
-    return whole
+    script = shtab.complete(whole, shell=args.shell)
+    if args.json:
+        show_json({"schema": "brimful.completion/1", "shell": args.shell, "script": script})
+    else:
+        say(script)
+    return 0
 
 
 def _shown(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -44,11 +44,7 @@ def _choice(add, flag: str, allowed: tuple[str, ...], default: str) -> None:  # 
 
 
 def source_from(args: argparse.Namespace) -> "DataSource":
-    """Resolve the data flags.
-
-    Raises:
-        InputError: ``--data`` is missing, or something given cannot be used.
-    """
+    """Resolve the data flags."""
     from brimful.train.data.source import plain_source
 
     if not args.data:
@@ -71,11 +67,7 @@ def source_from(args: argparse.Namespace) -> "DataSource":
 
 
 def refuse_alone(args: argparse.Namespace) -> None:
-    """Refuse flags on data that are given without ``--data``, where a run goes on with its own.
-
-    Raises:
-        InputError: Names the first.
-    """
+    """Refuse flags on data that are given without ``--data``, where a run goes on with its own."""
     names = (
         "data_config", "data_format", "data_split", "tokenizer", "chat_template", "on_bad_record",
         "streaming", "shuffle_buffer", "heldout", "heldout_share", *(f"{f}_field" for f in _FIELDS),

@@ -15,11 +15,8 @@ _NAMES = frozenset({"role", "from", "id", "name", "type"})
 def rows_of(data: str) -> "Rows | None":
     """Count a file's rows and what is written in them.
 
-    Args:
-        data: As ``--data`` names it.
-
-    Returns:
-        None: there is no such file here, or nothing here reads it.
+    ``data``: as ``--data`` names it. Returns None: there is no such file here, or nothing here
+    reads it.
     """
     from brimful.errors import DataError, InputError
     from brimful.export.rows import Rows

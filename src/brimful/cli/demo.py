@@ -81,7 +81,13 @@ def run(args: argparse.Namespace) -> int:
     if not found.record.rows[0].fits:
         _headline("nothing fits", "give a larger --memory-limit")
         return DOES_NOT_FIT
-    _write_plan(found, out)
+    from brimful.files.writing import write_text
+    from brimful.report.run_folder import record_command
+    from brimful.values.plan import write_yaml
+
+    write_yaml(found.plan, out / "plan.yaml")
+    write_text(out / "search.json", json_text(found.record))
+    record_command(out, sys.argv)
     _simulate(plan, out)
     _train(out)
     return _report(out)
@@ -171,16 +177,6 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     )
     show_summary(plan_summary(found, facts))
     return found
-
-
-def _write_plan(found: "Solution", out: Path) -> None:
-    from brimful.files.writing import write_text
-    from brimful.report.run_folder import record_command
-    from brimful.values.plan import write_yaml
-
-    write_yaml(found.plan, out / "plan.yaml")
-    write_text(out / "search.json", json_text(found.record))
-    record_command(out, sys.argv)
 
 
 def _simulate(plan: "Plan", out: Path) -> None:

@@ -6,14 +6,7 @@ from brimful.errors import UnsupportedError
 
 
 def refuse(args: argparse.Namespace) -> None:
-    """Refuse a model that makes images or videos, and say what its weights take of the GPU.
-
-    Args:
-        args: The flags of a verb about training.
-
-    Raises:
-        UnsupportedError: The model is one of these.
-    """
+    """Refuse a model that makes images or videos, and say what its weights take of the GPU."""
     from brimful.models.by_name import find_named
     from brimful.models.diffusion import Diffusion, refusal
 

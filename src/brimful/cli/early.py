@@ -11,14 +11,10 @@ def refuse_early(args: argparse.Namespace, *, searched: bool) -> None:
 
     Nothing heavy is imported for it. A run that goes on is compared with what it began with, later.
 
-    Args:
-        args: The flags of a verb that runs a job for real.
-        searched: Whether the verb looks for what the flags leave open.
-
-    Raises:
-        InputError: Something given cannot be used.
-        UnsupportedError: This version cannot run it.
-        RunError: It is for a GPU, and this machine has none.
+    ``args``: the flags of a verb that runs a job for real. ``searched``: whether the verb looks for
+    what the flags leave open. Raises InputError: something given cannot be used. Raises
+    UnsupportedError: this version cannot run it. Raises RunError: it is for a GPU, and this machine
+    has none.
     """
     if getattr(args, "resume", False):
         return

@@ -225,18 +225,13 @@ SAME: Mapping[str, Mapping[str, str]] = {
 def taken_as(flag: str) -> dict[str, str]:
     """Return what else a flag lets pass, and as what: other names, and what is refused later.
 
-    Args:
-        flag: ``task``, ``method``, ``optimizer`` or ``precision``.
+    ``flag``: ``task``, ``method``, ``optimizer`` or ``precision``.
     """
     return {**{word: word for word in NOT_RUN[flag]}, **SAME[flag]}
 
 
 def refuse_elsewhere(args: argparse.Namespace) -> None:
-    """Refuse what no part of this version runs, and name what is nearest.
-
-    Raises:
-        UnsupportedError: It was asked for.
-    """
+    """Refuse what no part of this version runs, and name what is nearest."""
     cp = getattr(args, "cp", None) or 1
     if cp > 1:
         raise UnsupportedError(

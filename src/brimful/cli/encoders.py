@@ -30,11 +30,7 @@ def _smaller() -> "Iterator[dict[str, str]]":
 def tell(args: argparse.Namespace) -> int | None:
     """Say what a model of speech or images needs at least, and how it is answered whole.
 
-    Args:
-        args: The flags of a verb about training.
-
-    Returns:
-        The exit code; None: the model is none of these.
+    Returns the exit code; None: the model is none of these.
     """
     from brimful.models.encoders import find_encoder
 

@@ -105,8 +105,7 @@ def run(args: argparse.Namespace) -> int:
 def _tell_no(args: argparse.Namespace, plan: "Plan") -> int:
     """Say on standard error that a plan does not fit, so that nobody starts what is written.
 
-    Returns:
-        The exit code: as of ``plan``, 1 where it does not fit.
+    Returns the exit code: as of ``plan``, 1 where it does not fit.
     """
     from brimful.show.predicted import meter_of, verdict_of
 

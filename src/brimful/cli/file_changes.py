@@ -76,13 +76,7 @@ class _Asked(NamedTuple):
 def tell_changes(
     args: argparse.Namespace, found: "Solution", word: str | None
 ) -> tuple[FileChange, ...]:
-    """Print what to change in the file that was read, each as soon as it is found.
-
-    Args:
-        args: The flags.
-        found: What the file says, planned.
-        word: What its replay or its proof said.
-    """
+    """Print what to change in the file that was read, each as soon as it is found."""
     if getattr(args, "typed", None) is None or found.plan.estimate is None:
         return ()
     fits = found.record.rows[0].fits and word not in {"tight", "no"}
@@ -105,9 +99,7 @@ def tell_changes(
 def _faster(asked: _Asked, now: float | None) -> Iterator[FileChange]:
     """Yield what is faster with other settings, where all that it needs was traced.
 
-    Args:
-        asked: What is asked.
-        now: Seconds of a step as the file has it; None: unknown.
+    ``now``: seconds of a step as the file has it; None: unknown.
     """
     freed = _freed(asked, {})
     if freed is None or not now:
@@ -125,9 +117,7 @@ def _faster(asked: _Asked, now: float | None) -> Iterator[FileChange]:
 def _fitting(asked: _Asked, *, is_tight: bool) -> Iterator[FileChange]:
     """Yield what fits: with other settings, then what its owner could allow.
 
-    Args:
-        asked: What is asked.
-        is_tight: Whether it may fit as it is: then what may fit too is no better.
+    ``is_tight``: whether it may fit as it is: then what may fit too is no better.
     """
     from brimful.search.ways_out import has_room
 
@@ -185,11 +175,8 @@ def _freed(
 ) -> argparse.Namespace | None:
     """Return the flags without the settings that the file says, within what its keys can say.
 
-    Args:
-        asked: What is asked.
-        typed: What the owner could allow.
-        fuses: Whether fused kernels are looked at too, which a program brings along: they are
-            traced for it, which what fits already is not worth.
+    ``fuses``: whether fused kernels are looked at too, which a program brings along: they are
+    traced for it, which what fits already is not worth.
     """
     try:
         new = _variant(asked.args, typed)
@@ -230,15 +217,9 @@ def _changed(
 
     What no key says stays as the file has it, and the rest is searched again.
 
-    Args:
-        asked: What is asked.
-        freed: The flags without settings that the file says.
-        typed: What the owner could allow.
-        price: Why not the same is learnt then; empty: it is.
-        now: Seconds of a step as the file stands, where it fits.
-
-    Returns:
-        None: nothing holds that the file can say.
+    ``freed``: the flags without settings that the file says. ``price``: why not the same is learnt
+    then; empty: it is. ``now``: seconds of a step as the file stands, where it fits. Returns None:
+    nothing holds that the file can say.
     """
     from brimful.export.changed_keys import changed_keys
 

@@ -47,9 +47,7 @@ NO_FIXES = Fixes((), None)
 def fixes_of(asked: "resolved.Asked", others: "tuple[Beside, ...]") -> Fixes:
     """Name what holds by its replay: other settings on the same GPUs first, then another kind.
 
-    Args:
-        asked: What does not fit; it has a formula.
-        others: The same with one setting changed.
+    ``asked``: what does not fit; it has a formula.
     """
     from brimful.cli.on_demand import untraced_leaner
     from brimful.search.beside import fix
@@ -124,8 +122,7 @@ def _not_tried(job: "Job") -> "Fact":
 def simulated_fixes(plan: "Plan") -> "tuple[Fact, ...]":
     """Name one way that holds when it is simulated, for a plan without a formula.
 
-    Args:
-        plan: What does not hold.
+    ``plan``: what does not hold.
     """
     from brimful.show.beside import simulated_fix_facts
     from brimful.simulate.fixes import simulated_fix

@@ -72,9 +72,7 @@ TRAINING = (*JOB, *STRATEGY)
 def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """Add the positional MODEL and the cluster flags.
 
-    Args:
-        parser: Of a verb.
-        optional: Whether something else may name the model.
+    ``optional``: whether something else may name the model.
     """
     add = parser.add_argument
     nargs = "?" if optional else None
@@ -130,9 +128,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
     """Add the flags that change memory and speed only.
 
-    Args:
-        parser: Of the verb.
-        searched: Whether what is not given is searched for, or has a default.
+    ``searched``: whether what is not given is searched for, or has a default.
     """
     names = [name for name in STRATEGY if name not in _PIPELINE]
     add = _add_each(parser, "strategy (how it is run)", names, searched=searched)
@@ -144,9 +140,7 @@ def add_strategy(parser: argparse.ArgumentParser, *, searched: bool) -> None:
 def add_pipeline(parser: argparse.ArgumentParser, *, searched: bool = False) -> None:
     """Add the flags that say how a pipeline is laid out, and in which order it works.
 
-    Args:
-        parser: Of the verb.
-        searched: Whether what is not given is searched for, or has a default.
+    ``searched``: whether what is not given is searched for, or has a default.
     """
     names = _PIPELINE[:-1] if searched else _PIPELINE
     _add_each(parser, "pipeline (--pp 2 or more)", names, searched=searched)
@@ -165,10 +159,8 @@ def _add_each(
 def add_field(add: Callable[..., Any], name: str, *, searched: bool = False) -> None:
     """Add the flag of a field, of its metadata and its type.
 
-    Args:
-        add: ``add_argument`` of a parser or a group.
-        name: As argparse calls it.
-        searched: Whether what is not given is searched for, or has a default.
+    ``add``: ``add_argument`` of a parser or a group. ``searched``: whether what is not given is
+    searched for, or has a default.
     """
     flag, kind = _FIELDS[name]
     typed = [f"--{name.replace('_', '-')}", *([flag.also] if flag.also else [])]
@@ -241,11 +233,7 @@ def _of_paged(optimizer: str) -> str:
 
 
 def stage_of_zero(text: str) -> Zero:
-    """Read a ZeRO stage.
-
-    Raises:
-        InputError: It is none.
-    """
+    """Read a ZeRO stage."""
     if text not in {"0", "1", "2", "3"}:
         raise InputError(f"--zero {text} is no stage of ZeRO; give 0, 1, 2 or 3")
     return cast("Zero", int(text))

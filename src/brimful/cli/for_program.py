@@ -47,12 +47,7 @@ _OWN_RECIPE = {DEEPSPEED: "bf16-master"}
 
 
 def add_for(parser: argparse.ArgumentParser, words: str) -> None:
-    """Add ``--for``.
-
-    Args:
-        parser: Of a verb.
-        words: What the verb does for it.
-    """
+    """Add ``--for``."""
     parser.add_argument(
         "--for",
         dest="program",
@@ -92,9 +87,7 @@ def settle(args: argparse.Namespace) -> None:
 def narrow(args: argparse.Namespace) -> None:
     """Fix the flags of a search to what the program can be told.
 
-    Raises:
-        InputError: A flag that was typed is nothing that it can be told.
-        UnsupportedError: The job is not.
+    Raises UnsupportedError: the job is not.
     """
     if not is_other(args):
         _narrow_to_source(args)
@@ -150,13 +143,8 @@ def _narrow_to_source(args: argparse.Namespace) -> None:
 def narrow_wholly(args: argparse.Namespace, plan: "Plan") -> None:
     """Leave to a search what the keys of a file can say, choices among several values too.
 
-    Args:
-        args: The flags, of which those are left open that are searched.
-        plan: Which the file says.
-
-    Raises:
-        InputError: Its numbers do not go together.
-        UnsupportedError: The job is not planned by this version.
+    ``args``: the flags, of which those are left open that are searched. Raises InputError: its
+    numbers do not go together. Raises UnsupportedError: the job is not planned by this version.
     """
     from brimful.export.changed_keys import sayable, spelled_by
     from brimful.export.read_source import program_of as whose_file
@@ -279,13 +267,7 @@ def why_not_run(args: argparse.Namespace, plan: "Plan") -> str:
 
 
 def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) -> "tuple[Fact, ...]":
-    """Say whose numbers are told, beside which program.
-
-    Args:
-        args: The flags.
-        plan: What was found.
-        is_proven: Whether it was simulated.
-    """
+    """Say whose numbers are told, beside which program."""
     from brimful.show.summary import Fact
 
     source = getattr(args, "source", None)

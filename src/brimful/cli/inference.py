@@ -73,11 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_asked(args: argparse.Namespace) -> bool:
-    """Whether a command line is about inference.
-
-    Raises:
-        InputError: It is not, and has a flag that belongs to it.
-    """
+    """Whether a command line is about inference."""
     if args.task == TASK:
         return True
     for name in _OWN:
@@ -207,7 +203,12 @@ def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster)
 def run_simulate(args: argparse.Namespace) -> int:
     """Simulate, compare with the prediction, and print."""
     job, cluster = asked(args)
-    _refuse_several(cluster)
+    if cluster.num_devices > 1:
+        raise UnsupportedError(
+            f"--task {TASK} is simulated on 1 device, and {spelled(cluster)} are "
+            f"{cluster.num_devices}; use 1x{cluster.name}, or brimful estimate",
+            nearest={"gpus": f"1x{cluster.name}", "tp": None},
+        )
     from brimful.cost.inference import estimate_inference
 
     return _tell_simulated(args, job, cluster, estimate_inference(job, cluster))
@@ -269,7 +270,14 @@ def asked(args: argparse.Namespace) -> "tuple[InferenceJob, Cluster]":
     """Resolve a command line of inference."""
     if resolved.is_plan(args.model):
         raise InputError(f"{args.model} is a plan of training; --task {TASK} takes a model")
-    _refuse_training(args)
+    # Refuse flags of training.
+    for name in flags.TRAINING:
+        if name not in _SHARED and getattr(args, name, None) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} {getattr(args, name)} has no meaning with --task "
+                f"{TASK}, which trains nothing; leave it out",
+                nearest={name: None},
+            )
     from brimful.cost.inference import InferenceJob, check_inference, compute_of
 
     model, cluster = resolved.model_from(args), resolved.cluster_from(args)
@@ -323,11 +331,7 @@ def _read(args: argparse.Namespace, job: "InferenceJob") -> None:
 
 
 def _num_texts(args: argparse.Namespace) -> int:
-    """Return how many texts are there at once: either batch says so.
-
-    Raises:
-        InputError: Both are given, and differ.
-    """
+    """Return how many texts are there at once: either batch says so."""
     micro = args.micro_batch
     each = max(micro) if isinstance(micro, list) else micro
     if each and args.global_batch and each != args.global_batch:
@@ -337,21 +341,6 @@ def _num_texts(args: argparse.Namespace) -> int:
             nearest={"micro_batch": None},
         )
     return each or args.global_batch or 1
-
-
-def _refuse_training(args: argparse.Namespace) -> None:
-    """Refuse flags of training.
-
-    Raises:
-        InputError: One was given; it would be ignored.
-    """
-    for name in flags.TRAINING:
-        if name not in _SHARED and getattr(args, name, None) is not None:
-            raise InputError(
-                f"--{name.replace('_', '-')} {getattr(args, name)} has no meaning with --task "
-                f"{TASK}, which trains nothing; leave it out",
-                nearest={name: None},
-            )
 
 
 def _format_from(args: argparse.Namespace, model: "ModelSpec", cluster: Cluster) -> WeightsFormat:
@@ -408,15 +397,6 @@ def _precision_from(args: argparse.Namespace) -> Any:
             f"{', '.join(COMPUTE_BYTES)}"
         )
     return args.precision
-
-
-def _refuse_several(cluster: Cluster) -> None:
-    if cluster.num_devices > 1:
-        raise UnsupportedError(
-            f"--task {TASK} is simulated on 1 device, and {spelled(cluster)} are "
-            f"{cluster.num_devices}; use 1x{cluster.name}, or brimful estimate",
-            nearest={"gpus": f"1x{cluster.name}", "tp": None},
-        )
 
 
 def inputs_json(job: "InferenceJob", cluster: Cluster) -> dict[str, Any]:

@@ -20,14 +20,9 @@ def expand(
 ) -> list[str]:
     """Put a job file's flags in the place of its name; anything else stays as it is.
 
-    Args:
-        arguments: Of the verb.
-        parser: The verb's own.
-        others: Makes those of every verb that reads job files; what only they know is left out.
-
-    Raises:
-        FileFormatError: A value cannot be a flag's.
-        UnknownNameError: A key is no flag of any verb.
+    ``others``: makes those of every verb that reads job files; what only they know is left out.
+    Raises FileFormatError: a value cannot be a flag's. Raises UnknownNameError: a key is no flag of
+    any verb.
     """
     if not arguments or Path(arguments[0]).suffix not in PLAN_SUFFIXES:
         return list(arguments)

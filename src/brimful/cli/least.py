@@ -68,9 +68,7 @@ def tell_early(args: argparse.Namespace) -> None:
 def tell_least(asked: resolved.Asked, spread: Spread | None) -> None:
     """Say what a job holds and takes at least, where its parameters are known.
 
-    Args:
-        asked: The job and its GPUs.
-        spread: How evenly its states are spread at best; None: that is not known yet.
+    ``spread``: how evenly its states are spread at best; None: that is not known yet.
     """
     job, cluster, _ = asked
     least = least_of(job)
@@ -81,11 +79,7 @@ def tell_least(asked: resolved.Asked, spread: Spread | None) -> None:
 
 
 def fastest_words(asked: resolved.Asked) -> str:
-    """Say how long a billion tokens take at least, and what they cost; empty: nobody knows.
-
-    Args:
-        asked: The job and its GPUs.
-    """
+    """Say how long a billion tokens take at least, and what they cost; empty: nobody knows."""
     from brimful.cost.money import HOUR_S, shipped_prices
 
     job, device = asked.job, asked.cluster.device
@@ -107,10 +101,8 @@ def fastest_words(asked: resolved.Asked) -> str:
 def least_words(least: Least, spread: Spread, limit_bytes: int) -> str:
     """Say what each GPU holds at least, on the GPU and with as much as may be on the host.
 
-    Args:
-        least: What there is at least, of all devices together.
-        spread: How evenly it is spread, and whether some of it may be on the host.
-        limit_bytes: What tensors may take of a device.
+    ``least``: what there is at least, of all devices together. ``spread``: how evenly it is spread,
+    and whether some of it may be on the host.
     """
     each = least_on_device(least, spread._replace(is_offloaded=False)).total
     where = "on each GPU" if spread.num_devices > 1 else "on the GPU"
@@ -140,14 +132,9 @@ def no_by_states(
 ) -> int | None:
     """Answer NO where a job has no formula yet, and its states alone have no room.
 
-    Args:
-        args: The flags, by which other methods are looked at.
-        asked: The job, and a strategy that stands for all that is asked.
-        needs: What has to be traced of it.
-        spread: How evenly its states can be spread at best; None: nobody knows.
-
-    Returns:
-        The exit code; None: they have room, or nobody knows.
+    ``args``: the flags, by which other methods are looked at. ``asked``: the job, and a strategy
+    that stands for all that is asked. ``spread``: how evenly its states can be spread at best;
+    None: nobody knows. Returns the exit code; None: they have room, or nobody knows.
     """
     from brimful.cli.assumed import expert_facts
     from brimful.cost.formula import is_traceable, missing_formula, untraced
@@ -200,8 +187,7 @@ def _base_away(job: "Job", least: Least, cluster: "Cluster") -> "Iterator[Fact]"
 def spared_words(args: argparse.Namespace) -> str:
     """Say what updates inside the backward pass would have saved; empty where nobody knows.
 
-    Args:
-        args: The flags of a verb, without them.
+    ``args``: the flags of a verb, without them.
     """
     try:
         job, cluster = resolved.job_from(args), resolved.cluster_from(args)
@@ -226,9 +212,8 @@ def spread_whole(num_devices: int) -> Spread:
 def with_room(asked: resolved.Asked, needs: "list[Need]") -> "list[Need]":
     """Leave out what has parameters and gradients whole on every GPU, where they have no room.
 
-    Args:
-        asked: The job, and a strategy that stands for all that is asked.
-        needs: Of a search over all ways to spread it.
+    ``asked``: the job, and a strategy that stands for all that is asked. ``needs``: of a search
+    over all ways to spread it.
     """
     least = None if asked.cluster.num_devices == 1 else least_of(asked.job)
     if least is None or least.parameters + least.gradients <= tensor_limit_bytes(asked.cluster):
@@ -248,12 +233,7 @@ def spread_at_best(args: argparse.Namespace, num_devices: int) -> Spread | None:
     Gradients and state may be kept on the host (``search.offloading``), and of one device alone
     parameters too.
 
-    Args:
-        args: The flags of a search.
-        num_devices: Of the cluster.
-
-    Returns:
-        None where all of them may be there, parameters too.
+    Returns None where all of them may be there, parameters too.
     """
     zero = getattr(args, "zero", None)
     zero = zero if isinstance(zero, int) else None  # of several the best
@@ -303,10 +283,6 @@ def least_as_held(args: argparse.Namespace, job: "Job") -> Least | None:
 
     A base in 4 bits leaves stacks of experts as they are: how much that is takes reading a model
     that has no layout, and without torch that is not known.
-
-    Args:
-        args: The flags of the job.
-        job: It.
     """
     least = least_of(job)
     is_packed = job.adapter is not None and job.adapter.base in QUANTIZED
@@ -340,12 +316,8 @@ def state_ways(
 ) -> "Iterator[Fact]":
     """Yield what would leave states room on the same GPUs, where these have none.
 
-    Args:
-        args: The flags, by which other methods are looked at.
-        least: What there is at least, of all devices together.
-        limit: What tensors may take of a device.
-        spread: How evenly it is spread.
-        devices: What may run it, where ``--gpus`` does not say.
+    ``args``: the flags, by which other methods are looked at. ``least``: what there is at least, of
+    all devices together. ``devices``: what may run it, where ``--gpus`` does not say.
     """
     from brimful.show.summary import Fact
 
@@ -366,10 +338,7 @@ def state_ways(
 def roomier(job: "Job", least: Least, spread: Spread) -> "Iterator[Fact]":
     """Yield the smallest GPU of which as many have more room than states take.
 
-    Args:
-        job: What is trained.
-        least: What there is at least, of all devices together.
-        spread: How evenly it is spread.
+    ``least``: what there is at least, of all devices together.
     """
     from brimful.cost.estimate import allocatable_bytes
     from brimful.search.larger_clusters import cards_for

@@ -38,11 +38,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def in_dollars(args: argparse.Namespace) -> None:
-    """Turn amounts into dollars, in which prices are.
-
-    Raises:
-        InputError: One is in a currency whose rate nobody gave.
-    """
+    """Turn amounts into dollars, in which prices are."""
     for name in _MONEY:
         given = getattr(args, name, None)
         if not isinstance(given, Money):
@@ -63,12 +59,7 @@ def in_dollars(args: argparse.Namespace) -> None:
 def refuse_limits(args: argparse.Namespace, why: str) -> None:
     """Refuse limits beside what has no run that could keep to them.
 
-    Args:
-        args: The flags.
-        why: Nothing of a run is known there, in words.
-
-    Raises:
-        InputError: One was given.
+    ``why``: nothing of a run is known there, in words.
     """
     given = [name for name in _LIMITS if getattr(args, name, None) is not None]
     if given:
@@ -81,12 +72,7 @@ def refuse_limits(args: argparse.Namespace, why: str) -> None:
 
 
 def unchecked_facts(args: argparse.Namespace, why: str) -> tuple[Fact, ...]:
-    """Say that no limit is checked; nothing where none was given.
-
-    Args:
-        args: The flags.
-        why: In words, with what to do.
-    """
+    """Say that no limit is checked; nothing where none was given."""
     named = {"deadline": "the deadline", "money_budget": "the budget"}
     given = [words for name, words in named.items() if getattr(args, name) is not None]
     verb = "is" if len(given) == 1 else "are"
@@ -112,10 +98,8 @@ class Kept(NamedTuple):
 def kept_of(args: argparse.Namespace, cost: "Cost", *, is_length_given: bool) -> Kept | None:
     """Check a run by what was asked of it; None: nothing was.
 
-    Args:
-        args: The flags; other verbs' may have no limits.
-        cost: Of the run.
-        is_length_given: Whether somebody said how long the run is.
+    ``args``: the flags; other verbs' may have no limits. ``is_length_given``: whether somebody said
+    how long the run is.
     """
     deadline_s, budget_usd = (getattr(args, name, None) for name in ("deadline", "money_budget"))
     if deadline_s is None and budget_usd is None:
@@ -131,10 +115,8 @@ def limit_facts(
 ) -> tuple[Fact, ...]:
     """Say whether a run keeps to what was asked of it; nothing where nothing was.
 
-    Args:
-        args: The flags; other verbs' may have no limits.
-        cost: Of the run.
-        is_length_given: Whether somebody said how long the run is.
+    ``args``: the flags; other verbs' may have no limits. ``is_length_given``: whether somebody said
+    how long the run is.
     """
     kept = kept_of(args, cost, is_length_given=is_length_given)
     if kept is None:

@@ -83,12 +83,8 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Args:
-        argv: The arguments; None takes the process's own.
-
-    Returns:
-        0: fits or done. 1: does not fit. 2: bad input. 124: a search ended with its budget and
-        found nothing that fits. 130: interrupted.
+    ``argv``: the arguments; None takes the process's own. Returns 0: fits or done. 1: does not fit.
+    2: bad input. 124: a search ended with its budget and found nothing that fits. 130: interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     forget_notes()
@@ -122,11 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def is_of_interrupt(error: BaseException | None) -> bool:
-    """Whether an error came of a Ctrl-C: what that ends, as a mode of PyTorch's, may fail too.
-
-    Args:
-        error: That was raised.
-    """
+    """Whether an error came of a Ctrl-C: what that ends, as a mode of PyTorch's, may fail too."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -137,8 +129,7 @@ def is_of_interrupt(error: BaseException | None) -> bool:
 def _without(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
     """Say what has to be installed.
 
-    Raises:
-        ModuleNotFoundError: It is nothing that one of our extras brings.
+    Raises ModuleNotFoundError: it is nothing that one of our extras brings.
     """
     name = (error.name or "").partition(".")[0]
     extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
@@ -178,12 +169,8 @@ def parse(verb: str, arguments: list[str]) -> argparse.Namespace:
 def _check_argument(argument: str, *, is_free: bool) -> None:
     """Refuse what no flag means and what argparse, files or terminals trip over.
 
-    Args:
-        argument: As it was typed, or as a job file has it.
-        is_free: Whether it may be a script's own, which may have lines and tabs.
-
-    Raises:
-        InputError: It holds a control character, or a flag's value is ``--``.
+    ``argument``: as it was typed, or as a job file has it. ``is_free``: whether it may be a
+    script's own, which may have lines and tabs.
     """
     checked = argument.translate({ord("\n"): " ", ord("\t"): " "}) if is_free else argument
     check_line(checked, what=f"the argument {argument[:_MOST_SHOWN]!a}")

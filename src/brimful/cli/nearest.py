@@ -39,16 +39,7 @@ Run = Callable[[argparse.Namespace], int]
 def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
     """Run a verb; where it refuses, say why and answer the nearest question.
 
-    Args:
-        verb: Its name.
-        run: What runs it.
-        args: Its flags.
-
-    Returns:
-        Its exit code.
-
-    Raises:
-        BrimfulError: It refuses, and nothing near it can be answered.
+    Raises BrimfulError: it refuses, and nothing near it can be answered.
     """
     typed = dict(vars(args))
     try:
@@ -133,10 +124,8 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
 def _tell_beside(room: Room | None, near: argparse.Namespace, *, is_early: bool) -> None:
     """Say what comes on top of what is answered, and what is foregone with what was left out.
 
-    Args:
-        room: What is left for what comes on top; None: nothing does.
-        near: The flags of what is answered.
-        is_early: Whether updates inside the backward pass were left out.
+    ``room``: what is left for what comes on top; None: nothing does. ``is_early``: whether updates
+    inside the backward pass were left out.
     """
     from brimful.cli.least import spared_words
 
@@ -149,9 +138,7 @@ def _tell_beside(room: Room | None, near: argparse.Namespace, *, is_early: bool)
 def _cut_words(asked: Mapping[str, object], changes: Mapping[str, object]) -> str:
     """Say that another model takes no text as long as was asked; empty where it does.
 
-    Args:
-        asked: What is changed now.
-        changes: What was changed, this too; a model among it stands in for another.
+    ``changes``: what was changed, this too; a model among it stands in for another.
     """
     if "model" not in changes or "seq_len" not in asked:
         return ""
@@ -169,9 +156,7 @@ def _head(label: str, text: str) -> None:
 def _kept_length(asked: dict[str, object], args: argparse.Namespace) -> dict[str, object]:
     """Keep the length of a text where it is the model's positions that end, and they can be more.
 
-    Args:
-        asked: What a refusal names instead.
-        args: The flags with all that was changed before.
+    ``args``: the flags with all that was changed before.
     """
     from brimful.cli.resolved import model_from
     from brimful.models.resized import is_rotary

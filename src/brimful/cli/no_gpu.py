@@ -66,15 +66,8 @@ def _here() -> "Device":
 def answer(args: argparse.Namespace) -> "tuple[int, Answer]":
     """Say for each method what holds it.
 
-    Args:
-        args: The flags of an estimate, without ``--gpus``.
-
-    Returns:
-        The exit code, and the answer.
-
-    Raises:
-        InputError: The job cannot run.
-        UnsupportedError: Likewise.
+    ``args``: the flags of an estimate, without ``--gpus``. Returns the exit code, and the answer.
+    Raises InputError: the job cannot run. Raises UnsupportedError: Likewise.
     """
     from brimful.show.answer import Answer
     from brimful.show.no_gpu import held_fact, no_gpu_summary, not_held_fact
@@ -112,12 +105,7 @@ def smallest(args: argparse.Namespace) -> Held | None:
 
     Settings that were typed stay; else a few are looked at, and the fastest that holds counts.
 
-    Args:
-        args: The flags of an estimate.
-
-    Raises:
-        InputError: The job cannot run.
-        UnsupportedError: No formula covers it.
+    Raises InputError: the job cannot run. Raises UnsupportedError: no formula covers it.
     """
     from brimful.cost.estimate import tensor_limit_bytes
 

@@ -43,18 +43,9 @@ def traced_or_untold(
 ) -> str:
     """Trace what a job needs, where it has no formula and may have one.
 
-    Args:
-        args: The flags.
-        asked: The job, and a strategy that stands for all that is asked.
-        needs: What they need.
-        tell: Says beforehand what is known without tracing.
-
-    Returns:
-        Why no formula covers it still; empty where one does.
-
-    Raises:
-        UnknownMemoryError: What it takes can be counted in no way.
-        UnsupportedError: Tracing needs what is not installed.
+    ``asked``: the job, and a strategy that stands for all that is asked. ``tell``: says beforehand
+    what is known without tracing. Returns why no formula covers it still; empty where one does.
+    Raises UnknownMemoryError: what it takes can be counted in no way.
     """
     job, cluster, strategy = asked
     device = cluster.device
@@ -80,8 +71,7 @@ def traced_or_untold(
 def untraced_leaner(asked: "Asked") -> list[Need]:
     """List what recomputes more than a job and was not traced, what recomputes most first.
 
-    Args:
-        asked: The job, and the strategy that does not fit.
+    ``asked``: the job, and the strategy that does not fit.
     """
     from brimful.cost.needed import needed
     from brimful.search.lean import ladder
@@ -95,9 +85,7 @@ def untraced_leaner(asked: "Asked") -> list[Need]:
 def trace_leaner(args: argparse.Namespace, asked: "Asked") -> None:
     """Trace what recomputes more than a job that does not fit, body by body while there is time.
 
-    Args:
-        args: The flags.
-        asked: The job, and the strategy that does not fit.
+    ``asked``: the job, and the strategy that does not fit.
     """
     start_s = time.monotonic()
     for _, some in groupby(untraced_leaner(asked), _most_recomputed):

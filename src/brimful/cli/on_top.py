@@ -37,9 +37,7 @@ class Room(NamedTuple):
 def room_for(on_top: str, args: argparse.Namespace) -> Room | None:
     """Return what is left on each GPU; None where nothing comes on top or it cannot be counted.
 
-    Args:
-        on_top: ``images``, one of ``elsewhere``'s rollouts, or empty.
-        args: The flags of what is answered.
+    ``on_top``: ``images``, one of ``elsewhere``'s rollouts, or empty.
     """
     if not on_top or args.memory_limit is not None:
         return None
@@ -65,18 +63,14 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
     elif (found := _of_source(args)) is not None:
         size, words = _of_file(args, found, usable)
     else:
-        size, words = _rollouts(_as_said(args), cluster.num_devices, on_top)
+        # Flags with what a file says of the job; it is read again where it is planned.
+        from brimful.cli.sources import take_source
+
+        said = argparse.Namespace(**vars(args))
+        take_source(said)
+        size, words = _rollouts(said, cluster.num_devices, on_top)
     left = math.floor((1 - size / usable) * _PER_MILLE) / _PER_MILLE
     return Room(Share(max(left, 1 / _PER_MILLE)), words)
-
-
-def _as_said(args: argparse.Namespace) -> argparse.Namespace:
-    """Return flags with what a file says of the job; it is read again where it is planned."""
-    from brimful.cli.sources import take_source
-
-    said = argparse.Namespace(**vars(args))
-    take_source(said)
-    return said
 
 
 def _of_source(args: argparse.Namespace) -> "Rollouts | None":

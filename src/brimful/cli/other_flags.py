@@ -183,12 +183,8 @@ class _Typed(NamedTuple):
 def taken_for_ours(arguments: Sequence[str], known: Container[str]) -> Taken:
     """Return a command line with the flags of other programs as ours.
 
-    Args:
-        arguments: As they were typed.
-        known: The flags that the verb has; one that is asked for no job is left as it is.
-
-    Raises:
-        InputError: Micro-batches are to be accumulated whose size nobody says.
+    ``known``: the flags that the verb has; one that is asked for no job is left as it is. Raises
+    InputError: micro-batches are to be accumulated whose size nobody says.
     """
     if _OF_JOBS not in known:
         return Taken(list(arguments), [])
@@ -351,11 +347,7 @@ def _type_of(value: str | None) -> str:
 
 
 def _shards(sharding: _Typed, ours: Sequence[str]) -> list[str]:
-    """Return what one of FSDP1's strategies shards, and over how many devices if not over all.
-
-    Raises:
-        InputError: It has no such strategy.
-    """
+    """Return what one of FSDP1's strategies shards, and over how many devices if not over all."""
     from brimful.export.read_accelerate import STAGES, STRATEGIES, strategy_named
 
     word = strategy_named(sharding.value or "")
@@ -367,11 +359,7 @@ def _shards(sharding: _Typed, ours: Sequence[str]) -> list[str]:
 
 
 def _global_batch(accumulated: _Typed, ours: Sequence[str]) -> str:
-    """Return the sequences of a step: of a micro-batch, on every device, as often as is summed up.
-
-    Raises:
-        InputError: A number is missing, or none.
-    """
+    """Return the sequences of a step: of a micro-batch, on every device, as often as summed."""
     words = " ".join(accumulated.words)
     given = dict(pairwise(ours))
     counted = split_counts(given.get("--gpus", "1"))

@@ -66,10 +66,8 @@ def tell(
 ) -> None:
     """Print an answer and write its page, as far as either was asked for.
 
-    Args:
-        args: Has the flags of ``page.add_page``, ``flags.add_verbose`` and ``flags.add_json``.
-        answer: Puts it together, which is not done where nobody sees it.
-        above: Lines above the tables.
+    ``args``: has the flags of ``page.add_page``, ``flags.add_verbose`` and ``flags.add_json``.
+    ``answer``: puts it together, which is not done where nobody sees it.
     """
     if args.json and args.page is None:
         return
@@ -104,11 +102,8 @@ def estimate_json(
 ) -> dict[str, Any]:
     """Return an estimate as the JSON object of DESIGN.
 
-    Args:
-        asked: The inputs.
-        estimate: The first rung; None: no formula covers the job, and its fields are null.
-        usable_bytes: What tensors may take.
-        fits: Whether they do, on the highest rung that was climbed.
+    ``estimate``: the first rung; None: no formula covers the job, and its fields are null.
+    ``fits``: whether they do, on the highest rung that was climbed.
     """
     fields: dict[str, Any] = dict.fromkeys(Estimate.__struct_fields__)
     if estimate is not None:

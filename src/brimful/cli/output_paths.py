@@ -27,9 +27,7 @@ _RECORDED = (
 def output_file(what: str, *, suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:
     """Return an argparse type for a file that the verb writes: refused before the work, not after.
 
-    Args:
-        what: The flag.
-        suffixes: What it may end in; empty: anything.
+    ``suffixes``: what it may end in; empty: anything.
     """
 
     def parse(text: str) -> Path:
@@ -62,8 +60,7 @@ def add_recording_files(parser: argparse.ArgumentParser) -> None:
 def written_facts(args: argparse.Namespace) -> "tuple[Fact, ...]":
     """Name the files that were written of a recording.
 
-    Args:
-        args: Has the flags of ``add_recording_files``.
+    ``args``: has the flags of ``add_recording_files``.
     """
     from brimful.show.summary import Fact
 
@@ -80,11 +77,9 @@ def write_recording_files(
 ) -> None:
     """Write the files that were asked for.
 
-    Args:
-        args: Has the flags of ``add_recording_files``.
-        recording: What a device's tape saw.
-        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
-        capacity_bytes: What the device can give the allocator; None: anything.
+    ``args``: has the flags of ``add_recording_files``. ``allocator``: settings as
+    ``PYTORCH_CUDA_ALLOC_CONF`` spells them. ``capacity_bytes``: what the device can give the
+    allocator; None: anything.
     """
     if args.tape is not None:
         from brimful.pretend.tape_file import save_recording
@@ -108,11 +103,9 @@ def write_simulated_files(
 ) -> None:
     """Write the files that were asked for of a simulation, whose device has its own limit.
 
-    Args:
-        args: Has the flags of ``add_recording_files``.
-        recording: What the device's tape saw, in its steps.
-        cluster: The device; a CPU has no caching allocator, and as much as is asked for.
-        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
+    ``args``: has the flags of ``add_recording_files``. ``cluster``: the device; a CPU has no
+    caching allocator, and as much as is asked for. ``allocator``: settings as
+    ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
     """
     from brimful.cost.estimate import allocatable_bytes
 

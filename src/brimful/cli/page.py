@@ -26,12 +26,8 @@ def add_page(parser: argparse.ArgumentParser) -> None:
 def write_page(args: argparse.Namespace, answer: "Answer") -> None:
     """Write the page that was asked for.
 
-    Args:
-        args: Has the flag of ``add_page``, and the words of the command.
-        answer: What was answered.
-
-    Raises:
-        RunError: The file cannot be written.
+    ``args``: has the flag of ``add_page``, and the words of the command. Raises RunError: the file
+    cannot be written.
     """
     if callable(args.page):  # a page that is open takes the answer itself (brimful.web)
         args.page(answer)

@@ -49,11 +49,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours: one sentence, no usage dump."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print.
-
-        Raises:
-            InputError: Always.
-        """
+        """Raise what argparse would print."""
         refused = sys.exception()
         if isinstance(refused, argparse.ArgumentError):
             # argparse catches every ValueError of a flag's type and drops what it said.
@@ -90,11 +86,7 @@ def choice(
 ) -> Callable[[str], str]:
     """Return an argparse type that takes one of ``allowed`` and knows the nearest otherwise.
 
-    Args:
-        what: It is.
-        allowed: That is told.
-        others: More that passes, and as what.
-        remark: What the note of such a word adds about it.
+    ``remark``: what the note of such a word adds about it.
     """
 
     def parse(text: str) -> str:

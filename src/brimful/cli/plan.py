@@ -264,9 +264,21 @@ def _show_more(args: argparse.Namespace, found: "Solution", why: dict[str, Any])
 
         show("", plan_tables(found.plan, found.record))
     if args.pareto:
-        _show_frontier(found)
+        from brimful.cost.estimate import limit_bytes
+        from brimful.report.text import strategies_table
+
+        say()
+        title = "Pareto set of time and peak (predicted), fastest first"
+        usable_bytes = limit_bytes(found.plan)
+        show(strategies_table(title, found.frontier, usable_bytes=usable_bytes))
     if args.explain:
-        _show_why(why)
+        from brimful.report.ledger import explain_tables
+
+        say()
+        if why:
+            show(explain_tables(*why.values()))
+        else:
+            say("no formula covers this job, so there is no ledger: brimful simulate traces it")
 
 
 def exit_code(found: "Solution") -> int:
@@ -340,23 +352,3 @@ def plan_json(found: "Solution", ways_out: tuple[str, ...]) -> dict[str, Any]:
         "pareto": found.frontier,
         "ways_out": ways_out,
     }
-
-
-def _show_frontier(found: "Solution") -> None:
-    from brimful.cost.estimate import limit_bytes
-    from brimful.report.text import strategies_table
-
-    say()
-    title = "Pareto set of time and peak (predicted), fastest first"
-    usable_bytes = limit_bytes(found.plan)
-    show(strategies_table(title, found.frontier, usable_bytes=usable_bytes))
-
-
-def _show_why(why: dict[str, Any]) -> None:
-    from brimful.report.ledger import explain_tables
-
-    say()
-    if why:
-        show(explain_tables(*why.values()))
-    else:
-        say("no formula covers this job, so there is no ledger: brimful simulate traces it")

@@ -93,13 +93,7 @@ def show_first(args: argparse.Namespace, searched: "Solution") -> None:
 def proven_or_told(
     args: argparse.Namespace, searched: "Solution", budget: "Budget"
 ) -> "tuple[Solution, Proof | None]":
-    """Prove a plan in the time that the search left; who interrupts that is told the prediction.
-
-    Args:
-        args: The flags.
-        searched: What was found.
-        budget: Of the search.
-    """
+    """Prove a plan in the time that the search left; who interrupts that is told the prediction."""
     from brimful.search.budget import Budget
 
     left_s = max(budget.left_s, min(LEAST_PROOF_S, args.budget))
@@ -116,24 +110,19 @@ def show_proof(
 ) -> "Sequence[Fact]":
     """Print the answer as simulating has it; where that is another than predicted, say so below.
 
-    Returns:
-        What is said of the proof, to be printed behind.
+    Returns what is said of the proof, to be printed behind.
     """
     from brimful.show.proof import replaced_facts
 
     if proof is None:
         return ()
-    is_other = _is_other(searched, found)
+    # Whether a plan has other settings than the one that was told.
+    from brimful.show.settings import settings_words
+
+    first, last = (settings_words(each.plan.job, each.plan.strategy) for each in (searched, found))
+    is_other = first != last
     is_as_told = not is_other and proof.word in {"fits", "unproven"}
     show_summary(summary_of(args, found, None if is_as_told else proof))
     told = proven_facts(found, proof)
     is_alone = len(told) == 1  # else what is faster and TIGHT was told
     return (*told, *(replaced_facts(proof) if is_other and is_alone else ()))
-
-
-def _is_other(searched: "Solution", found: "Solution") -> bool:
-    """Whether a plan has other settings than the one that was told."""
-    from brimful.show.settings import settings_words
-
-    first, last = (settings_words(each.plan.job, each.plan.strategy) for each in (searched, found))
-    return first != last

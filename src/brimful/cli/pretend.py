@@ -226,9 +226,8 @@ def _largest(args: argparse.Namespace, first: _Done, argument: Argument) -> tupl
 
     What is known of a value is said as soon as it is.
 
-    Returns:
-        What was found, and the run of the largest value that surely fits, else of the largest that
-        may, or of the first where none does.
+    Returns what was found, and the run of the largest value that surely fits, else of the largest
+    that may, or of the first where none does.
     """
     from brimful.cli.progress import Progress
     from brimful.pretend.script_errors import refusal_of
@@ -380,11 +379,7 @@ def _unheard(_words: str) -> None:
 def _ended_by(
     pretended: "Run", program: Sequence[str], budget_s: int, told: Callable[[str], None] = _unheard
 ) -> BaseException | None:
-    """Run the program, and return what ended it before its end; None: nothing but its time did.
-
-    Raises:
-        KeyboardInterrupt: Somebody did.
-    """
+    """Run the program, and return what ended it before its end; None: nothing but its time did."""
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.scripts import run_program
     from brimful.pretend.time_limit import TimeLimit, limited
@@ -428,11 +423,7 @@ def _nearest(error: BaseException, pretended: "Run") -> dict[str, object]:
 def _tell_error(error: BaseException, read: "ScriptError", name: str, *, is_whole: bool) -> None:
     """Say in a sentence what ended a script, and below it by which of its own lines it came there.
 
-    Args:
-        error: That ended it.
-        read: What was read of it.
-        name: Of the script.
-        is_whole: Whether lines of libraries, and of errors before it, are shown too.
+    ``is_whole``: whether lines of libraries, and of errors before it, are shown too.
     """
     from brimful.pretend.script_errors import (
         below_runners,

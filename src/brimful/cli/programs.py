@@ -49,11 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def file_or_refusal(verb: str) -> Callable[[str], Path]:
-    """Return the parser of ``--from FILE`` that refuses a program in a sentence.
-
-    Args:
-        verb: That has formulas alone.
-    """
+    """Return the parser of ``--from FILE`` that refuses a program in a sentence."""
     read = parsing.path("--from")
 
     def parse(text: str) -> Path:
@@ -85,15 +81,7 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
 
 
 def check_alone(args: argparse.Namespace, verb: str) -> None:
-    """Refuse what stands beside a program that says it itself.
-
-    Args:
-        args: The flags.
-        verb: Whose they are.
-
-    Raises:
-        InputError: A model stands there, or nothing does.
-    """
+    """Refuse what stands beside a program that says it itself."""
     if args.source is None and args.model is None:
         raise InputError(
             f"{verb} was given no MODEL; give a name (brimful models), a plan, or --from a program"
@@ -213,11 +201,7 @@ def _following(args: argparse.Namespace) -> "tuple[Fact, ...]":
 
 
 def _pins(args: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """Return the degrees that were typed.
-
-    Raises:
-        InputError: Something else of a strategy was.
-    """
+    """Return the degrees that were typed."""
     typed = {name: value for name, value in vars(args).items() if value is not None}
     other = next((name for name in _NOT_MEGATRON if typed.get(name)), None)
     if other is not None:
@@ -264,10 +248,7 @@ def _plan_instead(args: argparse.Namespace, why: str) -> int:
 def show_run(args: argparse.Namespace, asked: "Program", gpu: str) -> int:
     """Run a program and print what each kind of process takes.
 
-    Args:
-        args: The flags.
-        asked: The program.
-        gpu: A card of ``brimful gpus``.
+    ``gpu``: a card of ``brimful gpus``.
     """
     from brimful.cli.progress import Progress
     from brimful.programs.running import run_program

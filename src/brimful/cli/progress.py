@@ -23,14 +23,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         every_s: float = PLAIN_EVERY_S,
     ) -> None:
-        """Name the task.
-
-        Args:
-            what: The task, in a word or two.
-            quiet: Show nothing (a program reads the output).
-            clock: By which plain lines are seldom.
-            every_s: How seldom.
-        """
+        """Name the task."""
         self._every_s = every_s
         self._clock = clock
         self._said_s = clock()

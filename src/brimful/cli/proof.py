@@ -44,15 +44,9 @@ def proof_of(
 ) -> "tuple[Solution, Proof | None]":
     """Simulate a plan that formulas found, and the next best while none holds.
 
-    Args:
-        args: The flags.
-        found: What was found.
-        budget: When to end.
-
-    Returns:
-        The plan that holds, or what was found; and the proof, None where none is needed: the plan
-        is for no GPU, was simulated already, does not fit as it is, or leaves the allocator more
-        than it ever took; and where none is wanted, or torch is not installed.
+    Returns the plan that holds, or what was found; and the proof, None where none is needed: the
+    plan is for no GPU, was simulated already, does not fit as it is, or leaves the allocator more
+    than it ever took; and where none is wanted, or torch is not installed.
     """
     if not is_to_be_proven(args, found):
         return found, None

@@ -70,8 +70,7 @@ class Asked(NamedTuple):
 def asked(args: argparse.Namespace) -> Asked:
     """Resolve a model with flags, or a plan file, into checked values.
 
-    Raises:
-        InputError: Something given cannot be used, or flags stand beside a plan file.
+    Raises InputError: something given cannot be used, or flags stand beside a plan file.
     """
     if is_plan(args.model):
         refuse_flags(args)
@@ -89,11 +88,7 @@ def is_plan(model: str) -> bool:
 
 
 def refuse_flags(args: argparse.Namespace) -> None:
-    """Refuse job and strategy flags beside a plan file.
-
-    Raises:
-        InputError: One was given; it would be ignored.
-    """
+    """Refuse job and strategy flags beside a plan file."""
     for name in (
         *JOB,
         *STRATEGY,
@@ -141,11 +136,7 @@ def cluster_from(args: argparse.Namespace) -> Cluster:
 
 
 def _refuse_other_memory(args: argparse.Namespace, device: Device) -> None:
-    """Refuse what is about a second memory, where a GPU's is the host's own.
-
-    Raises:
-        InputError: Something is to be moved to the host, or the host's size is given.
-    """
+    """Refuse what is about a second memory, where a GPU's is the host's own."""
     if not has_one_memory(device.name):
         return
     off = {"offload": defaults.OFFLOAD, "reference": None, "host_memory": None}
@@ -205,14 +196,8 @@ def job_from(
 ) -> Job:
     """Resolve the job flags, with the defaults' table for what is not given.
 
-    Args:
-        args: The flags.
-        devices: What may run it, where ``--gpus`` does not say.
-        model: What is trained, where its name was resolved already.
-
-    Raises:
-        InputError: Nothing is to be trained.
-        UnsupportedError: No device has what the recipe needs.
+    ``devices``: what may run it, where ``--gpus`` does not say. ``model``: what is trained, where
+    its name was resolved already. Raises UnsupportedError: no device has what the recipe needs.
     """
     if args.task == INFERENCE:
         raise InputError(
@@ -389,11 +374,7 @@ def _allowed(text: str | None) -> tuple[Allowed, ...]:
 
 
 def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:
-    """Refuse strategy flags that say something else than a run began with.
-
-    Raises:
-        InputError: Names the first, and both values.
-    """
+    """Refuse strategy flags that say something else than a run began with."""
     for name in STRATEGY:
         given, began = getattr(args, name), getattr(strategy, name)
         if given is not None and given != began:

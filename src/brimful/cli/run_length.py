@@ -25,16 +25,8 @@ def num_steps_from(
 ) -> int:
     """Return the steps of a run: as many as are said, or as its tokens or its rows take.
 
-    Args:
-        args: The flags.
-        model: What is trained.
-        task: What is learnt.
-        global_batch: Rows of a step; no step is parted between two epochs, as the trainers of the
-            field have it.
-        tokens_per_row: Of one, padding included.
-
-    Raises:
-        InputError: Two flags say how long it is, or a step has no token.
+    ``global_batch``: rows of a step; no step is parted between two epochs, as the trainers of the
+    field have it.
     """
     said = [(flag, getattr(args, flag)) for flag in _LENGTHS]
     given = [f"--{flag} {value}" for flag, value in said if value is not None]

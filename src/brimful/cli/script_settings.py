@@ -66,13 +66,8 @@ _KEYWORDS_OF_MODEL = "--model-init-kwargs"
 def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
     """Return the words of the ``brimful plan`` that asks about a script's job.
 
-    Args:
-        script: Its path.
-        gpus: On what.
-        given: All that it is started with: its launcher's arguments and its own.
-
-    Returns:
-        The words behind ``brimful``; empty where its text names no model that is known.
+    ``given``: all that it is started with: its launcher's arguments and its own. Returns the words
+    behind ``brimful``; empty where its text names no model that is known.
     """
     try:
         tree = ast.parse(Path(script).read_text("utf-8"))

@@ -57,18 +57,18 @@ class Question(NamedTuple):
 def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Question:
     """Resolve the flags of a search, and refuse what cannot run before anything is loaded.
 
-    Args:
-        args: The flags.
-        traces: Chooses what is traced of what the job needs and does not ship; None: nothing.
-
-    Raises:
-        InputError: Something given cannot be used.
-        UnsupportedError: This version cannot run it.
+    ``traces``: chooses what is traced of what the job needs and does not ship; None: nothing.
+    Raises InputError: something given cannot be used.
     """
     from brimful.search.space import plainest_strategy
 
     job, cluster = resolved.job_from(args), resolved.cluster_from(args)
-    _refuse_engine(args)
+    if args.engine not in {None, defaults.ENGINE}:
+        raise UnknownMemoryError(
+            f"--engine {args.engine} is not searched by this version, which can neither predict "
+            f"nor simulate it; brimful train with it runs the strategy that the flags say",
+            nearest={"engine": defaults.ENGINE},
+        )
     (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)
     if why_untold(args):  # what cannot run is refused before it is traced
         plainest_strategy(job, pins, attention, cluster.num_devices)
@@ -82,12 +82,7 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
 
 
 def search(args: argparse.Namespace, budget: "Budget") -> "Solution":
-    """Resolve the flags and search, by the usual attention and by what may be better than that.
-
-    Args:
-        args: The flags.
-        budget: Of a search that simulates.
-    """
+    """Resolve the flags and search, by the usual attention and by what may be better than that."""
     from brimful.search.ways_out import has_room
 
     found = _fused_or_not(args, budget)
@@ -203,10 +198,6 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
     Where nothing was traced yet, blocks that recompute nothing are traced first, and no others
     where the fastest of these fits: to recompute takes longer. Then those that recompute all, and
     what is between if there is time.
-
-    Args:
-        args: The flags.
-        budget: Of a search.
     """
     question = asked(args, traces=_chosen(args))
     if question.untold:
@@ -369,15 +360,6 @@ def _state_words(state: "SearchState") -> str:
         words = f"best {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
     done = f"{state.num_done} simulated" if state.num_done else "the first one"
     return f"{done}, {state.left_s:.0f} s left; {words}"
-
-
-def _refuse_engine(args: argparse.Namespace) -> None:
-    if args.engine not in {None, defaults.ENGINE}:
-        raise UnknownMemoryError(
-            f"--engine {args.engine} is not searched by this version, which can neither predict "
-            f"nor simulate it; brimful train with it runs the strategy that the flags say",
-            nearest={"engine": defaults.ENGINE},
-        )
 
 
 def why_untold(args: argparse.Namespace) -> str:

@@ -226,15 +226,17 @@ def shop(args: argparse.Namespace) -> "Shopped":
         found = _market(args, job, kinds, prices, max_gpus=defaults.MOST_GPUS)
         choice = choose(found, limits)
     unpriced = tuple(name for name in (kinds if args.kinds else gpus()) if name not in prices.gpus)
-    owned = _ownerships(args, found, prices)
+    from brimful.search.shop.own import Terms, ownership
+
+    terms = Terms(args.electricity, args.buy, args.years, args.hours_per_month)
+    owned = tuple(ownership(each, prices, terms) for each in found.owned)
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
 
 
 def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "Prices") -> str:
     """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run.
 
-    Returns:
-        Why no formula covers it still; empty where one does.
+    Returns why no formula covers it still; empty where one does.
     """
     from brimful.cli.on_demand import traced_or_untold
     from brimful.cli.shop_least import tell_shop_least
@@ -282,10 +284,7 @@ def job_from(
 ) -> "Job":
     """Return the job; how many GPUs share its batch is not known yet.
 
-    Args:
-        args: The flags.
-        devices: That may run it.
-        model: What is trained, where its name was resolved already.
+    ``model``: what is trained, where its name was resolved already.
     """
     args.gpus = args.micro_batch = None
     if not is_length_said(args):
@@ -326,11 +325,7 @@ def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
 
 
 def _known_kinds(parts: Sequence[str]) -> list[str]:
-    """Resolve the names of GPUs.
-
-    Raises:
-        UnsupportedError: What some of them allocate is not known; the others are nearest.
-    """
+    """Resolve the names of GPUs."""
     known, unknown = list[str](), list[UnknownMemoryError]()
     for part in parts:
         try:
@@ -420,13 +415,6 @@ def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
         )
         for name in names
     )
-
-
-def _ownerships(args: argparse.Namespace, found: "Market", prices: "Prices") -> Any:
-    from brimful.search.shop.own import Terms, ownership
-
-    terms = Terms(args.electricity, args.buy, args.years, args.hours_per_month)
-    return tuple(ownership(each, prices, terms) for each in found.owned)
 
 
 def shop_json(shopped: "Shopped") -> dict[str, Any]:

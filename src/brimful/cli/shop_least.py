@@ -46,12 +46,7 @@ def offered(
 ) -> Offered:
     """List what may do at least, the cheapest first.
 
-    Args:
-        args: The flags of ``shop``.
-        job: What is trained.
-        num_parameters: Of its model.
-        kinds: GPUs that are compared.
-        prices: Of them.
+    ``args``: the flags of ``shop``.
     """
     limits, most = Limits(args.deadline, args.money_budget), args.max_gpus or defaults.MOST_GPUS
     rents = {kind: prices.gpus[kind].usd_per_gpu_hour for kind in kinds if kind in prices.gpus}

@@ -95,9 +95,7 @@ def _phases(text: str) -> tuple[str, ...]:
 def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
     """Simulate, compare with the prediction, and print.
 
-    Args:
-        args: The flags.
-        with_costs: Whether they have a length and prices, so that an answer tells time and money.
+    ``with_costs``: whether they have a length and prices, so that an answer tells time and money.
     """
     programs.check_alone(args, "simulate")
     if args.source is not None:
@@ -194,12 +192,7 @@ def _run_program(args: argparse.Namespace, asked: resolved.Asked) -> int:
 
 
 def _checked(args: argparse.Namespace, asked: resolved.Asked) -> "list[Routed]":
-    """Refuse what flags alone tell, before anything is loaded; return what is simulated.
-
-    Raises:
-        InputError: There is no such device, or no such routing.
-        UnsupportedError: This version does not simulate it.
-    """
+    """Refuse what flags alone tell, before anything is loaded; return what is simulated."""
     check_simulated(asked.strategy)
     if args.phases and args.routing not in {None, "balanced"}:
         raise UnsupportedError(
@@ -260,11 +253,7 @@ def _simulated(
 
 
 def _routed(args: argparse.Namespace, asked: resolved.Asked) -> "list[Routed]":
-    """List which devices are simulated, and how tokens come to their experts.
-
-    Raises:
-        InputError: Nobody parts experts, the run has seen none, or there is no such device.
-    """
+    """List which devices are simulated, and how tokens come to their experts."""
     from brimful.techniques.parallel.routing import BALANCED, worst
     from brimful.train.observed_routing import heaviest_ranks, observed
 

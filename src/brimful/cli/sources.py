@@ -20,11 +20,7 @@ MOST_LETTERS = 48
 
 
 def take_model(args: argparse.Namespace) -> None:
-    """Take the model that ``--from`` names, where none was typed.
-
-    Raises:
-        InputError: There is none.
-    """
+    """Take the model that ``--from`` names, where none was typed."""
     if args.model is not None:
         return
     from brimful.export.read_source import model_of, unnamed_words
@@ -42,9 +38,8 @@ def take_model(args: argparse.Namespace) -> None:
 def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None) -> dict[str, Any]:
     """Set the flags that a file says and nobody typed; return what was made of the file.
 
-    Args:
-        args: The flags, which keep what was typed as ``typed``.
-        content: What would stand in the file; None: what does.
+    ``args``: the flags, which keep what was typed as ``typed``. ``content``: what would stand in
+    the file; None: what does.
     """
     if args.source is None:
         return {}
@@ -139,9 +134,8 @@ def _unfused_words(args: argparse.Namespace) -> "Iterator[str]":
 def _beside_verdict(stand_ins: "Sequence[str]", keys: "Sequence[str]") -> "tuple[Fact, ...]":
     """Say what of a file could turn a verdict: that belongs beside the verdict.
 
-    Args:
-        stand_ins: What is planned in place of what the file says.
-        keys: That nothing reads and that could change what fits.
+    ``stand_ins``: what is planned in place of what the file says. ``keys``: that nothing reads and
+    that could change what fits.
     """
     from brimful.show.summary import Fact
 

@@ -373,6 +373,11 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
         args.out = args.out or Path()
     if args.out is None:
         raise InputError("--out is missing; give the folder of the run, such as --out runs/first")
+    from brimful.train.settings import Tracker
+
+    names = tuple(name.strip() for name in (args.track or "").split(",") if name.strip())
+    for name in names:
+        parsing.choice("tracker", get_args(Tracker))(name)
     given = {
         "checkpoint_every_steps": args.checkpoint_every,
         "checkpoint": args.checkpoint,
@@ -380,7 +385,7 @@ def _settings(args: argparse.Namespace) -> "RunSettings":
         "eval_every_steps": args.eval_every,
         "keep_best": args.keep_best or None,
         "merge": args.merge or None,
-        "track": _trackers(args.track) or None,
+        "track": names or None,
         "enforces_limit": args.memory_limit is not None or None,
     }
     return plain_settings(
@@ -413,15 +418,6 @@ def _source(args: argparse.Namespace) -> "DataSource":
         data_flags.refuse_alone(args)
         return read_source(started)
     return data_flags.source_from(args)
-
-
-def _trackers(text: str | None) -> tuple[str, ...]:
-    from brimful.train.settings import Tracker
-
-    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
-    for name in names:
-        parsing.choice("tracker", get_args(Tracker))(name)
-    return names
 
 
 def _keep(

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 def check_inputs(args: argparse.Namespace, settings: "RunSettings") -> None:
     """Refuse what cannot be read or written; what needs no torch is asked first.
 
-    Raises:
-        BrimfulError: The data, the run's folder, a logger's package, the device or the weights are
-            not there or of no use.
+    Raises BrimfulError: the data, the run's folder, a logger's package, the device or the weights
+    are not there or of no use.
     """
     from brimful.train.data.origin import check_present
     from brimful.train.loggers import check_loggers

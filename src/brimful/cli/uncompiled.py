@@ -24,12 +24,7 @@ _BESIDE = ("tp", "pp", "ep", "zero", "dp_replicate", "dp_shard", "compile", "off
 
 
 def plan_without(args: argparse.Namespace, said: "Iterable[str]") -> tuple[str, ...]:
-    """Set the flags of a file to what is run, and return those that were changed.
-
-    Args:
-        args: With what the file says.
-        said: Flags that it says and nobody typed.
-    """
+    """Set the flags of a file to what is run, and return those that were changed."""
     open_ = {*said} & {*_NAMES}
     if "precision" in open_ and args.precision != FP8:
         open_.discard("precision")
@@ -74,10 +69,8 @@ def facts(
 ) -> "tuple[Fact, ...]":
     """Say what stands in for what the file says, and what that would change at most.
 
-    Args:
-        args: With ``planned_without``, of ``plan_without``.
-        estimate: What was predicted of the plan; None: nothing.
-        device: On which it runs.
+    ``args``: with ``planned_without``, of ``plan_without``. ``estimate``: what was predicted of the
+    plan; None: nothing.
     """
     from brimful.show.summary import Fact
 
@@ -100,11 +93,7 @@ def most_times(
     Of products in fp8 all would run at the data sheet's rate in fp8 and as little would be sent as
     bytes are narrower; compiled, nothing but products would take any time.
 
-    Args:
-        estimate: Of the step without.
-        device: On which it runs.
-        fp8: Whether products would be in fp8.
-        compiled: Whether blocks would be compiled.
+    ``estimate``: of the step without. ``fp8``: whether products would be in fp8.
     """
     from brimful.hardware.cluster import matrix_rate
 

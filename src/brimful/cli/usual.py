@@ -34,8 +34,7 @@ def place_of(device: Device) -> Place:
 def check_runs(job: Job, attention: Attention, device: Device) -> Attention:
     """Return a kernel as it is, or say why model, recipe or device do not go with it.
 
-    Raises:
-        UnsupportedError: With the reason and what to use instead.
+    Raises UnsupportedError: with the reason and what to use instead.
     """
     check_precision(job, place_of(device))
     check_taken(job, attention)
@@ -45,9 +44,7 @@ def check_runs(job: Job, attention: Attention, device: Device) -> Attention:
 def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Precision:
     """Resolve ``--precision``; without it the first default that any of the devices has units for.
 
-    Args:
-        args: The flags.
-        devices: What may run the job: one kind, or all that are compared.
+    ``devices``: what may run the job: one kind, or all that are compared.
     """
     if args.precision is not None:
         return cast("Precision", args.precision)
@@ -65,13 +62,8 @@ def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Preci
 def attention_from(args: argparse.Namespace, job: Job, device: Device | None) -> Attention:
     """Resolve ``--attention``; without it the first default that model and device take.
 
-    Args:
-        args: The flags.
-        job: What is trained.
-        device: On what; None: on several kinds, which are asked one by one.
-
-    Raises:
-        UnsupportedError: What the user asked for cannot run.
+    ``device``: on what; None: on several kinds, which are asked one by one. Raises
+    UnsupportedError: what the user asked for cannot run.
     """
     if args.attention is not None:
         asked: Attention = check_taken(job, args.attention)
@@ -95,14 +87,8 @@ def strategy_that_runs(
 ) -> Strategy:
     """Resolve ``--zero``; without it the first default of which a checked strategy can be made.
 
-    Args:
-        args: The flags.
-        num_devices: That see different samples.
-        make: Makes and checks the strategy of a stage.
-
-    Raises:
-        InputError: None can run, or the one that was asked for cannot: what is said of the first.
-        UnsupportedError: Likewise.
+    Raises InputError: None can run, or the one that was asked for cannot: what is said of the
+    first. Raises UnsupportedError: Likewise.
     """
     usual = defaults.ZEROS if num_devices > 1 else defaults.ZEROS_ALONE
     if num_devices > 1 and args.dp_replicate == num_devices:

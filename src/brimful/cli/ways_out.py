@@ -43,12 +43,7 @@ def tell_ways_out(
     Those on the same GPUs come first: settings, then what its owner would have to allow, which
     holds when it is replayed. Each that learns the same is proven, and printed as soon as it is.
 
-    Args:
-        args: The flags.
-        searched: What was found.
-        search: How.
-        budget: Of time, where each way is simulated.
-        word: What its replay or its proof said.
+    ``budget``: of time, where each way is simulated.
     """
     record = searched.record
     if record.rows[0].fits and word not in {"tight", "no"}:
@@ -114,9 +109,8 @@ class _Told:
     def tell_all(self, ways: "Iterator[WayOut]", *, is_tight: bool) -> None:
         """Tell what the owner could allow here, then other GPUs, as soon as it is known of all.
 
-        Args:
-            ways: What was tried, what fits first.
-            is_tight: Whether it may fit as it is, so that little else is said.
+        ``ways``: what was tried, what fits first. ``is_tight``: whether it may fit as it is, so
+        that little else is said.
         """
         allowed, others = list["WayOut"](), list["WayOut"]()
         if getattr(self._args, "file_changes", ()):  # short as the file has it, which can change
@@ -186,10 +180,7 @@ def _without_program(
 ) -> "Iterator[WayOut]":
     """Yield what fits here by this program's own loop, which keeps on the host what others do not.
 
-    Args:
-        args: The flags.
-        searched: What was found within what another program can be told.
-        search: How.
+    ``searched``: what was found within what another program can be told.
     """
     from brimful.search.ways_out import WayOut
 
@@ -261,11 +252,7 @@ def _freed(
 ) -> "Iterator[WayOut]":
     """Yield what fits on the same devices if what was fixed is free, and the same is learnt.
 
-    Args:
-        args: The flags.
-        searched: What was found.
-        search: How.
-        told: Fields that stay fixed, as another program is told nothing else of them.
+    ``told``: fields that stay fixed, as another program is told nothing else of them.
     """
     from brimful.search.pins import Pins
     from brimful.search.ways_out import WayOut

@@ -116,11 +116,7 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace, names: list[str]) -> None:
-    """Refuse what would serve strangers without having been asked to.
-
-    Raises:
-        InputError: A port is none, or nobody said under which name strangers come.
-    """
+    """Refuse what would serve strangers without having been asked to."""
     if args.port > _MOST_PORT:
         raise InputError(f"--port {args.port} is no port; give 0 to {_MOST_PORT}")
     if args.host == "::1":
@@ -141,11 +137,7 @@ def _check(args: argparse.Namespace, names: list[str]) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the address before anything is loaded.
-
-    Raises:
-        RunError: Somebody has it, or it is none of this machine.
-    """
+    """Take the address before anything is loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -62,20 +62,10 @@ def run_once(
 ) -> RecipeRun:
     """Train a plan and keep its figures.
 
-    Args:
-        plan: With the recipe and the seed of this run.
-        source: What is learnt from.
-        cache: Folder of encoded data.
-        is_metered: Whether the meter watches the first steps.
-        on_step: Told of each step.
-
-    Returns:
-        How it went; a run that came to Inf or NaN, or ran out of memory, is an answer too.
-
-    Raises:
-        InputError: The recipe cannot be built on this job.
-        UnsupportedError: Likewise, or not on this device.
-        KeyboardInterrupt: It was asked to stop.
+    ``plan``: with the recipe and the seed of this run. ``is_metered``: whether the meter watches
+    the first steps. Returns how it went; a run that came to Inf or NaN, or ran out of memory, is an
+    answer too. Raises InputError: the recipe cannot be built on this job. Raises UnsupportedError:
+    likewise, or not on this device.
     """
     meter = meter_for(plan.cluster.device.kernels)
     with tempfile.TemporaryDirectory(prefix="brimful-") as folder:

@@ -18,9 +18,7 @@ RECIPES: tuple[Precision, ...] = get_args(Precision)
 def shortened(job: Job, num_steps: int | None) -> Job:
     """Return the job with the steps that are compared, and its warm-up in proportion.
 
-    Args:
-        job: Of the plan.
-        num_steps: Steps; None: the plan's own, at most ``MOST_STEPS``.
+    ``num_steps``: steps; None: the plan's own, at most ``MOST_STEPS``.
     """
     steps = min(job.num_steps, MOST_STEPS) if num_steps is None else num_steps
     warmup = min(steps, job.warmup_steps * steps // job.num_steps)
@@ -30,14 +28,9 @@ def shortened(job: Job, num_steps: int | None) -> Job:
 def in_recipe(plan: Plan, recipe: Precision, loss_scale: LossScale) -> Plan:
     """Return the plan with nothing changed but the recipe, and the loss scale that goes with it.
 
-    Args:
-        plan: Of any recipe.
-        recipe: Another.
-        loss_scale: For a recipe that scales its loss, where the plan's own does not.
-
-    Raises:
-        InputError: The recipe does not go with something else in the plan.
-        UnsupportedError: Likewise.
+    ``loss_scale``: for a recipe that scales its loss, where the plan's own does not. Raises
+    InputError: the recipe does not go with something else in the plan. Raises UnsupportedError:
+    Likewise.
     """
     scale = (plan.job.loss_scale or loss_scale) if recipe in SCALED else None
     job = check_job(msgspec.structs.replace(plan.job, precision=recipe, loss_scale=scale))

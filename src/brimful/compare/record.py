@@ -168,10 +168,7 @@ def row_of(
 ) -> RecipeRow:
     """Sum up the runs of a recipe.
 
-    Args:
-        recipe: Which.
-        runs: At least one.
-        reference: Those of fp32; none where it was not run.
+    ``reference``: those of fp32; none where it was not run.
     """
     plain = {run.seed: run.heldout_loss for run in reference}
     peaks = [run.measured_peak_allocated_bytes for run in runs]

@@ -66,18 +66,10 @@ def compare_recipes(
     First weights and the order of the data follow from the seed alone: of one seed they are the
     same in every recipe, the weights rounded to the type that the recipe holds them in.
 
-    Args:
-        plan: What is run; only its recipe and seed are replaced.
-        source: What it learns from, and is judged by.
-        settings: Which recipes, and how many seeds.
-        cache: Folder of encoded data.
-        watching: Told of every run.
-
-    Raises:
-        InputError: The data is unusable, or a seed is out of range.
-        UnsupportedError: The plan is for several devices.
-        RunError: The plan is for a device that is not here.
-        KeyboardInterrupt: It was asked to stop; ``on_run`` has told of what was done.
+    ``plan``: what is run; only its recipe and seed are replaced. Raises InputError: the data is
+    unusable, or a seed is out of range. Raises UnsupportedError: the plan is for several devices.
+    Raises RunError: the plan is for a device that is not here. Raises KeyboardInterrupt: it was
+    asked to stop; ``on_run`` has told of what was done.
     """
     _check(plan)
     seeds = _seeds(plan, settings)

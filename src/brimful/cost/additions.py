@@ -158,11 +158,7 @@ def additions_of(
 ) -> list[Additions]:
     """List what is added to each run of a micro-batch, by its phase.
 
-    Args:
-        runs: Of all of it.
-        way: How devices share the work.
-        forward: Says it of a run of the forward pass.
-        backward: Of another.
+    ``forward``: says it of a run of the forward pass.
     """
     return [
         (forward if run.phase == "forward" else backward)(at, way)

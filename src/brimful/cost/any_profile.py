@@ -20,14 +20,8 @@ Traced = tuple[tuple[int, Profile], tuple[int, Profile]]
 def joined(key: str, letter: str, traced: Traced) -> Profile:
     """Return the profile of every value of a letter.
 
-    Args:
-        key: Its name.
-        letter: What they differ in, of ``profiles.Dimensions``: ``R``, the rank, or ``e``, the
-            experts of one of several devices.
-        traced: Its value, and the profile, of each.
-
-    Raises:
-        UnsupportedError: They are not one program.
+    ``letter``: what they differ in, of ``profiles.Dimensions``: ``R``, the rank, or ``e``, the
+    experts of one of several devices. Raises UnsupportedError: they are not one program.
     """
     join = _Join(letter, traced)
     first, second = (profile for _, profile in traced)

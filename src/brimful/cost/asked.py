@@ -59,8 +59,7 @@ class Asked:
     def __init__(self, *, leaves: bool = False) -> None:
         """Begin with nothing.
 
-        Args:
-            leaves: Whether reduced shards go to the host, those that came first first.
+        ``leaves``: whether reduced shards go to the host, those that came first first.
         """
         self.num_unmatched = 0
         self._oldest_first = OLDEST_FIRST | SHARDS if leaves else OLDEST_FIRST
@@ -121,9 +120,7 @@ class Asked:
     def take(self, key: Alike, since: int = 0) -> list[int]:
         """Return the newest row of a kind, which is the caller's to give back; none: nothing.
 
-        Args:
-            key: Of the kind.
-            since: The first row that may be it.
+        ``since``: the first row that may be it.
         """
         row = [row for row in self._alike(key)[-1:] if row >= since]
         for one in row:
@@ -134,9 +131,7 @@ class Asked:
     def leave(self, item: int | None = None, *, but: int = 0) -> None:
         """Give back what there is left where this goes on, oldest first.
 
-        Args:
-            item: Index of a class; None: of every class, but for gradients.
-            but: So many of the newest stay.
+        ``item``: index of a class; None: of every class, but for gradients.
         """
         kinds = [key for key in self._rows if item in {None, key[1]}]
         rows = sorted(row for key in kinds for row in self._rows[key])
@@ -154,10 +149,6 @@ class Asked:
 
         The loop is hot: a kind's rows are found by its number, as hashing kinds would take most of
         the time.
-
-        Args:
-            moves: In order.
-            part: Where gradients are put down.
         """
         events, sizes, streams, keys = self._events, self._sizes, self._streams, self._keys
         lists = self._lists
@@ -215,13 +206,11 @@ class Asked:
     ) -> None:
         """Give back the gradients of the part that came first.
 
-        Args:
-            is_block: Whether it is a block's.
-            is_experts: Whether only those of its experts, or all others; None: all.
-            held: The piece that they become: each is there in a wider type before it goes.
-            newest: Whether it is that of the part that came last instead.
-            last_bytes: Of the last parameter's, which goes when the reduced shard is there: the
-                loop over parameters has hold of it (``foreach_reduce`` of ``_fsdp_collectives``).
+        ``is_experts``: whether only those of its experts, or all others; None: all. ``held``: the
+        piece that they become: each is there in a wider type before it goes. ``newest``: whether it
+        is that of the part that came last instead. ``last_bytes``: of the last parameter's, which
+        goes when the reduced shard is there: the loop over parameters has hold of it
+        (``foreach_reduce`` of ``_fsdp_collectives``).
         """
         parts = [part for part in (self._of_blocks if is_block else self._of_rest) if part]
         if not parts:  # of adapters the rest has none

@@ -78,12 +78,8 @@ def describe(
 ) -> tuple[str, ...]:
     """Say each assumption in a line, those that do not concern this run left out.
 
-    Args:
-        device: On what.
-        gathers: Whether parameters are sharded.
-        num_groups: Process groups that a device belongs to.
-        updates_on_host: Whether a GPU's host updates the parameters.
-        parts_experts: Whether devices part experts among them.
+    ``updates_on_host``: whether a GPU's host updates the parameters. ``parts_experts``: whether
+    devices part experts among them.
     """
     assumed = assumptions_for(device)
     lines = ["dropout off, every sequence full length, labels unmasked"]

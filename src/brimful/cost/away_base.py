@@ -38,14 +38,8 @@ def with_base_away(
 ) -> tuple[Profile, Variant]:
     """Let the base come and go with the runs of a micro-batch.
 
-    Args:
-        job: What is trained.
-        profile: Of it, where all is on the device.
-        variant: What micro-batches run.
-        dims: Sizes of one.
-
-    Returns:
-        The profile with copies, and the runs that refer to it.
+    ``profile``: of it, where all is on the device. Returns the profile with copies, and the runs
+    that refer to it.
     """
     layers = _Layers(loaded_element(job), base_copies(job))
     return _with_copies(profile, variant.first, variant.later, layers, dims)
@@ -124,14 +118,7 @@ class _Reads(NamedTuple):
 
 
 def _events(events: Sequence[int], added: Brought, reads: _Reads, num: int) -> Iterator[int]:
-    """Yield a run's events with those of copies.
-
-    Args:
-        events: Its own.
-        added: Which copies come and go.
-        reads: Where it reads them.
-        num: Sizes of copies.
-    """
+    """Yield a run's events with those of copies."""
     alone = reads.last if added.one_by_one else ()
     for place in range(len(events) + 1):
         if place == reads.first:
@@ -147,18 +134,22 @@ def _events(events: Sequence[int], added: Brought, reads: _Reads, num: int) -> I
 def _reads(profile: Profile, run: Run, like: Run, layers: _Layers, dims: Dimensions) -> _Reads:
     """Find where a run reads its copies.
 
-    Args:
-        profile: Of the run.
-        run: Which.
-        like: The same of a micro-batch that makes gradients anew, by which adapters are told.
-        layers: What blocks have.
-        dims: Sizes.
+    ``like``: the same of a micro-batch that makes gradients anew, by which adapters are told.
     """
     if run.phase == "forward" or not is_block(run):
         return _Reads()
     copies = _copies(run, layers)
     own = profile.works[run.work].events
-    places = _wide_gone(profile, own, copies, dims)
+    # Say behind which event the weight made of each packed one goes for the last time.
+    places = dict[int, int]()
+    for size in {copy.wide for copy in copies if copy.wide}:
+        alike = [number for number, copy in enumerate(copies) if copy.wide == size]
+        gone = [
+            place + 1
+            for place, event in enumerate(own)
+            if sign(profile.kinds[event]) < 0 and _weighs(profile.kinds[event], size, dims)
+        ]
+        places |= dict(zip(alike[::-1], gone[-len(alike) :], strict=False))
     if not places:
         theirs = profile.works[like.work].events
         behind = _inputs_made(profile, theirs, copies, layers.element, dims)
@@ -173,22 +164,6 @@ def _reads(profile: Profile, run: Run, like: Run, layers: _Layers, dims: Dimensi
     if any(copy.is_stack for copy in copies):  # whose layers tell of nothing, and may be the last
         return _Reads(0, tuple(last))
     return _Reads(_begin(profile, own, min(places.values(), default=0)), tuple(last))
-
-
-def _wide_gone(
-    profile: Profile, events: Sequence[int], copies: Sequence[BaseCopy], dims: Dimensions
-) -> dict[int, int]:
-    """Say behind which event the weight made of each packed one goes for the last time."""
-    found = dict[int, int]()
-    for size in {copy.wide for copy in copies if copy.wide}:
-        alike = [number for number, copy in enumerate(copies) if copy.wide == size]
-        gone = [
-            place + 1
-            for place, event in enumerate(events)
-            if sign(profile.kinds[event]) < 0 and _weighs(profile.kinds[event], size, dims)
-        ]
-        found |= dict(zip(alike[::-1], gone[-len(alike) :], strict=False))
-    return found
 
 
 def _weighs(kind: EventKind, num_bytes: int, dims: Dimensions) -> bool:

@@ -43,11 +43,7 @@ class BaseCopy(NamedTuple):
 
 
 def base_copies(job: Job) -> tuple[tuple[BaseCopy, ...], ...]:
-    """Return the frozen parameters of every kind of block, in the order in which they are brought.
-
-    Args:
-        job: What is trained, with adapters.
-    """
+    """Return the frozen parameters of every kind of block, in the order they are brought."""
     return tuple(tuple(_copy_of(job, each) for each in some) for some in block_kinds(job.model))
 
 
@@ -56,9 +52,6 @@ def tells_reads(job: Job) -> bool:
 
     Adapters tell it of all plain weights; what is made of packed ones tells it of these, if the
     last of a block has adapters, behind which computing it again ends.
-
-    Args:
-        job: What is trained, with adapters.
     """
     kinds = base_copies(job)
     layers = [copy for copy in kinds[0] if copy.input]
@@ -69,9 +62,7 @@ def tells_reads(job: Job) -> bool:
 def base_sizes(job: Job, num_blocks: int | None = None) -> Iterator[int]:
     """Yield the bytes of every frozen parameter of the first blocks.
 
-    Args:
-        job: What is trained, with adapters.
-        num_blocks: How many; None: all.
+    ``num_blocks``: how many; None: all.
     """
     made = dict(zip(block_kinds(job.model), base_copies(job), strict=True))
     for parameters in first_blocks(job.model, num_blocks):

@@ -64,9 +64,7 @@ def copy_kinds(own: Sequence[EventKind]) -> tuple[EventKind, ...]:
 def brought(runs: Sequence[Run], gradients: Mapping[str, tuple[int, ...]]) -> list[Brought]:
     """Say of every run which copies come and go.
 
-    Args:
-        runs: Of a micro-batch.
-        gradients: Of its blocks (``block_gradients``).
+    ``gradients``: of its blocks (``block_gradients``).
     """
     found, blocks = list[Brought](), [run for run in runs if is_block(run)]
     ends_plain = not _is_again(blocks[-1])
@@ -104,14 +102,7 @@ def _is_again(run: Run) -> bool:
 
 
 def block_gradients(job: Job, profile: Profile, runs: Sequence[Run], dims: Dimensions) -> Gradients:
-    """Return the gradients of blocks in the order of parameters, told by their sizes.
-
-    Args:
-        job: What is trained.
-        profile: Of the runs.
-        runs: Of a micro-batch that makes gradients anew.
-        dims: Sizes.
-    """
+    """Return the gradients of blocks in the order of parameters, told by their sizes."""
     element = trained_recipe(job).gradient
     kinds = list({run.parameters: None for run in layout_of(job.model).blocks})
     found = dict[str, tuple[int, ...]]()
@@ -136,14 +127,7 @@ def block_gradients(job: Job, profile: Profile, runs: Sequence[Run], dims: Dimen
 def with_copies(
     profile: Profile, run: Run, events: Sequence[Event], more: Brought
 ) -> Iterator[Event]:
-    """Yield a run's events with those of copies; a block's gradients leave together at its end.
-
-    Args:
-        profile: Of the run.
-        run: Which.
-        events: Its own.
-        more: Which copies come and go.
-    """
+    """Yield a run's events with those of copies; a block's gradients leave together at its end."""
     own = list(_uncached(profile, run, events))
     yield from _of_a_block(profile, run, own, more) if is_block(run) else own
 

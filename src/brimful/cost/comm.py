@@ -60,16 +60,11 @@ def collective_seconds(
     Sister groups (``stride`` of them interleave in a node) run at the same time, each on its own
     GPUs' links and adapters.
 
-    Args:
-        kind: What it does.
-        num_bytes: Of the whole tensor as one rank holds it: what is reduced, what an all-gather
-            ends with, what a reduce-scatter begins with, what one rank sends.
-        ranks: Size of the group; 1 takes no time.
-        cluster: Where.
-        stride: Distance between neighbouring ranks of the group; 1: next to each other.
-
-    Returns:
-        Seconds, in the shape that the arguments broadcast to; NaN where a link is unknown.
+    ``num_bytes``: of the whole tensor as one rank holds it: what is reduced, what an all-gather
+    ends with, what a reduce-scatter begins with, what one rank sends. ``ranks``: size of the group;
+    1 takes no time. ``stride``: distance between neighbouring ranks of the group; 1: next to each
+    other. Returns seconds, in the shape that the arguments broadcast to; NaN where a link is
+    unknown.
     """
     group = group_of(ranks, stride, num_linked(cluster))
     node, network = _way(link_of(cluster)), _way(network_of(cluster))

@@ -55,11 +55,7 @@ def link_bytes_per_s(device: Device) -> float | None:
 def copied_seconds(copied: Copied, device: Device, *, num_beside: int, beside_s: Any) -> Any:
     """Return what a step takes longer, a number or [strategies]; None where a rate is unknown.
 
-    Args:
-        copied: Of one step, of one device.
-        device: Says how fast copies are.
-        num_beside: Devices whose updates share a host's memory; each has a link of its own.
-        beside_s: Of the kernels that copies can run beside.
+    ``num_beside``: devices whose updates share a host's memory; each has a link of its own.
     """
     if copied == NOTHING_COPIED:
         return 0.0

@@ -46,12 +46,9 @@ class Decoding(NamedTuple):
 def decoding_of(job: InferenceJob, cluster: Cluster) -> Decoding | None:
     """Bound how fast text is written; None where a device's rates are not known.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what; several devices share weights evenly, and the cache by its heads.
-
-    Raises:
-        UnsupportedError: The architecture has no layout or no cache that is known.
+    ``job``: what is loaded, and how much text it holds. ``cluster``: on what; several devices share
+    weights evenly, and the cache by its heads. Raises UnsupportedError: the architecture has no
+    layout or no cache that is known.
     """
     device, num_devices = cluster.device, cluster.num_devices
     rate, speed = _matrix_rate(job, device), device.memory_bytes_per_s

@@ -106,10 +106,7 @@ class Pieces(NamedTuple):
 def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
     """Return the sizes of a process's flat pieces.
 
-    Args:
-        job: What is trained.
-        strategy: How, with ``engine=deepspeed``.
-        rank: Which process.
+    ``strategy``: how, with ``engine=deepspeed``.
     """
     sizes = tuple(prod(shape) for shape in parameter_shapes(job.model))
     num, width = world_size(strategy), job.model.hidden_size
@@ -158,10 +155,7 @@ def _reached(job: Job, last: int) -> Reached:
 def engine_memory(job: Job, strategy: Strategy, device: Device) -> StepMemory:
     """Return what a step by DeepSpeed's engine takes of the process that holds most.
 
-    Args:
-        job: What is trained.
-        strategy: How, with ``engine=deepspeed``.
-        device: On what.
+    ``strategy``: how, with ``engine=deepspeed``.
     """
     return _fullest(job, strategy, device)[1]
 
@@ -169,10 +163,7 @@ def engine_memory(job: Job, strategy: Strategy, device: Device) -> StepMemory:
 def fullest_rank(job: Job, strategy: Strategy, device: Device) -> int:
     """Return which process that is; of those that hold as much one.
 
-    Args:
-        job: What is trained; it has a formula.
-        strategy: How, with ``engine=deepspeed``.
-        device: On what.
+    ``job``: what is trained; it has a formula. ``strategy``: how, with ``engine=deepspeed``.
     """
     return _fullest(job, strategy, device)[0]
 
@@ -244,12 +235,7 @@ def _gone_by_then(strategy: Strategy, held: States) -> int:
 def estimated_host_bytes(num_parameters: int, num_nodes: int) -> tuple[int, int]:
     """Return the bytes that a node's host has to have where stage 3 offloads parameters.
 
-    Args:
-        num_parameters: Of the model.
-        num_nodes: That share them.
-
-    Returns:
-        What the states take, and that with what DeepSpeed allows for buffers.
+    Returns what the states take, and that with what DeepSpeed allows for buffers.
 
     Source: ``estimate_zero3_model_states_mem_needs`` of DeepSpeed's ``runtime/zero/stage3.py``.
     """
@@ -260,9 +246,7 @@ def estimated_host_bytes(num_parameters: int, num_nodes: int) -> tuple[int, int]
 def missing_engine(job: Job, strategy: Strategy) -> str:
     """Say why a job that one device has a formula for has none by DeepSpeed; empty: it has.
 
-    Args:
-        job: What is trained.
-        strategy: How, with ``engine=deepspeed``.
+    ``strategy``: how, with ``engine=deepspeed``.
     """
     if strategy.zero == _PARTED and job.precision == "bf16-mixed":
         return (
@@ -275,9 +259,7 @@ def missing_engine(job: Job, strategy: Strategy) -> str:
 def alone_of(job: Job, strategy: Strategy) -> tuple[Job, Strategy]:
     """Return a micro-batch of one device, and how it is run by our own engine.
 
-    Args:
-        job: What is trained.
-        strategy: How, with ``engine=deepspeed``.
+    ``strategy``: how, with ``engine=deepspeed``.
     """
     alone = replace(
         strategy, engine="torch", zero=0, dp_shard=1, dp_replicate=1, offload="none",
@@ -312,14 +294,7 @@ def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Upd
 def as_engine(
     sections: list[Section], pieces: Pieces, job: Job, strategy: Strategy
 ) -> list[Section]:
-    """Return a micro-batch whose gradients go as they are reduced.
-
-    Args:
-        sections: The runs of one device.
-        pieces: What it holds.
-        job: What is trained.
-        strategy: How.
-    """
+    """Return a micro-batch whose gradients go as they are reduced."""
     num_before = sum(section.run.phase == "forward" for section in sections)
     stays = strategy.zero == 1 and num_micro_batches(job, strategy) == 1
     reduced = sections[num_before:] if stays else map(_reduced, sections[num_before:])
@@ -353,9 +328,7 @@ def _with(section: Section, before: Sequence[Event] = (), behind: Sequence[Event
 def _keep_head(found: list[Section], first: int) -> None:
     """Let the gradient of a tied head stay until backward has come to the embedding.
 
-    Args:
-        found: Runs, which are changed.
-        first: The run with which backward begins: the head's gradient is the first that comes.
+    ``first``: the run with which backward begins: the head's gradient is the first that comes.
     """
     for place in range(first, len(found)):
         events = list(found[place].events)
@@ -403,18 +376,11 @@ def _gone(waits: Event | None) -> Iterator[Event]:
 
 def _gathered(sections: list[Section], pieces: Pieces) -> Iterator[Section]:
     """Yield the runs with what is whole while they run."""
-    whole = _whole_at_once(pieces)
+    # How many numbers are whole while the model runs. Each module has those behind it fetched, a
+    # bucket of them at least, so that what is whole grows to all that may be.
+    whole = min(sum(pieces.sizes) - pieces.kept_whole, MAX_LIVE_ELEMENTS)
     for section in sections:
         is_last = section is sections[-1]  # behind which nothing is fetched
         num = (pieces.sizes[0] if is_last else whole) * pieces.element
         come, go = (Event(of_bytes(sign * num, _GATHERED)) for sign in (1, -1))
         yield section._replace(events=(come, *section.events, go))
-
-
-def _whole_at_once(pieces: Pieces) -> int:
-    """Return how many numbers are whole while the model runs.
-
-    Each module has those behind it fetched, a bucket of them at least, so that what is whole grows
-    to all that may be.
-    """
-    return min(sum(pieces.sizes) - pieces.kept_whole, MAX_LIVE_ELEMENTS)

@@ -29,9 +29,7 @@ def is_deepspeeds(strategy: Strategy) -> bool:
 def held_by_deepspeed(job: Job, strategy: Strategy) -> OnHost:
     """Count what one process has offloaded.
 
-    Args:
-        job: What is trained, all of it.
-        strategy: By DeepSpeed's engine, which parts what is offloaded evenly.
+    ``strategy``: by DeepSpeed's engine, which parts what is offloaded evenly.
     """
     share = -(-parameter_count(job.model).total // world_size(strategy))
     element = FP32_BYTES if HELD.get(job.precision) == "fp32" else HALF_BYTES

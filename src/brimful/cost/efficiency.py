@@ -127,7 +127,20 @@ def efficiency_of(device: Device) -> Efficiency:
         return MEASURED
     if device.kernels != "cuda":
         return _PLAIN
-    return _at_its_power(_generation(device), device)
+    # The shares that a device's power limit leaves of a generation's.
+    whole = _generation(device)
+    left = _slower(whole, device)
+    if left >= 1:
+        return whole
+    shares = whole.matrix_shares.items()
+    return msgspec.structs.replace(
+        whole,
+        matrix_shares={kind: share * (1.0 if kind == "fp32" else left) for kind, share in shares},
+        attention_share=whole.attention_share * left,
+        engine_half_share=whole.engine_half_share * left,
+        engine_fp8_share=whole.engine_fp8_share * left,
+        engine_fp4_share=whole.engine_fp4_share * left,
+    )
 
 
 def power_limit_w(device: Device) -> int | None:
@@ -149,22 +162,6 @@ def _generation(device: Device) -> Efficiency:
     return next(found, _PLAIN)
 
 
-def _at_its_power(whole: Efficiency, device: Device) -> Efficiency:
-    """Return the shares that a device's power limit leaves of a generation's."""
-    left = _slower(whole, device)
-    if left >= 1:
-        return whole
-    shares = whole.matrix_shares.items()
-    return msgspec.structs.replace(
-        whole,
-        matrix_shares={kind: share * (1.0 if kind == "fp32" else left) for kind, share in shares},
-        attention_share=whole.attention_share * left,
-        engine_half_share=whole.engine_half_share * left,
-        engine_fp8_share=whole.engine_fp8_share * left,
-        engine_fp4_share=whole.engine_fp4_share * left,
-    )
-
-
 def _slower(whole: Efficiency, device: Device) -> float:
     """Return which part of a generation's share is left at a device's power limit."""
     card, share = _card(device), whole.matrix_shares.get("fp16", 0.0)
@@ -178,13 +175,7 @@ def _slower(whole: Efficiency, device: Device) -> float:
 
 
 def size_of(job: Job, micro_batch: Array | float, *, tp: Array | float = 1) -> ProductSize:
-    """Return how large the products of a job are; of a module that is unknown.
-
-    Args:
-        job: What is trained.
-        micro_batch: Samples of a forward pass.
-        tp: Devices that share every matrix.
-    """
+    """Return how large the products of a job are; of a module that is unknown."""
     if not job.model.hidden_size:
         return ProductSize(0.0, 0.0)
     return ProductSize(

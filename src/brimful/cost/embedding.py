@@ -37,12 +37,9 @@ def embedding_workspace(*, num_tokens: int, vocab_size: int, hidden_size: int) -
 def with_embedding(job: Job, family: Family, peak: Peak, *, there: float, by_item: bool) -> Peak:
     """Compare the peak of forward and backward with the embedding's instant.
 
-    Args:
-        job: What is trained.
-        family: The strategies, none of which gathers parameters.
-        peak: Of a step; its ``end`` holds every gradient that stays.
-        there: Bytes of other gradients at that instant.
-        by_item: Whether its rows are items; else there is one row, the total.
+    ``peak``: of a step; its ``end`` holds every gradient that stays. ``there``: bytes of other
+    gradients at that instant. ``by_item``: whether its rows are items; else there is one row, the
+    total.
     """
     taken, beside = embedding_bytes(job, family)
     here = peak.end + _rows(by_item=by_item, workspace=taken, transient=beside, gradients=there)
@@ -51,12 +48,7 @@ def with_embedding(job: Job, family: Family, peak: Peak, *, there: float, by_ite
 
 
 def embedding_bytes(job: Job, family: Family) -> tuple[int, int]:
-    """Return the partial sums, and the gradients beside them that are about to be dropped.
-
-    Args:
-        job: What is trained.
-        family: The strategies, none of which gathers parameters.
-    """
+    """Return the partial sums, and the gradients beside them that are about to be dropped."""
     model, num_tokens = job.model, family_tokens(job, family)
     element = RECIPES[job.precision].gradient
     vocab_size = -(-model.vocab_size // family.tp)

@@ -184,13 +184,10 @@ def tensor_limit_bytes(cluster: Cluster) -> int:
 
     A limit below the context leaves nothing, and never less than nothing.
     """
-    return _less_context(offered_bytes(cluster), cluster.device)
-
-
-def _less_context(num_bytes: int, device: Device) -> int:
-    if device.kernels != "cuda":
+    num_bytes = offered_bytes(cluster)
+    if cluster.device.kernels != "cuda":
         return num_bytes
-    return max(0, num_bytes - assumptions_for(device).context_low_bytes)
+    return max(0, num_bytes - assumptions_for(cluster.device).context_low_bytes)
 
 
 def limit_bytes(plan: Plan) -> int:

@@ -34,11 +34,7 @@ def other_phases(
 
     Exact as the step's are. Judging is left out where its profile is not shipped.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        device: On what.
-        memory: Of its step (``memory.step_memory``).
+    ``memory``: of its step (``memory.step_memory``).
     """
     save, resume = resting_phases(memory)
     judged = _judged(job, strategy, device)

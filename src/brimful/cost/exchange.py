@@ -13,7 +13,7 @@ arXiv:2205.05198, section 4.2.2.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,10 +88,7 @@ class Message(NamedTuple):
 def messages_of(job: Job, family: Family, sent: Sent) -> Iterator[Message]:
     """Yield what a device of a group sends in a micro-batch.
 
-    Args:
-        job: What is trained.
-        family: Says the degree, and in which types is sent.
-        sent: How large micro-batches are.
+    ``family``: says the degree, and in which types is sent.
     """
     stream, term = (
         sent.tokens * (job.model.hidden_size * element) for element in widths_of(job, family)
@@ -123,19 +120,18 @@ def _norms(job: Job, family: Family) -> Iterator[Message]:
 def exchange_seconds(job: Job, family: Family, cluster: Cluster, sent: Sent) -> Array:
     """Return the seconds that a micro-batch waits for the other devices of its group.
 
-    Args:
-        job: What is trained.
-        family: Says the degree, and in which types is sent.
-        cluster: Says the links; NaN where one is unknown.
-        sent: How large micro-batches are.
-
-    Returns:
-        Seconds, in the shape that the parts of ``sent`` broadcast to.
+    ``family``: says the degree, and in which types is sent. ``cluster``: says the links; NaN where
+    one is unknown. Returns seconds, in the shape that the parts of ``sent`` broadcast to.
     """
+    return waited_seconds(messages_of(job, family, sent), family.tp, cluster, sent)
+
+
+def waited_seconds(messages: Iterable[Message], degree: int, cluster: Cluster, sent: Sent) -> Array:
+    """Return the seconds of all messages of a group of so many devices; of one device none."""
     total = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in sent)))
-    if family.tp == 1:
+    if degree == 1:
         return total
-    for message in messages_of(job, family, sent):
-        each = collective_seconds(message.kind, message.num_bytes, family.tp, cluster)
+    for message in messages:
+        each = collective_seconds(message.kind, message.num_bytes, degree, cluster)
         total = total + message.times * each
     return total

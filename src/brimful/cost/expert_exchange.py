@@ -16,8 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from brimful.cost.comm import collective_seconds
-from brimful.cost.exchange import Message, Sent
+from brimful.cost.exchange import Message, Sent, waited_seconds
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shards import computed_bytes
@@ -33,9 +32,7 @@ _COUNT_BYTES = 8
 def expert_messages(job: Job, sent: Sent) -> Iterator[Message]:
     """Yield what a device of a group sends in a micro-batch.
 
-    Args:
-        job: What is trained.
-        sent: How large micro-batches are; its tokens are those of one device.
+    ``sent``: how large micro-batches are; its tokens are those of one device.
     """
     experts, element = experts_of(job.model), computed_bytes(job.precision)
     weight = FP32_BYTES if record_of(job.model.model_type).block.wide_shares else element
@@ -51,16 +48,7 @@ def expert_messages(job: Job, sent: Sent) -> Iterator[Message]:
 def experts_seconds(job: Job, family: Family, cluster: Cluster, sent: Sent) -> Array:
     """Return the seconds that a micro-batch waits for rows of other devices.
 
-    Args:
-        job: What is trained.
-        family: Says how many devices part the experts; they are neighbours.
-        cluster: Says the links; NaN where one is unknown.
-        sent: How large micro-batches are.
+    ``family``: says how many devices part the experts; they are neighbours. ``cluster``: says the
+    links; NaN where one is unknown.
     """
-    total = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in sent)))
-    if family.ep == 1:
-        return total
-    for message in expert_messages(job, sent):
-        each = collective_seconds(message.kind, message.num_bytes, family.ep, cluster)
-        total = total + message.times * each
-    return total
+    return waited_seconds(expert_messages(job, sent), family.ep, cluster, sent)

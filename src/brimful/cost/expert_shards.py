@@ -74,10 +74,7 @@ def parted_parts(job: Job, family: Family) -> frozenset[int]:
 def held_shape(parameter: Parameter, family: Family, num_shards: int) -> Shape:
     """Return what a device holds of a parameter.
 
-    Args:
-        parameter: Whole.
-        family: Strategies that gather parameters and part experts.
-        num_shards: Devices that share one copy of all that is no expert's.
+    ``num_shards``: devices that share one copy of all that is no expert's.
     """
     if parameter.kind == EXPERTS:
         num_same = num_shards * family.tp // family.ep
@@ -89,10 +86,7 @@ def held_shape(parameter: Parameter, family: Family, num_shards: int) -> Shape:
 def held_shapes(parameters: Sequence[Parameter], family: Family, num_shards: int) -> list[Shape]:
     """List the shards that a device holds: of what is no expert's, then of its experts.
 
-    Args:
-        parameters: Of a model that trains in full, whole.
-        family: Strategies that gather parameters and part experts.
-        num_shards: Devices that share one copy of all that is no expert's.
+    ``num_shards``: devices that share one copy of all that is no expert's.
     """
     return [shape for group in held_groups(parameters, family, num_shards) for shape in group]
 
@@ -117,10 +111,7 @@ def padded_experts(stacks: Sequence[Shape], num_same: Array) -> Array:
 def expert_pieces(job: Job, family: Family, stacks: list[Shape]) -> Array:
     """Return the bytes of the pieces of one block's experts: [``PIECES``, strategies].
 
-    Args:
-        job: What is trained.
-        family: Strategies that part experts.
-        stacks: Those that a device has of the block, in order, biases too; at least one.
+    ``stacks``: those that a device has of the block, in order, biases too; at least one.
     """
     each = zip(family_shards(family), same_experts(family), strict=True)
     columns = [

@@ -12,11 +12,7 @@ _KIND = "Int8DynamicActivationIntxWeightConfig"
 
 
 def exported_format(spec: ModelSpec) -> WeightsFormat | None:
-    """Return the format that a folder's configuration says; None: plain, or as it is published.
-
-    Raises:
-        UnsupportedError: It is quantised in another way.
-    """
+    """Return the format that a folder's configuration says; None: plain, or as it is published."""
     given = spec.hf_config.get(_FIELD)
     if given is None or given.get("quant_method") in SERVED:
         return None

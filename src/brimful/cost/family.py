@@ -132,9 +132,7 @@ def parting_of(family: Family, num_shards: int) -> Family:
     Families that differ in micro-batches or blocks only have the same: what was made of it for
     one of them need not be made again for another.
 
-    Args:
-        family: The strategies.
-        num_shards: Devices that share one copy, in those that are asked about.
+    ``num_shards``: devices that share one copy, in those that are asked about.
     """
     return Family(
         micro_batch=1,
@@ -169,11 +167,7 @@ def body_of(num_blocks: int, num_layers: int) -> Body:
 
 
 def bodies_of(job: Job) -> dict[Body, range]:
-    """Return every body that there may be, and which numbers of checkpointed blocks make it.
-
-    Args:
-        job: What is trained.
-    """
+    """Return every body that there may be, and which numbers of checkpointed blocks make it."""
     num = job.model.num_layers
     if (built := find_built(job.model)) is not None and not built.kinds:  # one unit: all, or none
         whole: dict[Body, range] = {"checkpointed": range(num, num + 1)} if built.again else {}
@@ -225,11 +219,7 @@ def family_tokens(job: Job, family: Family) -> int:
 def chunk_of(job: Job, tokens: int, *, loss_chunks: int, fused: FusedKernels) -> int:
     """Return the tokens of a chunk of the loss; the last may have fewer.
 
-    Args:
-        job: What is trained.
-        tokens: Of a micro-batch.
-        loss_chunks: Pieces that the strategy asks for.
-        fused: Whose kernels run: Liger's loss cuts tokens by a rule of its own.
+    ``fused``: whose kernels run: Liger's loss cuts tokens by a rule of its own.
     """
     head = fused_head(job, fused)
     return -(-tokens // loss_chunks) if head is None else chunk_tokens(tokens, head)

@@ -56,12 +56,7 @@ _REST = Group(
 
 
 def flat_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
-    """List what FSDP1 adds to each run.
-
-    Args:
-        runs: Of the whole micro-batch.
-        way: How devices share the work.
-    """
+    """List what FSDP1 adds to each run."""
     return additions_of(runs, way, _forward, _backward)
 
 

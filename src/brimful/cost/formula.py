@@ -57,11 +57,8 @@ PREDICTED_SCHEDULES: frozenset[Schedule] = frozenset({"1f1b", "gpipe", "interlea
 def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
     """Say in one sentence why no formula covers a job, and what covers it; empty where one does.
 
-    Args:
-        job: What is trained.
-        strategy: How; only its attention, its kind of checkpointing, ``zero``, ``tp`` and how its
-            pipeline works matter.
-        device: On what; only whose kernels it has matters.
+    ``strategy``: how; only its attention, its kind of checkpointing, ``zero``, ``tp`` and how its
+    pipeline works matter. ``device``: on what; only whose kernels it has matters.
     """
     if strategy.engine != "torch":
         return missing_engine(job, strategy) or missing_formula(*alone_of(job, strategy), device)
@@ -83,13 +80,7 @@ def missing_formula(job: Job, strategy: Strategy, device: Device) -> str:
 
 
 def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
-    """Whether a profile of a job's own may be traced where no shipped one covers it.
-
-    Args:
-        job: What is trained.
-        strategy: How.
-        device: On what.
-    """
+    """Whether a profile of a job's own may be traced where no shipped one covers it."""
     if strategy.engine != "torch":
         return is_traceable(*alone_of(job, strategy), device)
     kernels, job = kernels_of(device, strategy.fused_kernels), traced_job(job, strategy)
@@ -127,11 +118,7 @@ def _is_fused_predicted(job: Job, strategy: Strategy, device: Device) -> bool:
 def untraced(job: Job, strategy: Strategy, device: Device, needs: Iterable[Need]) -> list[Need]:
     """List what of some needs has to be traced before a job can be predicted.
 
-    Args:
-        job: What is trained.
-        strategy: How; see ``is_traceable``.
-        device: On what.
-        needs: Of all that is asked.
+    ``strategy``: how; see ``is_traceable``.
     """
     if not is_traceable(job, strategy, device):
         return []
@@ -204,8 +191,7 @@ def told_short(reason: str) -> str:
 def told_beside(reason: str) -> str:
     """Say what ``missing_formula`` says of a run beside one whose program was traced here.
 
-    Args:
-        reason: Of that run; how to have it traced is no news in the verb that does.
+    ``reason``: of that run; how to have it traced is no news in the verb that does.
     """
     return "not traced here" if reason.endswith("trace it instead") else reason
 
@@ -291,11 +277,7 @@ def _unshipped(job: Job, strategy: Strategy, device: Device) -> str:
 
 
 def check_formula(job: Job, strategy: Strategy, device: Device) -> None:
-    """Refuse a job that no formula covers.
-
-    Raises:
-        UnsupportedError: None does.
-    """
+    """Refuse a job that no formula covers."""
     reason = missing_formula(job, strategy, device)
     if reason:
         if strategy.engine != "torch":

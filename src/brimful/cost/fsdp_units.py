@@ -113,8 +113,7 @@ def units_of(parts: Iterable[int]) -> Iterator[tuple[int, Group]]:
 
     What is in no block comes first. A block without parted experts has no bytes of them.
 
-    Args:
-        parts: Of every block, which it is of those that hold other parameters (``Run.part``).
+    ``parts``: of every block, which it is of those that hold other parameters (``Run.part``).
     """
     yield 0, REST
     for part in parts:
@@ -123,12 +122,7 @@ def units_of(parts: Iterable[int]) -> Iterator[tuple[int, Group]]:
 
 
 def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
-    """List what FSDP2 adds to each run.
-
-    Args:
-        runs: Of the whole micro-batch.
-        way: How devices share the work.
-    """
+    """List what FSDP2 adds to each run."""
     return additions_of(runs, way, _forward, _backward)
 
 
@@ -141,12 +135,10 @@ def pipelined_additions(
     ZeRO-3's forward lets go of a block behind it, whoever gathered it. What is in no block is
     gathered once a step.
 
-    Args:
-        runs: All of one phase.
-        way: How devices share the work; ``is_last`` is of no meaning, nothing is reduced here.
-        is_gathered: Whether the blocks are there when the phase begins.
-        is_first: Whether it is the first of its phase in the step.
-        has_rest: Whether the stage has parameters that are in no block.
+    ``way``: how devices share the work; ``is_last`` is of no meaning, nothing is reduced here.
+    ``is_gathered``: whether the blocks are there when the phase begins. ``is_first``: whether it is
+    the first of its phase in the step. ``has_rest``: whether the stage has parameters that are in
+    no block.
     """
     way = way._replace(is_first=is_first, is_last=False, accumulate="hold")
     found = []
@@ -236,7 +228,11 @@ def _backward(at: Neighbours, way: Way) -> Additions:
         if regathers:
             before = (*before, *_come_back(at, way))
         if way.adapts and at.last_block:
-            behind = _last_without_gradient(at, way)
+            # The block whose input has no gradient: nothing tells of its end but that of all of
+            # backward. Then units go in the order of the model: what is in no block before that
+            # block. Source: `_root_post_backward_final_callback` of `_fsdp_state.py`.
+            previous = () if at.first_block or not way.reduces else _buffers_gone(at.before, way)
+            behind = ((GO, Piece.REST), *previous, *_let_go(at, way, previous=()))
         else:
             behind = _let_go(at, way, () if at.first_block else _buffers_gone(at.before, way))
     last = None if at.in_unit else at.own if at.in_block else at.before
@@ -276,17 +272,6 @@ def _ahead(at: Neighbours, way: Way) -> _Events:
         return _last_gathered(at.behind, way)
     ahead = chain.from_iterable(group.gathers for group in reversed(_groups(at.behind, way)))
     return of_part(at.behind, *ahead)
-
-
-def _last_without_gradient(at: Neighbours, way: Way) -> _Events:
-    """The block whose input has no gradient: nothing tells of its end but that of all of backward.
-
-    Then units go in the order of the model: what is in no block before that block.
-
-    Source: ``_root_post_backward_final_callback`` of ``_fsdp_state.py``.
-    """
-    previous = () if at.first_block or not way.reduces else _buffers_gone(at.before, way)
-    return ((GO, Piece.REST), *previous, *_let_go(at, way, previous=()))
 
 
 def _let_go(at: Neighbours, way: Way, previous: _Events) -> _Events:
@@ -332,9 +317,7 @@ def _reduce_experts(way: Way) -> _Events:
 def _end(way: Way, last: int | None) -> _Events:
     """The rows of the embedding are added up, then what is in no block is reduced.
 
-    Args:
-        way: How devices share the work.
-        last: What the last block holds whose gradients were reduced; None: there are no blocks.
+    ``last``: what the last block holds whose gradients were reduced; None: there are no blocks.
     """
     rows = ((COME, Piece.ROW_SUMS), (COME, Piece.ROW_GRADIENT))
     rest = () if way.adapts and last is not None else ((GO, Piece.REST),)

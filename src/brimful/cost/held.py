@@ -60,13 +60,8 @@ def held_bytes(spec: ModelSpec, weights_format: WeightsFormat, compute: Compute)
     ``int4`` by torchao's CPU layout, which holds as many bytes as its plain one on GPUs (its
     ``tile_packed_to_4d`` pads rows to 1024 beyond that).
 
-    Args:
-        spec: The model.
-        weights_format: How the weights of linear layers in blocks are held.
-        compute: Type of all else.
-
-    Raises:
-        UnsupportedError: The architecture has no layout.
+    ``weights_format``: how the weights of linear layers in blocks are held. ``compute``: type of
+    all else. Raises UnsupportedError: the architecture has no layout.
     """
     packed = packed_weights(spec, weights_format, compute)
     element = COMPUTE_BYTES[compute]

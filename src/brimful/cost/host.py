@@ -87,14 +87,8 @@ def host_memory(
 ) -> HostMemory:
     """Predict what a node's host holds, and what a checkpoint takes on disk.
 
-    Args:
-        job: What is trained.
-        cluster: Its nodes, and what their hosts have.
-        strategy: How it is run.
-        phases: Peaks of a device; they are the host's own where devices are CPUs.
-
-    Returns:
-        Items in full where they are exact, and the band around their sum.
+    ``phases``: peaks of a device; they are the host's own where devices are CPUs. Returns items in
+    full where they are exact, and the band around their sum.
     """
     peaks = {phase.phase: phase.num_bytes for phase in phases}
     num_processes = min(cluster.devices_per_node, world_size(strategy))
@@ -103,7 +97,12 @@ def host_memory(
     node = _Node(job, cluster, strategy, peaks, num_processes, "sync", saved, whole)
     found = {phase: tuple(_items(node, phase)) for phase in PHASES}
     highest = max(PHASES, key=lambda phase: _total(found[phase]))
-    band = _band(node, found[highest])
+    items = found[highest]
+    low, high = _process_bytes(node)
+    total = _total(items)
+    held = sum(item.num_bytes for item in items if item.name == DEVICES)
+    kept = held * assumptions_for(node.cluster.device).host_kept
+    band = Band(low=total, high=total + kept + node.num_processes * (high - low))
     later = node._replace(saving="async")
     with_copy = max(_total(tuple(_items(later, phase))) for phase in PHASES)
     return HostMemory(
@@ -127,9 +126,6 @@ def training_bytes(host: HostMemory) -> int:
     """Return what a node's host needs as long as nothing is saved or handed over.
 
     Copies for saving stay once they were made, and are needed for nothing else.
-
-    Args:
-        host: What was predicted of it.
     """
     steps = next((each.num_bytes for each in host.phases if each.phase == STEPS), 0)
     return steps - sum(item.num_bytes for item in host.items if item.name == SAVING)
@@ -265,14 +261,6 @@ def _model_bytes(node: _Node) -> int:
     if node.is_cpu and not is_cut(node.strategy):
         return 0
     return count * element if is_cut(node.strategy) else min(count * element, SHARD_BYTES)
-
-
-def _band(node: _Node, items: tuple[MemoryItem, ...]) -> Band:
-    low, high = _process_bytes(node)
-    total = _total(items)
-    held = sum(item.num_bytes for item in items if item.name == DEVICES)
-    kept = held * assumptions_for(node.cluster.device).host_kept
-    return Band(low=total, high=total + kept + node.num_processes * (high - low))
 
 
 def _fits(band: Band, usable_bytes: int) -> bool | None:

@@ -118,9 +118,7 @@ class Phase(NamedTuple):
 def check_inference(job: InferenceJob) -> InferenceJob:
     """Return the job as it is, or say what is wrong with it.
 
-    Raises:
-        InputError: A size is out of range, or the format is not what is computed in.
-        UnsupportedError: The model writes no text, or its cache has no formula.
+    Raises UnsupportedError: the model writes no text, or its cache has no formula.
     """
     cache_layers(job.model)
     for field in ("num_sequences", "seq_len", "prompt_len"):
@@ -156,12 +154,8 @@ def compute_of(weights_format: WeightsFormat) -> Compute:
 def estimate_inference(job: InferenceJob, cluster: Cluster) -> InferenceEstimate:
     """Predict what a model takes that writes text.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what; one device.
-
-    Raises:
-        UnsupportedError: The architecture has no layout or no cache that is known.
+    ``job``: what is loaded, and how much text it holds. ``cluster``: on what; one device. Raises
+    UnsupportedError: the architecture has no layout or no cache that is known.
     """
     device = cluster.device
     held = held_bytes(job.model, job.weights_format, job.compute)

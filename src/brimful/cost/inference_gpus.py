@@ -12,9 +12,7 @@ def smallest_gpu(job: InferenceJob, cluster: Cluster) -> Device | None:
 
     Where the forward has no formula that is the smallest with room for weights and cache.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what it does not.
+    ``job``: what is loaded, and how much text it holds. ``cluster``: on what it does not.
     """
     floor = estimate_inference(job, cluster).predicted_floor_bytes
     for device in cards():

@@ -111,12 +111,7 @@ def limits(job: InferenceJob, cluster: Cluster) -> Limits | None:
 def shorter_prompt(job: InferenceJob, fits: Callable[[InferenceJob], bool | None]) -> int:
     """Return how much of a prompt one forward may read where all of it does not fit; 0: unknown.
 
-    Args:
-        job: What does not fit.
-        fits: Whether another does.
-
-    Returns:
-        Tokens, the prompt's halved as often as needed.
+    ``job``: what does not fit. Returns tokens, the prompt's halved as often as needed.
     """
     num_tokens = job.prompt_len // 2
     while num_tokens >= _LEAST_PROMPT:

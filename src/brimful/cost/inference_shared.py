@@ -87,12 +87,8 @@ class SharedInference(NamedTuple):
 def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
     """Bound what a model takes that all devices of a cluster hold.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-
-    Raises:
-        UnsupportedError: The architecture has no layout or no cache that is known.
+    ``job``: what is loaded, and how much text it holds. Raises UnsupportedError: the architecture
+    has no layout or no cache that is known.
     """
     held = held_bytes(job.model, job.weights_format, job.compute)
     layers = cache_layers(job.model)
@@ -113,12 +109,8 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
 def other_shared_formats(job: InferenceJob, cluster: Cluster) -> tuple[str, ...]:
     """List the other formats in which a model fits on all devices of a cluster, smallest last.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-
-    Raises:
-        UnsupportedError: The architecture has no layout or no cache that is known.
+    ``job``: what is loaded, and how much text it holds. Raises UnsupportedError: the architecture
+    has no layout or no cache that is known.
     """
     others = [each for each in in_every_format(job) if each.weights_format != job.weights_format]
     shares = {each.weights_format: share_inference(each, cluster) for each in others}

@@ -29,11 +29,18 @@ POSITION_BYTES = 8
 def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
     """List what every block of a decoder keeps.
 
-    Raises:
-        UnsupportedError: The architecture writes no text, or its cache is not known.
+    Raises UnsupportedError: the architecture writes no text, or its cache is not known.
     """
     if spec.model_type not in CACHED:
-        return _read_layers(spec)
+        # What was read off a model that no file here describes.
+        cached = find_cached(spec)
+        if cached is None or cached.why_not:
+            why = f": {cached.why_not}" if cached else ""
+            raise UnsupportedError(
+                f"{spec.name} is of type {spec.model_type}, whose cache of keys and values has no "
+                f"formula{why}; use one of {', '.join(CACHED)}"
+            )
+        return cached.blocks
     widths, is_latent = _widths(spec), record_of(spec.model_type).is_latent
     heads = 1 if is_latent else spec.num_kv_heads
     return tuple(CacheLayer(*widths, window, num_heads=heads) for window in windows(spec))
@@ -42,22 +49,6 @@ def cache_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
 def num_shared_heads(layers: tuple[CacheLayer, ...]) -> int:
     """Return by how many heads a cache is shared out; 1: not at all, as one latent of all heads."""
     return min((layer.num_heads for layer in layers if layer.key_width), default=1)
-
-
-def _read_layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
-    """List what was read off a model that no file here describes.
-
-    Raises:
-        UnsupportedError: It was not, or some block keeps something else.
-    """
-    cached = find_cached(spec)
-    if cached is None or cached.why_not:
-        why = f": {cached.why_not}" if cached else ""
-        raise UnsupportedError(
-            f"{spec.name} is of type {spec.model_type}, whose cache of keys and values has no "
-            f"formula{why}; use one of {', '.join(CACHED)}"
-        )
-    return cached.blocks
 
 
 def _widths(spec: ModelSpec) -> tuple[int, int]:
@@ -106,12 +97,6 @@ def prefilled_bytes(
 
     Blocks with a window hold it whole too: what they keep are views of the keys and values of all
     tokens, until the next token makes them anew.
-
-    Args:
-        layers: Of ``cache_layers``.
-        num_sequences: Prompts.
-        num_tokens: Tokens of each.
-        element_bytes: Of one number.
     """
     return sum(
         _layer_bytes(layer, num_sequences, num_tokens, element_bytes) for layer in layers
@@ -121,14 +106,7 @@ def prefilled_bytes(
 def grown_bytes(
     layers: tuple[CacheLayer, ...], *, num_sequences: int, num_tokens: int, element_bytes: int
 ) -> int:
-    """Return what a dynamic cache takes after at least one token was added to a prompt.
-
-    Args:
-        layers: Of ``cache_layers``.
-        num_sequences: Sequences.
-        num_tokens: Tokens of each, that one included.
-        element_bytes: Of one number.
-    """
+    """Return what a dynamic cache takes after at least one token was added to a prompt."""
     return sum(
         _layer_bytes(layer, num_sequences, kept(layer, num_tokens), element_bytes)
         for layer in layers

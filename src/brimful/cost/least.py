@@ -70,11 +70,8 @@ class Spread(NamedTuple):
 def spread_of(num_devices: int, zero: int | None, *, replicas: int, offload: str) -> Spread:
     """Say how a stage of ZeRO spreads what there is; of none, as evenly as can be.
 
-    Args:
-        num_devices: That there are.
-        zero: The stage that was asked for; None: any.
-        replicas: Whole copies that were asked for.
-        offload: What is kept on the host, as people type it.
+    ``zero``: the stage that was asked for; None: any. ``offload``: what is kept on the host, as
+    people type it.
     """
     shards = max(1, num_devices // replicas)
     least = 3 if zero is None else zero
@@ -90,9 +87,7 @@ def spread_of(num_devices: int, zero: int | None, *, replicas: int, offload: str
 def least_bytes(job: Job, num_parameters: int) -> Least:
     """Count what there is at least, of all devices together.
 
-    Args:
-        job: What is trained; it needs no formula, and its model no layout.
-        num_parameters: Of its model.
+    ``job``: what is trained; it needs no formula, and its model no layout.
     """
     if has_layout(job.model):
         whole = states(job, update_of(job, CUDA, trained_shapes(job)))
@@ -107,7 +102,10 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         usual, base = RECIPES[job.precision].parameter, job.adapter.base
         if base not in _PACKED_BYTES:
             return Least(num_parameters * usual, 0, 0)
-        left = min(num_parameters, _num_unpacked(job))
+        # Count what no format of a base packs: the embedding, and the head where it is another.
+        model = job.model
+        has_head = not model.tied_embeddings and job.task in {"causal-lm", "chat"}
+        left = min(num_parameters, model.vocab_size * model.hidden_size * (1 + has_head))
         packed = (num_parameters - left) * _PACKED_BYTES[base]
         return Least(int(packed + left * _UNPACKED_BYTES), 0, 0)
     recipe = trained_recipe(job)
@@ -121,8 +119,7 @@ def least_of_whole(job: Job) -> Least:
 
     What trains are copies: PEFT's ``ModulesToSaveWrapper`` keeps the originals beside them.
 
-    Args:
-        job: What is trained, of a model that has a layout.
+    ``job``: what is trained, of a model that has a layout.
     """
     count = num_whole(job)
     if not count:
@@ -133,20 +130,8 @@ def least_of_whole(job: Job) -> Least:
     return Least(count * recipe.parameter, count * recipe.gradient, int(kept))
 
 
-def _num_unpacked(job: Job) -> int:
-    """Count what no format of a base packs: the embedding, and the head where it is another."""
-    model = job.model
-    has_head = not model.tied_embeddings and job.task in {"causal-lm", "chat"}
-    return model.vocab_size * model.hidden_size * (1 + has_head)
-
-
 def least_on_device(least: Least, spread: Spread) -> Least:
-    """Return the part of one device, what is kept on the host left out.
-
-    Args:
-        least: Of all devices together.
-        spread: How it is spread.
-    """
+    """Return the part of one device, what is kept on the host left out."""
     return Least(
         -(-least.parameters // spread.parameters),
         0 if spread.is_offloaded else -(-least.gradients // spread.gradients),
@@ -161,10 +146,6 @@ def least_flops_per_token(job: Job, num_parameters: int) -> float | None:
     back to the block before, two for the gradients of what trains (Kaplan et al. 2020,
     arXiv:2001.08361). Attention's own products and what checkpoints compute again are left out. Of
     a mixture only the experts that a token is sent to multiply.
-
-    Args:
-        job: What is trained.
-        num_parameters: Of its model.
     """
     model = job.model
     is_mixture = any("expert" in field for field in model.hf_config)

@@ -95,12 +95,8 @@ def last_bytes(
 ) -> Any:
     """Return the bytes of what goes later and is there when the last gradient is computed.
 
-    Args:
-        profile: Whose kinds.
-        variant: What a micro-batch runs where nothing leaves.
-        dims: Sizes; arrays, where strategies differ.
-        tied: Whether the head is the embedding.
-        gradients: Of blocks whose parameters are on the host.
+    ``variant``: what a micro-batch runs where nothing leaves. ``dims``: sizes; arrays, where
+    strategies differ. ``tied``: whether the head is the embedding.
     """
     last = _leave(profile, variant.first, variant.first, tied, gradients).last
     total = 0.0
@@ -119,12 +115,9 @@ def _leave(
 ) -> Leaving:
     """Let the gradients of a micro-batch leave.
 
-    Args:
-        profile: Of it.
-        runs: Of it.
-        first: Those of a micro-batch that makes gradients anew; ``runs`` are these, or add to them.
-        tied: Whether the head is the embedding.
-        gradients: Of blocks whose parameters are on the host; none: of no block.
+    ``first``: those of a micro-batch that makes gradients anew; ``runs`` are these, or add to them.
+    ``tied``: whether the head is the embedding. ``gradients``: of blocks whose parameters are on
+    the host; none: of no block.
     """
     kinds, num = _kinds(profile.kinds), len(profile.kinds)
     works, placed, sent = list(profile.works), list[Run](), deque[int]()
@@ -210,11 +203,8 @@ def _found(
 ) -> list[Event]:
     """Return a run's events, with the gradients that are whole behind each.
 
-    Args:
-        kinds: The profile's.
-        events: Of the run.
-        like: Of the run that makes the gradients that it adds to: where these were there before,
-            that is where what is added to them goes. None: it makes them itself.
+    ``like``: of the run that makes the gradients that it adds to: where these were there before,
+    that is where what is added to them goes. None: it makes them itself.
     """
     made = gradients_of(kinds)
     expected = [event for event in like or () if event in made]

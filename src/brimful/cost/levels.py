@@ -97,12 +97,8 @@ def forms(
 ) -> Forms:
     """Return every level that may be the peak of a step's forward and backward.
 
-    Args:
-        steps: Micro-batches that differ: their profiles and runs.
-        sizes: Of each, [kinds, batches], bytes of every kind; of pieces they are ignored.
-        counts: Members of the groups.
-        at_end: [batches], what comes on top of the level that the step ends with.
-        behind: What comes and goes behind events.
+    ``sizes``: of each, [kinds, batches], bytes of every kind; of pieces they are ignored.
+    ``at_end``: [batches], what comes on top of the level that the step ends with.
     """
     num = max(NUM_PIECES, *(num_pieces(profile) for profile, _ in steps))
     level = _Level(np.zeros((_DEGREES, len(counts.num_chunks))), np.zeros((2, num)))
@@ -125,11 +121,7 @@ def in_between(profile: Profile, runs: tuple[Run, ...], sizes: Array, counts: Co
     No step that runs these on one device or many has a lower peak: parameters and state are
     beside it, and what devices gather. Of runs that happen once each, blocks among them.
 
-    Args:
-        profile: Of one device.
-        runs: Of one micro-batch.
-        sizes: [kinds, batches], bytes of every kind.
-        counts: Members of the groups.
+    ``sizes``: [kinds, batches], bytes of every kind.
     """
     step = _Step(profile, runs, sizes, counts, nothing, {})
     last = max(i for i, run in enumerate(runs) if is_block(run) and run.phase == "forward")
@@ -301,13 +293,8 @@ def inside_of(  # noqa: PLR0913 - what a run is made of
 ) -> Inside:
     """Return what a run is inside, as are others of its work.
 
-    Args:
-        profile: Whose run.
-        run: Which.
-        runs: Of the micro-batch.
-        sizes: [kinds, batches], bytes of every kind; of pieces they are ignored.
-        counts: Members of the groups.
-        behind: [events, batches], what comes and goes behind each; None: nothing.
+    ``sizes``: [kinds, batches], bytes of every kind; of pieces they are ignored. ``behind``:
+    [events, batches], what comes and goes behind each; None: nothing.
     """
     outline = _outline_of(profile.kinds, num_pieces(profile), profile.works[run.work].events)
     running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
@@ -421,11 +408,8 @@ class Surface(NamedTuple):
 def surface(every: Forms, num_blocks: Array, pieces: Array) -> Surface:
     """Evaluate forms over a grid.
 
-    Args:
-        every: Of ``forms``.
-        num_blocks: [counts of blocks], k.
-        pieces: [pieces, shards], bytes; of every kind of block, though where nothing is gathered
-            no event is of any but the first.
+    ``num_blocks``: [counts of blocks], k. ``pieces``: [pieces, shards], bytes; of every kind of
+    block, though where nothing is gathered no event is of any but the first.
     """
     pieces = pieces[: every.pieces.shape[-1]]
     if len(num_blocks) > 1:  # of one alone the forms are fewer than what telling them takes

@@ -71,14 +71,9 @@ def largest_load(
 
     Where quantising has no formula (``has_load_formula``) it is the end.
 
-    Args:
-        spec: The model.
-        weights_format: How the weights of linear layers in blocks are held.
-        compute: Type of all else, and of the weight that is quantised.
-        kernels: Whose they are: ``cuda`` or ``cpu``.
-
-    Raises:
-        UnsupportedError: The architecture has no layout.
+    ``weights_format``: how the weights of linear layers in blocks are held. ``compute``: type of
+    all else, and of the weight that is quantised. ``kernels``: whose they are: ``cuda`` or ``cpu``.
+    Raises UnsupportedError: the architecture has no layout.
     """
     held = held_bytes(spec, weights_format, compute)
     end = Loading(held, 0, ALL_LOADED)

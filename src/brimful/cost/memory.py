@@ -110,14 +110,7 @@ def profile_for(job: Job, attention: Attention, device: Device, family: Family) 
 def profiles_for(
     job: Job, attention: Attention, device: Device, family: Family
 ) -> tuple[Profile, ...]:
-    """Load the profile of a family; where blocks are of several kinds, one of each of its counts.
-
-    Args:
-        job: What is trained.
-        attention: How the model attends.
-        device: On what.
-        family: Strategies of one program and body.
-    """
+    """Load the profile of a family; where kinds of blocks are several, one of each count."""
     recompute, gathers, tp, ep = family.recompute, family.gathers, family.tp, family.ep
     sending = sending_of(job, family)
     program = chosen_program(
@@ -143,16 +136,9 @@ def follow_family(  # noqa: PLR0913 - what a step is made of
 ) -> tuple[Peak, tuple[Run, ...]]:
     """Follow one step of every strategy of a family.
 
-    Args:
-        job: What is trained.
-        profile: Its profile.
-        device: On what.
-        family: The strategies.
-        by_item: Whether to keep a row per item rather than the total.
-        alter: What another program does instead in a micro-batch.
-
-    Returns:
-        The peak above parameters and state, and the runs its index refers to.
+    ``by_item``: whether to keep a row per item rather than the total. ``alter``: what another
+    program does instead in a micro-batch. Returns the peak above parameters and state, and the runs
+    its index refers to.
     """
     steps = [alter(step) for step in family_steps(job, profile, family)]
     counts = family_counts(job, family)
@@ -192,14 +178,8 @@ def adds_rows(job: Job, device: Device, family: Family) -> bool:
 def rows_beside(job: Job, profile: Profile, family: Family, dims: Dimensions | None = None) -> Any:
     """Return what is there of gradients when the embedding's rows are added up, and gone later.
 
-    Args:
-        job: What is trained.
-        profile: Its profile.
-        family: The strategies.
-        dims: Sizes, where these differ between strategies.
-
-    Returns:
-        Bytes: a number, or [strategies]. Of gradients that stay, nothing: they are there later too.
+    ``dims``: sizes, where these differ between strategies. Returns bytes: a number, or
+    [strategies]. Of gradients that stay, nothing: they are there later too.
     """
     if not family.away.optimizer:
         return 0.0

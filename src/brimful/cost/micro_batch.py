@@ -56,11 +56,7 @@ def sizes_in(job: Job, family: Family, profile: Profile, sizes: Array) -> "Sizes
 
     Pieces of what sharding adds, at the end of the kinds, are no sizes of a loss.
 
-    Args:
-        job: What is trained.
-        family: One strategy.
-        profile: Whose kinds.
-        sizes: [kinds], bytes anywhere else.
+    ``sizes``: [kinds], bytes anywhere else.
     """
     dims = family_dimensions(job, family)
     tokens, num_chunks = family_tokens(job, family), family_chunks(job, family)
@@ -167,9 +163,7 @@ class MicroBatch(NamedTuple):
     def works_of(self, runs: Sequence[Run], *, opens: bool = True) -> tuple[Work, ...]:
         """Return what the runs of a micro-batch ask for, whichever micro-batch it is.
 
-        Args:
-            runs: In order.
-            opens: Whether the first product of all is in this forward.
+        ``opens``: whether the first product of all is in this forward.
         """
         alike = [self._alike(run) for run in runs]
         known = {
@@ -205,9 +199,7 @@ class MicroBatch(NamedTuple):
     def ask(self, asked: Asked, works: Sequence[Work]) -> None:
         """Ask for what runs need, in order.
 
-        Args:
-            asked: What was asked for before.
-            works: Of its runs (``works_of``).
+        ``asked``: what was asked for before. ``works``: of its runs (``works_of``).
         """
         rest = asked.begin_rest()
         for work in works:

@@ -115,8 +115,7 @@ def _table() -> _Table:
 def shipped_prices(market: Market | None = None) -> Prices:
     """Read the newest prices that ship.
 
-    Args:
-        market: Whose; None: of each GPU those of data centres, and where it has none the others.
+    ``market``: whose; None: of each GPU those of data centres, and where it has none the others.
     """
     table, asked = _table(), MARKETS if market is None else (market,)
     found = {
@@ -133,15 +132,10 @@ def read_prices(
 ) -> Prices:
     """Read the user's prices over those that ship.
 
-    Args:
-        path: YAML or JSON: name of a GPU, as in ``brimful gpus``, to dollars per GPU-hour, or to
-            ``rent`` in dollars per GPU-hour and ``buy`` in dollars, one of them or both; a text
-            such as ``1.98cny`` is of another currency.
-        market: Whose of those that ship; see ``shipped_prices``.
-        currency: What one of another currency costs in dollars.
-
-    Raises:
-        FileFormatError: It cannot be read, or holds something that is no price.
+    ``path``: YAML or JSON: name of a GPU, as in ``brimful gpus``, to dollars per GPU-hour, or to
+    ``rent`` in dollars per GPU-hour and ``buy`` in dollars, one of them or both; a text such as
+    ``1.98cny`` is of another currency. ``market``: whose of those that ship; see
+    ``shipped_prices``.
     """
     given = load_yaml(path)
     if not isinstance(given, dict) or not given:
@@ -242,11 +236,6 @@ def cost_of(job: Job, cluster: Cluster, step_s: float | None, prices: Prices) ->
     )
 
 
-def _tdp_w(cluster: Cluster) -> int | None:
-    sheet = datasheets().get(cluster.device.name)
-    return None if sheet is None else sheet.tdp_w
-
-
 def _energy_kwh(cluster: Cluster, gpu_hours: float | None) -> float | None:
     return None if gpu_hours is None else energy_kwh(cluster.device.name, gpu_hours, overhead=PUE)
 
@@ -254,14 +243,9 @@ def _energy_kwh(cluster: Cluster, gpu_hours: float | None) -> float | None:
 def energy_kwh(gpu: str, gpu_hours: float, *, overhead: float = 1.0) -> float | None:
     """Return what GPUs draw while they train: hours x power limit x ``DRAW_SHARE`` x overhead.
 
-    Args:
-        gpu: Its name; hosts are not counted.
-        gpu_hours: Of all of them together.
-        overhead: What the building takes over what its machines take: ``PUE`` in a data centre,
-            1 at home.
-
-    Returns:
-        kWh; None where its power limit is unknown.
+    ``gpu``: its name; hosts are not counted. ``overhead``: what the building takes over what its
+    machines take: ``PUE`` in a data centre, 1 at home. Returns kWh; None where its power limit is
+    unknown.
     """
     sheet = datasheets().get(gpu)
     if sheet is None or sheet.tdp_w is None:
@@ -277,7 +261,8 @@ def _price_words(cluster: Cluster, price: Price | None) -> str:
 
 
 def _energy_words(cluster: Cluster) -> str:
-    tdp_w = _tdp_w(cluster)
+    sheet = datasheets().get(cluster.device.name)
+    tdp_w = None if sheet is None else sheet.tdp_w
     if tdp_w is None:
         return f"power of {cluster.name} unknown"
     return (

@@ -18,12 +18,7 @@ def traced_job(job: Job, strategy: Strategy) -> Job:
 
 
 def needed(job: Job, strategy: Strategy) -> list[Need]:
-    """List the variants of ``traced_job`` that a strategy needs.
-
-    Args:
-        job: What is trained.
-        strategy: How.
-    """
+    """List the variants of ``traced_job`` that a strategy needs."""
     if strategy.pp == 1:
         return needs_of(job, strategy)
     return sorted({*_of_stages(job, strategy), *needs_of(job, strategy)})

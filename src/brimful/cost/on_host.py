@@ -57,11 +57,7 @@ def on_host(
 ) -> OnHost:
     """Count what one device has offloaded: of what is sharded its shards.
 
-    Args:
-        job: What is trained.
-        family: One strategy, or several that differ in blocks.
-        pins: Whether what copies run with is pinned, each tensor in a block of a power of two.
-        sent: What blocks send of a micro-batch.
+    ``pins``: whether what copies run with is pinned, each tensor in a block of a power of two.
     """
     taken = pinned_bytes if pins else sum
     activations, base = int(taken(sent.sizes)), 0
@@ -143,13 +139,7 @@ def _staged(arriving: Sequence[Shape]) -> list[int]:
 
 
 def copied_of(job: Job, family: Family, sent: SentActivations = NOTHING_SENT) -> Copied:
-    """Return what a step copies between the device and its host, and what the host's update moves.
-
-    Args:
-        job: What is trained.
-        family: The strategies.
-        sent: What blocks send of a micro-batch.
-    """
+    """Return what a step copies between device and host, and what the host's update moves."""
     every = family_micro_batches(job, family)
     held = on_host(job, family, pins=False)
     to_device = (sent.to_device + NUM_PASSES * held.base) * every

@@ -50,10 +50,6 @@ def parts_outside(device: Device, *, num_groups: int) -> tuple[Part, ...]:
     """List what lies outside the allocator; nothing on a CPU, which has no other memory.
 
     What the driver takes before any process runs is not among it: ``usable_bytes`` is less that.
-
-    Args:
-        device: On what.
-        num_groups: Process groups that it belongs to.
     """
     if device.kernels != "cuda":
         return ()
@@ -66,23 +62,13 @@ def parts_outside(device: Device, *, num_groups: int) -> tuple[Part, ...]:
 
 
 def middle_outside(device: Device, *, num_groups: int) -> int:
-    """Return the middle of what lies outside the allocator, in bytes.
-
-    Args:
-        device: On what.
-        num_groups: Process groups that it belongs to.
-    """
+    """Return the middle of what lies outside the allocator, in bytes."""
     parts = parts_outside(device, num_groups=num_groups)
     return sum(part.low_bytes + part.high_bytes for part in parts) // 2
 
 
 def room_of(device: Device, *, num_groups: int = 0) -> Room:
-    """Return what a device has for the allocator; never less than nothing.
-
-    Args:
-        device: On what.
-        num_groups: Process groups that it belongs to.
-    """
+    """Return what a device has for the allocator; never less than nothing."""
     parts = parts_outside(device, num_groups=num_groups)
     low, high = sum(part.low_bytes for part in parts), sum(part.high_bytes for part in parts)
     usable = device.usable_bytes

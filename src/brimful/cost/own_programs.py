@@ -215,12 +215,7 @@ def is_foreseen(
 def shipped_settings(job: Job, attention: Attention) -> dict[str, bool]:
     """Say of every setting that a trace is made with whether shipped profiles were.
 
-    Args:
-        job: What is trained.
-        attention: How it attends.
-
-    Returns:
-        By settings, as a person writes them.
+    Returns by settings, as a person writes them.
     """
     return {
         f"task={job.task}": job.task in SHIPPED_TASKS,

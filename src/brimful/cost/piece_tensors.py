@@ -53,11 +53,8 @@ def piece_tensors(
 ) -> dict[int, Tensors]:
     """Return the tensors of every piece.
 
-    Args:
-        job: What is trained.
-        family: One strategy.
-        parts: Blocks that hold other parameters each, and what is gathered in no block.
-        totals: [pieces], their bytes (``shards.part_pieces``).
+    ``parts``: blocks that hold other parameters each, and what is gathered in no block. ``totals``:
+    [pieces], their bytes (``shards.part_pieces``).
     """
     num, (*blocks, rest) = num_shards_of(family), parts
     apart: dict[int, tuple[int, ...]] = {

@@ -14,9 +14,7 @@ _WRITING = frozenset({"o_proj", "down_proj"})
 def piece_shape(parameter: Parameter, tp: int) -> Shape:
     """Return the shape of the first device's piece, which is as large as any.
 
-    Args:
-        parameter: Of a decoder that is cut (``parallel.tensor.CUT_DECODERS``), where ``tp`` > 1.
-        tp: Devices that share it.
+    ``parameter``: of a decoder that is cut (``parallel.tensor.CUT_DECODERS``), where ``tp`` > 1.
     """
     first, *others = parameter.shape
     if tp == 1 or parameter.kind == "norm":

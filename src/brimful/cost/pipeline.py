@@ -56,13 +56,7 @@ def pipeline_seconds(schedule: Formula, shape: Pipeline, times: StageSeconds) ->
     Exact for equal stages without messages; see ``_message_seconds`` for those. Uneven stages take
     less than this: only the slowest is always busy.
 
-    Args:
-        schedule: The order of work.
-        shape: p, m and v; m a multiple of p where v is over 1.
-        times: Of the slowest stage.
-
-    Returns:
-        Seconds.
+    ``shape``: p, m and v; m a multiple of p where v is over 1. Returns seconds.
     """
     micro = np.asarray(shape.num_micro_batches) * (times.forward_s + times.backward_s)
     return np.asarray(
@@ -114,13 +108,8 @@ def in_flight(schedule: Formula, shape: Pipeline, stage: Numbers) -> Array:
     ``ScheduleInterleaved1F1B``, Megatron-LM's warm-up). ``zero-bubble``: as 1f1b, and a micro-batch
     counts until the gradients of its weights are there: min(m, p).
 
-    Args:
-        schedule: The order of work.
-        shape: p, m and v.
-        stage: Counted from 0, the one that has the embedding.
-
-    Returns:
-        Micro-batches through a whole stage; a fraction where chunks are interleaved.
+    ``stage``: counted from 0, the one that has the embedding. Returns micro-batches through a whole
+    stage; a fraction where chunks are interleaved.
     """
     return np.asarray(_IN_FLIGHT[schedule](shape, np.asarray(stage)))
 

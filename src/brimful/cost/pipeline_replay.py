@@ -62,15 +62,8 @@ def replay(
 ) -> Replay:
     """Run one step.
 
-    Args:
-        schedule: The order of work.
-        num_micro_batches: m.
-        stage_s: Seconds of forward and backward of one micro-batch through each device's stages.
-        send_s: Seconds of a message.
-        chunks: v, stages on each device.
-
-    Returns:
-        When it ended, and what each device did and held.
+    ``stage_s``: seconds of forward and backward of one micro-batch through each device's stages.
+    Returns when it ended, and what each device did and held.
     """
     row = Row(len(stage_s), num_micro_batches, chunks)
     line = _Line(Split(row.devices, schedule, chunks, ()), send_s if row.devices > 1 else 0.0)

@@ -75,10 +75,7 @@ def second_model_sizes(job: Job) -> list[int]:
 def reference_bytes(job: Job, reference: Reference, kernels: str) -> int:
     """Return what a reference holds on the device from the start to the end.
 
-    Args:
-        job: What is trained.
-        reference: Where the reference is.
-        kernels: ``cuda`` or ``cpu``, whose host memory is the device's.
+    ``kernels``: ``cuda`` or ``cpu``, whose host memory is the device's.
     """
     is_held = reference == "resident" or (reference == "offloaded" and kernels == "cpu")
     return second_model_bytes(job) if is_held else 0
@@ -141,11 +138,7 @@ def asked_bytes(job: Job, family: Family, attention: Attention, device: Device) 
     Known error: under autocast and in 4 bits adapters are among the events, which the reference
     has not.
 
-    Args:
-        job: What is trained.
-        family: The strategies; their checkpointing is of no meaning here.
-        attention: How the model attends.
-        device: On what.
+    ``family``: the strategies; their checkpointing is of no meaning here.
     """
     if not asks_by_itself(family.reference):
         return 0
@@ -159,25 +152,13 @@ def asked_bytes(job: Job, family: Family, attention: Attention, device: Device) 
 def judging(
     job: Job, family: Family, attention: Attention, device: Device
 ) -> tuple[Profile, tuple[Run, ...]]:
-    """Return what a reference runs on a micro-batch, the parts of an offloaded one among it.
-
-    Args:
-        job: What is trained.
-        family: The strategies, with plain blocks.
-        attention: How the model attends.
-        device: On what.
-    """
+    """Return what a reference runs on a micro-batch, the parts of an offloaded one among it."""
     profile = load_profile(_key(job, attention, device))
     runs = family_variant(job, profile, family).first
     if family.reference != "offloaded":
         return profile, runs
-    return _with_parts(profile, runs, reference_parts(job))
-
-
-def _with_parts(
-    profile: Profile, runs: tuple[Run, ...], parts: Parts
-) -> tuple[Profile, tuple[Run, ...]]:
-    """Let a part come before the events of every run, and go behind them."""
+    # Let a part come before the events of every run, and go behind them.
+    parts = reference_parts(job)
     item = ITEM_NAMES.index(TRANSIENTS)
     signed = [sign * part for part in parts for sign in (1, -1)]
     kinds = [EventKind((Term("", float(size)),), item, "") for size in signed]

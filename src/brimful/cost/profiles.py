@@ -294,11 +294,7 @@ def _file(key: str) -> Traversable:
 
 
 def load_profile(key: str) -> Profile:
-    """Load a profile.
-
-    Raises:
-        UnsupportedError: None was shipped for this key, or traced here.
-    """
+    """Load a profile."""
     profile = _found(key) if is_own(key) else _shipped(key)
     if profile is None:
         raise UnsupportedError(f"no profile for {key}; make one with: brimful profile {key}")

@@ -209,8 +209,17 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     kernels = attending(precision, attention, kernels)
     is_narrow = gathers and job.precision in HALF and _hands_wide_positions(job.model)
     cut = "-narrow" * is_narrow + "-tp" * (tp > 1) + "-ep" * (ep > 1)
+    # Name the code path that a model takes: tied heads and ungrouped attention differ. Grouped
+    # heads matter where attention is written out: asked for, or on CUDA where no fused kernel takes
+    # them, in fp32 and before Ampere.
+    code = code_of(job.model)
+    tied = "-tied" if job.model.tied_embeddings else ""
+    grouped = job.model.num_kv_heads < job.model.num_heads
+    written_out = is_written_out(precision, attention, kernels)
+    may_group = not _has_conv1d(job.model)
+    ungrouped = "-mha" if written_out and may_group and not grouped else ""
     return Program(
-        architecture=_architecture(job.model, precision, attention, kernels) + cut,
+        architecture=f"{code}{tied}{ungrouped}" + cut,
         tuning=_GATHERED.get(tuning, tuning) if gathers else tuning,
         precision=precision,
         attention=attention,
@@ -221,12 +230,7 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
 
 
 def kernels_of(device: Device, fused: FusedKernels = "none") -> Kernels:
-    """Name whose kernels a device runs.
-
-    Args:
-        device: On what.
-        fused: Whose kernels run beside products and attention.
-    """
+    """Name whose kernels a device runs."""
     if fused == "liger" and device.capability in WITH_LIGER:
         return WITH_LIGER[device.capability]
     if device.kernels == "cpu":
@@ -279,23 +283,6 @@ def _base_of(job: Job, adapter: Adapter) -> TracedBase | None:
     if adapter.base == "same" or (own and job.precision not in HALF):
         return "same"
     return "half" if own else None
-
-
-def _architecture(
-    spec: ModelSpec, precision: Precision, attention: Attention, kernels: Kernels
-) -> str:
-    """Name the code path that a model takes: tied heads and ungrouped attention differ.
-
-    Grouped heads matter where attention is written out: asked for, or on CUDA where no fused kernel
-    takes them, in fp32 and before Ampere.
-    """
-    code = code_of(spec)
-    tied = "-tied" if spec.tied_embeddings else ""
-    grouped = spec.num_kv_heads < spec.num_heads
-    written_out = is_written_out(precision, attention, kernels)
-    may_group = not _has_conv1d(spec)
-    ungrouped = "-mha" if written_out and may_group and not grouped else ""
-    return f"{code}{tied}{ungrouped}"
 
 
 def code_of(spec: ModelSpec) -> str:

@@ -206,18 +206,17 @@ def _moments(spec: ModelSpec, sizes: Sizes, *, length: int, total: int) -> Itera
         weight = weights.get(f"{part.product}.weight")
         copied = 0 if weight is None else _product_bytes(weight, sizes, tokens=tokens)
         yield Moment(part.where, (_base(spec) + part.width) * tokens * element + copied + beside)
-    if _writes_scores(spec, sizes):
+    if spec.num_kv_heads < spec.num_heads and not sizes.fuses_groups:
         if length == 1:
-            yield _row_of_scores(spec, sizes, total=total)
+            # What the same holds for one token: values, keys and scaled keys for every head.
+            width = 3 * spec.num_heads * spec.head_dim
+            num_bytes = sizes.num_sequences * total * width * sizes.element_bytes
+            yield Moment(f"{_ATTENTION}: keys and values for every head", num_bytes)
         else:
             yield _scores(spec, sizes, length=length, beside=beside)
     hidden = spec.hidden_size * tokens * element
     logits = spec.vocab_size * sizes.num_sequences * (element + FP32_BYTES)
     yield Moment("logits of the last token and their fp32 copy", hidden + logits)
-
-
-def _writes_scores(spec: ModelSpec, sizes: Sizes) -> bool:
-    return spec.num_kv_heads < spec.num_heads and not sizes.fuses_groups
 
 
 def _scores(spec: ModelSpec, sizes: Sizes, *, length: int, beside: int) -> Moment:
@@ -231,13 +230,6 @@ def _scores(spec: ModelSpec, sizes: Sizes, *, length: int, beside: int) -> Momen
     scores = (2 * FP32_BYTES + 1) * spec.num_heads * sizes.num_sequences + FP32_BYTES
     held = width * sizes.num_sequences * length * sizes.element_bytes
     return Moment(f"{_ATTENTION}: scores written out", held + scores * length**2 + beside)
-
-
-def _row_of_scores(spec: ModelSpec, sizes: Sizes, *, total: int) -> Moment:
-    """Return what the same holds for one token: values, keys and scaled keys for every head."""
-    width = 3 * spec.num_heads * spec.head_dim
-    num_bytes = sizes.num_sequences * total * width * sizes.element_bytes
-    return Moment(f"{_ATTENTION}: keys and values for every head", num_bytes)
 
 
 def _before_scores(spec: ModelSpec) -> int:
@@ -315,20 +307,17 @@ def _attention(spec: ModelSpec, element: int) -> Iterator[Part]:
         yield Part(_ATTENTION, h + q + k + _norm(k, element) + last * k - 2 * k)
     yield Part(_ATTENTION, h + q + k - 2 * k, "self_attn.k_proj")
     yield Part(_ATTENTION, h + q + 2 * k - 2 * k, "self_attn.v_proj")
-    yield from _rotations(h, q, k, is_wide=code.is_wide and element < FP32_BYTES)
-    yield Part(_ATTENTION, h + 2 * q + FP32_BYTES * spec.num_heads // element)
-    yield Part(_ATTENTION, h + 2 * q + spec.hidden_size, "self_attn.o_proj")
-
-
-def _rotations(beside: int, query: int, key: int, *, is_wide: bool) -> Iterator[Part]:
-    """Yield the moments at which queries, then keys, are rotated: x cos + rotated x sin."""
+    # The moments at which queries, then keys, are rotated: x cos + rotated x sin.
+    is_wide = code.is_wide and element < FP32_BYTES
     where = f"{_ATTENTION}: rotation"
     if is_wide:
-        yield Part(where, beside + 7 * query)
-        yield Part(where, beside + 3 * query + 6 * key)
+        yield Part(where, h + 7 * q)
+        yield Part(where, h + 3 * q + 6 * k)
     else:
-        yield Part(where, beside + 4 * query)
-        yield Part(where, beside + 2 * query + 3 * key)
+        yield Part(where, h + 4 * q)
+        yield Part(where, h + 2 * q + 3 * k)
+    yield Part(_ATTENTION, h + 2 * q + FP32_BYTES * spec.num_heads // element)
+    yield Part(_ATTENTION, h + 2 * q + spec.hidden_size, "self_attn.o_proj")
 
 
 def _conv1d_attention(spec: ModelSpec) -> Iterator[Part]:

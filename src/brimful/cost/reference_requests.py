@@ -37,9 +37,7 @@ class Reference(NamedTuple):
     def ask(self, asked: Asked, marked: Mapping[Mark, int]) -> None:
         """Ask for what one micro-batch takes, of which nothing stays.
 
-        Args:
-            asked: What was asked for before.
-            marked: Bytes of what is marked.
+        ``asked``: what was asked for before. ``marked``: bytes of what is marked.
         """
         asked.enter(0, _OWN)
         self.batch._replace(marked=marked).ask(asked, self.works)

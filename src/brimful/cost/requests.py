@@ -44,13 +44,10 @@ def asked_of(
 ) -> Asked:
     """Follow a strategy from loading to the end of its second step.
 
-    Args:
-        job: What is trained.
-        strategy: How; it has a formula, and no pipeline.
-        device: On what; its kernels are CUDA's.
-        alter: What another program does instead in a micro-batch.
-        is_state_late: Whether optimizer state comes in the first update, as in torch, and not
-            before the first step, as in ours: behind what the cache keeps of a step.
+    ``strategy``: how; it has a formula, and no pipeline. ``device``: on what; its kernels are
+    CUDA's. ``alter``: what another program does instead in a micro-batch. ``is_state_late``:
+    whether optimizer state comes in the first update, as in torch, and not before the first step,
+    as in ours: behind what the cache keeps of a step.
     """
     family = family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)

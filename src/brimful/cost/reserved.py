@@ -90,8 +90,7 @@ class Candidate:
 
         Of several devices the first that does not fit is enough, and others are not looked at.
 
-        Args:
-            allocator: As for ``reserved``.
+        ``allocator``: as for ``reserved``.
         """
         every = (self._unhindered_bytes(place, allocator) for place in range(len(self.makers)))
         return next((held - self._most_bytes for held in every if held > self._most_bytes), 0)
@@ -99,8 +98,7 @@ class Candidate:
     def is_hopeless(self, allocator: str) -> bool:
         """Tell, without a replay, whether it holds more than it surely may; False: it may fit.
 
-        Args:
-            allocator: As for ``reserved``.
+        ``allocator``: as for ``reserved``.
         """
         every = (self._least_bytes(place, allocator) for place in range(len(self.makers)))
         return any(least > self._most_bytes for least in every)
@@ -108,11 +106,8 @@ class Candidate:
     def reserved(self, allocator: str) -> PredictedReserved:
         """Replay it at capacity; of several devices the one that fares worst.
 
-        Args:
-            allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
-
-        Raises:
-            InputError: A setting is unknown.
+        ``allocator``: settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: the defaults.
+        Raises InputError: a setting is unknown.
         """
         every = [self._at_capacity(place, allocator) for place in range(len(self.makers))]
         return max(every, key=shortage)
@@ -191,11 +186,6 @@ def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | 
     None too where a reference is asked through what is gathered: its own gathers were not derived,
     and without them what is held is up to 14 % off. And where nobody traced its forward pass. And
     of FSDP1, which hands memory from stream to stream: its requests were not derived.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
     """
     asks_gathered = runs_reference(strategy.reference) and gathers(strategy)
     is_told = strategy.engine == "torch" and not is_flat(strategy)
@@ -211,12 +201,6 @@ def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | 
 
 
 def predicted_reserved(job: Job, cluster: Cluster, strategy: Strategy) -> PredictedReserved | None:
-    """Replay a strategy with its own allocator; None where its sequence is not known.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-    """
+    """Replay a strategy with its own allocator; None where its sequence is not known."""
     candidate = candidate_of(job, cluster, strategy)
     return None if candidate is None else candidate.reserved(strategy.allocator)

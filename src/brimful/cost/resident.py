@@ -59,13 +59,7 @@ class Made(NamedTuple):
 
 
 def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
-    """Yield what loading makes, in order.
-
-    Args:
-        job: What is trained.
-        family: One strategy.
-        held: Its totals.
-    """
+    """Yield what loading makes, in order."""
     shards = 1 if holds_everything(family) else num_shards_of(family)
     if job.adapter is not None:
         parted = family if family.ep > 1 else None
@@ -112,9 +106,7 @@ def _drawn_bytes(job: Job) -> Iterator[int]:
 def _drawn_blocks(job: Job, num_blocks: int) -> Iterator[int]:
     """Yield the bytes of the matrices of blocks that are drawn whole: what is not quantised.
 
-    Args:
-        job: What is trained.
-        num_blocks: Of how many blocks, from the first on.
+    ``num_blocks``: of how many blocks, from the first on.
     """
     element = frozen_element(job)
     for parameter in chain.from_iterable(first_blocks(job.model, num_blocks)):
@@ -146,12 +138,7 @@ def num_shards_of(family: Family) -> int:
 
 
 def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
-    """Yield what an optimizer keeps, in order: masters, then each parameter's own, matrices first.
-
-    Args:
-        job: What is trained.
-        family: One strategy.
-    """
+    """Yield what an optimizer keeps in order: masters, each parameter's own, matrices first."""
     updates = () if family.away.optimizer else updated(job, family)
     return state_of_shapes(job, updates, _wide(job, family))
 
@@ -161,10 +148,7 @@ def state_of_shapes(
 ) -> Iterator[Made]:
     """Yield the same of what a device updates.
 
-    Args:
-        job: What is trained.
-        updated: Shapes.
-        wide: How often each is that of a parameter in fp32 beside those in 16 bits.
+    ``wide``: how often each is that of a parameter in fp32 beside those in 16 bits.
     """
     recipe, wide = trained_recipe(job), wide or Counter()
     parameters = list(chain(*updated_groups(job, updated)))
@@ -220,12 +204,9 @@ def adapted(
 
     The shard of a weight that is quantised is there before, and takes the numbers of a whole one.
 
-    Args:
-        job: What is trained.
-        shards: Devices that share every parameter.
-        parameters: Of the base, in order, and whether each is a block's.
-        parted: Strategies that part experts; None: experts are sharded as all else is.
-        goes: How many parameters of blocks go to the host, from the first on.
+    ``parameters``: of the base, in order, and whether each is a block's. ``parted``: strategies
+    that part experts; None: experts are sharded as all else is. ``goes``: how many parameters of
+    blocks go to the host, from the first on.
     """
     assert job.adapter is not None
     element, wide = frozen_element(job), trained_recipe(job).parameter

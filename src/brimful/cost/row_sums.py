@@ -69,9 +69,7 @@ class Sum(NamedTuple):
     def beside(self, dims: Dimensions, on: Chips) -> int:
         """Return the bytes that come and go behind it.
 
-        Args:
-            dims: Sizes of dimensions.
-            on: Chips that it may be made on; the most that it leaves on one of them.
+        ``on``: chips that it may be made on; the most that it leaves on one of them.
         """
         rows = self.times * prod(getattr(dims, factor) for factor in self.factors)
         return max(
@@ -98,23 +96,14 @@ class RowSums(NamedTuple):
     partial: frozenset[int] = frozenset()
 
     def beside(self, events: Sequence[Event], dims: Dimensions) -> list[int]:
-        """Return what comes and goes behind each event of a backward, in bytes: 0 for most.
-
-        Args:
-            events: In order.
-            dims: Sizes of dimensions.
-        """
+        """Return what comes and goes behind each event of a backward, in bytes: 0 for most."""
         sizes = [0] * len(events)
         for place, each in self.among(events) if self.chips else ():
             sizes[place] = each.beside(dims, self.chips)
         return sizes
 
     def among(self, events: Sequence[Event]) -> list[tuple[int, Sum]]:
-        """List the sums among the events of a backward, and which events they are.
-
-        Args:
-            events: In order.
-        """
+        """List the sums among the events of a backward, and which events they are."""
         found, newest = list[tuple[int, Sum]](), None
         comes = [(place, event) for place, event in enumerate(events) if event.num_bytes]
         narrow, last = set[tuple[str, int]](), (-1, "", 0)
@@ -153,10 +142,7 @@ class RowSums(NamedTuple):
         A size may be that of vectors of either type: it is of the one of which the newest tensor
         has whole rows, as far as there is one.
 
-        Args:
-            event: The tensor comes.
-            before: The two that came before it.
-            newest: The newest tensor of tokens.
+        ``before``: the two that came before it.
         """
         ((letters, coefficient),) = event.terms
         told = list[Sum]()
@@ -212,10 +198,7 @@ def _rows(newest: Event, letters: str, num_bytes: float) -> tuple[str, int] | No
 
     At a model's own widths features are no letters, and a multiple of them has them.
 
-    Args:
-        newest: The tensor.
-        letters: Of the features.
-        num_bytes: Of an element of them, or of them all where there are no letters.
+    ``num_bytes``: of an element of them, or of them all where there are no letters.
     """
     ((factors, per_token),) = newest.terms
     left = _left_of(factors, letters)
@@ -237,9 +220,7 @@ def _left_of(factors: str, letters: str) -> str | None:
 def chips_of(job: Job, device: Device) -> Chips:
     """Return the chip that splits the sums of a job; none, where it has none or none is known.
 
-    Args:
-        job: What is trained; of adapters no vector is.
-        device: On what.
+    ``job``: what is trained; of adapters no vector is.
     """
     chip = chips().get(version_of(device.capability))
     return (chip,) if chip is not None and _vectors(job, 1) else ()
@@ -251,13 +232,7 @@ def every_chip(job: Job) -> Chips:
 
 
 def row_sums(job: Job, family: Family, on: Chips) -> RowSums:
-    """Return what tells the sums of one strategy.
-
-    Args:
-        job: What is trained.
-        family: One strategy.
-        on: Chips that it may run on.
-    """
+    """Return what tells the sums of one strategy."""
     vectors = _vectors(job, family.tp)
     rows = {chip.num_multiprocessors for chip in on if family.fused == "liger"}
     partial = frozenset(num * FP32_BYTES * columns for num in rows for columns in vectors)
@@ -271,8 +246,7 @@ class _Behind:
     def __init__(self, each: Sequence[tuple[RowSums, Dimensions]]) -> None:
         """Tell batches apart by what decides which events are sums.
 
-        Args:
-            each: Of every batch, what tells its sums, and its sizes.
+        ``each``: of every batch, what tells its sums, and its sizes.
         """
         self._each = each
         self._known: dict[tuple[int, Sum], Array] = {}
@@ -309,13 +283,7 @@ _NO_BATCH = dict.fromkeys(_OF_TOKENS, 1)
 
 
 def sums_behind(job: Job, families: Sequence[Family], on: Sequence[Chips]) -> Behind:
-    """Return what sums leave beside the events of some strategies.
-
-    Args:
-        job: What is trained.
-        families: The strategies, a family for each batch.
-        on: Of each, chips that it may run on.
-    """
+    """Return what sums leave beside the events of some strategies."""
     return _Behind([
         (row_sums(job, family, chips_of_one), family_dimensions(job, family))
         for family, chips_of_one in zip(families, on, strict=True)
@@ -332,12 +300,7 @@ def _among(
 ) -> list[tuple[int, Sum]]:
     """List the sums of a work, whatever its batch.
 
-    Args:
-        kinds: Of the profile.
-        numbers: The work's events.
-        num: Pieces among the kinds.
-        sums: What tells which they are.
-        widths: Sizes, 1 for those of a batch.
+    ``widths``: sizes, 1 for those of a batch.
     """
     every = _events(kinds, num, widths)
     told = [(place, every[number]) for place, number in enumerate(numbers)]

@@ -40,11 +40,8 @@ def saved_sizes(
 ) -> list[int]:
     """List the bytes of every tensor that is saved.
 
-    Args:
-        job: What is trained.
-        strategy: Of one device, the fullest; None: of all together, whole.
-        kernels: ``cuda`` or ``cpu``.
-        has_state: Whether the optimizer's state is among them.
+    ``strategy``: of one device, the fullest; None: of all together, whole. ``kernels``: ``cuda`` or
+    ``cpu``. ``has_state``: whether the optimizer's state is among them.
     """
     one = None if strategy is None else parting_of(family_of(job, strategy), strategy.dp_shard)
     return list(_saved(job, one, kernels, has_state))
@@ -138,11 +135,10 @@ _MANIFEST_BYTES = 6000
 def disk_bytes(sizes: Sequence[int], *, num_shards: int) -> int:
     """Return the bytes of a checkpoint's files.
 
-    Args:
-        sizes: Of the tensors, whole.
-        num_shards: Pieces that each is written in, one by each device.
+    ``num_shards``: pieces that each is written in, one by each device.
 
     Known error: below 1 % from a few MB on; names and the plan have lengths of their own, and of
+
     shards the few that all hold alike (counts of steps) are counted for each.
     """
     each = [-(-size // num_shards) for size in sizes]

@@ -54,11 +54,7 @@ Change = Callable[[list[Section]], list[Section]]
 
 
 def taken_apart(step: Step) -> list[Section]:
-    """Return the runs of a micro-batch with their events.
-
-    Args:
-        step: A profile and its runs.
-    """
+    """Return the runs of a micro-batch with their events."""
     profile, runs = step
     return [
         Section(run, work, tuple(_event(profile, place) for place in work.events))
@@ -68,12 +64,7 @@ def taken_apart(step: Step) -> list[Section]:
 
 
 def put_together(profile: Profile, sections: Sequence[Section]) -> Step:
-    """Return a profile that has these runs, one work each, and the runs.
-
-    Args:
-        profile: Whose runs they were.
-        sections: Runs with their events.
-    """
+    """Return a profile that has these runs, one work each, and the runs."""
     every = (event.kind for s in sections for event in s.events if event.piece is None)
     places = {kind: place for place, kind in enumerate(dict.fromkeys(every))}
     pieces = tuple(piece_kinds(profile.num_parts)) if has_pieces(profile) else ()
@@ -96,9 +87,7 @@ def put_together(profile: Profile, sections: Sequence[Section]) -> Step:
 def lettered(sections: list[Section], vocab_size: int) -> list[Section]:
     """Return runs of a model's own profile, in which logits have the letter of the vocabulary.
 
-    Args:
-        sections: Runs whose formulas have no letters but those of a batch.
-        vocab_size: What their coefficients of logits are multiples of.
+    ``sections``: runs whose formulas have no letters but those of a batch.
     """
     return [
         s._replace(events=tuple(e._replace(kind=_lettered(e.kind, vocab_size)) for e in s.events))
@@ -127,9 +116,7 @@ def changed(step: Step, changes: Iterable[Change]) -> Step:
 def apart(kind: EventKind, number: int = 1) -> EventKind:
     """Return a kind of the same size that is taken for no other: terms of nothing tell them apart.
 
-    Args:
-        kind: The kind.
-        number: Others have other numbers; ours have none.
+    ``number``: others have other numbers; ours have none.
     """
     return EventKind((*kind.terms, *(Term("", 0.0),) * number), kind.item, kind.origin)
 

@@ -31,13 +31,7 @@ NOTHING_SENT = SentActivations()
 
 
 def sent_activations(job: Job, profile: Profile, family: Family) -> SentActivations:
-    """Return what one strategy sends; nothing where no block does.
-
-    Args:
-        job: What is trained.
-        profile: By which it is predicted.
-        family: The strategy.
-    """
+    """Return what one strategy sends; nothing where no block does."""
     if not family.away.activations:
         return NOTHING_SENT
     dims, away = family_dimensions(job, family), family.away

@@ -53,9 +53,8 @@ class SequenceLevels(NamedTuple):
     def peaks(self, num_blocks: Array, pieces: Array) -> Array:
         """Return the peaks: [batches, counts of blocks, shards].
 
-        Args:
-            num_blocks: [counts of blocks], those that the paths are of.
-            pieces: [pieces, shards], bytes.
+        ``num_blocks``: [counts of blocks], those that the paths are of. ``pieces``: [pieces,
+        shards], bytes.
         """
         assert len(num_blocks) == len(self.order)
         num = min(len(pieces), self.pieces.shape[1])
@@ -80,12 +79,8 @@ def sequence_levels(
 ) -> SequenceLevels:
     """Walk through a step of each number of checkpointed blocks.
 
-    Args:
-        every: Of each number, the micro-batches that differ.
-        sizes: Of a profile, [kinds, batches], bytes of every kind; of pieces they are ignored.
-        counts: Members of the groups.
-        at_end: [counts of blocks, batches], what comes on top of the level that the step ends with.
-        behind: What comes and goes behind events.
+    ``sizes``: of a profile, [kinds, batches], bytes of every kind; of pieces they are ignored.
+    ``at_end``: [counts of blocks, batches], what comes on top of the level that the step ends with.
     """
     insides = _Insides(sizes, counts, behind)
     paths = [np.concatenate([insides.places(*step) for step in steps]) for steps in every]

@@ -44,10 +44,8 @@ class _Block(NamedTuple):
 def written_out(profile: Profile, blocks: Blocks, num_checkpointed: int) -> Profile:
     """Return a profile whose runs are those of a model's blocks, one after the other.
 
-    Args:
-        profile: Of blocks of several kinds (``Profile.sequence``).
-        blocks: Of the model.
-        num_checkpointed: How many of them are, from the first on.
+    ``profile``: of blocks of several kinds (``Profile.sequence``). ``num_checkpointed``: how many
+    of them are, from the first on.
     """
     writer = _Writer(profile, blocks, num_checkpointed)
     variants = {
@@ -75,13 +73,7 @@ class _Writer:
     """Writes runs out."""
 
     def __init__(self, profile: Profile, blocks: Blocks, num_checkpointed: int) -> None:
-        """Find what each block of the model is like.
-
-        Args:
-            profile: What was traced.
-            blocks: Of the model.
-            num_checkpointed: How many of them are.
-        """
+        """Find what each block of the model is like."""
         self.works = list(profile.works)
         self._profile, self._blocks = profile, blocks
         self._caused = {place for place, kind in enumerate(profile.kinds) if is_place(kind.origin)}

@@ -19,11 +19,7 @@ FORWARD_WORDS = (
 
 
 def check_served(model: ModelSpec, weights_format: WeightsFormat) -> None:
-    """Refuse a format of experts for a model that has no stacks of them.
-
-    Raises:
-        UnsupportedError: It has none.
-    """
+    """Refuse a format of experts for a model that has no stacks of them."""
     if weights_format in SERVED and not has_stacks(model):
         raise UnsupportedError(
             f"weights_format={weights_format} packs stacked experts alone, of which {model.name} "

@@ -19,8 +19,7 @@ def parameter_shapes(spec: ModelSpec) -> list[Shape]:
 
     In the order of ``Module.parameters()``, since buckets of masters are filled in that order.
 
-    Raises:
-        UnsupportedError: The architecture has no layout.
+    Raises UnsupportedError: the architecture has no layout.
     """
     return [parameter.shape for parameter in unnamed_parameters(layout_of(spec))]
 

@@ -49,9 +49,7 @@ def computed_bytes(precision: Precision) -> int:
 def padded(shapes: Sequence[Shape], num_shards: Array) -> Array:
     """Count the numbers of parameters cut by rows into equal shards: [strategies].
 
-    Args:
-        shapes: Of the parameters.
-        num_shards: [strategies].
+    ``num_shards``: [strategies].
     """
     rows = np.array([shape[0] for shape in shapes], dtype=np.float64)
     width = np.array([prod(shape[1:]) for shape in shapes], dtype=np.float64)
@@ -66,12 +64,7 @@ def first_shard(shape: Shape, num_shards: int) -> Shape:
 
 
 def piece_bytes(job: Job, family: Family) -> Array:
-    """Return the bytes of every piece: [pieces, strategies].
-
-    Args:
-        job: What is trained.
-        family: The strategies.
-    """
+    """Return the bytes of every piece: [pieces, strategies]."""
     return part_pieces(job, family, trained_parts(job, family.tp, apart=family.ep > 1))
 
 
@@ -118,9 +111,8 @@ def _block_pieces(job: Job, family: Family, parts: tuple[Part, Part]) -> Array:
 def evenly(shapes: Sequence[Shape], num_shards: Array) -> Array:
     """Count the numbers of parameters that FSDP1 cuts into equal shards, padded: [strategies].
 
-    Args:
-        shapes: Of the parameters of one unit; of several, the padding of all but one is left out.
-        num_shards: [strategies].
+    ``shapes``: of the parameters of one unit; of several, the padding of all but one is left out.
+    ``num_shards``: [strategies].
     """
     total: Array = np.ceil(sum(map(prod, shapes)) / num_shards) * num_shards
     return total
@@ -134,12 +126,7 @@ def cut_of(family: Family) -> Cut:
 def even_share(shape: Shape, num_shards: int) -> Shape:
     """Return what a device holds of a parameter where all hold as much.
 
-    Args:
-        shape: Of all of it.
-        num_shards: Devices that share its unit.
-
-    Returns:
-        Of as many dimensions, all but the first 1: a matrix stays one.
+    Returns of as many dimensions, all but the first 1: a matrix stays one.
     """
     return (-(-prod(shape) // num_shards), *(1 for _ in shape[1:]))
 
@@ -169,12 +156,7 @@ def _part_bytes(job: Job, family: Family, part: Part) -> Array:
 
 
 def row_bytes(job: Job, family: Family) -> Array:
-    """Return the partial sums of the embedding's rows, and what is there beside them: [2].
-
-    Args:
-        job: What is trained.
-        family: The strategies, which gather parameters.
-    """
+    """Return the partial sums of the embedding's rows, and what is there beside them: [2]."""
     model, tokens = job.model, family_tokens(job, family)
     vocab_size = -(-model.vocab_size // family.tp)
     taken = embedding_workspace(
@@ -202,10 +184,6 @@ def largest_share(shapes: Sequence[Shape], num_devices: int) -> Share:
     """Return the share of the device that holds most, the first of several.
 
     Matrices are handed out first, then the rest, each from the largest down to whoever has least.
-
-    Args:
-        shapes: Of the parameters.
-        num_devices: That share them.
     """
     sizes = [(0, rank) for rank in range(num_devices)]
     heapify(sizes)

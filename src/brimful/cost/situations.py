@@ -68,13 +68,8 @@ def situations(
 ) -> tuple[Situation, ...]:
     """List the situations of a device's step that no other one contains.
 
-    Args:
-        schedule: The order of work; without split backwards.
-        row: The shape of the pipeline.
-        device: Which one.
-        zero: Which states are sharded.
-        keeps_waited: Whether what was sent lives as long as its work (gloo), and not only until
-            that was waited for (NCCL).
+    ``schedule``: the order of work; without split backwards. ``keeps_waited``: whether what was
+    sent lives as long as its work (gloo), and not only until that was waited for (NCCL).
     """
     short = shortened(schedule, row)
     found: dict[Situation, list[tuple[int, ...]]] = {}
@@ -95,8 +90,8 @@ def situations(
 def multiples(every: tuple[Situation, ...]) -> NDArray[np.float64]:
     """Count what is there in each situation: messages, then six things of every stage.
 
-    Returns:
-        [situations, 1 + 6 x stages]: micro-batches in flight, then flags in the order of the value.
+    Returns [situations, 1 + 6 x stages]: micro-batches in flight, then flags in the order of the
+    value.
     """
     return np.array([
         [now.num_sent, *chain.from_iterable(zip(*now[2:8], strict=True))] for now in every
@@ -123,8 +118,7 @@ def _largest(held: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def turns_of(order: Sequence[int]) -> Iterator[Turn]:
     """Yield which stages torch's runtime gives up and gathers ahead before each work.
 
-    Args:
-        order: The stage of each work, numbered on the device.
+    ``order``: the stage of each work, numbered on the device.
 
     Source: ``_add_unshard_reshard`` of ``torch/distributed/pipelining/schedules.py``.
     """

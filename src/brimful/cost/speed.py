@@ -35,11 +35,8 @@ class Speed(NamedTuple):
 def speed_of(job: Job, cluster: Cluster, strategy: Strategy, step_s: float | None) -> Speed:
     """Return how fast a step of this many seconds is.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How; decides what is recomputed.
-        step_s: Seconds of one optimizer step; None: unknown.
+    ``strategy``: how; decides what is recomputed. ``step_s``: seconds of one optimizer step; None:
+    unknown.
     """
     if not step_s:
         return Speed(None, None, None)

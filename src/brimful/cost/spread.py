@@ -204,8 +204,7 @@ def negated_terms(terms: tuple[Term, ...]) -> tuple[Term, ...]:
 def piece_kinds(num_parts: int = 1) -> Iterator[EventKind]:
     """Yield the kinds of all pieces coming, then going; their sizes are no formulas.
 
-    Args:
-        num_parts: Kinds of blocks that hold other parameters; each has pieces of its own.
+    ``num_parts``: kinds of blocks that hold other parameters; each has pieces of its own.
     """
     for _sign in (COME, GO):
         for _part in range(num_parts):
@@ -336,12 +335,8 @@ def num_pieces(profile: Profile) -> int:
 def with_pieces(sizes: Array, pieces: Array) -> Array:
     """Put the bytes of pieces where the kinds of a spread profile expect them.
 
-    Args:
-        sizes: [kinds, 1], 0 for the pieces.
-        pieces: [pieces, strategies].
-
-    Returns:
-        [kinds, strategies].
+    ``sizes``: [kinds, 1], 0 for the pieces. ``pieces``: [pieces, strategies]. Returns [kinds,
+    strategies].
     """
     num = len(sizes) - 2 * len(pieces)
     own = np.broadcast_to(sizes[:num], (num, pieces.shape[1]))

@@ -69,12 +69,8 @@ def first_events(
     but letting go of that, which lies in the room for messages. What all blocks read goes with the
     last of them.
 
-    Args:
-        profile: Where works and kinds are.
-        own: The run of the stage's first block.
-        runs: All of the phase.
-        part: Of the stage.
-        fresh: Whether it makes gradients, and adds to none.
+    ``own``: the run of the stage's first block. ``fresh``: whether it makes gradients, and adds to
+    none.
     """
     first, others = _first_and_between(profile, own, runs, part, fresh=fresh)
     beyond = _beyond(profile, first, others)

@@ -374,12 +374,7 @@ def _reducing(site: Site, stage: Stage, start: Array, add: Piecewise) -> Level:
 
 
 def device_memory(site: Site, place: int) -> StepMemory:
-    """Return what a device of a pipeline holds, and its peak.
-
-    Args:
-        site: What is trained, how, and on what.
-        place: Of the device in the row.
-    """
+    """Return what a device of a pipeline holds, and its peak."""
     stages = stages_on(site, place)
     held, updates = device_states(site, stages)
     highest = _highest(site, place, stages)

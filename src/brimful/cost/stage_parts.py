@@ -67,12 +67,11 @@ def stage_parts(
 ) -> StageParts:
     """Return the parameters of a stage.
 
-    Args:
-        job: What is trained; a head that is tied to the embedding is another weight here.
-        parts: Of its blocks (``parts_of_blocks``).
-        ends: Of the model: the embedding; the last norm and the head.
-        tp: Devices that share every matrix; the shapes are those of the first one's pieces.
-        ep: Devices that part experts, of which the shapes are one's; these are in no kind of block.
+    ``job``: what is trained; a head that is tied to the embedding is another weight here.
+    ``parts``: of its blocks (``parts_of_blocks``). ``ends``: of the model: the embedding; the last
+    norm and the head. ``tp``: devices that share every matrix; the shapes are those of the first
+    one's pieces. ``ep``: devices that part experts, of which the shapes are one's; these are in no
+    kind of block.
     """
     layout = layout_of(job.model)
     before = layout.embedding if ends.is_first else ()
@@ -100,11 +99,7 @@ def stage_parts(
 def frozen_bytes_of(job: Job, family: Family, parts: StageParts, num_shards: int) -> int:
     """Return the bytes of a base that a stage holds; none where everything trains.
 
-    Args:
-        job: What is trained; no pipeline runs a base that is quantised.
-        family: How.
-        parts: Of the stage.
-        num_shards: Devices that share what is sharded.
+    ``job``: what is trained; no pipeline runs a base that is quantised.
     """
     if job.adapter is None:
         return 0

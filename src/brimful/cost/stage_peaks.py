@@ -24,13 +24,7 @@ def fullest(site: Site, *, limit_bytes: float = math.inf) -> StepMemory:
 
 
 def device_peaks(job: Job, strategy: Strategy, device: Device) -> tuple[int, ...]:
-    """Return the peak of each device of a pipeline, in the order of its stages.
-
-    Args:
-        job: What is trained.
-        strategy: How.
-        device: On what.
-    """
+    """Return the peak of each device of a pipeline, in the order of its stages."""
     site = site_of(job, strategy, device)
     return tuple(peak_of(device_memory(site, place)) for place in range(strategy.pp))
 

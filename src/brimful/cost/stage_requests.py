@@ -73,12 +73,7 @@ def row_makers(site: Site) -> tuple[Callable[[], Requests], ...]:
 
 
 def device_asked(site: Site, place: int) -> Asked:
-    """Follow a device of a pipeline from loading to the end of its second step.
-
-    Args:
-        site: What is trained, how, and on what.
-        place: Of the device in the row.
-    """
+    """Follow a device of a pipeline from loading to the end of its second step."""
     return _Device(site, place).asked()
 
 
@@ -187,7 +182,10 @@ class _Device:
                 self._reduce(self._stages[now.chunk])
                 continue
             if all(made or gone for made, gone in zip(now.made, now.reduced, strict=True)):
-                self._send_others(others)
+                # Keep what was sent of micro-batches that were not walked through.
+                num = num_kept(self._site.strategy.pp_schedule, self._row, self._place)
+                for _ in range(others * num):
+                    self._sent.append(self._asked.allocate(round(message_bytes(self._site))))
                 others = 0
             self._act(now, micro)
 
@@ -320,12 +318,6 @@ class _Device:
             self._asked.free(self._sent)
             self._sent.clear()
         self._sent += rows
-
-    def _send_others(self, num_micro_batches: int) -> None:
-        """Keep what was sent of micro-batches that were not walked through."""
-        num = num_kept(self._site.strategy.pp_schedule, self._row, self._place)
-        for _ in range(num_micro_batches * num):
-            self._sent.append(self._asked.allocate(round(message_bytes(self._site))))
 
     def _end(self, result: list[int]) -> None:
         """Give back what a stage handed on; where all is waited for at the end, only there."""

@@ -178,10 +178,7 @@ def _stays(part: Part, act: Act) -> Role:
 def _opening(profile: Profile, events: tuple[int, ...], first: Sequence[int]) -> tuple[int, ...]:
     """Mark the first product of a forward, as it is marked in the first block of all.
 
-    Args:
-        profile: Of both.
-        events: Of the first block of a stage.
-        first: Of the first block of a model.
+    ``events``: of the first block of a stage. ``first``: of the first block of a model.
     """
     kinds, marks = profile.kinds, [event for event in first if profile.kinds[event].mark]
     if any(kinds[event].mark for event in events) or not marks:

@@ -68,10 +68,7 @@ class Site(NamedTuple):
     def once(self, name: str, make: Callable[[], Known], *key: Hashable) -> Known:
         """Return what is known under a name, or make it: for one job on one kind of device.
 
-        Args:
-            name: Of what is asked for.
-            make: Makes it.
-            key: What it hangs on beside the program and how it is spread.
+        ``key``: what it hangs on beside the program and how it is spread.
         """
         family, shards = self.family, self.strategy.dp_shard
         spread = (family.zero, family.tp, family.ep, family.num_data_parallel, shards)
@@ -95,11 +92,7 @@ def site_of(
 ) -> Site:
     """Collect what predictions of a pipeline's devices share.
 
-    Args:
-        job: What is trained.
-        strategy: How.
-        device: On what.
-        known: Of other strategies of the same job on the same device.
+    ``known``: of other strategies of the same job on the same device.
     """
     family, known = family_of(job, strategy), {} if known is None else known
     if _UNTIED not in known:
@@ -118,9 +111,7 @@ def stages_on(site: Site, place: int) -> tuple[Stage, ...]:
 
     Of K checkpointed blocks each device has the first K of its own (``build/checkpointing.py``).
 
-    Args:
-        site: What is trained, and how.
-        place: Of the device, counted from 0.
+    ``place``: of the device, counted from 0.
     """
     return stages_of_row(site)[place]
 
@@ -139,12 +130,7 @@ def stages_of_row(site: Site) -> tuple[tuple[Stage, ...], ...]:
 
 
 def stages_of(job: Job, strategy: Strategy) -> tuple[tuple[Stage, ...], ...]:
-    """List the stages of every device of a row.
-
-    Args:
-        job: What is trained.
-        strategy: How.
-    """
+    """List the stages of every device of a row."""
     split = split_of(strategy)
     again = num_checkpointed(strategy, num_layers=job.model.num_layers)
     ranges, blocks = blocks_of_stages(job.model, split), blocks_in(job.model)
@@ -212,10 +198,6 @@ def fullest_ranks(job: Job, strategy: Strategy) -> list[int]:
     """List a process of every place of a row that holds as much as any there.
 
     That is the first, but for ZeRO-1, whose shares of whole parameters are uneven.
-
-    Args:
-        job: What is trained.
-        strategy: How.
     """
     firsts = [stage_rank(strategy, place) for place in range(strategy.pp)]
     if strategy.zero != 1:
@@ -234,10 +216,6 @@ def drawn_on(site: Site, place: int) -> Iterator[int]:
 
     Those are others', or all if they are sharded or cut; what is tied to a weight that is here is
     that weight.
-
-    Args:
-        site: What is trained, and how.
-        place: Of the device.
     """
     whole = site._replace(family=site.family._replace(tp=1))
     draws_all = site.family.gathers or site.family.tp > 1

@@ -86,12 +86,7 @@ class Rates(NamedTuple):
 
 
 def rates_of(site: Site, cluster: Cluster) -> Rates | None:
-    """Return the seconds of a model's parts; None where a rate of the device is unknown.
-
-    Args:
-        site: What is trained, how, and on what.
-        cluster: Says the links.
-    """
+    """Return the seconds of a model's parts; None where a rate of the device is unknown."""
     job, family = site.job, site.family
     dims, chunks = family_dimensions(job, family), family_chunks(job, family)
     profile, every, found = load_profile(site.key), dict[str, Array](), {}
@@ -217,9 +212,7 @@ class Way(NamedTuple):
 def way_of(site: Site, cluster: Cluster) -> Way:
     """Return how the row of a strategy works.
 
-    Args:
-        site: What is trained, how, and on what.
-        cluster: Says the links; NaN where one is unknown.
+    ``cluster``: says the links; NaN where one is unknown.
     """
     strategy = site.strategy
     places = range(strategy.pp)
@@ -238,13 +231,8 @@ def way_of(site: Site, cluster: Cluster) -> Way:
 def device_seconds(rates: Rates, way: Way, num_checkpointed: Array) -> tuple[Array, Array]:
     """Return the seconds of a micro-batch on every device: of its work, and of what it waits for.
 
-    Args:
-        rates: Of ``rates_of``.
-        way: Says which device has which blocks.
-        num_checkpointed: [strategies], of each device's blocks.
-
-    Returns:
-        [devices, 2 phases, 3 columns, strategies], and [devices, 2 phases, strategies].
+    ``num_checkpointed``: [strategies], of each device's blocks. Returns [devices, 2 phases, 3
+    columns, strategies], and [devices, 2 phases, strategies].
     """
     blocks = way.num_blocks.sum(1)[:, None]
     again = np.minimum(num_checkpointed, blocks)
@@ -263,8 +251,7 @@ def device_seconds(rates: Rates, way: Way, num_checkpointed: Array) -> tuple[Arr
 def _of_blocks(rates: Rates, which: Sequence[int], again: Array) -> Array:
     """Return the seconds of a device's blocks, so many first ones of which are computed again.
 
-    Returns:
-        [2 phases, 3 columns, strategies].
+    Returns [2 phases, 3 columns, strategies].
     """
     own = np.array(which)
     none = np.zeros((1, 2, _SECONDS))
@@ -281,9 +268,7 @@ def row_seconds(way: Way, both: Array) -> Array:
     The slowest device works on every one, and the others' work on one of them fills and drains the
     row, a v-th of it where each has v stages. GPipe's forwards and backwards do so apart.
 
-    Args:
-        way: Says the order of work.
-        both: [devices, 2 phases, strategies], seconds of a micro-batch.
+    ``both``: [devices, 2 phases, strategies], seconds of a micro-batch.
     """
     num, (devices, chunks) = way.num_micro_batches, way.num_blocks.shape
     shape, times = Pipeline(devices, num, chunks), StageSeconds(0.0, 0.0, way.send_s)

@@ -83,9 +83,7 @@ class States(NamedTuple):
 def states(job: Job, update: Update) -> States:
     """Compute the bytes of parameters, gradients and optimizer state on one device.
 
-    Args:
-        job: What is trained.
-        update: Its optimizer's (``update_of``).
+    ``update``: its optimizer's (``update_of``).
     """
     recipe, trained = trained_recipe(job), num_trained(job)
     parameters, constants = frozen_bytes(job)
@@ -103,9 +101,7 @@ def states(job: Job, update: Update) -> States:
 def held_bytes(job: Job, kernels: str = "cuda") -> int:
     """Return what all devices together hold between steps: gradients beside what stays.
 
-    Args:
-        job: What is trained; it needs no formula.
-        kernels: ``cuda`` or ``cpu``.
+    ``job``: what is trained; it needs no formula. ``kernels``: ``cuda`` or ``cpu``.
     """
     return int(sum(states(job, update_of(job, Updater(kernels), trained_shapes(job)))))
 
@@ -113,22 +109,14 @@ def held_bytes(job: Job, kernels: str = "cuda") -> int:
 def staying_bytes(job: Job, kernels: str) -> int:
     """Return what is there all the time, of all devices together: parameters, optimizer state.
 
-    Args:
-        job: What is trained; it needs no formula.
-        kernels: ``cuda`` or ``cpu``.
+    ``job``: what is trained; it needs no formula. ``kernels``: ``cuda`` or ``cpu``.
     """
     whole = states(job, update_of(job, Updater(kernels), trained_shapes(job)))
     return int(whole.parameters + whole.constants + whole.optimizer_state)
 
 
 def updates_of(job: Job, family: Family, device: Device) -> Update:
-    """Follow the updates of what one device keeps state of, once per number of shards.
-
-    Args:
-        job: What is trained.
-        family: The strategies.
-        device: Which.
-    """
+    """Follow the updates of what one device keeps state of, once per number of shards."""
     shards, place = np.unique(family_shards(family), return_inverse=True)
     if family.away.optimizer:
         return Update(np.zeros(len(place)), np.zeros(len(place)), "updated on the host")
@@ -140,13 +128,7 @@ def updates_of(job: Job, family: Family, device: Device) -> Update:
 
 
 def device_update(job: Job, family: Family, updater: Updater) -> Update:
-    """Follow the update of what one device has.
-
-    Args:
-        job: What is trained.
-        family: How.
-        updater: What updates it.
-    """
+    """Follow the update of what one device has."""
     return _device_update(job, parting_of(family, updater.num_shards), updater)
 
 
@@ -171,12 +153,8 @@ def updated_apart(
 
     Experts that devices part are of a mesh of their own, and apart.
 
-    Args:
-        job: What is trained.
-        family: How.
-        parameters: Of the model, or of a part of it, whole.
-        trained: Shapes of what of it trains, as ``tp`` cuts them.
-        num_shards: Devices that share one copy.
+    ``parameters``: of the model, or of a part of it, whole. ``trained``: shapes of what of it
+    trains, as ``tp`` cuts them.
     """
     if family.ep > 1 and job.adapter is None:
         return list(held_groups(parameters, family, num_shards))
@@ -197,11 +175,7 @@ def updated_shapes(whole: Sequence[Shape], family: Family, num_shards: int) -> S
 def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States:
     """Compute the bytes of parameters, gradients and optimizer state of a family.
 
-    Args:
-        job: What is trained.
-        family: The strategies.
-        updates: Their optimizers' (``updates_of``).
-        kernels: ``cuda`` or ``cpu``.
+    ``updates``: their optimizers' (``updates_of``). ``kernels``: ``cuda`` or ``cpu``.
     """
     recipe, shards = trained_recipe(job), family_shards(family)
     whole, stays = holds_everything(family), not family.away.optimizer
@@ -243,12 +217,8 @@ def away_base(job: Job, family: Family) -> int:
 def _held(job: Job, family: Family, shards: Bytes, *, whole: bool, learns: bool = False) -> Bytes:
     """Count the numbers that train and that one device holds: [strategies].
 
-    Args:
-        job: What is trained.
-        family: The strategies.
-        shards: Devices that share each parameter.
-        whole: Whether each has all of it.
-        learns: Whether those are left out that no gradient comes to.
+    ``whole``: whether each has all of it. ``learns``: whether those are left out that no gradient
+    comes to.
     """
     if family.ep == 1 or job.adapter is not None:
         whole_shapes = (learning_shapes if learns else trained_shapes)(job, family.tp)
@@ -301,10 +271,6 @@ def drawn_bytes(job: Job, family: Family) -> Bytes:
     """Compute the bytes of the largest parameter where shards are drawn whole: [strategies].
 
     First weights are drawn one parameter at a time, and each device keeps its piece of it.
-
-    Args:
-        job: What is trained.
-        family: The strategies.
     """
     shards = family_shards(family)
     largest = largest_parameter(job.model)

@@ -80,9 +80,8 @@ def traffic_of_update(*, gradients: float, kept: float) -> float:
     The norm reads every gradient and scaling reads and writes it; the update reads the gradient
     once more and reads and writes what it keeps: parameters and optimizer state.
 
-    Args:
-        gradients: Bytes of all gradients.
-        kept: Bytes of the parameters that train, and of the optimizer's state.
+    ``gradients``: bytes of all gradients. ``kept``: bytes of the parameters that train, and of the
+    optimizer's state.
     """
     return 4 * gradients + 2 * kept
 
@@ -90,11 +89,7 @@ def traffic_of_update(*, gradients: float, kept: float) -> float:
 def family_work(job: Job, profile: Profile, family: Family, *, moved_by_update: float) -> StepWork:
     """Add up the work of all runs of a step, for every strategy of a family.
 
-    Args:
-        job: What is trained.
-        profile: Its profile.
-        family: The strategies.
-        moved_by_update: ``update_bytes`` of the job.
+    ``moved_by_update``: ``update_bytes`` of the job.
     """
     variant, dims = family_variant(job, profile, family), family_dimensions(job, family)
     counts = family_counts(job, family)
@@ -131,14 +126,7 @@ def _amounts(work: Work, dims: Dimensions) -> Array:
 
 
 def step_seconds(work: StepWork, job: Job, device: Device, size: ProductSize) -> StepSeconds | None:
-    """Turn work into seconds; None where a rate of the device is unknown.
-
-    Args:
-        work: Of one optimizer step on one device.
-        job: Says in which types it computes.
-        device: How fast it is.
-        size: Of its matrix products.
-    """
+    """Turn work into seconds; None where a rate of the device is unknown."""
     rate, reached = matrix_rate(device, job.precision), efficiency_of(device)
     matrix = rate * product_share(device, job.precision, size)
     bandwidth = device.memory_bytes_per_s * reached.memory_share
@@ -177,14 +165,8 @@ def utilization(flops: float, seconds: float, device: Device, precision: Precisi
     MFU where the FLOPs are the model's, HFU where recomputation is among them (arXiv:2204.02311,
     appendix B). Attention counts whole there, masked or not, and so it does in ``StepWork``.
 
-    Args:
-        flops: Of one device.
-        seconds: In which they were done.
-        device: Its rate is the datasheet's, or measured where it is calibrated.
-        precision: The recipe, which decides the rate.
-
-    Returns:
-        The share; None where the rate is unknown.
+    ``device``: its rate is the datasheet's, or measured where it is calibrated. Returns the share;
+    None where the rate is unknown.
     """
     rate = matrix_rate(device, precision)
     return flops / (seconds * rate) if rate and seconds else None

@@ -31,7 +31,9 @@ def traced_fields(job: Job) -> dict[str, bool]:
     for cap in record.caps:
         covered[f"{cap}=null"] = model.hf_config.get(cap, 1.0) is not None
     covered.update(_experts(model))
-    window = _window(job.model)
+    # How far back a token sees; None for all the way, or where that decides no byte. Scores of
+    # their own are all written out, and masked beyond a window.
+    window = None if record_of(job.model.model_type).own_scores else window_of(job.model)
     if window is not None:
         covered[f"seq_len={job.seq_len} beyond sliding_window={window}"] = job.seq_len <= window
     return covered
@@ -49,11 +51,3 @@ def _experts(model: ModelSpec) -> dict[str, bool]:
             width % _ROW_WEIGHTS for width in widths
         ),
     }
-
-
-def _window(model: ModelSpec) -> int | None:
-    """Return how far back a token sees; None for all the way, or where that decides no byte.
-
-    Scores of their own are all written out, and masked beyond a window.
-    """
-    return None if record_of(model.model_type).own_scores else window_of(model)

@@ -53,10 +53,7 @@ def later_s(own_s: Array, traffic: Traffic, times: Array | float) -> Array:
     What happens once a step, above all gradients that were held, begins in the last micro-batch's
     backward pass and runs beside nothing else: however many micro-batches came before.
 
-    Args:
-        own_s: Of the device's own work, and of what it waits for.
-        traffic: Of collectives that run beside it.
-        times: Micro-batches of a step.
+    ``own_s``: of the device's own work, and of what it waits for.
     """
     each: Array = times * traffic.per_micro_batch
     share = BACKWARD_SHARE / np.maximum(times, 1)
@@ -98,11 +95,7 @@ def with_traffic(
 ) -> StepSeconds:
     """Add what of the collectives does not run beside the device's own work.
 
-    Args:
-        seconds: Of that work.
-        traffic: Of collectives that run beside it.
-        waited: Of those that it waits for (``exchange.py``).
-        times: Micro-batches of a step.
+    ``waited``: of those that it waits for (``exchange.py``).
     """
     alone = seconds.matrix_s + seconds.memory_s + seconds.launch_s
     return seconds._replace(exposed_s=waited + later_s(alone + waited, traffic, times))
@@ -178,13 +171,6 @@ def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
 
 
 def sent_seconds(job: Job, numbers: Array, family: Family, cluster: Cluster) -> Array:
-    """ZeRO-1: every device sends the parameters that it has updated to all others.
-
-    Args:
-        job: What is trained.
-        numbers: Of all of these parameters.
-        family: The strategies.
-        cluster: Says the links.
-    """
+    """ZeRO-1: every device sends the parameters that it has updated to all others."""
     num_bytes = numbers * RECIPES[job.precision].parameter
     return collective_seconds("all-gather", num_bytes, family.num_data_parallel, cluster)

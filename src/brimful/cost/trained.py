@@ -54,9 +54,7 @@ class Frozen(NamedTuple):
 def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
     """List the shape of every parameter that trains, in the order of ``Module.parameters()``.
 
-    Args:
-        job: What is trained.
-        tp: Devices that share every matrix; the shapes are those of the first one's pieces.
+    ``tp``: devices that share every matrix; the shapes are those of the first one's pieces.
     """
     if job.adapter is None:
         every = parts(layout_of(job.model))
@@ -72,9 +70,7 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
 def learning_shapes(job: Job, tp: int = 1) -> list[Shape]:
     """List the shape of every parameter that a gradient comes to, in the order of the others.
 
-    Args:
-        job: What is trained.
-        tp: As of ``trained_shapes``.
+    ``tp``: as of ``trained_shapes``.
     """
     if job.adapter is not None:
         return trained_shapes(job, tp)
@@ -85,9 +81,7 @@ def learning_shapes(job: Job, tp: int = 1) -> list[Shape]:
 def wide_shapes(job: Job, tp: int = 1) -> list[Shape]:
     """List the shapes of what a class holds in fp32 beside parameters that train in 16 bits.
 
-    Args:
-        job: What is trained; of adapters nothing is.
-        tp: As of ``trained_shapes``.
+    ``job``: what is trained; of adapters nothing is. ``tp``: as of ``trained_shapes``.
     """
     recipe = trained_recipe(job)
     if job.adapter is not None or recipe.parameter == _WIDE_BYTES or recipe.master:
@@ -99,8 +93,7 @@ def wide_shapes(job: Job, tp: int = 1) -> list[Shape]:
 def num_whole(job: Job) -> int:
     """Count the numbers of a model's own that train beside adapters: of ``trained_modules``.
 
-    Args:
-        job: What is trained, of a model that has a layout.
+    ``job``: what is trained, of a model that has a layout.
     """
     named = () if job.adapter is None else job.adapter.trained_modules
     return sum(
@@ -159,10 +152,8 @@ class Part(NamedTuple):
 def trained_parts(job: Job, tp: int = 1, *, apart: bool = False) -> tuple[Part, ...]:
     """Return the parameters of a block, of each that holds others, and of what is in no block.
 
-    Args:
-        job: What is trained.
-        tp: Devices that share every matrix; the shapes are those of the first one's pieces.
-        apart: Whether a block's experts are left out, which devices part among them.
+    ``tp``: devices that share every matrix; the shapes are those of the first one's pieces.
+    ``apart``: whether a block's experts are left out, which devices part among them.
     """
     layout = layout_of(job.model)
     kinds = tuple(block_kinds(job.model))
@@ -208,9 +199,7 @@ def block_kinds(spec: ModelSpec) -> dict[Parameters, int]:
 def first_blocks(spec: ModelSpec, num_blocks: int | None = None) -> Iterator[Parameters]:
     """Yield the parameters of blocks, from the first on.
 
-    Args:
-        spec: The model.
-        num_blocks: Of how many; None: of all.
+    ``num_blocks``: of how many; None: of all.
     """
     every = (run.parameters for run in layout_of(spec).blocks for _ in range(run.num_blocks))
     return islice(every, num_blocks)

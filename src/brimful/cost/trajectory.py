@@ -133,16 +133,10 @@ def follow(
 ) -> Peak:
     """Follow one micro-batch.
 
-    Args:
-        profile: Where the runs' works and kinds are.
-        runs: In order.
-        sizes: [rows, kinds, strategies or 1]: bytes of each kind; one row for the total, or one per
-            item.
-        counts: Number of members of each group, [strategies] each.
-        behind: What comes and goes behind events, of the one batch that these are.
-
-    Returns:
-        The peak of the rows' sum, with every row's part of it.
+    ``sizes``: [rows, kinds, strategies or 1]: bytes of each kind; one row for the total, or one per
+    item. ``counts``: number of members of each group, [strategies] each. ``behind``: what comes and
+    goes behind events, of the one batch that these are. Returns the peak of the rows' sum, with
+    every row's part of it.
     """
     middle, pieces = middles(counts, runs), has_pieces(profile)
     num = max((len(n) for n in (*middle.values(), sizes[0, 0])), default=1)
@@ -222,14 +216,9 @@ def follow_step(
 ) -> tuple[Peak, tuple[Run, ...]]:
     """Follow the micro-batches of a step that differ; the others are like the one before the last.
 
-    Args:
-        micro_batches: At least one: their profiles and runs.
-        sizes: Those of each, see ``follow``.
-        counts: Number of members of each group, [strategies] each.
-        behind: See ``follow``.
-
-    Returns:
-        The peak above the level at the step's start, and the runs its index refers to.
+    ``sizes``: those of each, see ``follow``. ``counts``: number of members of each group,
+    [strategies] each. Returns the peak above the level at the step's start, and the runs its index
+    refers to.
     """
     first, *others = (
         follow(profile, runs, mine, counts, behind)

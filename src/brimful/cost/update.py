@@ -58,22 +58,12 @@ class Update(NamedTuple):
 
 
 def updater_of(device: Device, num_shards: int = 1) -> Updater:
-    """Return a device that updates.
-
-    Args:
-        device: Which.
-        num_shards: Devices that share each parameter.
-    """
+    """Return a device that updates."""
     return Updater(device.kernels, chips().get(version_of(device.capability)), num_shards)
 
 
 def settings_of(job: Job, updater: Updater) -> Settings:
-    """Return what an optimizer's record is asked with.
-
-    Args:
-        job: What is trained.
-        updater: What updates it.
-    """
+    """Return what an optimizer's record is asked with."""
     element, chip = trained_recipe(job).updated, updater.chip
     plain = Settings(element, updater.kernels, job.beta1, job.weight_decay, updater.num_shards)
     if chip is None or updater.kernels != "cuda":
@@ -86,10 +76,7 @@ def settings_of(job: Job, updater: Updater) -> Settings:
 def update_of(job: Job, updater: Updater, shapes: Sequence[Shape] | None = None) -> Update:
     """Follow an update of a job that has a formula.
 
-    Args:
-        job: What is trained.
-        updater: What updates it.
-        shapes: Of what this device updates; None: of everything that trains.
+    ``shapes``: of what this device updates; None: of everything that trains.
     """
     recipe, rule, settings = (
         trained_recipe(job),
@@ -110,10 +97,7 @@ def update_of(job: Job, updater: Updater, shapes: Sequence[Shape] | None = None)
 def update_apart(job: Job, updater: Updater, groups: Iterable[Sequence[Shape]]) -> Update:
     """Follow the updates of what is updated together, one group after the other.
 
-    Args:
-        job: What is trained.
-        updater: What updates it.
-        groups: Shapes of what this device updates, at least one group.
+    ``groups``: shapes of what this device updates, at least one group.
     """
     each = [update_of(job, updater, shapes) for shapes in groups]
     kept, transient = sum(one.kept for one in each), max(one.transient for one in each)
@@ -123,10 +107,7 @@ def update_apart(job: Job, updater: Updater, groups: Iterable[Sequence[Shape]]) 
 def wider_state(job: Job, updater: Updater, shapes: Sequence[Shape]) -> int:
     """Return what the state of parameters that a class keeps in fp32 takes more than in 16 bits.
 
-    Args:
-        job: What is trained, in 16 bits.
-        updater: What updates it.
-        shapes: Of what this device updates of them.
+    ``job``: what is trained, in 16 bits.
     """
     rule, narrow = OPTIMIZERS[job.optimizer], settings_of(job, updater)
     wide = narrow._replace(num_bytes=FP32_BYTES)
@@ -149,10 +130,7 @@ def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tup
 
     Masters are left out.
 
-    Args:
-        job: What is trained.
-        parameter: What this device updates of it.
-        is_wide: Whether it is in fp32 whatever the recipe's type is.
+    ``is_wide``: whether it is in fp32 whatever the recipe's type is.
     """
     settings = settings_of(job, CUDA)
     if is_wide:
@@ -164,14 +142,9 @@ def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tup
 def transients(job: Job, updater: Updater, shapes: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
     """Yield what is there beside the state while parameters are updated, a bucket at a time.
 
-    Args:
-        job: What is trained.
-        updater: What updates it.
-        shapes: Of what this device updates, in the order of ``Module.parameters()``.
-
-    Yields:
-        Bytes of tensors that come one after the other and go together; what is still bound of a
-        bucket before is taken for freed.
+    ``shapes``: of what this device updates, in the order of ``Module.parameters()``. Yields bytes
+    of tensors that come one after the other and go together; what is still bound of a bucket before
+    is taken for freed.
     """
     recipe, rule, settings = (
         trained_recipe(job),
@@ -188,10 +161,8 @@ def updated_groups(job: Job, shapes: Sequence[Shape]) -> list[list[Updated]]:
 
     Where its rule tells matrices of blocks from others these come first.
 
-    Args:
-        job: What is trained.
-        shapes: Of what this device updates, in the order of ``Module.parameters()``; all of it
-            where hidden matrices are told.
+    ``shapes``: of what this device updates, in the order of ``Module.parameters()``; all of it
+    where hidden matrices are told.
     """
     every = [Updated(shape) for shape in shapes]
     if shapes and OPTIMIZERS[job.optimizer].tells_hidden:  # none are updated on a host's behalf

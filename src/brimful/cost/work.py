@@ -56,12 +56,9 @@ def grid_work(
 ) -> Array:
     """Add up the work of a step: [amounts, batches, counts of blocks].
 
-    Args:
-        job: What is trained.
-        profiles: The profile of the family, or one of each count of checkpointed blocks.
-        batches: Families that run alike, of other micro-batches and chunks.
-        dims: Their sizes; B and C are [batches].
-        num_blocks: Checkpointed blocks.
+    ``profiles``: the profile of the family, or one of each count of checkpointed blocks.
+    ``batches``: families that run alike, of other micro-batches and chunks. ``dims``: their sizes;
+    B and C are [batches].
     """
     chunks = np.array([family_chunks(job, family) for family in batches], dtype=np.float64)
     sizes = _Sizes(dims, chunks, job.model.num_layers, {})

@@ -64,12 +64,7 @@ def advise(
 ) -> tuple[Advice, ...]:
     """Answer every question that the numbers have an answer to.
 
-    Args:
-        seen: Of one process or of many.
-        loss_scale: Of the job.
-        num_steps: Of the job.
-        clip: Of the job; 0: none.
-        bad_share: Steps that may overflow at the initial scale.
+    ``clip``: of the job; 0: none.
     """
     found: list[Advice] = []
     if loss_scale is not None:

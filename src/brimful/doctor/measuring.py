@@ -35,9 +35,8 @@ class Counted(NamedTuple):
 def count_magnitudes(tensor: torch.Tensor) -> Counted:
     """Count a tensor's numbers by magnitude.
 
-    Args:
-        tensor: Of any shape and floating-point type, on any device; of one that is sharded this
-            process's piece. fp64 is rounded to fp32 first.
+    ``tensor``: of any shape and floating-point type, on any device; of one that is sharded this
+    process's piece. fp64 is rounded to fp32 first.
     """
     flat = own_memory(tensor).detach().reshape(-1)
     on_host = flat.device.type == "cpu"

@@ -23,10 +23,7 @@ def look_at_moments(
 
     Of a large parameter as many are looked at as of its updates (``updates.SAMPLE``).
 
-    Args:
-        optimizer: It has just stepped; one without such moments has nothing to look at.
-        names: Of the parameters that are looked at.
-        step: From 1.
+    ``optimizer``: it has just stepped; one without such moments has nothing to look at.
     """
     return list(_looked_at(getattr(optimizer, "optim", optimizer), names, step))
 

@@ -26,11 +26,7 @@ class BadOps(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to my
     """Notes the first operations that turn finite numbers into Inf or NaN."""
 
     def __init__(self, inside: Callable[[], str]) -> None:
-        """Look along.
-
-        Args:
-            inside: Names the module that runs.
-        """
+        """Look along."""
         super().__init__()
         self._inside = inside
         self._made: list[_Made] = []

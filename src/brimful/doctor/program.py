@@ -67,12 +67,7 @@ def find_first_bad(
     Of many devices all must call this: each runs its whole part, and watches its own gradients
     before they are reduced. Nothing is updated.
 
-    Args:
-        program: With the weights that the step began with; its gradients are dropped.
-        step: What it learnt from.
-        loss_scale: What its loss was multiplied by.
-        number: Of the step.
-        rank: Of this process.
+    ``program``: with the weights that the step began with; its gradients are dropped.
     """
     watcher = watcher_of(program, kinds=_SEARCHED, with_ranges=True, rank=rank)
     ops = BadOps(watcher.inside)
@@ -142,12 +137,8 @@ def compare(program: Program, step: PlainStep) -> Compared | None:
     fp64, if the model is not large (``MOST_IN_FP64``) and computes in it; else in fp32. Parameters
     are widened meanwhile, which loses nothing in either direction.
 
-    Args:
-        program: The program; of many devices all call this.
-        step: What is learnt from.
-
-    Returns:
-        Both; None where the step cannot be run in fp32 (``has_reference``).
+    ``program``: the program; of many devices all call this. Returns both; None where the step
+    cannot be run in fp32 (``has_reference``).
     """
     if not has_reference(program):
         return None

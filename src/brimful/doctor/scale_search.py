@@ -17,14 +17,9 @@ def search_scale(
 ) -> tuple[Trial, ...]:
     """Halve the range of 2^8 to 2^24 until the largest scale is known that few steps overflow at.
 
-    Args:
-        program: Whose loss is scaled; of many devices all call this, and agree, for the norm that
-            decides is of all. Nothing is updated.
-        steps: That are tried at each scale.
-        bad_share: Steps among them that may overflow.
-
-    Returns:
-        The trials, in the order of their scales; ``advice`` picks the largest that is borne.
+    ``program``: whose loss is scaled; of many devices all call this, and agree, for the norm that
+    decides is of all. Nothing is updated. Returns the trials, in the order of their scales;
+    ``advice`` picks the largest that is borne.
     """
     trials: dict[int, Trial] = {}
     low, high = LEAST_POWER - 1, MOST_POWER

@@ -58,9 +58,7 @@ class Spectrum(msgspec.Struct, frozen=True, kw_only=True):
     def vanishing(self, into: Format, *, shift: int = 0) -> int:
         """Count the numbers, none of them 0, that a format rounds to 0.
 
-        Args:
-            into: The format.
-            shift: Numbers are multiplied by two to the power of this first.
+        ``shift``: numbers are multiplied by two to the power of this first.
         """
         if into.vanish_exponent - shift < _LEAST:  # bin 1 does not say which; none is blamed
             return 0
@@ -134,12 +132,8 @@ def added(one: Spectrum, other: Spectrum) -> Spectrum:
 def headroom(largest: float, limit: Format) -> float | None:
     """Return how many doublings the largest magnitude is below a format's largest number.
 
-    Args:
-        largest: Magnitude; 0: nothing is there.
-        limit: The format.
-
-    Returns:
-        Doublings, negative where it lies beyond; None for 0 and for what is not finite.
+    ``largest``: magnitude; 0: nothing is there. Returns doublings, negative where it lies beyond;
+    None for 0 and for what is not finite.
     """
     if not 0 < largest < math.inf:
         return None

@@ -176,7 +176,13 @@ class Watcher:
         if self._first is not None:
             self._bads.append(self._first)
         self._clear(0, 1.0)
-        self._thin()
+        if len(self._rows) <= KEPT_STEPS:
+            return
+        steps = list(self._rows)
+        for step in steps[1:-1:2]:
+            del self._rows[step]
+        self._lost = [lost for lost in self._lost if lost.step in self._rows]
+        self._moments = [held for held in self._moments if held.step in self._rows]
 
     def note_scale(self, step: int, scale: float, *, skipped: bool) -> None:
         """Note the loss scale of a step, watched or not, and whether the step was skipped."""
@@ -269,7 +275,14 @@ class Watcher:
         if self._inside:
             for tensor in given:
                 if not self._is_known(tensor):
-                    self._look_through(tensor)
+                    # Look for Inf and NaN in what the module around made itself, between its parts.
+                    self._know(tensor)
+                    piece = own_memory(tensor).detach()
+                    if piece.numel():
+                        entered = self._inside[-1]
+                        ends = torch.stack(torch.aminmax(piece)).float()
+                        event = _Event(entered.name, "activation", "", None, ends, entered.given)
+                        self._events.append(event)
         if "input" in self._kinds and _is_norm(module) and given:
             self._count(self._names[module], "input", given[0])
         self._inside.append(_Entered(self._names[module], self._range(given)))
@@ -301,16 +314,6 @@ class Watcher:
     ) -> None:
         held = str(tensor.dtype).removeprefix("torch.")
         self._events.append(_Event(name, kind, held, count_magnitudes(tensor), None, given))
-
-    def _look_through(self, tensor: torch.Tensor) -> None:
-        """Look for Inf and NaN in what the module around made itself, between its parts."""
-        self._know(tensor)
-        piece = own_memory(tensor).detach()
-        if piece.numel():
-            entered = self._inside[-1]
-            ends = torch.stack(torch.aminmax(piece)).float()
-            event = _Event(entered.name, "activation", "", None, ends, entered.given)
-            self._events.append(event)
 
     def _range(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Return the smallest and the largest number of what a module is given: [2]."""
@@ -388,12 +391,3 @@ class Watcher:
             largest=float(np.int32(total.largest_bits).view(np.float32)),
             spectrum=from_counts(total.counts.tolist()),
         )
-
-    def _thin(self) -> None:
-        if len(self._rows) <= KEPT_STEPS:
-            return
-        steps = list(self._rows)
-        for step in steps[1:-1:2]:
-            del self._rows[step]
-        self._lost = [lost for lost in self._lost if lost.step in self._rows]
-        self._moments = [held for held in self._moments if held.step in self._rows]

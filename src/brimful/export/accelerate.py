@@ -67,8 +67,7 @@ def way_of(plan: Plan) -> Way:
 def config(plan: Plan) -> dict[str, Any]:
     """Return the YAML's content.
 
-    Raises:
-        UnsupportedError: Accelerate would train something else.
+    Raises UnsupportedError: Accelerate would train something else.
     """
     refuse(plan, TO, [*split_degrees(plan.strategy, "pp"), *_refused(plan)])
     cluster, way = plan.cluster, way_of(plan)

@@ -1,6 +1,6 @@
 """Adapters and the model beside them, as programs on top of transformers and PEFT load them."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from brimful.cost.recipes import RECIPES
@@ -31,10 +31,8 @@ def model_name(plan: Plan) -> str:
 def length(plan: Plan, epochs: str, rows: Rows | None) -> dict[str, int]:
     """Return how long a run is, as it was asked for; else once through the data.
 
-    Args:
-        plan: What is written.
-        epochs: What a program calls the passes over its data.
-        rows: What is in these; None: unknown.
+    ``epochs``: what a program calls the passes over its data. ``rows``: what is in these; None:
+    unknown.
     """
     if not plan.is_length_given:
         return {epochs: 1}
@@ -42,6 +40,14 @@ def length(plan: Plan, epochs: str, rows: Rows | None) -> dict[str, int]:
     if found is None:
         return {"max_steps": plan.job.num_steps}
     return {epochs: found.epochs} if found.epochs else {"max_steps": found.steps}
+
+
+def refused_job(job: Job, tasks: Container[str], named: str) -> Iterator[tuple[str, str]]:
+    """Yield a task that a program has not, and an alpha that it cannot read, with what to use."""
+    if job.task not in tasks:
+        yield f"task={job.task}", f"use task={named}"
+    if job.adapter is not None and job.adapter.alpha != int(job.adapter.alpha):
+        yield f"alpha={job.adapter.alpha:g}", "use a whole number"
 
 
 def half_type(job: Job) -> str:

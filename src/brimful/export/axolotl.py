@@ -7,7 +7,7 @@ Source: ``src/axolotl/utils/schemas`` (``config.py``, ``peft.py``, ``fsdp.py``, 
 from collections.abc import Iterator
 from typing import Any
 
-from brimful.export import deepspeed
+from brimful.export import deepspeed, hf_trainer
 from brimful.export.adapters import attention_lost, attention_name, length, model_name
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse, split_degrees, unsaid
@@ -40,6 +40,7 @@ _LIGER = {
     "liger_glu_activation": True,
     "liger_fused_linear_cross_entropy": True,
 }
+_COSINE = {"lr_scheduler": "cosine", "cosine_min_lr_ratio": deepspeed.COSINE_ENDS_AT}
 _TASKS = {"causal-lm": "completion", "chat": "chat_template"}
 """Of a data set."""
 
@@ -53,8 +54,7 @@ def text(plan: Plan, given: Given) -> Exported:
 def config(plan: Plan, given: Given) -> dict[str, Any]:
     """Return the YAML's content.
 
-    Raises:
-        UnsupportedError: Axolotl would train something else.
+    Raises UnsupportedError: Axolotl would train something else.
     """
     job, strategy = plan.job, plan.strategy
     refuse(plan, TO, [*split_degrees(strategy, "tp", "pp"), *_refused(plan)], bases=BITSANDBYTES)
@@ -72,7 +72,7 @@ def config(plan: Plan, given: Given) -> dict[str, Any]:
         "micro_batch_size": strategy.micro_batch,
         "gradient_accumulation_steps": num_micro_batches(job, strategy),
         **length(plan, "num_epochs", given.rows),
-        **_rates(job),
+        **hf_trainer.rates(job, _COSINE, optimizer="optimizer", schedule="lr_scheduler"),
         **({"bfloat16" if kind == "bf16" else "float16": True} if is_half else {}),
         **({kind: True} if kind in {"bf16", "fp16"} and not is_half else {}),
         **({} if kind == "bf16" else {"bf16": False}),  # left out, it is what the card has
@@ -106,27 +106,6 @@ def _adapter(job: Job, adapter: Adapter) -> dict[str, Any]:
     if job.precision in {"bf16", "fp16"} and adapter.dtype == "same":
         content["peft_autocast_adapter_dtype"] = False
     return content
-
-
-def _rates(job: Job) -> dict[str, Any]:
-    spelled = OPTIMIZERS[job.optimizer].transformers
-    assert spelled is not None, "refused"
-    schedule: dict[str, Any] = {"lr_scheduler": job.schedule}
-    if job.schedule == "cosine":
-        schedule["cosine_min_lr_ratio"] = deepspeed.COSINE_ENDS_AT
-    if job.schedule == "constant" and job.warmup_steps:
-        schedule = {"lr_scheduler": "constant_with_warmup"}
-    return {
-        "optimizer": spelled.name,
-        "learning_rate": job.learning_rate,
-        "adam_beta1": job.beta1,
-        "adam_beta2": job.beta2,
-        "adam_epsilon": job.epsilon,
-        "weight_decay": job.weight_decay,
-        "max_grad_norm": job.clip,
-        **schedule,
-        "warmup_steps": job.warmup_steps,
-    }
 
 
 def _memory(plan: Plan) -> dict[str, Any]:

@@ -95,16 +95,10 @@ def changed_keys(
 ) -> Changed:
     """Return which keys of a file say another plan.
 
-    Args:
-        path: Of the file, which says the first plan.
-        before: That plan.
-        after: The other, of the same model on the same devices.
-        learnt: Flags of the job that are to be another; all others stay as the file has them.
-
-    Raises:
-        FileFormatError: The file cannot be read.
-        InputError: Its numbers do not go together.
-        UnsupportedError: It is not planned by this version.
+    ``path``: of the file, which says the first plan. ``after``: the other, of the same model on the
+    same devices. ``learnt``: flags of the job that are to be another; all others stay as the file
+    has them. Raises FileFormatError: the file cannot be read. Raises InputError: its numbers do not
+    go together. Raises UnsupportedError: it is not planned by this version.
     """
     file = _opened(path, before)
     first = file.read(file.leaves)
@@ -349,12 +343,7 @@ def _pruned(
 def spelled_by(path: Path, plan: Plan) -> tuple[str, ...]:
     """Return the exporters that write a plan in keys of a file: its program's, DeepSpeed's within.
 
-    Args:
-        path: Of the file.
-        plan: What would be written.
-
-    Raises:
-        FileFormatError: The file cannot be read.
+    Raises FileFormatError: the file cannot be read.
     """
     targets = _targets(_opened(path, plan))
     return tuple(target for target, _ in targets if _spelled(target, plan, plan.job) is not None)
@@ -363,15 +352,8 @@ def spelled_by(path: Path, plan: Plan) -> tuple[str, ...]:
 def sayable(path: Path, plan: Plan, flags: Mapping[str, tuple[Any, ...]]) -> dict[str, list[Any]]:
     """Return which values of flags a file can say by one key; no flag that it can say wholly.
 
-    Args:
-        path: Of the file.
-        plan: Which it says.
-        flags: Values that are asked about.
-
-    Raises:
-        FileFormatError: The file cannot be read.
-        InputError: Its numbers do not go together.
-        UnsupportedError: It is not planned by this version.
+    Raises FileFormatError: the file cannot be read. Raises InputError: its numbers do not go
+    together. Raises UnsupportedError: it is not planned by this version.
     """
     file = _opened(path, plan)
     first = file.read(file.leaves)

@@ -53,8 +53,7 @@ def text(plan: Plan, given: Given) -> Exported:
 def config(plan: Plan) -> dict[str, Any]:
     """Return the JSON's content.
 
-    Raises:
-        UnsupportedError: DeepSpeed would train something else.
+    Raises UnsupportedError: DeepSpeed would train something else.
     """
     job, strategy = plan.job, plan.strategy
     also = [*split_degrees(strategy, "tp", "pp"), *_refused_scale(job)]

@@ -20,11 +20,7 @@ _SYNCS = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
 def take_syncs(leaves: Leaves) -> None:
     """Take when gradients are reduced, where Accelerate is told.
 
-    Args:
-        leaves: Of the file.
-
-    Raises:
-        FileFormatError: A value is of another type.
+    Raises FileFormatError: a value is of another type.
     """
     syncs = leaves.take(_SYNCS, bool)
     leaves.say("accumulate", None if syncs is None else _reduces(is_each=syncs), _SYNCS)
@@ -35,16 +31,8 @@ def take_spread(leaves: Leaves, num_devices: int) -> bool:
 
     What DeepSpeed is told is left to ``with_deepspeed``.
 
-    Args:
-        leaves: Of the file.
-        num_devices: That it is planned for.
-
-    Returns:
-        Whether FSDP recomputes blocks.
-
-    Raises:
-        InputError: FSDP is told of no strategy that there is.
-        FileFormatError: A value is of another type.
+    Raises InputError: FSDP is told of no strategy that there is. Raises FileFormatError: a value is
+    of another type.
     """
     take_syncs(leaves)
     options = leaves.rest.pop("fsdp", None)
@@ -95,12 +83,7 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
 
 
 def take_fsdp_offload(leaves: Leaves, *, is_away: bool) -> None:
-    """Take FSDP's offload; a file that does not ask for it keeps all on the GPUs.
-
-    Args:
-        leaves: Of the file.
-        is_away: Whether it asks for it.
-    """
+    """Take FSDP's offload; a file that does not ask for it keeps all on the GPUs."""
     leaves.say("offload", "optimizer" if is_away else "none", f"{_FSDP}.cpu_offload")
     if is_away:
         leaves.notes.append("FSDP's offload moves the shards too: planned without that")
@@ -119,11 +102,7 @@ def _strategy_of(leaves: Leaves, words: list[str]) -> tuple[str, str]:
 def open_fsdp(leaves: Leaves) -> None:
     """Open the file that FSDP's options stand in, if they do, and drop the prefix of old names.
 
-    Args:
-        leaves: Of the file.
-
-    Raises:
-        InputError: It names a file that is not there.
+    Raises InputError: it names a file that is not there.
     """
     name = leaves.rest.pop(_FSDP, None)
     if isinstance(name, str):
@@ -140,15 +119,8 @@ def open_fsdp(leaves: Leaves) -> None:
 def takes_switch(leaves: Leaves, name: str) -> bool:
     """Take a switch of FSDP's, which may be spelled as text.
 
-    Args:
-        leaves: Of the file, after ``open_fsdp``.
-        name: Without the old prefix.
-
-    Returns:
-        Whether it is on.
-
-    Raises:
-        FileFormatError: It is neither true nor false.
+    ``leaves``: of the file, after ``open_fsdp``. Raises FileFormatError: it is neither true nor
+    false.
     """
     key = f"{_FSDP}.{name}"
     said = leaves.rest.get(key)

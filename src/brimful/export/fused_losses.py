@@ -61,12 +61,7 @@ def take_liger(leaves: Leaves, key: str) -> None:
 
 
 def take_chunks(leaves: Leaves, key: str) -> None:
-    """Take a loss of another maker that has no full logits as the loss in chunks.
-
-    Args:
-        leaves: Of the file.
-        key: That says so.
-    """
+    """Take a loss of another maker that has no full logits as the loss in chunks."""
     leaves.say(CHUNKS_FLAG, MOST_CHUNKS, key)
     leaves.stand_ins.append(chunks_words(key, MOST_CHUNKS))
 
@@ -79,11 +74,7 @@ def chunks_words(what: str, chunks: int) -> str:
 def take_kept_chunks(leaves: Leaves, name: str, num_chunks: int, *, compiled: bool) -> None:
     """Take a loss in chunks of which each is kept until backward as ours in fewer.
 
-    Args:
-        leaves: Of the file.
-        name: Of ``CHUNKED_LOSSES``.
-        num_chunks: Pieces that it is computed in.
-        compiled: Whether ``torch.compile`` makes one kernel of a chunk's loss.
+    ``compiled``: whether ``torch.compile`` makes one kernel of a chunk's loss.
     """
     kept = _COMPILED if compiled else _EAGER[name]
     size = kept.whole + kept.passing / num_chunks
@@ -133,9 +124,7 @@ def take_of_axolotl(leaves: Leaves) -> None:
 def take_of_trainer(leaves: Leaves, task: str) -> None:
     """Take the switch of the Trainer and of TRL.
 
-    Args:
-        leaves: Of the file.
-        task: What is learnt: of preferences Liger's loss is another, in chunks as well.
+    ``task``: what is learnt: of preferences Liger's loss is another, in chunks as well.
     """
     has_loss = leaves.take(_TRAINER_LOSS, bool, True)
     if not leaves.take(_TRAINER, bool, False):
@@ -149,12 +138,7 @@ def take_of_trainer(leaves: Leaves, task: str) -> None:
 
 
 def take_of_llama_factory(leaves: Leaves, task: str) -> None:
-    """Take the switches of LLaMA-Factory, whose Liger leaves logits whole where it compares pairs.
-
-    Args:
-        leaves: Of the file.
-        task: What is learnt.
-    """
+    """Take the switches of LLaMA-Factory, whose Liger leaves logits of pairs whole."""
     is_unsloth = leaves.take("use_unsloth", bool, False)
     if leaves.take("enable_liger_kernel", bool, False):
         if task == "dpo":

@@ -55,13 +55,8 @@ def in_yaml(  # noqa: PLR0913 - what a file says, and what is said of it
 ) -> Exported:
     """Return a target's settings as YAML, under the lines that say what the plan is.
 
-    Args:
-        plan: The plan.
-        given: What the user said beside it.
-        to: The target.
-        content: Its settings.
-        lost: What they do not say.
-        use: How they are used, in words; empty: as the target's own of this kind are.
+    ``lost``: what they do not say. ``use``: how they are used, in words; empty: as the target's own
+    of this kind are.
     """
     lines = [*header(plan, given, to, lost), *comments(wrap(use, _WIDTH)), yaml_text(content)]
     return Exported("\n".join(lines), lost)
@@ -70,11 +65,7 @@ def in_yaml(  # noqa: PLR0913 - what a file says, and what is said of it
 def header(plan: Plan, given: Given, to: str, lost: Iterable[Lost] = ()) -> list[str]:
     """Say in comments what the plan is, what it is predicted to take, and what is lost.
 
-    Args:
-        plan: The plan.
-        given: What the user said beside it.
-        to: The target.
-        lost: What the target does not say.
+    ``lost``: what the target does not say.
     """
     return comments((*about(plan, given, to), *lost_lines(lost)))
 

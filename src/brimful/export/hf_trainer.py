@@ -31,6 +31,10 @@ _SAID = (
     "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "engine", "accumulate",
     "fused_kernels", "fsdp",
 )  # fmt: skip
+_COSINE = {
+    "lr_scheduler_type": "cosine_with_min_lr",
+    "lr_scheduler_kwargs": {"min_lr_rate": deepspeed.COSINE_ENDS_AT},
+}
 
 
 def text(plan: Plan, given: Given) -> Exported:
@@ -48,15 +52,9 @@ def config(
 ) -> dict[str, Any]:
     """Return the YAML's content.
 
-    Args:
-        plan: What is written.
-        given: What the user said beside it.
-        to: The target: the Trainer, or a program on top of it.
-        bases: Quantised bases that this program loads.
-        tasks: Tasks that this program computes the loss of, though the Trainer does not.
-
-    Raises:
-        UnsupportedError: The Trainer would train something else.
+    ``to``: the target: the Trainer, or a program on top of it. ``tasks``: tasks that this program
+    computes the loss of, though the Trainer does not. Raises UnsupportedError: the Trainer would
+    train something else.
     """
     job, strategy = plan.job, plan.strategy
     also = [*split_degrees(strategy, "tp", "pp"), *_refused(plan)]
@@ -67,7 +65,7 @@ def config(
         **length(plan, "num_train_epochs", given.rows),
         "per_device_train_batch_size": strategy.micro_batch,
         "gradient_accumulation_steps": num_micro_batches(job, strategy),
-        **_rates(job),
+        **rates(job, _COSINE),
         "bf16": job.precision.startswith("bf16-"),
         "fp16": job.precision.startswith("fp16-"),
         "seed": job.seed,
@@ -90,22 +88,29 @@ def _accelerator(strategy: Strategy) -> dict[str, Any]:
     return {"gradient_accumulation_kwargs": steps}
 
 
-def _rates(job: Job) -> dict[str, Any]:
-    schedule: dict[str, Any] = {"lr_scheduler_type": job.schedule}
-    if job.schedule == "cosine":
-        floor = {"min_lr_rate": deepspeed.COSINE_ENDS_AT}
-        schedule = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": floor}
+def rates(
+    job: Job,
+    cosine: dict[str, Any],
+    *,
+    optimizer: str = "optim",
+    schedule: str = "lr_scheduler_type",
+) -> dict[str, Any]:
+    """Return how weights are moved, by the names of these keys.
+
+    ``cosine``: what says a cosine that ends above 0.
+    """
+    over_time = cosine if job.schedule == "cosine" else {schedule: job.schedule}
     if job.schedule == "constant" and job.warmup_steps:
-        schedule = {"lr_scheduler_type": "constant_with_warmup"}
+        over_time = {schedule: "constant_with_warmup"}
     return {
-        "optim": _spelled(job).name,
+        optimizer: _spelled(job).name,
         "learning_rate": job.learning_rate,
         "adam_beta1": job.beta1,
         "adam_beta2": job.beta2,
         "adam_epsilon": job.epsilon,
         "weight_decay": job.weight_decay,
         "max_grad_norm": job.clip,
-        **schedule,
+        **over_time,
         "warmup_steps": job.warmup_steps,
     }
 
@@ -173,9 +178,7 @@ def _refused(plan: Plan) -> Iterator[tuple[str, str]]:
 def losses(plan: Plan, also_said: Iterable[str] = ()) -> tuple[Lost, ...]:
     """List what the YAML does not say, or says in part.
 
-    Args:
-        plan: What is written.
-        also_said: Fields that a program on top of the Trainer is told.
+    ``also_said``: fields that a program on top of the Trainer is told.
     """
     said = {*_SAID, *also_said}
     if plan.job.loss_scale == deepspeed.SCALER:

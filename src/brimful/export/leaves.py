@@ -68,9 +68,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     def joined(self, other: "Read", section: str = "") -> "Read":
         """Return what this file and another say; where both say a flag, as this one does.
 
-        Args:
-            other: What a file says that this one names, or a part of this one.
-            section: Under which the other's keys are looked for; empty: they are not.
+        ``other``: what a file says that this one names, or a part of this one. ``section``: under
+        which the other's keys are looked for; empty: they are not.
         """
         mine = {each.flag for each in self.taken}
         theirs = [(f"{section}.{key}", kind) for key, kind in other.known if section]
@@ -91,13 +90,7 @@ class Leaves:
     """The leaves of a file by dotted key, each to be taken once; and what was made of them."""
 
     def __init__(self, path: Path, content: dict[str, Any], program: str) -> None:
-        """Take a file's content.
-
-        Args:
-            path: Of the file.
-            content: Of it.
-            program: Whose file it is.
-        """
+        """Take a file's content."""
         self.path, self.program = path, program
         self.rest = flat(content)
         self.left: list[str] = []
@@ -114,11 +107,7 @@ class Leaves:
         return any(key.startswith(f"{section}.") for key in self.rest)
 
     def take(self, key: str, kind: type, default: Any = None) -> Any:
-        """Return a leaf; the default where it is missing or ``auto``.
-
-        Raises:
-            FileFormatError: It is of another type.
-        """
+        """Return a leaf; the default where it is missing or ``auto``."""
         self.known[key] = kind
         value = self.rest.pop(key, None)
         if value == AUTO:
@@ -147,12 +136,7 @@ class Leaves:
 
         What is kept on NVMe passes through the host's memory, and is planned as if it stayed there.
 
-        Args:
-            key: Where that stands.
-            what: Is kept: ``optimizer`` or ``param``.
-
-        Raises:
-            UnsupportedError: It is anywhere else.
+        ``what``: is kept: ``optimizer`` or ``param``.
         """
         device = self.take(key, str, "none")
         if device == NVME:
@@ -171,13 +155,7 @@ class Leaves:
             self.taken.append(Taken(flag=flag, value=value, key=key))
 
     def accumulate(self, steps: int, num_devices: int, key: str) -> None:
-        """Take how many micro-batches a step adds up, where nothing says how large one is.
-
-        Args:
-            steps: How many.
-            num_devices: That share a batch.
-            key: Where that stands.
-        """
+        """Take how many micro-batches a step adds up, where nothing says how large one is."""
         if steps < 2:  # noqa: PLR2004 - which adds nothing up
             return
         batch = steps * num_devices
@@ -215,16 +193,7 @@ _NAMES = {
 
 
 def load_json(path: Path, program: str) -> dict[str, Any]:
-    """Load a file of settings in JSON.
-
-    Args:
-        path: Of the file.
-        program: Whose file it is.
-
-    Raises:
-        InputError: It cannot be read.
-        FileFormatError: It is no JSON, or no object.
-    """
+    """Load a file of settings in JSON."""
     try:
         content = json.loads(read_whole(path).decode("utf-8"))
     except OSError as error:
@@ -250,29 +219,14 @@ def load_json(path: Path, program: str) -> dict[str, Any]:
 
 
 def find_file(leaves: Leaves, name: str) -> Path | None:
-    """Find a file that is named from the folder of this one, one above, or the current one.
-
-    Args:
-        leaves: Of the file that names it.
-        name: Of the file.
-    """
+    """Find a file that is named from the folder of this one, one above, or the current one."""
     # Programs name it from where they are started, which is often the top of their checkout.
     places = [*(folder / name for folder in leaves.path.resolve().parents), Path(name)]
     return next((place for place in places if place.is_file()), None)
 
 
 def named_file(leaves: Leaves, key: str, name: str, fix: str) -> Path:
-    """Find a file that has to be there, as ``find_file`` does.
-
-    Args:
-        leaves: Of the file that names it.
-        key: That names it.
-        name: Of the file.
-        fix: What to do otherwise.
-
-    Raises:
-        InputError: There is no such file.
-    """
+    """Find a file that has to be there, as ``find_file`` does."""
     found = find_file(leaves, name)
     if found is None:
         raise InputError(
@@ -296,12 +250,7 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def without(read: Read, typed: Mapping[str, Any]) -> tuple[list[Taken], list[str]]:
     """Part what a file says from what the user typed beside it, which wins.
 
-    Args:
-        read: What the file says.
-        typed: Flags that the user gave, with their values.
-
-    Returns:
-        What is taken, and sentences on what is not.
+    Returns what is taken, and sentences on what is not.
     """
     said = {each.flag: each.value for each in read.taken}
     other = [by for by in _DEPENDENT if by in typed and typed[by] != said.get(by)]

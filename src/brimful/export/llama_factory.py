@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brimful.export import hf_trainer
-from brimful.export.adapters import attention_name, half_type, model_name
+from brimful.export.adapters import attention_name, half_type, model_name, refused_job
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse
 from brimful.values.job import ALL_LINEAR, PREFERENCE, Adapter, Job
@@ -44,11 +44,16 @@ def text(plan: Plan, given: Given) -> Exported:
 def config(plan: Plan, given: Given) -> dict[str, Any]:
     """Return the YAML's content.
 
-    Raises:
-        UnsupportedError: LLaMA-Factory would train something else.
+    Raises UnsupportedError: LLaMA-Factory would train something else.
     """
     job = plan.job
-    refuse(plan, TO, _refused(job), bases=BITSANDBYTES, tasks=_TASKS)
+    refuse(
+        plan,
+        TO,
+        refused_job(job, _TASKS, "causal-lm, chat or dpo"),
+        bases=BITSANDBYTES,
+        tasks=_TASKS,
+    )
     return {
         "model_name_or_path": model_name(plan),
         "flash_attn": _ATTENTIONS.get(attention_name(plan.strategy), "sdpa"),
@@ -120,13 +125,6 @@ def _trainer(plan: Plan, given: Given) -> dict[str, Any]:
     if "fsdp_config" in content:
         content["fsdp_config"] |= {"activation_checkpointing": False}
     return {key: value for key, value in content.items() if key not in _OTHERWISE}
-
-
-def _refused(job: Job) -> Iterator[tuple[str, str]]:
-    if job.task not in _TASKS:
-        yield f"task={job.task}", "use task=causal-lm, chat or dpo"
-    if job.adapter is not None and job.adapter.alpha != int(job.adapter.alpha):
-        yield f"alpha={job.adapter.alpha:g}", "use a whole number"
 
 
 def losses(plan: Plan) -> tuple[Lost, ...]:

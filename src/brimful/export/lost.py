@@ -101,10 +101,8 @@ _OTHERWISE = "the target has no such switch"
 def unsaid(plan: Plan, said: Iterable[str], whys: Mapping[str, str]) -> tuple[Lost, ...]:
     """List what asks for something and is not said, the job's fields first.
 
-    Args:
-        plan: What is written.
-        said: Fields of the job and the strategy that the target says in full.
-        whys: What happens instead where the target has a sentence of its own.
+    ``said``: fields of the job and the strategy that the target says in full. ``whys``: what
+    happens instead where the target has a sentence of its own.
     """
     known = frozenset(said)
     return tuple(
@@ -178,15 +176,8 @@ def refuse(
 ) -> None:
     """Refuse what would become another training where the target leaves it out.
 
-    Args:
-        plan: What is to be written.
-        to: The target.
-        also: What this target cannot be given besides, each with what to use instead.
-        bases: Quantised bases of adapters that it loads.
-        tasks: Tasks that it computes the loss of, though most targets do not.
-
-    Raises:
-        UnsupportedError: Names the first, and what to change.
+    ``also``: what this target cannot be given besides, each with what to use instead. ``tasks``:
+    tasks that it computes the loss of, though most targets do not.
     """
     every = (*_refused(plan.job, bases, tasks), *_refused_base(plan), *also)
     refused = next(iter(every), None)

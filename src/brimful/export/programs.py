@@ -59,13 +59,7 @@ _TASKS = frozenset({"causal-lm", "chat"})
 def program_of(to: str, plan: Plan) -> Program:
     """Return what runs a plan as a target does.
 
-    Args:
-        to: The target of ``export``.
-        plan: What is run.
-
-    Raises:
-        UnsupportedError: The target is not run here, or not for this plan.
-        InputError: What it needs is not installed.
+    ``to``: the target of ``export``. Raises InputError: what it needs is not installed.
     """
     if to not in _RUN:
         known = ", ".join(_RUN)
@@ -100,8 +94,7 @@ def _is_untold(lost: Lost) -> bool:
 def simulates_as(to: str) -> "Simulates":
     """Return what simulates a plan as a target runs it, for the proof of a search.
 
-    Args:
-        to: The target of ``export``.
+    ``to``: the target of ``export``.
     """
 
     def simulate(plan: Plan, _: "Budget") -> "Trial":

@@ -37,16 +37,8 @@ def read_accelerate(
 ) -> Read:
     """Read a file.
 
-    Args:
-        path: Of the YAML.
-        content: Of it.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: A value is of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: a value is of another type. Raises InputError: its numbers do not go
+    together. Raises UnsupportedError: this version plans nothing like it.
     """
     leaves = Leaves(path, content, "Accelerate")
     kind = leaves.take("distributed_type", str, "NO")
@@ -126,14 +118,7 @@ def strategy_named(text: str) -> str:
 
 
 def take_hybrid(leaves: Leaves, num_devices: int, word: str, key: str) -> None:
-    """Take over how many devices a hybrid strategy shards, where the file says its machines.
-
-    Args:
-        leaves: Of the file.
-        num_devices: That it is planned for.
-        word: The strategy.
-        key: Where it stands.
-    """
+    """Take over how many devices a hybrid strategy shards, where the file says its machines."""
     machines = leaves.rest.get("num_machines")
     if isinstance(machines, int) and 1 < machines < num_devices and num_devices % machines == 0:
         if not leaves.has(_DEGREES):  # which says it itself

@@ -46,16 +46,8 @@ def is_axolotl(content: dict[str, Any]) -> bool:
 def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int) -> Read:
     """Read a file.
 
-    Args:
-        path: Of the YAML.
-        content: Of it.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: A value is of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: a value is of another type. Raises InputError: its numbers do not go
+    together. Raises UnsupportedError: this version plans nothing like it.
     """
     leaves = Leaves(path, content, "Axolotl")
     name = leaves.take(MODEL, str)

@@ -36,15 +36,9 @@ _SAID = tuple(dict.fromkeys(r.deepspeed.name for r in OPTIMIZERS.values() if r.d
 def read_deepspeed(path: Path, *, num_devices: int, num_layers: int) -> Read:
     """Read a file.
 
-    Args:
-        path: Of the JSON.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: It is no JSON, no object, or holds a value of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: it is no JSON, no object, or holds a value of another type. Raises
+    InputError: its numbers do not go together. Raises UnsupportedError: this version plans nothing
+    like it.
     """
     content = load_json(path, PROGRAM)
     return read_settings(path, content, num_devices=num_devices, num_layers=num_layers)
@@ -55,16 +49,8 @@ def read_settings(
 ) -> Read:
     """Read what a file of DeepSpeed's says, or a section of another file.
 
-    Args:
-        path: Of the file.
-        content: Of it, or of the section.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: It holds a value of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: it holds a value of another type. Raises InputError: its numbers do not
+    go together. Raises UnsupportedError: this version plans nothing like it.
     """
     leaves = Leaves(path, content, PROGRAM)
     _batches(leaves, num_devices)
@@ -264,11 +250,7 @@ def _scheduler(leaves: Leaves) -> None:
     if all(taken.flag != "learning_rate" for taken in leaves.taken):
         peak = leaves.take(f"{params}.warmup_max_lr", float)
         leaves.say("learning_rate", peak, f"{params}.warmup_max_lr")
-    _other_curves(leaves, params)
-
-
-def _other_curves(leaves: Leaves, params: str) -> None:
-    """Say where the rates of its steps are others than those of ours."""
+    # Say where the rates of its steps are others than those of ours.
     if leaves.take(f"{params}.warmup_type", str, "log") != "linear":
         leaves.notes.append("the warm-up is logarithmic in DeepSpeed and planned as a line")
     floor = leaves.take(f"{params}.cos_min_ratio", float, COSINE_ENDS_AT)

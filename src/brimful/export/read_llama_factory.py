@@ -57,16 +57,8 @@ def read_llama_factory(
 ) -> Read:
     """Read a file.
 
-    Args:
-        path: Of the YAML.
-        content: Of it.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: A value is of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: a value is of another type. Raises InputError: its numbers do not go
+    together. Raises UnsupportedError: this version plans nothing like it.
     """
     leaves = Leaves(path, content, "LLaMA-Factory")
     leaves.take(MODEL, str)
@@ -79,8 +71,15 @@ def read_llama_factory(
     _packing(leaves, stage, task)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
     if stage == _SCORES:
-        _double(leaves)
-    _take_switched_optimizer(leaves)
+        # Count both answers of a pair: each is a text of its own to a model that scores them.
+        for place, each in enumerate(leaves.taken):
+            if each.flag in {"micro_batch", "global_batch"}:
+                leaves.taken[place] = msgspec.structs.replace(each, value=2 * each.value)
+        leaves.notes.append(f"stage={_SCORES} scores two answers a row: batches count both")
+    # Take an optimizer that has a switch of its own, which stands in for what `optim` says.
+    for name in OPTIMIZERS:
+        if leaves.take(f"use_{name}", bool, False):
+            leaves.rest["optim"] = name
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _length(leaves)
     _memory(leaves, num_devices, task, is_adapted=is_adapted)
@@ -105,13 +104,6 @@ def _length(leaves: Leaves) -> None:
         f"max_samples={rows} are the most rows of each of its {num} data sets: {math.ceil(steps)} "
         f"steps at most, in {epochs:g} epochs"
     )
-
-
-def _take_switched_optimizer(leaves: Leaves) -> None:
-    """Take an optimizer that has a switch of its own, which stands in for what ``optim`` says."""
-    for name in OPTIMIZERS:
-        if leaves.take(f"use_{name}", bool, False):
-            leaves.rest["optim"] = name
 
 
 def _refuse_others(leaves: Leaves) -> None:
@@ -150,14 +142,6 @@ def _memory(leaves: Leaves, num_devices: int, task: str, *, is_adapted: bool) ->
     take_of_llama_factory(leaves, task)
     if leaves.take("flash_attn", str) == "disabled":
         leaves.say("attention", "eager", "flash_attn")
-
-
-def _double(leaves: Leaves) -> None:
-    """Count both answers of a pair: each is a text of its own to a model that scores them."""
-    for place, each in enumerate(leaves.taken):
-        if each.flag in {"micro_batch", "global_batch"}:
-            leaves.taken[place] = msgspec.structs.replace(each, value=2 * each.value)
-    leaves.notes.append(f"stage={_SCORES} scores two answers a row: batches count both")
 
 
 def _task(leaves: Leaves) -> tuple[str, str]:

@@ -42,11 +42,7 @@ READ = (
 
 
 def model_of(path: Path) -> str:
-    """Return the model that a file names; empty where it names none.
-
-    Raises:
-        FileFormatError: It cannot be read, or names no text.
-    """
+    """Return the model that a file names; empty where it names none."""
     content = content_of(path)
     if _is_toml(path):
         return torchtitan.model_of(content)
@@ -64,8 +60,7 @@ def model_of(path: Path) -> str:
 def unnamed_words(path: Path) -> str:
     """Say why a file names no model.
 
-    Raises:
-        FileFormatError: It cannot be read.
+    Raises FileFormatError: it cannot be read.
     """
     content = content_of(path)
     return torchtune.unnamed_words(content) if torchtune.is_torchtune(content) else "names none"
@@ -74,12 +69,7 @@ def unnamed_words(path: Path) -> str:
 def program_of(path: Path, content: dict[str, Any] | None = None) -> str:
     """Return whose file it is, as ``--for`` names the program.
 
-    Args:
-        path: Of the file.
-        content: Of it, where that was loaded already.
-
-    Raises:
-        FileFormatError: It is none's that is known.
+    ``content``: of it, where that was loaded already.
     """
     if content is None:
         content = content_of(path)
@@ -107,16 +97,9 @@ def read_source(
 ) -> Read:
     """Read the settings of another program.
 
-    Args:
-        path: Of the file.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-        content: What would stand in it; None: what does.
-
-    Raises:
-        FileFormatError: It is none of these, or holds a value of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    ``content``: what would stand in it; None: what does. Raises FileFormatError: it is none of
+    these, or holds a value of another type. Raises InputError: its numbers do not go together.
+    Raises UnsupportedError: this version plans nothing like it.
     """
     if content is None:
         content = content_of(path)
@@ -127,8 +110,7 @@ def read_source(
 def rollouts_of(path: Path) -> Rollouts | None:
     """Return what a file has beside the update of a policy; None: it is of none.
 
-    Raises:
-        FileFormatError: It cannot be read.
+    Raises FileFormatError: it cannot be read.
     """
     content = content_of(path)
     return read_grpo.rollouts_of(content) if read_grpo.is_grpo(content) else None
@@ -139,11 +121,7 @@ def _is_toml(path: Path) -> bool:
 
 
 def content_of(path: Path) -> dict[str, Any]:
-    """Load a file by its kind.
-
-    Raises:
-        FileFormatError: It cannot be read, or is of a kind that is nobody's settings.
-    """
+    """Load a file by its kind."""
     kind = path.suffix.lower()
     if kind in _KINDS:
         raise FileFormatError(f"{path} is {_KINDS[kind]}; what is read here is {READ}")

@@ -46,12 +46,7 @@ _RECIPES = {
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Load a file of settings in TOML.
-
-    Raises:
-        InputError: It cannot be read.
-        FileFormatError: It is no TOML.
-    """
+    """Load a file of settings in TOML."""
     try:
         return tomllib.loads(read_whole(path).decode("utf-8"))
     except OSError as error:
@@ -83,16 +78,8 @@ def read_torchtitan(
 ) -> Read:
     """Read a file.
 
-    Args:
-        path: Of the TOML.
-        content: Of it.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: A value is of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: a value is of another type. Raises InputError: its numbers do not go
+    together. Raises UnsupportedError: this version plans nothing like it.
     """
     leaves = Leaves(path, content, PROGRAM)
     for key in ("model.name", "model.flavor"):

@@ -81,19 +81,14 @@ def read_torchtune(
 ) -> Read:
     """Read a file.
 
-    Args:
-        path: Of the YAML.
-        content: Of it.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: A value is of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: a value is of another type. Raises InputError: its numbers do not go
+    together. Raises UnsupportedError: this version plans nothing like it.
     """
     leaves = Leaves(path, content, PROGRAM)
-    _resolve(leaves)
+    # Put in what stands for another key's value: `${batch_size}`.
+    for key, value in leaves.rest.items():
+        if isinstance(value, str) and value[:2] == "${" and value[-1] == "}":
+            leaves.rest[key] = leaves.rest.get(value[2:-1], value)
     recipe = _launch(leaves, num_devices)
     task = _task(leaves, recipe)
     is_adapted = _method(leaves, built(content))
@@ -111,20 +106,8 @@ def read_torchtune(
     return leaves.read()
 
 
-def _resolve(leaves: Leaves) -> None:
-    """Put in what stands for another key's value: ``${batch_size}``."""
-    for key, value in leaves.rest.items():
-        if isinstance(value, str) and value[:2] == "${" and value[-1] == "}":
-            leaves.rest[key] = leaves.rest.get(value[2:-1], value)
-
-
 def _launch(leaves: Leaves, num_devices: int) -> str:
-    """Take what a command line says beside the file, and return the recipe; empty: none is said.
-
-    Raises:
-        InputError: A recipe of one device is planned for several.
-        UnsupportedError: GPUs are parted among what trains and what writes.
-    """
+    """Take what a command line says beside the file, and return the recipe; empty: none is said."""
     recipe = str(leaves.rest.pop(f"{LAUNCH}.run", ""))
     num = leaves.rest.pop(f"{LAUNCH}.processes", None)
     allocator = leaves.rest.pop(f"{LAUNCH}.allocator", EXPANDABLE)
@@ -302,11 +285,7 @@ def _batches(leaves: Leaves, task: str, copies: int) -> None:
 
 
 def _early(leaves: Leaves, *, is_adapted: bool) -> None:
-    """Take whether parameters are updated in backward, which no recipe of adapters asks.
-
-    Raises:
-        InputError: torchtune would refuse what stands beside it.
-    """
+    """Take whether parameters are updated in backward, which no recipe of adapters asks."""
     is_early = leaves.take(_EARLY, bool, False) and not is_adapted
     beside = {
         _CLIP: leaves.rest.get(_CLIP) is not None,
@@ -342,8 +321,7 @@ def _loss(leaves: Leaves, task: str) -> None:
 def _checkpoints(leaves: Leaves, num_layers: int) -> bool:
     """Take what is recomputed: every block, or by ``ac_mode`` every so many, where that is off.
 
-    Returns:
-        Whether the switch of every block is on.
+    Returns whether the switch of every block is on.
     """
     is_on: bool = leaves.take(_AGAIN, bool, False)
     mode = leaves.take("ac_mode", str)

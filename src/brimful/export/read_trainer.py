@@ -93,16 +93,8 @@ def is_script(content: Mapping[str, Any]) -> bool:
 def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int) -> Read:
     """Read a file.
 
-    Args:
-        path: Of the YAML or JSON.
-        content: Of it.
-        num_devices: That it is planned for.
-        num_layers: Blocks of the model.
-
-    Raises:
-        FileFormatError: A value is of another type.
-        InputError: Its numbers do not go together.
-        UnsupportedError: This version plans nothing like it.
+    Raises FileFormatError: a value is of another type. Raises InputError: its numbers do not go
+    together. Raises UnsupportedError: this version plans nothing like it.
     """
     said = {key: value for key, value in content.items() if value is not None}
     is_trl = bool(_OF_TRL & {*content}) and not is_script(content)
@@ -183,11 +175,7 @@ def _trl(leaves: Leaves) -> None:
 
 
 def _kind(leaves: Leaves) -> str:
-    """Return whether ``trl sft``, ``trl dpo`` or ``trl grpo`` reads the file.
-
-    Raises:
-        UnsupportedError: Another trainer does, or the loss is another.
-    """
+    """Return whether ``trl sft``, ``trl dpo`` or ``trl grpo`` reads the file."""
     other = next((key for key in _OF_OTHERS if key in leaves.rest), None)
     if other is not None:
         raise UnsupportedError(
@@ -268,11 +256,7 @@ def _trl_recipe(leaves: Leaves, half: str) -> str:
 
 
 def _half(leaves: Leaves) -> str:
-    """Take the type of 16 bits that the model is loaded in; empty: it is loaded in 32.
-
-    Raises:
-        InputError: There is no such type.
-    """
+    """Take the type of 16 bits that the model is loaded in; empty: it is loaded in 32."""
     dtype = str(leaves.rest.pop("dtype"))
     if dtype == "auto":
         leaves.notes.append("dtype=auto is that of the checkpoint: planned as bfloat16")
@@ -285,12 +269,7 @@ def _half(leaves: Leaves) -> str:
 
 
 def _method(leaves: Leaves, half: str, recipe: str) -> None:
-    """Take what trains.
-
-    Raises:
-        InputError: A base is quantised beside nothing that trains, or twice.
-        UnsupportedError: This version has no such base or adapters.
-    """
+    """Take what trains."""
     is_adapted = leaves.take("use_peft", bool, False)
     bits = _bits(leaves)
     if not is_adapted:

@@ -51,9 +51,7 @@ def is_padded(plan: Plan) -> bool:
 def passes(plan: Plan, rows: Rows | None) -> Passes | None:
     """Return a plan's length in passes over rows; None: its steps are right, or nothing is known.
 
-    Args:
-        plan: What is written.
-        rows: What it is trained on; None: unknown.
+    ``rows``: what it is trained on; None: unknown.
     """
     if rows is None or not is_padded(plan):
         return None

@@ -27,11 +27,7 @@ class Shipped(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def shipped(name: str) -> Shipped | None:
-    """Return a program's own file.
-
-    Args:
-        name: A path, as another file says it.
-    """
+    """Return a program's own file."""
     ending = f"/{name}".replace("\\", "/")
     return next((each for each in _all() if ending.endswith(f"/{each.name}")), None)
 

@@ -64,8 +64,7 @@ class Asking(NamedTuple):
 def check_told(asking: Asking) -> None:
     """Refuse a job that a program cannot be given whatever the strategy.
 
-    Raises:
-        UnsupportedError: Says what, and what to use instead.
+    Raises UnsupportedError: says what, and what to use instead.
     """
     TARGETS[asking.to](_plan(asking, asking.plainest), _GIVEN)
 
@@ -79,10 +78,7 @@ def plainer(job: Job) -> Job:
 def why_untold(asking: Asking, field: str, value: Any) -> str:
     """Say why a program cannot be told a value; empty: it can.
 
-    Args:
-        asking: For which program.
-        field: Of the strategy.
-        value: Of that field, beside the plainest of the others.
+    ``value``: of that field, beside the plainest of the others.
     """
     beside = {"zero": 3} if field in {"dp_replicate", "ep", "tp"} else {}
     strategy = replace(asking.plainest, **{**beside, field: value})
@@ -104,11 +100,7 @@ def fields(asking: Asking) -> Mapping[str, tuple[Any, ...]]:
 
 
 def narrowed(asking: Asking) -> dict[str, Any]:
-    """Return what a search is told to stay within: values of fields; none of those that are free.
-
-    Args:
-        asking: For which program.
-    """
+    """Return what a search is told to stay within: values of fields that are not free."""
     return dict(_narrowed(asking))
 
 

@@ -83,8 +83,7 @@ class _Parts(NamedTuple):
 def text(plan: Plan, given: Given) -> Exported:
     """Return the module, and what it does not say.
 
-    Raises:
-        UnsupportedError: torchtitan would train something else.
+    Raises UnsupportedError: torchtitan would train something else.
     """
     refuse(plan, TO, _refused(plan))
     found = losses(plan)

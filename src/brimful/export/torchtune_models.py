@@ -43,8 +43,7 @@ def in_four_bits(builder: str) -> bool:
 def name_of(builder: str) -> str:
     """Return the name that a builder stands for, as people write it.
 
-    Args:
-        builder: A dotted path; of one that says no size, its family and nothing else.
+    ``builder``: a dotted path; of one that says no size, its family and nothing else.
     """
     module, _, last = builder.rpartition(".")
     family = module.rpartition(".")[2]

@@ -28,12 +28,8 @@ _CLIP, _EACH, _EPOCHS = "clip_grad_norm", "max_steps_per_epoch", "epochs"
 def take_update(leaves: Leaves) -> bool:
     """Take what the update is made of, and how many there are.
 
-    Returns:
-        Whether the optimizer keeps its state on the host.
-
-    Raises:
-        UnsupportedError: This version has no such rule.
-        FileFormatError: A value is of another type.
+    Returns whether the optimizer keeps its state on the host. Raises UnsupportedError: this version
+    has no such rule.
     """
     component = leaves.take(_RULE, str)
     is_away = component is not None and component.endswith(_ON_HOST)

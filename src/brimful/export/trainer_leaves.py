@@ -84,8 +84,7 @@ def rule_named(name: str) -> str | None:
 
     An Adam keeps what an AdamW does.
 
-    Args:
-        name: ``AdamW8bit``, ``PagedLion``; also as the Trainer spells it.
+    ``name``: ``AdamW8bit``, ``PagedLion``; also as the Trainer spells it.
     """
     plain = name.lower().replace("_", "").replace("-", "")
     as_decoupled = plain if DEFAULT in plain else plain.replace("adam", DEFAULT)
@@ -99,14 +98,7 @@ def _number(value: Any) -> float:
 def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
     """Take what the update is made of.
 
-    Args:
-        leaves: Of the file.
-        optimizer: The key of its rule.
-        schedule: The key of its rates.
-
-    Raises:
-        UnsupportedError: This version has no such rule or rates.
-        FileFormatError: A value is of another type.
+    Raises FileFormatError: a value is of another type.
     """
     name = leaves.take(optimizer, str)
     if name is not None and name not in _OPTIMIZERS.keys() | _NOT_RUN:
@@ -151,9 +143,7 @@ def _take_floor(leaves: Leaves) -> None:
 def take_batches(leaves: Leaves, named: Batches, num_devices: int) -> None:
     """Take a micro-batch, and the batch of a step that it makes on so many devices.
 
-    Raises:
-        InputError: One is under 1.
-        FileFormatError: One is no whole number.
+    Raises FileFormatError: one is no whole number.
     """
     each, times = leaves.take(named.micro_batch, int), leaves.take(named.accumulation, int)
     for key, value in ((named.micro_batch, each), (named.accumulation, times)):
@@ -182,17 +172,7 @@ class Held(NamedTuple):
 
 
 def say_adapter(leaves: Leaves, held: Held, *, is_dora: bool, key: str) -> None:
-    """Say how adapters are trained, and how the base beside them is held.
-
-    Args:
-        leaves: Of the file.
-        held: How the base is held.
-        is_dora: Whether magnitudes train beside them.
-        key: Which key said so.
-
-    Raises:
-        UnsupportedError: DoRA on a base of 8 bits.
-    """
+    """Say how adapters are trained, and how the base beside them is held."""
     bits = held.bits or None
     if bits == _NO_DORA and is_dora:
         raise UnsupportedError(
@@ -205,11 +185,7 @@ def say_adapter(leaves: Leaves, held: Held, *, is_dora: bool, key: str) -> None:
 
 
 def names_of(leaves: Leaves, key: str) -> str | None:
-    """Take names, as a list or by comma; ``all`` is every linear layer; None: there are none.
-
-    Raises:
-        FileFormatError: They are neither.
-    """
+    """Take names, as a list or by comma; ``all`` is every linear layer; None: there are none."""
     value = leaves.rest.pop(key, None)
     if value is None:
         return None
@@ -241,9 +217,7 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
 
     What they say by themselves of the recipe is what DeepSpeed runs.
 
-    Raises:
-        InputError: There is no such file.
-        FileFormatError: It is none of DeepSpeed's.
+    Raises InputError: there is no such file. Raises FileFormatError: it is none of DeepSpeed's.
     """
     other = _deepspeed_of(leaves, {"num_devices": num_devices, "num_layers": num_layers})
     if other is None:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from brimful.export import hf_trainer
-from brimful.export.adapters import attention_lost, attention_name, half_type, model_name, targets
+from brimful.export.adapters import (
+    attention_lost,
+    attention_name,
+    half_type,
+    model_name,
+    refused_job,
+    targets,
+)
 from brimful.export.given import Exported, Given, in_yaml
 from brimful.export.lost import BITSANDBYTES, Lost, lost, refuse
 from brimful.values.job import Adapter, Job
@@ -42,11 +49,10 @@ def text(plan: Plan, given: Given) -> Exported:
 def config(plan: Plan, given: Given) -> dict[str, Any]:
     """Return the YAML's content.
 
-    Raises:
-        UnsupportedError: TRL would train something else.
+    Raises UnsupportedError: TRL would train something else.
     """
     job = plan.job
-    refuse(plan, TO, _refused(job), bases=BITSANDBYTES)
+    refuse(plan, TO, refused_job(job, _TASKS, "causal-lm or chat"), bases=BITSANDBYTES)
     trainer = hf_trainer.config(plan, given, to=TO, bases=BITSANDBYTES)
     trainer.pop("remove_unused_columns")
     return {
@@ -102,13 +108,6 @@ def _adapter(job: Job, adapter: Adapter) -> dict[str, Any]:
     if adapter.base == "llm-int8":
         content["load_in_8bit"] = True
     return content
-
-
-def _refused(job: Job) -> Iterator[tuple[str, str]]:
-    if job.task not in _TASKS:
-        yield f"task={job.task}", "use task=causal-lm or chat"
-    if job.adapter is not None and job.adapter.alpha != int(job.adapter.alpha):
-        yield f"alpha={job.adapter.alpha:g}", "use a whole number"
 
 
 def losses(plan: Plan) -> tuple[Lost, ...]:

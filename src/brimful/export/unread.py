@@ -27,8 +27,7 @@ _OFF = ("", "none", "no", "off", "disabled", "false")
 def could_matter(unread: Iterable[str]) -> tuple[str, ...]:
     """Return the keys that are on and could change what fits.
 
-    Args:
-        unread: Each as ``key=value``, the value in JSON.
+    ``unread``: each as ``key=value``, the value in JSON.
     """
     parted = (each.partition("=") for each in unread)
     return tuple(key for key, _, text in parted if _is_of_memory(key) and _is_on(key, text))

@@ -18,9 +18,7 @@ def once_for_each(make: Callable[..., Made], *, most: int = MOST_KEPT) -> Callab
 
     The first argument is kept with what was made of it, so that its identity stays its own.
 
-    Args:
-        make: Takes the value, and others that can be hashed.
-        most: How much of what it made is kept.
+    ``make``: takes the value, and others that can be hashed.
     """
     known: dict[tuple[Any, ...], tuple[Any, Made]] = {}
 

@@ -71,9 +71,6 @@ def ship(folder: Path) -> list[Path]:
     """Pack all that was traced here, and return the files.
 
     Not what was refused: later versions of the libraries may run it.
-
-    Args:
-        folder: Where they go.
     """
     written = []
     for file in sorted(_here().glob("*.json")):
@@ -123,11 +120,7 @@ def all_versions() -> tuple[str, ...]:
 
 
 def is_of_these_libraries(made_by: Iterable[str]) -> bool:
-    """Whether a trace was made by the libraries that are installed: what they run is as it was.
-
-    Args:
-        made_by: Versions that it was made by.
-    """
+    """Whether a trace was made by the libraries that are installed: what they run is as it was."""
     return _libraries(made_by) == _libraries(all_versions())
 
 

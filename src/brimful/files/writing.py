@@ -14,11 +14,7 @@ MOST_BYTES = 16 * 2**20
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically: into a temporary beside it, synced, then renamed over it.
-
-    Raises:
-        RunError: The disk is full or the folder cannot be written; the old file is untouched.
-    """
+    """Write a file atomically: into a temporary beside it, synced, then renamed over it."""
     try:
         # Through a link, so that the link stays one; and a device or a pipe is no file to replace.
         target = path.resolve()
@@ -50,12 +46,7 @@ def _replace(path: Path, content: bytes) -> None:
 def check_output_file(path: Path, *, what: str) -> None:
     """Refuse a file that cannot be written, before the work whose result it would hold.
 
-    Args:
-        path: The file; a device or a pipe is none, and is written into.
-        what: The flag that names it.
-
-    Raises:
-        InputError: Its folder is not there or may not be written, or it is a folder itself.
+    ``path``: the file; a device or a pipe is none, and is written into.
     """
     with _said_of(path, what):
         target = path.resolve()
@@ -77,12 +68,7 @@ def check_output_file(path: Path, *, what: str) -> None:
 def check_output_folder(path: Path, *, what: str) -> None:
     """Refuse a folder that cannot be made or written; it need not be there.
 
-    Args:
-        path: The folder.
-        what: The flag that names it.
-
-    Raises:
-        InputError: It, or what it would lie in, is a file or may not be written.
+    Raises InputError: it, or what it would lie in, is a file or may not be written.
     """
     with _said_of(path, what):
         _check_folder(path.resolve(), what=what, path=path)
@@ -131,13 +117,7 @@ def is_there(text: str) -> bool:
 def read_whole(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """Read a description: a config.json, a plan, prices. No pipe is waited for, no disk swallowed.
 
-    Args:
-        path: The file, or a link to it.
-        most_bytes: More than this is no description.
-
-    Raises:
-        FileFormatError: It is a pipe or a device, or too large.
-        OSError: It cannot be read.
+    Raises OSError: it cannot be read.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):

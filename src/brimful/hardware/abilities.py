@@ -97,12 +97,7 @@ def tensor_core_types(sheet: Datasheet) -> tuple[MatrixType, ...]:
 def attention_kernels(sheet: Datasheet, precision: Precision) -> tuple[Attention, ...] | None:
     """Return the fused attention kernels of PyTorch that train a plain decoder on a GPU.
 
-    Args:
-        sheet: The GPU.
-        precision: The recipe.
-
-    Returns:
-        Their names in PyTorch's order; None where they are not known.
+    Returns their names in PyTorch's order; None where they are not known.
     """
     if not is_modelled(sheet):
         return None

@@ -61,8 +61,7 @@ def calibration_path(machine: str) -> Path:
 def save_calibration(calibration: Calibration) -> Path:
     """Store a calibration atomically and return its path.
 
-    Raises:
-        RunError: The folder cannot be written.
+    Raises RunError: the folder cannot be written.
     """
     path = calibration_path(calibration.machine)
     write_text(path, json_text(calibration, indent=1))
@@ -72,14 +71,7 @@ def save_calibration(calibration: Calibration) -> Path:
 def load_calibration(machine: str) -> Calibration | None:
     """Read the stored calibration of a machine.
 
-    Args:
-        machine: ``Device.description``.
-
-    Returns:
-        The calibration; None where none was stored.
-
-    Raises:
-        FileFormatError: The file is broken, of another schema, or holds an impossible rate.
+    Returns the calibration; None where none was stored.
     """
     path = calibration_path(machine)
     try:
@@ -95,27 +87,23 @@ def load_calibration(machine: str) -> Calibration | None:
             f"{path} has schema {calibration.schema!r} and this version reads "
             f"{CALIBRATION_SCHEMA!r}; run brimful calibrate again"
         )
-    if not _plausible(calibration):
-        raise FileFormatError(
-            f"{path} holds a rate of 0 or less, or one that no machine has; "
-            "run brimful calibrate again"
-        )
-    return calibration
-
-
-def _plausible(calibration: Calibration) -> bool:
-    """Whether a machine could have these rates; with others sums overflow."""
+    # Whether a machine could have these rates; with others sums overflow.
     rates = calibration.matrix_flops_per_s
     measured = (rates.fp32, calibration.memory_bytes_per_s)
     perhaps = (rates.bf16, calibration.copy_bytes_per_s)
-    return (
+    if not (
         all(LEAST_PER_S <= rate <= MOST_PER_S for rate in measured)
         and all(rate == 0 or LEAST_PER_S <= rate <= MOST_PER_S for rate in perhaps)
         and 0 < calibration.op_overhead_s <= MOST_OVERHEAD_S
         and 0 <= calibration.others_load <= 1
         and calibration.spread >= 0
         and calibration.num_threads > 0
-    )
+    ):
+        raise FileFormatError(
+            f"{path} holds a rate of 0 or less, or one that no machine has; "
+            "run brimful calibrate again"
+        )
+    return calibration
 
 
 def calibrated(device: Device, calibration: Calibration) -> Device:

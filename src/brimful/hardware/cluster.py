@@ -121,19 +121,15 @@ def matrix_rate(device: Device, precision: Precision) -> float:
     if precision == "fp32":
         return rates.fp32
     if precision == "tf32":
-        return _tf32_rate(device)
+        rates = device.matrix_flops_per_s
+        if device.kernels != "cuda" or device.capability < AMPERE:
+            return rates.fp32
+        return TF32_SHARE * rates.bf16 if rates.tf32 is None else rates.tf32
     if precision.startswith("fp16"):
         return _fp16_rate(device)
     if precision == FP8:
         return rates.fp8 or 0.0
     return rates.bf16
-
-
-def _tf32_rate(device: Device) -> float:
-    rates = device.matrix_flops_per_s
-    if device.kernels != "cuda" or device.capability < AMPERE:
-        return rates.fp32
-    return TF32_SHARE * rates.bf16 if rates.tf32 is None else rates.tf32
 
 
 def _fp16_rate(device: Device) -> float:
@@ -152,11 +148,7 @@ def spelled(cluster: Cluster) -> str:
 
 
 def check_cluster(cluster: Cluster) -> Cluster:
-    """Return the cluster of a plan as it is, or say what is wrong with it.
-
-    Raises:
-        InputError: Its counts disagree, its device has no memory, or a rate is below 0.
-    """
+    """Return the cluster of a plan as it is, or say what is wrong with it."""
     device = cluster.device
     counts = (cluster.num_devices, cluster.num_nodes, cluster.devices_per_node)
     if min(counts) < 1 or counts[0] != counts[1] * counts[2]:

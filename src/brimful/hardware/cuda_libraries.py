@@ -59,12 +59,7 @@ class Libraries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wheels: tuple[Wheel, ...]
 
     def cublas_bytes(self, capability: Version, torch_version: Version = NEWEST) -> int:
-        """Return the workspace of one cuBLAS handle on a card of this capability.
-
-        Args:
-            capability: The card's.
-            torch_version: PyTorch's (major, minor).
-        """
+        """Return the workspace of one cuBLAS handle on a card of this capability."""
         rows = [
             row
             for row in self.cublas

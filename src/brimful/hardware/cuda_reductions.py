@@ -51,11 +51,7 @@ class Reduction(NamedTuple):
 def row_sums_bytes(rows: int, columns: int, element_bytes: int, chip: Multiprocessors) -> int:
     """Return what adding up the rows of a contiguous matrix leaves beside its columns' sums.
 
-    Args:
-        rows: That are added up.
-        columns: Of each.
-        element_bytes: Of an input and of a sum; those of two bytes are added up in fp32.
-        chip: That it runs on.
+    ``element_bytes``: of an input and of a sum; those of two bytes are added up in fp32.
     """
     return partial_sums_bytes((rows, columns), 0, element_bytes, chip)
 
@@ -65,11 +61,7 @@ def partial_sums_bytes(
 ) -> int:
     """Return what adding up along a dimension of contiguous numbers leaves beside the sums.
 
-    Args:
-        shape: Of the numbers.
-        dim: That is added up.
-        element_bytes: Of an input and of a sum; those of two bytes are added up in fp32.
-        chip: That it runs on.
+    ``element_bytes``: of an input and of a sum; those of two bytes are added up in fp32.
     """
     if not 0 < math.prod(shape) < INDEX_LIMIT:  # beyond, PyTorch reduces in pieces; not followed
         return 0
@@ -149,10 +141,6 @@ def _output_vector(reduction: Reduction, num_reduced: int) -> int:
 
 def global_memory(reduction: Reduction, chip: Multiprocessors) -> tuple[int, int]:
     """Return the bytes of the blocks' partial results and of their semaphores.
-
-    Args:
-        reduction: Its dimensions and types.
-        chip: That it runs on.
 
     Source: ``setReduceConfig`` and ``ReduceConfig`` of Reduce.cuh.
     """

@@ -139,12 +139,8 @@ def documents() -> dict[str, Document]:
 def source_of(sheet: Datasheet, field: str) -> str:
     """Return where a value was taken from, as ``document; note``.
 
-    Args:
-        sheet: The row.
-        field: ``tdp_w``, or with a part: ``matrix_flops_per_s.bf16``, ``links.nvlink``.
-
-    Raises:
-        KeyError: The row does not say; a test sees to it that none does.
+    ``field``: ``tdp_w``, or with a part: ``matrix_flops_per_s.bf16``, ``links.nvlink``. Raises
+    KeyError: the row does not say; a test sees to it that none does.
     """
     whole = field.partition(".")[0]
     return sheet.sources[field] if field in sheet.sources else sheet.sources[whole]
@@ -165,10 +161,6 @@ def cited_documents(sheet: Datasheet) -> dict[str, Document]:
 
 
 def fp4_rate(name: str) -> float:
-    """Return the dense rate of NVFP4 of a GPU of the table in FLOP/s; 0: unknown, or it has none.
-
-    Args:
-        name: Its key.
-    """
+    """Return the dense rate of NVFP4 of a GPU of the table in FLOP/s; 0: unknown, or none."""
     sheet = datasheets().get(name)
     return (sheet and sheet.matrix_flops_per_s.fp4) or 0.0

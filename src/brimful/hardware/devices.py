@@ -52,12 +52,7 @@ def is_modelled(sheet: Datasheet) -> bool:
 def reported_as(reported_name: str, *, total_bytes: int) -> Device | None:
     """Find the GPU that ``nvidia-smi`` calls this.
 
-    Args:
-        reported_name: The name.
-        total_bytes: The driver's total.
-
-    Returns:
-        The device; None where the table does not hold the name, or holds it for another size.
+    Returns the device; None where the table does not hold the name, or holds it for another size.
     """
     low, high = _SAME_SIZE
     for name, device in _gpus().items():

@@ -112,12 +112,8 @@ def _for_as_many(error: UnknownNameError, num_nodes: int, per_node: int) -> Unkn
 def device_named(name: str) -> Device:
     """Return the GPU that a name means, or the slice of one.
 
-    Args:
-        name: In any spelling, without a count.
-
-    Raises:
-        UnknownNameError: None.
-        UnsupportedError: One whose kernels this version does not know.
+    ``name``: in any spelling, without a count. Raises UnknownNameError: None. Raises
+    UnsupportedError: one whose kernels this version does not know.
     """
     key = find_slice(name)
     return slice_device(key) if key else gpus()[check_gpu(name)]
@@ -126,9 +122,7 @@ def device_named(name: str) -> Device:
 def labelled_bytes(name: str, label_bytes: int) -> int:
     """Return what programs have of a GPU with another size on its label.
 
-    Args:
-        name: In any spelling, without a count; of one that no table holds all is taken.
-        label_bytes: What the label says.
+    ``name``: in any spelling, without a count; of one that no table holds all is taken.
     """
     sheet = datasheets().get(find_gpu(name))
     share = 1.0 if sheet is None else usable_memory(sheet).num_bytes / sheet.memory_bytes
@@ -138,8 +132,7 @@ def labelled_bytes(name: str, label_bytes: int) -> int:
 def count_devices(name: str) -> int:
     """Return how many devices a name of ``load_cluster`` asks for.
 
-    Raises:
-        InputError: A number is absurd.
+    Raises InputError: a number is absurd.
     """
     num_nodes, per_node, _ = split_counts(name)
     return num_nodes * per_node
@@ -155,12 +148,8 @@ def _part_of_host(device: Device, num_processes: int) -> Device:
 def check_gpu(name: str) -> str:
     """Return the key of the GPU that a name means, of those that can be planned for.
 
-    Args:
-        name: In any spelling, without a count.
-
-    Raises:
-        UnknownNameError: None.
-        UnsupportedError: One whose kernels this version does not know.
+    ``name``: in any spelling, without a count. Raises UnknownNameError: None. Raises
+    UnsupportedError: one whose kernels this version does not know.
     """
     gpu = find_gpu(name)
     if gpu in gpus():

@@ -46,11 +46,8 @@ def _machines() -> dict[str, str]:
 def find_instance(text: str) -> str:
     """Find the GPUs of a machine that a cloud rents out; empty where a name means none.
 
-    Args:
-        text: One machine's name, as the cloud or one of its services writes it.
-
-    Returns:
-        How many of which, as in ``8xa100-40gb``.
+    ``text``: one machine's name, as the cloud or one of its services writes it. Returns how many of
+    which, as in ``8xa100-40gb``.
     """
     return _machines().get(_plain(text), "")
 

@@ -110,13 +110,8 @@ def network_names() -> tuple[str, ...]:
 def network(name: str, *, devices_per_node: int) -> Link:
     """Return a network as one GPU sees it.
 
-    Args:
-        name: One of ``network_names``.
-        devices_per_node: GPUs that share an adapter where the node has one for all.
-
-    Raises:
-        UnknownNameError: No such network.
-        InputError: A node without devices.
+    ``name``: one of ``network_names``. ``devices_per_node``: GPUs that share an adapter where the
+    node has one for all. Raises UnknownNameError: no such network.
     """
     if name not in _table().networks:
         raise unknown_name("network", name, network_names())

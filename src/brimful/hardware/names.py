@@ -73,9 +73,6 @@ def split_counts(name: str) -> Counted:
     """Split ``4x8xh100`` into 4 nodes of 8 ``h100``; ``H100:8`` and ``8 h100s`` likewise.
 
     A machine that a cloud rents out (``p4d.24xlarge``) is a node with what is in it.
-
-    Raises:
-        InputError: A number is absurd.
     """
     text = _folded(name)
     if find_gpu(text):  # "rtx 4090" asks for one
@@ -104,8 +101,7 @@ def split_counts(name: str) -> Counted:
 def machine_of(text: str) -> str:
     """Return the name of the machine that a cloud rents out, without how many; empty: it is none.
 
-    Args:
-        text: As for ``split_counts``.
+    ``text``: as for ``split_counts``.
     """
     found = _machines(_folded(text))
     return found[1] if found else ""
@@ -147,8 +143,7 @@ def _of_one_node(text: str) -> re.Match[str] | None:
 def find_gpu(text: str) -> str:
     """Find the GPU of the table that a name means; empty where it means none.
 
-    Args:
-        text: One GPU's name, without a count.
+    ``text``: one GPU's name, without a count.
     """
     name = text.strip().lower()
     if name in datasheets():
@@ -165,9 +160,7 @@ def find_gpu(text: str) -> str:
 def alike_gpus(text: str, keys: Iterable[str]) -> list[str]:
     """Return those of some GPUs that a name can mean, the most usual first.
 
-    Args:
-        text: One GPU's name, without a count.
-        keys: Of the table.
+    ``text``: one GPU's name, without a count.
     """
     given, sheets = _parts(text.strip().lower()), datasheets()
     named = [key for key in keys if key == text or _is_called(text, sheets[key])]
@@ -214,12 +207,7 @@ technical specifications of each say); 0: the name does not say."""
 
 
 def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
-    """Build the error for a name that means no known GPU, with those of its chip or the like.
-
-    Args:
-        text: The name.
-        known: More that could be given.
-    """
+    """Build the error for a name that means no known GPU, with those of its chip or the like."""
     name = text.strip().lower()[:_LONGEST]
     given = _parts(name).memory_gb
     for pattern, (whose, usual) in _NOT_MODELLED.items():
@@ -238,12 +226,7 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
 def with_memory(text: str, memory_bytes: int) -> str:
     """Return the name of a machine that is sold with several sizes of memory, with one of them.
 
-    Args:
-        text: As it is typed.
-        memory_bytes: On its label.
-
-    Returns:
-        The text as it is where it names a GPU, or says a size itself.
+    Returns the text as it is where it names a GPU, or says a size itself.
     """
     name = text.strip().lower()[:_LONGEST]
     is_sized = any(re.match(pattern, name) for pattern in _NOT_MODELLED)

@@ -78,8 +78,7 @@ def find_node() -> FoundNode:
 def find_gpus(*, only_first: bool = False) -> tuple[FoundGpu, ...]:
     """Ask for the GPUs that ``CUDA_VISIBLE_DEVICES`` does not hide.
 
-    Args:
-        only_first: Whether the first is enough.
+    ``only_first``: whether the first is enough.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in {"", "-1"}:
@@ -112,9 +111,8 @@ def _ask(*arguments: str) -> str:
 def read_gpu(line: str) -> FoundGpu | None:
     """Read one line of ``nvidia-smi --query-gpu``, in the order of ``_FIELDS``.
 
-    Returns:
-        The GPU; None where the line does not say how much memory it has (one that shares the
-        host's).
+    Returns the GPU; None where the line does not say how much memory it has (one that shares the
+    host's).
     """
     fields = [field.strip() for field in line.split(",")]
     name, capability, total, reserved, generation, lanes = [*fields, *[""] * 6][:6]
@@ -141,8 +139,7 @@ def _count(text: str) -> int:
 def read_topology(text: str) -> tuple[Pair, ...]:
     """Read the matrix of ``nvidia-smi topo -m``, its GPUs only; empty where it is none.
 
-    Args:
-        text: Header with GPU0, GPU1, ... then other devices; one row for each.
+    ``text``: header with GPU0, GPU1, ... then other devices; one row for each.
     """
     rows = [_ESCAPES.sub("", line).split() for line in text.splitlines()]
     header = next((row for row in rows if row and _GPU.fullmatch(row[0])), [])

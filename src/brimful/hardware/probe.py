@@ -24,10 +24,9 @@ _UNKNOWN_RATES = MatrixRates(fp32=0, bf16=0)
 def probe_local() -> Device:
     """Describe this machine as a device, with its stored calibration where there is one.
 
-    Returns:
-        The first GPU if there is one and the installed torch can use it, else the CPU. Rates are
-        measured (``calibrated``), of the datasheet of a known GPU, or 0: unknown. A calibration
-        of another torch version, or one that cannot be read, counts as none; ``source`` says so.
+    Returns the first GPU if there is one and the installed torch can use it, else the CPU. Rates
+    are measured (``calibrated``), of the datasheet of a known GPU, or 0: unknown. A calibration of
+    another torch version, or one that cannot be read, counts as none; ``source`` says so.
     """
     device = _probe_gpu() or _probe_cpu()
     try:
@@ -44,11 +43,7 @@ def probe_local() -> Device:
 def check_present(kernels: str) -> None:
     """Refuse to run on a GPU where torch is sure to find none, without importing it.
 
-    Args:
-        kernels: Whose kernels the device has that is to run: ``cuda`` or ``cpu``.
-
-    Raises:
-        RunError: The installed torch is built without CUDA.
+    ``kernels``: whose kernels the device has that is to run: ``cuda`` or ``cpu``.
     """
     is_without = sys.platform == "darwin" or _torch_version().endswith("+cpu")
     if kernels == "cuda" and is_without:
@@ -70,9 +65,7 @@ def host_ram_bytes() -> int:
 def cgroup_limits_bytes(membership: str, mount: Path) -> Iterator[int]:
     """Yield every memory limit that binds a process, of its own cgroup and of those above it.
 
-    Args:
-        membership: The text of ``/proc/self/cgroup``, versions 1 and 2 alike.
-        mount: Where cgroups are mounted.
+    ``membership``: the text of ``/proc/self/cgroup``, versions 1 and 2 alike.
     """
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)

@@ -64,8 +64,7 @@ def sliced() -> tuple[Sliced, ...]:
 def find_slice(text: str) -> str:
     """Find the slice that a name means, such as ``a100-80gb-mig-3g.40gb``; empty: none.
 
-    Args:
-        text: As people, drivers and Kubernetes write it; without a card the usual one is taken.
+    ``text``: as people, drivers and Kubernetes write it; without a card the usual one is taken.
     """
     match = _NAME.fullmatch(text.strip().lower())
     if match is None:
@@ -77,11 +76,7 @@ def find_slice(text: str) -> str:
 
 
 def slice_device(key: str) -> Device:
-    """Return a slice as a device: its share of memory, bandwidth and rates.
-
-    Args:
-        key: Of ``find_slice``.
-    """
+    """Return a slice as a device: its share of memory, bandwidth and rates."""
     name, _, profile_name = key.rpartition("-mig-")
     whole = gpus()[name]
     cut = next(each for each in sliced() if name in each.gpus)

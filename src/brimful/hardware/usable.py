@@ -48,11 +48,7 @@ class UsableMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def usable_memory(sheet: Datasheet) -> UsableMemory:
-    """Return what a program can allocate on a GPU of the table.
-
-    Args:
-        sheet: Its row.
-    """
+    """Return what a program can allocate on a GPU of the table."""
     if sheet.usable_bytes is not None:
         known = sheet.usable_bytes
         return UsableMemory(

@@ -36,14 +36,9 @@ def run_alone(
 ) -> Alone:
     """Train in this process to the end.
 
-    Args:
-        plan: What is run at first.
-        settings: How it is kept; says whether the plan's limit is enforced.
-        observer: Makes who watches.
-        next_plan: Says what is tried when memory runs out; None: nothing.
-
-    Raises:
-        RunError: Memory ran out and nothing is left to try.
+    ``plan``: what is run at first. ``settings``: how it is kept; says whether the plan's limit is
+    enforced. ``next_plan``: says what is tried when memory runs out; None: nothing. Raises
+    RunError: memory ran out and nothing is left to try.
     """
     while True:
         watching = observer()

@@ -44,18 +44,9 @@ def launch(
 
     A process that is lost ends all; they are started again, and go on from the newest checkpoint.
 
-    Args:
-        plan: What is run.
-        settings: How it is kept.
-        group: How it is watched over.
-        observer: Makes who watches, in the first process; importable by name.
-
-    Returns:
-        How they ended, as the first process tells it.
-
-    Raises:
-        RunError: A process was lost once too often.
-        BrimfulError: Why a process failed that failed each time.
+    ``observer``: makes who watches, in the first process; importable by name. Returns how they
+    ended, as the first process tells it. Raises RunError: a process was lost once too often. Raises
+    BrimfulError: why a process failed that failed each time.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -96,9 +87,7 @@ def _num_restarts(plan: Plan, group: Group) -> int:
 def check_machine(plan: Plan) -> None:
     """Refuse a plan for more than this machine has.
 
-    Raises:
-        InputError: It is for several machines, or for more GPUs.
-        RunError: It is for GPUs and there are none.
+    Raises RunError: it is for GPUs and there are none.
     """
     cluster = plan.cluster
     require_device(cluster.device.kernels)

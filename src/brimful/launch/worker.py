@@ -105,16 +105,12 @@ def work(
     An error that all processes share is an answer: the group is not started again. One that this
     process has alone is raised, and whoever started the group starts it again, or gives up.
 
-    Args:
-        plan: What is run; laid out anew where there are more or fewer processes than it is for.
-        settings: How it is kept.
-        observer: Makes who watches in the first process; nobody does in the others.
-        next_plan: Says what is tried when memory runs out; None: nothing.
-        patience: How long it waits for the others, and how often it is started again.
-
-    Raises:
-        BrimfulError: This process failed alone; why is in the run's folder too.
-        SystemExit: It ran out of memory and is to be started again: ``takeover.EXIT_CODE``.
+    ``plan``: what is run; laid out anew where there are more or fewer processes than it is for.
+    ``observer``: makes who watches in the first process; nobody does in the others. ``next_plan``:
+    says what is tried when memory runs out; None: nothing. ``patience``: how long it waits for the
+    others, and how often it is started again. Raises BrimfulError: this process failed alone; why
+    is in the run's folder too. Raises SystemExit: it ran out of memory and is to be started again:
+    ``takeover.EXIT_CODE``.
     """
     place = world.place_here()
     if place is None:
@@ -171,8 +167,7 @@ def _trained(
 def checked(end: End) -> TrainResult:
     """Return the result of a run that came to its end.
 
-    Raises:
-        BrimfulError: Why all of its processes stopped.
+    Raises BrimfulError: why all of its processes stopped.
     """
     if end.failure is not None:
         raise world.made_again(end.failure.kind, end.failure.text)
@@ -194,8 +189,7 @@ def resumed_plan(
 
     Of many processes all call this; the first reads, asks and writes.
 
-    Raises:
-        RunError: No strategy is left.
+    Raises RunError: no strategy is left.
     """
     again = Again(plan)
     with world.together():
@@ -251,8 +245,7 @@ def _note_restart(out: Path, place: world.Place) -> tuple[RestartRow, ...]:
 def told_failures(out: Path) -> list[Failure]:
     """Read why processes failed alone, by their ranks.
 
-    Raises:
-        FileFormatError: What one wrote is damaged.
+    Raises FileFormatError: what one wrote is damaged.
     """
     return [_read_failure(path) for path in sorted((out / FAILURES).glob("*.json"))]
 
@@ -287,8 +280,7 @@ def has_begun(out: Path, place: world.Place) -> bool:
     The group is another one when a machine leaves or comes, and no agent counts that as a restart;
     so the folder keeps the name of the launch that runs there.
 
-    Raises:
-        BrimfulError: The folder cannot be read, in all processes.
+    Raises BrimfulError: the folder cannot be read, in all processes.
     """
     lost_one = world.any_says(place.restart > 0)
     begun = False

@@ -108,10 +108,7 @@ def collect(roots: Iterable[Any]) -> Collected:
 def purposes(lives: Lifetimes, events: Events, on_host: Sequence[Range]) -> NDArray[np.int64]:
     """Say of every allocation in which range it was made: its number, or -1 for none.
 
-    Args:
-        lives: The allocations.
-        events: All events.
-        on_host: Ranges in order of time, of which none overlap.
+    ``on_host``: ranges in order of time, of which none overlap.
     """
     if not on_host:
         return np.full(len(lives.born), -1, dtype=np.int64)
@@ -125,10 +122,8 @@ def purposes(lives: Lifetimes, events: Events, on_host: Sequence[Range]) -> NDAr
 def lifetimes(events: Events, passing: Sequence[Range] = ()) -> Lifetimes:
     """Pair every allocation with its free; frees of what was allocated before are dropped.
 
-    Args:
-        events: In order of time.
-        passing: Ranges of whose allocations nothing is left behind them: where no free was seen it
-            was on a thread that nobody watched.
+    ``passing``: ranges of whose allocations nothing is left behind them: where no free was seen it
+    was on a thread that nobody watched.
     """
     open_rows: dict[int, int] = {}
     rows: list[list[int]] = []
@@ -166,11 +161,9 @@ def classify(
 ) -> NDArray[np.int64]:
     """Give every allocation the index in ``_WHY`` of its class.
 
-    Args:
-        lives: The allocations.
-        spans: Name, first and last event of every marked phase.
-        lasting: Addresses of what is alive at the end, by class.
-        gradients: Addresses of the gradients at the end of each backward.
+    ``spans``: name, first and last event of every marked phase. ``lasting``: addresses of what is
+    alive at the end, by class. ``gradients``: addresses of the gradients at the end of each
+    backward.
     """
     names = list(_WHY)
     item = np.full(len(lives.born), names.index(TRANSIENTS))
@@ -197,15 +190,14 @@ def read_allocations(
 ) -> Reading:
     """Turn the profiler's events into a reading.
 
-    Args:
-        roots: The profiler's event tree.
-        lasting: Addresses of what is alive at the end, by class.
-        gradients: Addresses of the gradients at the end of each backward, in order.
-        until_next: Whether markers say when a phase begins only: it lasts until the next one.
+    ``lasting``: addresses of what is alive at the end, by class. ``gradients``: addresses of the
+    gradients at the end of each backward, in order. ``until_next``: whether markers say when a
+    phase begins only: it lasts until the next one.
     """
     events, ranges, on_host, passing = collect(roots)
     if until_next:
-        ranges = _until_next(ranges)
+        ends = [*(r.start_ns for r in ranges[1:]), STILL_ALIVE]
+        ranges = [r._replace(end_ns=end) for r, end in zip(ranges, ends, strict=True)]
     every = lifetimes(events, passing)
     made_in = purposes(every, events, on_host)
     lives, away = every.at(made_in < 0), every.at(made_in >= 0)
@@ -225,11 +217,6 @@ def read_allocations(
         ),
         **_host_fields(away, [on_host[i].name for i in made_in[made_in >= 0]], len(live)),
     )
-
-
-def _until_next(ranges: Sequence[Range]) -> list[Range]:
-    ends = [*(r.start_ns for r in ranges[1:]), STILL_ALIVE]
-    return [r._replace(end_ns=end) for r, end in zip(ranges, ends, strict=True)]
 
 
 def _host_fields(away: Lifetimes, purposes: Sequence[str], num_events: int) -> dict[str, Any]:

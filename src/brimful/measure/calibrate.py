@@ -48,16 +48,10 @@ def calibrate(
     they only ever slow it, on a CPU by up to ten times, because threads then wait for each other.
     How much CPU others used is kept.
 
-    Args:
-        device: What ``probe_local`` returned; its kernels decide where to run.
-        on_progress: Called with what was done and the finished fraction, 0 to 1.
-        blocks: Sizes of the steps that are stood for; empty: those that keep the device busy.
-
-    Returns:
-        The device with measured rates and ``calibrated`` set.
-
-    Raises:
-        RunError: The result cannot be stored.
+    ``device``: what ``probe_local`` returned; its kernels decide where to run. ``on_progress``:
+    called with what was done and the finished fraction, 0 to 1. ``blocks``: sizes of the steps that
+    are stood for; empty: those that keep the device busy. Returns the device with measured rates
+    and ``calibrated`` set. Raises RunError: the result cannot be stored.
     """
     import torch
 
@@ -68,30 +62,20 @@ def calibrate(
     to_time = kernels(torch.device(device.kernels), bf16=bf16, blocks=blocks)
     on_progress("kernels built", 0.05)
     others = _OthersLoad()
-    times_s = _time_rounds(to_time, device.kernels, started_s, on_progress)
+    # Time each kernel once per round until the budget or the rounds are used up.
+    _round(to_time, device.kernels)  # first touch of the memory, and of the kernels' own caches
+    times_s: list[list[float]] = []
+    while len(times_s) < _MAX_ROUNDS:
+        spent_s = time.perf_counter() - started_s
+        if len(times_s) >= _MIN_ROUNDS and spent_s > _BUDGET_S * len(times_s) / (len(times_s) + 1):
+            break
+        times_s.append(_round(to_time, device.kernels))
+        on_progress(f"round {len(times_s)}", 0.1 + 0.85 * len(times_s) / _MAX_ROUNDS)
     conditions = _Conditions(device.description, torch.get_num_threads(), others.fraction())
     calibration = _summed_up(conditions, to_time, times_s)
     save_calibration(calibration)
     on_progress("stored", 1.0)
     return calibrated(device, calibration)
-
-
-def _time_rounds(
-    to_time: list["Kernel"],
-    where: str,
-    started_s: float,
-    on_progress: Callable[[str, float], None],
-) -> list[list[float]]:
-    """Time each kernel once per round until the budget or the rounds are used up."""
-    _round(to_time, where)  # first touch of the memory, and of the kernels' own caches
-    rounds: list[list[float]] = []
-    while len(rounds) < _MAX_ROUNDS:
-        spent_s = time.perf_counter() - started_s
-        if len(rounds) >= _MIN_ROUNDS and spent_s > _BUDGET_S * len(rounds) / (len(rounds) + 1):
-            break
-        rounds.append(_round(to_time, where))
-        on_progress(f"round {len(rounds)}", 0.1 + 0.85 * len(rounds) / _MAX_ROUNDS)
-    return rounds
 
 
 def _round(to_time: list["Kernel"], where: str) -> list[float]:

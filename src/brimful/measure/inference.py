@@ -85,14 +85,10 @@ def measure_inference(
 ) -> InferenceMeasurement:
     """Load a model, read prompts and write tokens on this machine's CPU.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        weights: Folder or hub id of the weights; None: random ones.
-        exported: Folder of ``brimful convert`` that they are read from instead.
-
-    Raises:
-        UnsupportedError: The format's package is not installed.
-        InputError: The weights are not there, or not of this model.
+    ``job``: what is loaded, and how much text it holds. ``weights``: folder or hub id of the
+    weights; None: random ones. ``exported``: folder of ``brimful convert`` that they are read from
+    instead. Raises UnsupportedError: the format's package is not installed. Raises InputError: the
+    weights are not there, or not of this model.
     """
     notes = _Notes({}, {}, {})
     reset_peak(torch.device("cpu"))

@@ -73,10 +73,8 @@ class Kernel(NamedTuple):
 def kernels(device: torch.device, *, bf16: bool, blocks: tuple[Block, ...] = ()) -> list[Kernel]:
     """Build every kernel on a device, its inputs allocated and filled.
 
-    Args:
-        device: Where to run.
-        bf16: Whether the device has bf16 matrix products.
-        blocks: Of which sizes; empty: those that keep the device busy.
+    ``bf16``: whether the device has bf16 matrix products. ``blocks``: of which sizes; empty: those
+    that keep the device busy.
     """
     dtypes = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if bf16 else {})}
     found = [_launch(device), _copies(device)]
@@ -98,8 +96,7 @@ def _memory_bytes(device: torch.device) -> int | None:
 def blocks_for(memory_bytes: int | None) -> tuple[Block, ...]:
     """Return the blocks whose kernels keep a device busy and fit it.
 
-    Args:
-        memory_bytes: Of a GPU; None: a CPU.
+    ``memory_bytes``: of a GPU; None: a CPU.
     """
     if memory_bytes is None:
         return BLOCKS
@@ -173,17 +170,14 @@ def _memory(block: Block, device: torch.device) -> Iterator[Kernel]:
     """All else: blocks without their products, and the loss over whole logits."""
     shares = {_residual_stream: _MODEL_BLOCKS / _MEMORY_BLOCKS, _loss: 1.0}
     for build, share in shares.items():
-        yield Kernel("memory", share, _moved_bytes(build(block, _META)), build(block, device))
+        run = build(block, _META)
+        counter = _MovedBytes()
+        with counter:
+            run()
+        yield Kernel("memory", share, counter.num_bytes, build(block, device))
 
 
 _META = torch.device("meta")
-
-
-def _moved_bytes(run: Callable[[], object]) -> int:
-    counter = _MovedBytes()
-    with counter:
-        run()
-    return counter.num_bytes
 
 
 class _MovedBytes(TorchDispatchMode):  # type: ignore[misc]

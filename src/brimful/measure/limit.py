@@ -57,11 +57,7 @@ class HostLimit(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped to
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        """Count from here on.
-
-        Args:
-            limit_bytes: What tensors may take together.
-        """
+        """Count from here on."""
         super().__init__()
         self.live_bytes = self.peak_bytes = 0
         self._limit_bytes = limit_bytes
@@ -204,9 +200,7 @@ def _makes(func: Any) -> bool:
 def limited(kernels: str, limit_bytes: int | None) -> AbstractContextManager[Any]:
     """Allow tensors so much inside the block, and no more.
 
-    Args:
-        kernels: ``cpu`` or ``cuda``.
-        limit_bytes: Bytes of tensors; None: as much as there is.
+    ``kernels``: ``cpu`` or ``cuda``. ``limit_bytes``: bytes of tensors; None: as much as there is.
     """
     if limit_bytes is None:
         return nullcontext()

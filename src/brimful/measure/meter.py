@@ -22,26 +22,15 @@ from brimful.measure.allocations import HOST_MARKER, MARKER, read_allocations
 from brimful.measure.reading import Reading, with_held
 from brimful.measure.seen_frees import frees_seen, let_go
 from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.train import metering
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import BUFFERS, OPTIMIZER_STATE, PARAMETERS, REFERENCE
 
 
-class Meter(Protocol):
-    """Started before the program is built, stopped after its second step."""
+class Meter(metering.Meter, Protocol):
+    """Started before the program is built, stopped after its second step, and then read."""
 
     reading: Reading | None
-
-    def start(self) -> None:
-        """Begin to watch."""
-
-    def begin_again(self, program: Program) -> None:
-        """Begin to watch the steps of a program that is there."""
-
-    def stop(self, program: Program) -> None:
-        """Stop watching and read."""
-
-    def abandon(self) -> None:
-        """Stop watching, if it is not done: the run ended before there was anything to read."""
 
 
 def meter_for(kernels: str) -> Meter:
@@ -170,9 +159,7 @@ class CudaCounters:
     def reading(self, items: tuple[MemoryItem, ...], *, host_bytes: int | None) -> Reading:
         """Sum up.
 
-        Args:
-            items: What lasts, by class.
-            host_bytes: What was pinned at most; None where nothing is offloaded.
+        ``host_bytes``: what was pinned at most; None where nothing is offloaded.
         """
         return Reading(
             method="CUDA caching allocator counters",

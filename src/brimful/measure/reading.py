@@ -40,9 +40,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 def with_held(reading: Reading, held: Mapping[str, int]) -> Reading:
     """Add what was there when the instrument began, and lasts: it saw none of that allocated.
 
-    Args:
-        reading: Of what came after.
-        held: Bytes by class.
+    ``reading``: of what came after. ``held``: bytes by class.
     """
     more = sum(held.values())
     timeline = reading.timeline
@@ -65,10 +63,7 @@ def _more(part: P, num_bytes: int) -> P:
 def measurement(reading: Reading, *, process_bytes: int, step_s: float | None) -> Measurement:
     """Put a reading and a run's own figures together.
 
-    Args:
-        reading: From a meter.
-        process_bytes: Largest memory of the whole process.
-        step_s: Median seconds per step outside the metered ones; None where there were none.
+    ``step_s``: median seconds per step outside the metered ones; None where there were none.
     """
     return Measurement(
         schema=MEASUREMENT_SCHEMA,

@@ -98,14 +98,9 @@ def judge(
 def judge_rungs(rungs: Climbed, *, takeovers: Sequence[TakeoverRow] = ()) -> Verdict:
     """Lay rungs side by side.
 
-    Args:
-        rungs: Those that were climbed.
-        takeovers: Of the run.
-
-    Returns:
-        Rows whose names agree on every rung. The instruments of the third rung know parameters,
-        gradients and optimizer state by address and the rest only as bytes, so saved activations,
-        logits, weight casts and transients are one row here.
+    Returns rows whose names agree on every rung. The instruments of the third rung know parameters,
+    gradients and optimizer state by address and the rest only as bytes, so saved activations,
+    logits, weight casts and transients are one row here.
     """
     estimate, simulation, measurement, usable_bytes = rungs
     rows = [

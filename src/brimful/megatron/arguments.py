@@ -45,11 +45,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 def model_arguments(model: ModelSpec) -> tuple[str, ...]:
     """Return the arguments that make a model.
 
-    Args:
-        model: One of an architecture that Megatron's own GPT is.
-
-    Raises:
-        UnsupportedError: It is another.
+    ``model``: one of an architecture that Megatron's own GPT is.
     """
     if model.model_type not in _KINDS:
         known = ", ".join(_KINDS)

@@ -40,11 +40,7 @@ class Heads(NamedTuple):
 def attention(m: Memory, at: Layout, chain: Chain, qkv: Block) -> Block:
     """Run the core of attention on what one projection made.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        qkv: [T, queries, keys and values]; nobody holds it afterwards.
+    ``qkv``: [T, queries, keys and values]; nobody holds it afterwards.
     """
     return recomputed(m, at, chain, _heads(m, at, qkv))
 
@@ -54,12 +50,6 @@ def recomputed(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
 
     Rotated queries and keys are what it is given; values, which are a part of the product, are
     copied inside of it (``_checkpointed_attention_forward``).
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        heads: Queries, keys and values.
     """
     if not at.recomputes("core_attn"):
         return core(m, at, chain, heads)
@@ -85,14 +75,7 @@ def recomputed(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
 
 
 def core(m: Memory, at: Layout, chain: Chain, heads: Heads) -> Block:
-    """Run the kernel of attention.
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        heads: Queries, keys and values.
-    """
+    """Run the kernel of attention."""
     run = {"flash": _flash, "fused": _fused}.get(at.attention, _unfused)
     return run(m, at, chain, heads)
 

@@ -58,11 +58,7 @@ class Memory:
         self._alive: dict[int, Block] = {}
 
     def new(self, num_bytes: float) -> Block:
-        """Allocate.
-
-        Args:
-            num_bytes: Before rounding.
-        """
+        """Allocate."""
         block = Block(len(self._sizes), int(num_bytes))
         self._sizes.append(block.num_bytes)
         self._places.append(self.place)
@@ -90,9 +86,8 @@ class Memory:
     def without_gradients(self, run: Callable[[], Block], *given: Block) -> Block:
         """Run something of which nothing is kept for backward.
 
-        Args:
-            run: What is run; what it still holds afterwards is let go of, but for its result.
-            given: What it was given, which it may hold once more.
+        ``run``: what is run; what it still holds afterwards is let go of, but for its result.
+        ``given``: what it was given, which it may hold once more.
         """
         first, holders = len(self._sizes), [block.holders for block in given]
         out = run()
@@ -145,11 +140,7 @@ class Chain:
     def run(self, gradient: Block) -> Block:
         """Run backward.
 
-        Args:
-            gradient: Of the result; held once, by nobody afterwards.
-
-        Returns:
-            That of the input.
+        ``gradient``: of the result; held once, by nobody afterwards.
         """
         for step in reversed(self._steps):
             gradient = step(gradient)

@@ -16,13 +16,7 @@ _DIGITS = 9
 
 
 def mixtures(flags: Flags, num_layers: int, *, is_any: bool) -> tuple[bool, ...]:
-    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``.
-
-    Args:
-        flags: Of a command line.
-        num_layers: Of the model.
-        is_any: Whether there are experts.
-    """
+    """Return which layers are mixtures: every n-th, or a list such as ``([0]*3+[1]*11)``."""
     if not is_any:
         return (False,) * num_layers
     every, listed = _by_layer(flags, "--moe-layer-freq", num_layers)
@@ -30,15 +24,7 @@ def mixtures(flags: Flags, num_layers: int, *, is_any: bool) -> tuple[bool, ...]
 
 
 def windows(flags: Flags, num_layers: int) -> tuple[int, ...]:
-    """Return at how many tokens a token looks, layer by layer; 0: at all of them.
-
-    Args:
-        flags: Of a command line.
-        num_layers: Of the model.
-
-    Raises:
-        InputError: A window is none.
-    """
+    """Return at how many tokens a token looks, layer by layer; 0: at all of them."""
     text = flags.text("--window-size")
     if not text:
         return (0,) * num_layers
@@ -54,11 +40,7 @@ def windows(flags: Flags, num_layers: int) -> tuple[int, ...]:
 
 
 def _by_layer(flags: Flags, flag: str, num_layers: int) -> tuple[int, tuple[bool, ...]]:
-    """Read what is said of layers: of every n-th, or of each in a list.
-
-    Raises:
-        InputError: It is neither.
-    """
+    """Read what is said of layers: of every n-th, or of each in a list."""
     text = flags.text(flag) or "1"
     plain = text.strip("()")
     if plain.isdecimal() and len(plain) <= _DIGITS and int(plain):

@@ -84,18 +84,8 @@ def read_layout(  # noqa: PLR0913 - each by its name
 ) -> Layout:
     """Read a command line.
 
-    Args:
-        flags: Of the script.
-        vocab: Rows of the vocabulary, before they are padded.
-        world_size: Processes.
-        stage: Of which pipeline stage.
-        capability: The card's.
-        kind: Whose script it is.
-        torch_version: PyTorch's (major, minor), which says how old other libraries are.
-
-    Raises:
-        InputError: A number is none.
-        UnsupportedError: It asks for what has no formula.
+    ``vocab``: rows of the vocabulary, before they are padded. ``torch_version``: PyTorch's (major,
+    minor), which says how old other libraries are. Raises InputError: a number is none.
     """
     for flag in not_yet(flags):
         raise UnsupportedError(
@@ -126,11 +116,7 @@ def read_layout(  # noqa: PLR0913 - each by its name
 
 
 def _check_kernels(at: Layout, flags: Flags) -> None:
-    """Refuse what Megatron has no kernel of, or what is not walked by several kernels.
-
-    Raises:
-        UnsupportedError: There is something.
-    """
+    """Refuse what Megatron has no kernel of, or what is not walked by several kernels."""
     plain = at.attention in {"unfused", "local"}
     if plain and (any(at.windows) or flags.text("--softmax-type") not in {"", "vanilla"}):
         raise UnsupportedError(
@@ -160,12 +146,7 @@ def _check_kernels(at: Layout, flags: Flags) -> None:
 
 
 def _recipe(flags: Flags, capability: Version) -> Recipe | None:
-    """Return how linear layers are quantised.
-
-    Raises:
-        InputError: Two formats are given.
-        UnsupportedError: The card has no such products, or what is quantised has no formula.
-    """
+    """Return how linear layers are quantised."""
     is_fp4 = flags.has("--fp4-format")
     if is_fp4 and flags.has("--fp8-format"):
         raise InputError("--fp4-format and --fp8-format do not go together; give one")
@@ -202,11 +183,7 @@ def _recipe(flags: Flags, capability: Version) -> Recipe | None:
 
 
 def _gathers_parameters(flags: Flags, recipe: str) -> bool:
-    """Whether weights in fp8 are the parameters.
-
-    Raises:
-        InputError: Megatron refuses it so.
-    """
+    """Whether weights in fp8 are the parameters."""
     if not flags.has("--fp8-param-gather"):
         return False
     needed = ["--use-distributed-optimizer"]
@@ -218,12 +195,7 @@ def _gathers_parameters(flags: Flags, recipe: str) -> bool:
 
 
 def _check_known(flags: Flags, kind: Kind) -> None:
-    """Refuse what is missing, and values that have no formula.
-
-    Raises:
-        InputError: A flag is missing that Megatron wants.
-        UnsupportedError: A value has no formula.
-    """
+    """Refuse what is missing, and values that have no formula."""
     lengths = _LENGTHS.get(kind, ("--num-layers", "--seq-length"))
     for flag in (*_NEEDED, *lengths):
         if not flags.has(flag):
@@ -237,18 +209,7 @@ def _check_known(flags: Flags, kind: Kind) -> None:
             )
     if not flags.has("--bf16") and not flags.has("--fp16"):
         raise UnsupportedError("Megatron-LM in fp32 has no formula; add --bf16, or simulate it")
-    _check_recomputed(flags)
-    by_unit = flags.text("--recompute-method") != "block"
-    if by_unit and flags.first("--recompute-num-layers", default=1) > 1:
-        raise UnsupportedError("recomputed units of several layers have no formula; simulate it")
-
-
-def _check_recomputed(flags: Flags) -> None:
-    """Refuse modules that have no formula under selective recompute.
-
-    Raises:
-        UnsupportedError: There is one.
-    """
+    # Refuse modules that have no formula under selective recompute.
     without = [word for word in _modules(flags) if word not in _RECOMPUTED]
     if without:
         raise UnsupportedError(
@@ -259,6 +220,9 @@ def _check_recomputed(flags: Flags) -> None:
         raise UnsupportedError(
             "--recompute-modules layernorm with latent attention has no formula; simulate it"
         )
+    by_unit = flags.text("--recompute-method") != "block"
+    if by_unit and flags.first("--recompute-num-layers", default=1) > 1:
+        raise UnsupportedError("recomputed units of several layers have no formula; simulate it")
 
 
 def _modules(flags: Flags) -> tuple[str, ...]:
@@ -267,11 +231,7 @@ def _modules(flags: Flags) -> tuple[str, ...]:
 
 
 def _check_cuts(at: Layout, flags: Flags) -> None:
-    """Refuse numbers that Megatron refuses: what is cut has to be cut evenly.
-
-    Raises:
-        InputError: Two do not go together.
-    """
+    """Refuse numbers that Megatron refuses: what is cut has to be cut evenly."""
     tp, cp, experts = at.tp, at.cp, at.experts
     micro, dp, instances = at.micro_batch, at.dp, at.optimizer_instances
     rows = flags.first("--global-batch-size", default=micro * dp)
@@ -306,11 +266,7 @@ def _check_cuts(at: Layout, flags: Flags) -> None:
 
 
 def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
-    """Return an encoder, with its decoder, whose lengths and layers are flags of their own.
-
-    Raises:
-        UnsupportedError: It has stages, or latent attention.
-    """
+    """Return an encoder, with its decoder, whose lengths and layers are flags of their own."""
     number = flags.first
     if number("--pipeline-model-parallel-size", default=1) > 1:
         raise UnsupportedError("stages of T5 of Megatron-LM have no formula; simulate it")

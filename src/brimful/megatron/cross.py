@@ -32,13 +32,6 @@ def crossed(m: Memory, at: Layout, chain: Chain, x: Block, encoded: Encoded) -> 
     """Run a norm, the projections of both sides, attention and the projection back.
 
     What comes back to the encoder's result is added up there, in a gradient that lasts.
-
-    Args:
-        m: What is alive.
-        at: The decoder.
-        chain: What backward does.
-        x: The input, which somebody holds.
-        encoded: At what it looks.
     """
     between = at.between * at.hidden * HALF_BYTES
     of_encoder = encoded.at.between * at.hidden * HALF_BYTES

@@ -49,11 +49,7 @@ _IN_NETWORK = 128
 
 
 def check(at: Layout) -> None:
-    """Refuse groups that DeepEP has no setting for, and routers that choose none.
-
-    Raises:
-        InputError: There are such.
-    """
+    """Refuse groups that DeepEP has no setting for, and routers that choose none."""
     experts, num = at.experts, at.experts.ep * at.experts.etp
     if experts.dispatcher != DISPATCHER or not experts.num:
         return
@@ -101,8 +97,7 @@ def outside_bytes(at: Layout) -> int:
 def sent(m: Memory, at: Layout, chain: Chain) -> tuple[Block, tuple[Block, ...]]:
     """Send tokens, and copy what arrives for each expert here.
 
-    Returns:
-        What experts are given, and what the program holds until their results are back.
+    Returns what experts are given, and what the program holds until their results are back.
     """
     experts, rows = at.experts, at.arrived
     chosen = experts.topk * experts.etp
@@ -130,15 +125,7 @@ def sent(m: Memory, at: Layout, chain: Chain) -> tuple[Block, tuple[Block, ...]]
 
 
 def brought_back(m: Memory, at: Layout, chain: Chain, out: Block, held: tuple[Block, ...]) -> Block:
-    """Add up what the experts here made of a token, and send that back: [P, hidden] to [S, hidden].
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        out: What experts made.
-        held: What the program lets go of then.
-    """
+    """Add up what experts here made of a token and send that back: [P, hidden] to [S, hidden]."""
     rows = at.arrived * at.hidden * HALF_BYTES
     added = m.new(rows)
     m.drop(out)

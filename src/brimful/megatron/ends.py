@@ -50,11 +50,8 @@ def embedding_gradient(m: Memory, at: Layout, gradient: Block) -> None:
 def end_of_encoder(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     """Run an encoder's last norm: its result, which a decoder's layers hold until backward.
 
-    Args:
-        m: What is alive.
-        at: The encoder.
-        chain: What backward does: of the decoder's embedding's gradient, which ends there, too.
-        x: [S, hidden]; nobody holds it afterwards but what is kept.
+    ``chain``: what backward does: of the decoder's embedding's gradient, which ends there, too.
+    ``x``: [S, hidden]; nobody holds it afterwards but what is kept.
     """
     between = at.between * at.hidden * HALF_BYTES
     stats = norm_statistics(m, at)
@@ -74,13 +71,10 @@ def end_of_encoder(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
 def loss(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) -> None:
     """Run the last norm, the output layer and the loss forward.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does, which is given an empty block for a gradient.
-        x: [S, hidden]; nobody holds it afterwards but what is kept.
-        waiting: What the output layer's weight is yet to be given a gradient from, two blocks of a
-            micro-batch; backward adds to it where that is deferred.
+    ``chain``: what backward does, which is given an empty block for a gradient. ``x``: [S, hidden];
+    nobody holds it afterwards but what is kept. ``waiting``: what the output layer's weight is yet
+    to be given a gradient from, two blocks of a micro-batch; backward adds to it where that is
+    deferred.
     """
     normed = norm(m, at, chain, x)
     m.drop(x)
@@ -90,12 +84,7 @@ def loss(m: Memory, at: Layout, chain: Chain, x: Block, waiting: list[Block]) ->
 def head(m: Memory, at: Layout, chain: Chain, normed: Block, waiting: list[Block]) -> None:
     """Run the output layer and the loss forward, as ``loss`` says.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        normed: [S, hidden]; nobody holds it afterwards but what is kept.
-        waiting: As above.
+    ``normed``: [S, hidden]; nobody holds it afterwards but what is kept.
     """
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     num = at.tokens * at.vocab // at.tp

@@ -17,13 +17,7 @@ def norm_linear_in_fp8(  # noqa: PLR0913, PLR0917 - a layer
 ) -> Block:
     """Run a norm and a product whose columns are cut: [S, inner] to [T, width].
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input, which somebody holds.
-        shape: Widths of the input and of the result, on this process.
-        recipe: How it is quantised.
+    ``shape``: widths of the input and of the result, on this process.
     """
     inner, width = shape
     between, whole, num = at.between * inner, at.tokens * inner, at.tokens * width
@@ -79,15 +73,9 @@ def plain_linear_in_fp8(  # noqa: PLR0913 - each by its name
 ) -> Block:
     """Run a product without a norm: [S, inner] to [T, width], or to [S, width] by a whole weight.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input, which somebody holds.
-        shape: Widths of the input and of the result, on this process.
-        is_cut: Whether the weight's columns are cut over tensor parallelism.
-        recipe: How it is quantised.
-        saves: Whether the input is kept as it is, and quantised again.
+    ``shape``: widths of the input and of the result, on this process. ``is_cut``: whether the
+    weight's columns are cut over tensor parallelism. ``saves``: whether the input is kept as it is,
+    and quantised again.
     """
     inner, width = shape
     gathers, tokens = at.sequence_parallel and is_cut, at.tokens if is_cut else at.between
@@ -128,14 +116,8 @@ def linear_in_fp8(  # noqa: PLR0913 - a layer
 ) -> Block:
     """Run a product whose rows are cut: [T, width] to [S, hidden].
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input; held by nobody else afterwards, but what keeps it for backward.
-        width: Of the input on this process.
-        recipe: How it is quantised.
-        saves: Whether the input is kept as it is, and quantised again.
+    ``x``: the input; held by nobody else afterwards, but what keeps it for backward. ``saves``:
+    whether the input is kept as it is, and quantised again.
     """
     between, whole, num = at.between * at.hidden, at.tokens * at.hidden, at.tokens * width
     row, column = m.new(recipe.rows(num)), m.new(0 if saves else recipe.columns(num))

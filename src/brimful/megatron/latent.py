@@ -14,14 +14,7 @@ from brimful.megatron.norms import norm
 
 
 def latent_attention(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
-    """Run a norm, the projections and the core of attention: [S, hidden] to [T, values].
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input, which somebody holds.
-    """
+    """Run a norm, the projections and the core of attention: [S, hidden] to [T, values]."""
     latent = at.latent
     normed = norm(m, at, chain, x)
     down, positions = Chain(), Chain()
@@ -41,11 +34,8 @@ def latent_attention(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
 def _heads(m: Memory, at: Layout, narrow: tuple[Block, Block], down: tuple[Chain, Chain]) -> Heads:
     """Project up; keys get what has positions beside what has none, and queries in place.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        narrow: What queries are projected from, and keys, values and positions.
-        down: What backward does of the projections that made them.
+    ``narrow``: what queries are projected from, and keys, values and positions. ``down``: what
+    backward does of the projections that made them.
     """
     latent, of_head = at.latent, at.tokens * at.heads // at.tp
     queries = of_head * (latent.width + latent.positions) * HALF_BYTES

@@ -20,13 +20,8 @@ def layer(  # noqa: PLR0913, PLR0917 - a layer
 ) -> Block:
     """Run one layer forward.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: [S, hidden], the residual stream; nobody holds it afterwards but what is kept.
-        index: Its number in the model.
-        encoded: What an encoder made, at which a decoder's layer looks too.
+    ``x``: [S, hidden], the residual stream; nobody holds it afterwards but what is kept.
+    ``encoded``: what an encoder made, at which a decoder's layer looks too.
     """
     if at.recipe and at.recipe.is_plain(index, at.num_layers):
         at = replace(at, recipe=None)
@@ -47,15 +42,7 @@ def layer(  # noqa: PLR0913, PLR0917 - a layer
 
 
 def _join(m: Memory, at: Layout, chain: Chain, x: Block, branch: tuple[Chain, Block]) -> Block:
-    """Add a branch to the residual stream, with its bias and dropout.
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does of the whole.
-        x: The residual, which the caller lets go of.
-        branch: What backward does of it, and its result.
-    """
+    """Add a branch to the residual stream, with its bias and dropout."""
     of_branch, out = branch
     size = at.between * at.hidden
     mask = m.new(size if at.hidden_dropout else 0)

@@ -53,8 +53,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def share_of(self, num: int) -> float:
         """Return which share of tokens chooses any of some experts that lie together, at random.
 
-        Args:
-            num: How many: a part of a group of experts, or several groups.
+        ``num``: how many: a part of a group of experts, or several groups.
         """
         groups, chosen = self.route_groups, self.route_topk
         each = self.num // groups

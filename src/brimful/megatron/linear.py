@@ -18,13 +18,7 @@ def norm_linear(  # noqa: PLR0913 - each by its name
     S are the tokens between products, T those of products: all, gathered under sequence
     parallelism.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input, which somebody holds.
-        width: Of the result on this process.
-        inner: Of the input; 0: the residual stream's.
+    ``inner``: of the input; 0: the residual stream's.
     """
     inner = inner or at.hidden
     if at.recipe:
@@ -69,14 +63,9 @@ def plain_linear(  # noqa: PLR0913 - each by its name
 ) -> Block:
     """Run a product without a norm: [S, inner] to [T, width], or to [S, width] by a whole weight.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input, which somebody holds.
-        shape: Widths of the input and of the result, on this process.
-        is_cut: Whether the weight's columns are cut over tensor parallelism.
-        saves: Whether fp8 keeps the input as it is.
+    ``shape``: widths of the input and of the result, on this process. ``is_cut``: whether the
+    weight's columns are cut over tensor parallelism. ``saves``: whether fp8 keeps the input as it
+    is.
     """
     inner, width = shape
     gathers, tokens = at.sequence_parallel and is_cut, at.tokens if is_cut else at.between
@@ -106,13 +95,8 @@ def linear(  # noqa: PLR0913 - each by its name
 ) -> Block:
     """Run a product whose rows are cut: [T, width] to [S, hidden].
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input; held by nobody else afterwards.
-        width: Of the input on this process.
-        is_kept: Whether something else keeps the input for backward, too.
+    ``x``: the input; held by nobody else afterwards. ``is_kept``: whether something else keeps the
+    input for backward, too.
     """
     if at.recipe:
         saves = is_kept and at.recipe.keeps_inputs

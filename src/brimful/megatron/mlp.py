@@ -10,14 +10,7 @@ from brimful.megatron.linear import linear, norm_linear, plain_linear
 
 
 def mlp(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
-    """Run a norm and the MLP of a dense layer: [S, hidden] to [S, hidden].
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input, which somebody holds.
-    """
+    """Run a norm and the MLP of a dense layer: [S, hidden] to [S, hidden]."""
     width = at.ffn // at.tp
     return _behind(m, at, chain, norm_linear(m, at, chain, x, width * at.num_halves), width)
 
@@ -26,12 +19,6 @@ def shared_experts(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
     """Run the experts that every token has: [S, hidden] to [S, hidden].
 
     fp8 keeps what they are given as it is, which routers keep too, but by the delayed recipe.
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: What a norm made, which somebody holds.
     """
     width = at.experts.shared_ffn // at.tp
     saves = at.recipe is not None and at.recipe.keeps_inputs

@@ -25,14 +25,7 @@ _PLACE_BYTES = 8
 
 
 def moe(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
-    """Run a norm and the mixture: [S, hidden] to [S, hidden].
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input, which somebody holds.
-    """
+    """Run a norm and the mixture: [S, hidden] to [S, hidden]."""
     between = at.between * at.hidden * HALF_BYTES
     m.keep(x)
     again = at.recomputes("layernorm")
@@ -134,8 +127,7 @@ def _scattered(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
 def _sent(m: Memory, at: Layout, chain: Chain) -> tuple[Block, tuple[Block, ...]]:
     """Permute tokens by expert, exchange them, and sort what came by the experts here.
 
-    Returns:
-        What experts are given, and what the program holds until their results are back.
+    Returns what experts are given, and what the program holds until their results are back.
     """
     copies = at.between * at.experts.topk * at.hidden * HALF_BYTES
     arrived = at.routed * at.hidden * HALF_BYTES
@@ -212,12 +204,6 @@ def _experts(m: Memory, at: Layout, chain: Chain, permuted: Block) -> Block:
 
     One after the other takes as much as all at once but for gradients of weights, which are of one.
     Backward keeps what products were given, or what that was quantised to.
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        permuted: The tokens, which the caller holds.
     """
     rows, width = at.routed, at.experts.width
     wide = width * at.num_halves
@@ -290,11 +276,7 @@ def _biased(m: Memory, at: Layout, chain: Chain, out: Block) -> Block:
 def _clamped(m: Memory, num: int, before: Block, chain: Chain) -> Block:
     """Clamp both halves of what is gated into a copy; where they were is kept with what they were.
 
-    Args:
-        m: What is alive.
-        num: Elements of a half.
-        before: Both halves; backward lets go of them.
-        chain: What backward does.
+    ``before``: both halves; backward lets go of them.
     """
     halves = [m.new(num * HALF_BYTES) for _ in range(2)]
     clamped = m.new(2 * num * HALF_BYTES)

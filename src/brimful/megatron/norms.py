@@ -22,14 +22,7 @@ def norm_partials(at: Layout, width: int = 0) -> int:
 
 
 def norm(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
-    """Run a norm of [S, hidden] by itself.
-
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: The input, which somebody holds.
-    """
+    """Run a norm of [S, hidden] by itself."""
     between = at.between * at.hidden * HALF_BYTES
     m.keep(x)
     stats = norm_statistics(m, at)

@@ -22,14 +22,7 @@ _EMBEDDING, _LAYER, _MORE, _LOSS = "E", "t", "m", "L"
 
 
 def chunks_of(flags: Flags) -> Chunks:
-    """Return the layers of every chunk.
-
-    Args:
-        flags: Of a command line.
-
-    Raises:
-        InputError: Chunks hold more or fewer layers than the model has, or a layout is none.
-    """
+    """Return the layers of every chunk."""
     num_layers = flags.first("--num-layers", default=1)
     if num_layers > MAX_DEPTH:
         raise InputError(f"--num-layers {num_layers:,} is over {MAX_DEPTH:,}; give less")
@@ -61,9 +54,7 @@ def kinds_of_stages(flags: Flags) -> tuple[int, ...]:
 def written(num_layers: int, pp: int) -> str:
     """Write down stages of unlike numbers of layers: the first, with the embedding, has fewest.
 
-    Args:
-        num_layers: Of a model, which do not divide over them.
-        pp: Stages, 2 or more.
+    ``num_layers``: of a model, which do not divide over them. ``pp``: stages, 2 or more.
     """
     each, more = divmod(num_layers, pp)
     between = _times(f"t*{each + 1}|", min(more, pp - 2)) + _times(f"t*{each}|", pp - 2 - more)
@@ -103,11 +94,7 @@ def _even(flags: Flags) -> Chunks:
 
 
 def _written(flags: Flags) -> Chunks:
-    """Read a layout, such as ``Et|(tt|)*30L``: chunks of the first stage, the second and so on.
-
-    Raises:
-        InputError: It has other letters, or its chunks do not divide over stages.
-    """
+    """Read a layout, such as ``Et|(tt|)*30L``: chunks of the first stage, the second and so on."""
     text = flags.text(LAYOUT)
     plain = text.replace(",", "")
     for pattern in _REPEATED:

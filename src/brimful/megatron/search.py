@@ -111,11 +111,7 @@ class Asked(NamedTuple):
 
 
 def search(asked: Asked) -> Found | None:
-    """Return the fastest layout that fits; None: no degrees divide what they cut.
-
-    Args:
-        asked: What is searched.
-    """
+    """Return the fastest layout that fits; None: no degrees divide what they cut."""
     every: list[Candidate] = []
     smallest: dict[Degrees, Candidate] = {}
     for degrees in _degrees(asked):

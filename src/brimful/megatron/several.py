@@ -24,13 +24,8 @@ def losses(  # noqa: PLR0913, PLR0917 - each by its name
 ) -> None:
     """Run the last norm, the layer of the next token and both losses forward.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does, which is given an empty block for a gradient.
-        x: [S, hidden]; nobody holds it afterwards but what is kept.
-        waiting: As ``loss`` says.
-        run: Runs a layer.
+    ``chain``: what backward does, which is given an empty block for a gradient. ``x``: [S, hidden];
+    nobody holds it afterwards but what is kept. ``waiting``: as ``loss`` says.
     """
     between, whole = at.between * at.hidden * HALF_BYTES, at.tokens * at.hidden * HALF_BYTES
     normed = norm(m, at, chain, x)

@@ -66,13 +66,7 @@ class Overlaps(NamedTuple):
 def slowest_step_s(stages: Iterable[Layout], cluster: Cluster, overlaps: Overlaps) -> float:
     """Predict the seconds of a step: of the stage that has most to do, with what it waits for.
 
-    Args:
-        stages: A process of each kind.
-        cluster: On what.
-        overlaps: What is sent beside products.
-
-    Returns:
-        Infinity where a rate or a link is unknown.
+    Returns infinity where a rate or a link is unknown.
     """
     times = [_step_s(at, cluster, overlaps) for at in stages]
     return math.inf if any(map(math.isnan, times)) else max(times)
@@ -81,18 +75,13 @@ def slowest_step_s(stages: Iterable[Layout], cluster: Cluster, overlaps: Overlap
 def sequence_flops(whole: Layout) -> float:
     """Return the operations of one sequence, forward and backward, nothing computed again.
 
-    Args:
-        whole: A process that has all of a model, with one sequence at once.
+    ``whole``: a process that has all of a model, with one sequence at once.
     """
     return (1 + _BACKWARD) * _flops(whole).total
 
 
 def device_flops(stages: Sequence[Layout]) -> float:
-    """Return the operations of a step of each GPU, nothing computed again: the mean of all stages.
-
-    Args:
-        stages: Every stage of the pipeline.
-    """
+    """Return the operations of a step of each GPU, nothing computed again: a mean of stages."""
     each = [(1 + _BACKWARD) * _flops(at).total * at.num_micro for at in stages]
     return sum(each) / len(each)
 

@@ -66,11 +66,9 @@ def peak(
 ) -> Peak:
     """Return what a process takes at its peak.
 
-    Args:
-        at: The process.
-        cublas_bytes: PyTorch's workspace of a handle, where the environment says; None: the card's.
-        capacity_bytes: What the allocator can have; None: anything.
-        allocator: Settings, as ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
+    ``cublas_bytes``: PyTorch's workspace of a handle, where the environment says; None: the card's.
+    ``capacity_bytes``: what the allocator can have; None: anything. ``allocator``: settings, as
+    ``PYTORCH_CUDA_ALLOC_CONF`` spells them.
     """
     m = Memory()
     m.place = "loading"
@@ -203,13 +201,8 @@ def _layer(  # noqa: PLR0913, PLR0917 - a layer
 ) -> Block:
     """Run a layer forward, or keep what it is given alone and run it again in backward.
 
-    Args:
-        m: What is alive.
-        at: The process.
-        chain: What backward does.
-        x: What it is given.
-        which: Its place in the chunk, and its number in the model.
-        encoded: What an encoder made, where it is a decoder's.
+    ``which``: its place in the chunk, and its number in the model. ``encoded``: what an encoder
+    made, where it is a decoder's.
     """
     index, number = which
     if at.recompute != "full" or (at.recompute_method == "block" and index >= at.recompute_layers):

@@ -30,11 +30,7 @@ _DELAYED = "delayed"
 
 
 def state_types(flags: Flags) -> dict[str, Any]:
-    """Return the fields of a layout that say how states are kept.
-
-    Raises:
-        InputError: Types are given that go with no other flag of the command line.
-    """
+    """Return the fields of a layout that say how states are kept."""
     given = {flag: flags.text(flag) or _WIDE for flag in CHOICES}
     if not flags.has(AWARE):
         if other := next((flag for flag in CHOICES if given[flag] != _WIDE), ""):

@@ -51,9 +51,7 @@ def attention_shapes(at: Layout) -> list[Shape]:
 def mlp_shapes(at: Layout, width: int) -> list[Shape]:
     """Return [rows, columns] of the two matrices of an MLP, or of an expert.
 
-    Args:
-        at: The process.
-        width: Of what is between them, of one half where it is gated.
+    ``width``: of what is between them, of one half where it is gated.
     """
     return [(width * at.num_halves, at.hidden), (at.hidden, width)]
 

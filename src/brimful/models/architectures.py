@@ -49,8 +49,7 @@ def record_of(model_type: str) -> Architecture:
 def named_with(fact: str, value: object = None) -> frozenset[str]:
     """Name the architectures of which a fact of ``Architecture`` has a value; None: any but empty.
 
-    Raises:
-        AttributeError: There is no such fact.
+    Raises AttributeError: there is no such fact.
     """
     facts = {kind: getattr(record, fact) for kind, record in ARCHITECTURES.items()}
     return frozenset(k for k, own in facts.items() if (own if value is None else own == value))

@@ -37,11 +37,7 @@ _DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv
 
 
 def scores_of(source: str) -> str:
-    """Name what fused attention would leave out of a class's module; empty where it is nothing.
-
-    Args:
-        source: The text of the module.
-    """
+    """Name what fused attention would leave out of a class's module; empty where it is nothing."""
     words = _told(source) - _UNDERSTOOD
     return " and ".join(sorted({_MEANING.get(word, word) for word in words}))
 
@@ -50,11 +46,7 @@ def scores_of(source: str) -> str:
 def left_out_of(model_type: str) -> str:
     """Name what fused attention would leave out of an architecture of ``transformers``.
 
-    Args:
-        model_type: As its configuration spells it.
-
-    Returns:
-        A few words; empty where it is nothing, or where nobody can read it.
+    Returns a few words; empty where it is nothing, or where nobody can read it.
     """
     path = modeling_file(model_type)
     if path is None or not path.is_file():
@@ -70,12 +62,6 @@ def missing_kernels(model_type: str) -> tuple[str, ...]:
     """Name the packages whose kernels a class runs where they are installed, and are not.
 
     Without them it runs code of its own, which takes more memory and time.
-
-    Args:
-        model_type: As its configuration spells it.
-
-    Returns:
-        As the registry of packages names them.
     """
     path = modeling_file(model_type)
     if path is None or not path.is_file():

@@ -9,8 +9,7 @@ from brimful.models.module import is_factory
 def find_named(name_or_path: str) -> names.Taken | Diffusion | None:
     """Find what is known by a name, and by no path or factory: a language or an image model.
 
-    Raises:
-        UnknownNameError: It means several language models.
+    Raises UnknownNameError: it means several language models.
     """
     is_path = name_or_path.startswith((".", "/", "~")) or name_or_path.endswith(".json")
     if is_path or is_factory(name_or_path) or is_there(name_or_path):

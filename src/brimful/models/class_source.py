@@ -17,27 +17,15 @@ _SCORES = "softmax("
 
 
 def lets_attend(source: str) -> bool:
-    """Whether the classes of a module let others attend for them.
-
-    Args:
-        source: The text of the module.
-    """
+    """Whether the classes of a module let others attend for them."""
     return _TAKES_OTHERS in source or (HAS_SDPA in source and _KNOWN in source)
 
 
 def is_causal_by_itself(source: str) -> bool:
-    """Whether tokens of a decoder of a module see none of those behind them, by its own doing.
-
-    Args:
-        source: The text of the module.
-    """
+    """Whether tokens of a decoder of a module see none of those behind them, by its own doing."""
     return _MAKES_CAUSAL.search(source) is not None or _SCORES not in source
 
 
 def asks_whether_causal(source: str) -> bool:
-    """Whether the classes of a module hide later tokens only where their configuration says so.
-
-    Args:
-        source: The text of the module.
-    """
+    """Whether the classes of a module hide later tokens only where their configuration says so."""
     return _ASKS.search(source) is not None

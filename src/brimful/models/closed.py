@@ -52,11 +52,7 @@ _MAKERS = (
 
 
 def closed_words(text: str) -> str:
-    """Say that a model's weights are not public, and which open ones there are; empty: unknown.
-
-    Args:
-        text: As it was typed.
-    """
+    """Say that a model's weights are not public, and which open ones there are; empty: unknown."""
     publisher, name = split_publisher(text)
     for maker in _MAKERS:
         is_theirs = publisher in {"", *maker.publishers}  # others name what they tuned after it

@@ -159,9 +159,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def read_config(name: str, config: dict[str, Any]) -> ModelSpec:
     """Turn raw configuration fields into a checked ``ModelSpec``.
 
-    Raises:
-        InputError: The name is no line.
-        ModelConfigError: A field is missing, absurd or contradicts another.
+    Raises InputError: the name is no line.
     """
     check_line(name, what="the model's name")
     fields = {field: value for field, value in config.items() if field != "model_type"}
@@ -264,11 +262,7 @@ def _each(size: object) -> object:
 
 
 def check_model(spec: ModelSpec) -> ModelSpec:
-    """Return a model as it is, or say where it is not what its own configuration describes.
-
-    Raises:
-        ModelConfigError: A size was edited without the configuration that the model is built from.
-    """
+    """Return a model as it is, or say where it is not what its own configuration describes."""
     described = read_config(spec.name, {**spec.hf_config, "model_type": spec.model_type})
     for field in spec.__struct_fields__:
         given, expected = getattr(spec, field), getattr(described, field)
@@ -295,11 +289,7 @@ def _is_scored(model_type: str, config: dict[str, Any]) -> bool:
 
 
 def for_task(spec: ModelSpec, task: Task) -> ModelSpec:
-    """Return a model as it is built for a task: a decoder that classifies has another head.
-
-    Raises:
-        UnsupportedError: The task would leave out the stack that reads.
-    """
+    """Return a model as it is built for a task: a decoder that classifies has another head."""
     if is_encoder_decoder(spec.model_type) and task not in {"seq2seq", "sequence-classification"}:
         raise UnsupportedError(
             f"task={task} would leave out the encoder of {spec.name}; use task=seq2seq",
@@ -329,8 +319,8 @@ def layout_of(spec: ModelSpec) -> Layout:
     Of an architecture that no file here describes they are known once it was built here, for a
     profile (``models.traced``).
 
-    Raises:
-        UnsupportedError: Its architecture has no layout; its parameters are known when it is built.
+    Raises UnsupportedError: its architecture has no layout; its parameters are known when it is
+    built.
     """
     return _described(spec) if has_parameter_count(spec) else _built(spec).layout
 
@@ -360,8 +350,8 @@ def idle_shapes(spec: ModelSpec) -> tuple[Shape, ...]:
 def experts_of(spec: ModelSpec) -> Experts:
     """Read the experts of a model; ``NO_EXPERTS`` of a dense one.
 
-    Raises:
-        UnsupportedError: Its architecture has no layout, so that nobody knows whether it has any.
+    Raises UnsupportedError: its architecture has no layout, so that nobody knows whether it has
+    any.
     """
     if not has_parameter_count(spec):
         return built_experts(spec, _built(spec).layout)
@@ -382,8 +372,7 @@ def _built(spec: ModelSpec) -> BuiltModel:
 def parameter_count(spec: ModelSpec) -> ParameterCount:
     """Count the parameters of a model by its layout.
 
-    Raises:
-        UnsupportedError: It has none; the parameters are counted when the model is built.
+    Raises UnsupportedError: it has none; the parameters are counted when the model is built.
     """
     return count_parameters(layout_of(spec))
 
@@ -419,8 +408,7 @@ class Unread(NamedTuple):
 def find_unread(name_or_path: str) -> Unread | None:
     """Return what the registry says of a model that takes long to read; None of any other.
 
-    Args:
-        name_or_path: As for ``load_model``; a path or another hub id is no model of the registry.
+    ``name_or_path``: as for ``load_model``; a path or another hub id is no model of the registry.
     """
     name = name_or_path
     if name not in registry():
@@ -441,8 +429,7 @@ def active_parameters(spec: ModelSpec) -> int:
 
     What is counted, and why the embedding is, stands in ``num_active_parameters``.
 
-    Raises:
-        UnsupportedError: The model has no layout.
+    Raises UnsupportedError: the model has no layout.
     """
     return num_active_parameters(layout_of(spec), experts_of(spec))
 
@@ -452,8 +439,8 @@ def check_buildable(spec: ModelSpec) -> ModelSpec:
 
     A module is returned as it is: its factory is not called here.
 
-    Raises:
-        ModelConfigError: A field that decides no bytes here is broken, such as ``rope_parameters``.
+    Raises ModelConfigError: a field that decides no bytes here is broken, such as
+    ``rope_parameters``.
     """
     if spec.model_type == MODULE:
         return spec

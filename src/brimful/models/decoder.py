@@ -24,16 +24,9 @@ def read_decoder(
 ) -> ModelSpec:
     """Take out the dimensions of a decoder whose configuration has the usual names.
 
-    Args:
-        name: What people call the model.
-        config: Its fields as they are in the file.
-        model_type: Its architecture.
-        defaults: What its configuration class fills in. No ``num_key_value_heads`` means as many
-            as query heads, no ``head_dim`` the residual stream cut up.
-        nullable: Which of these two its class takes as null, with the same meaning.
-
-    Raises:
-        ModelConfigError: One is null that may not be.
+    ``defaults``: what its configuration class fills in. No ``num_key_value_heads`` means as many as
+    query heads, no ``head_dim`` the residual stream cut up. ``nullable``: which of these two its
+    class takes as null, with the same meaning.
     """
     for field in _MAY_BE_ABSENT:
         if field in config and config[field] is None and field not in nullable:
@@ -79,10 +72,7 @@ def repeated_layout(spec: ModelSpec, *parts: Parameters) -> Layout:
 def attention(spec: ModelSpec, *, bias: bool, output_bias: bool) -> Parameters:
     """Lay out grouped-query attention: q is h x A d, k and v are h x K d, o is A d x h.
 
-    Args:
-        spec: The model.
-        bias: Whether q, k and v have one.
-        output_bias: Whether o has one.
+    ``bias``: whether q, k and v have one.
     """
     hidden = spec.hidden_size
     query, key = query_width(spec), key_width(spec)

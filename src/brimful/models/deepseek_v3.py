@@ -47,8 +47,7 @@ _LEAST_IN_GROUP = 2
 def read(name: str, config: dict[str, Any]) -> ModelSpec:
     """Take the dimensions out of a configuration, with the defaults of ``DeepseekV3Config``.
 
-    Raises:
-        ModelConfigError: Its experts do not fall into its groups.
+    Raises ModelConfigError: its experts do not fall into its groups.
     """
     found = _sizes(config)
     _check_groups(name, found)

@@ -110,8 +110,7 @@ def diffusion_models() -> dict[str, Diffusion]:
 def find_diffusion(text: str) -> Diffusion | None:
     """Return the one that a name means; None: none.
 
-    Args:
-        text: As it was typed: a name of any spelling, a hub id.
+    ``text``: as it was typed: a name of any spelling, a hub id.
     """
     name = split_publisher(text)[1][:LONGEST]
     found = best_named(name, diffusion_models(), is_spare=_is_spare, dropped=frozenset())
@@ -151,10 +150,7 @@ def what_it_is(model: Diffusion) -> str:
 def refusal(model: Diffusion, *, fits: str = "", gpu: str = "CARD") -> str:
     """Say in one sentence what one is, whether it fits, and what to type instead.
 
-    Args:
-        model: It.
-        fits: Whether its weights fit the GPU that was asked about, in words; empty: none was.
-        gpu: That GPU's name.
+    ``fits``: whether its weights fit the GPU that was asked about, in words; empty: none was.
     """
     held = f", {fits}" if fits else ""
     script = f"brimful pretend --gpu {gpu} -- train_script.py"

@@ -7,11 +7,7 @@ from brimful.models.spec import ModelSpec
 
 
 def check_dimensions(spec: ModelSpec) -> None:
-    """Refuse dimensions that contradict each other.
-
-    Raises:
-        ModelConfigError: One does not divide another, or is odd where it must be even.
-    """
+    """Refuse dimensions that contradict each other."""
     record = record_of(spec.model_type)
     if record.heads_cut_stream and spec.hidden_size % spec.num_heads:
         raise ModelConfigError(
@@ -31,11 +27,7 @@ def check_dimensions(spec: ModelSpec) -> None:
 
 
 def check_routing(name: str, experts: Experts) -> None:
-    """Refuse a mixture that sends a token to more experts than it has.
-
-    Raises:
-        ModelConfigError: It does.
-    """
+    """Refuse a mixture that sends a token to more experts than it has."""
     if experts.num_experts_per_token > experts.num_experts:
         raise ModelConfigError(
             f"{name} has num_experts_per_tok={experts.num_experts_per_token} and "

@@ -49,8 +49,7 @@ def encoders() -> dict[str, Encoder]:
 def find_encoder(text: str) -> tuple[str, Encoder] | None:
     """Return the one that a name means, its key first; None: none.
 
-    Args:
-        text: A key, or its name on the hub, with the organisation or without.
+    ``text``: a key, or its name on the hub, with the organisation or without.
     """
     given = text.strip().lower()
     for key, encoder in encoders().items():
@@ -68,12 +67,8 @@ def stand_in(name: str) -> ModelSpec:
 def num_beside(model: ModelSpec) -> tuple[int, bool]:
     """Count what a published checkpoint has beside the language part that is planned.
 
-    Args:
-        model: A known one.
-
-    Returns:
-        Parameters of its encoders of images and sounds, 0 where it has none; and whether that is
-        at most, as the published count has more than these.
+    Returns parameters of its encoders of images and sounds, 0 where it has none; and whether that
+    is at most, as the published count has more than these.
     """
     difference, why = _difference(model)
     if "vision tower" not in why and "towers" not in why:
@@ -85,11 +80,7 @@ def num_beside(model: ModelSpec) -> tuple[int, bool]:
 def beside_words(model: ModelSpec) -> tuple[str, str]:
     """Say what encodes what a known model reads beside texts, and what of its blocks is counted.
 
-    Args:
-        model: A known one.
-
-    Returns:
-        ``images`` or ``sounds``, and what is counted as something else; empty: nothing is.
+    Returns ``images`` or ``sounds``, and what is counted as something else; empty: nothing is.
     """
     _, why = _difference(model)
     found = _COUNTED.search(why)

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from brimful.models.layout import Layout, Parameter, Parameters, num_elements, parts
+from brimful.models.spec import ModelSpec
 
 
 class Experts(NamedTuple):
@@ -34,14 +35,23 @@ def sizes_of(
 ) -> dict[str, Any]:
     """Fill in what a configuration leaves to its defaults, under one name for each size.
 
-    Args:
-        config: Its fields as they are in the file.
-        defaults: What its class fills in.
-        aliases: Other names that the class takes, each with the name in ``defaults``; where both
-            are given the other name wins, as it does in ``transformers``.
+    ``aliases``: other names that the class takes, each with the name in ``defaults``; where both
+    are given the other name wins, as it does in ``transformers``.
     """
     named = {aliases[field]: value for field, value in config.items() if field in aliases}
     return {**defaults, **config, **named}
+
+
+def experts_everywhere(spec: ModelSpec, defaults: dict[str, Any]) -> Experts:
+    """Read experts that are in every block, as wide as ``intermediate_size`` says."""
+    sizes = sizes_of(spec.hf_config, defaults, {"num_experts": "num_local_experts"})
+    return Experts(
+        num_experts=sizes["num_local_experts"],
+        num_experts_per_token=sizes["num_experts_per_tok"],
+        width=spec.intermediate_size,
+        num_shared_experts=0,
+        sparse_blocks=tuple(range(spec.num_layers)),
+    )
 
 
 def routed_stacks(num_experts: int, hidden_size: int, width: int) -> Parameters:
@@ -72,9 +82,7 @@ def num_active_parameters(layout: Layout, experts: Experts) -> int:
 
     Source: the model cards, from memory; Qwen3's, gpt-oss' and DeepSeek's figures were looked up.
 
-    Args:
-        layout: The model's parameters.
-        experts: Its experts; ``NO_EXPERTS`` for a dense model, of which all are active.
+    ``experts``: its experts; ``NO_EXPERTS`` for a dense model, of which all are active.
     """
     total = routed = 0
     for parameters, times in parts(layout):

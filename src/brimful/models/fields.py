@@ -67,12 +67,7 @@ _SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "router_bias")
 
 
 def check_fields(name: str, config: dict[str, Any]) -> None:
-    """Check every field that decides bytes, under the name that it has in the file.
-
-    Raises:
-        ModelConfigError: A size is no whole number, or absurd; a switch is neither true nor false;
-            a text holds half of a character, which nothing can write.
-    """
+    """Check every field that decides bytes, under the name that it has in the file."""
     if found := _HALF.search(json.dumps(config, ensure_ascii=False, default=str)):
         raise ModelConfigError(
             f"{name} holds {found.group()!a}, half of a character; take it out of its config.json"
@@ -86,11 +81,7 @@ def check_fields(name: str, config: dict[str, Any]) -> None:
 
 
 def check_experts(name: str, config: dict[str, Any]) -> None:
-    """Check the fields of a mixture of experts of ours; other architectures use these otherwise.
-
-    Raises:
-        ModelConfigError: A size is no whole number, or absurd; a list of blocks is none.
-    """
+    """Check the fields of a mixture of experts of ours; other architectures use these otherwise."""
     for field, most in _EXPERT_SIZES.items():
         if field in config and not (config[field] is None and field in _NULL_EXPERT_SIZES):
             _check_size(name, field, config[field], most)

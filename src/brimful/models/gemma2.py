@@ -3,7 +3,7 @@
 Source: ``transformers.models.gemma2``; Gemma Team 2024, arXiv:2408.00118.
 """
 
-from typing import Any
+from functools import partial
 
 from brimful.models.architecture import (
     HEAD_WIDTH,
@@ -36,17 +36,13 @@ _DEFAULTS = {
     "max_position_embeddings": 8192,
     "tie_word_embeddings": True,
 }
+"""Of ``Gemma2Config``."""
 _NORMS = (
     "input_layernorm",
     "post_attention_layernorm",
     "pre_feedforward_layernorm",
     "post_feedforward_layernorm",
 )
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``Gemma2Config``."""
-    return read_decoder(name, config, model_type=MODEL_TYPE, defaults=_DEFAULTS)
 
 
 def layout(spec: ModelSpec) -> Layout:
@@ -61,7 +57,7 @@ def layout(spec: ModelSpec) -> Layout:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS),
     layout=layout,
     own_scores="cap on scores",
     rotates=HEAD_WIDTH,

@@ -222,8 +222,7 @@ def _reads_and_writes(model_type: str) -> bool:
 def read(name: str, model_type: str, config: dict[str, Any]) -> ModelSpec:
     """Take the dimensions out of a configuration, with the defaults of its own class.
 
-    Raises:
-        ModelConfigError: ``transformers`` refuses it, or it lacks a size that all models have.
+    Raises ModelConfigError: ``transformers`` refuses it, or it lacks a size that all models have.
     """
     whole = _make_whole(name, model_type, config)
     made = whole.get_text_config()
@@ -298,11 +297,7 @@ def _first(made: Any, fields: tuple[str, ...]) -> int:
 
 
 def _blocks(name: str, whole: Any, fields: tuple[str, ...]) -> int:
-    """Count the blocks of one of two stacks; each may have a configuration of its own.
-
-    Raises:
-        ModelConfigError: Its configuration says so in another way.
-    """
+    """Count the blocks of one of two stacks; each may have a configuration of its own."""
     part: Any = getattr(whole, _PARTS[fields], None)
     if part is not None and hasattr(part, "get_text_config"):
         made, fields = part.get_text_config(), _SIZES["num_layers"]
@@ -321,9 +316,6 @@ def _size(name: str, made: Any, field: str) -> int:
 
     Positions that it does not count have no end: they are distances, or there are none. A model
     without any heads, which does not attend, has one.
-
-    Raises:
-        ModelConfigError: It lacks the size.
     """
     if found := _first(made, _SIZES[field]):
         return found

@@ -3,17 +3,15 @@
 Source: ``transformers.models.gpt_oss``; OpenAI 2025, arXiv:2508.10925.
 """
 
-from typing import Any
+from functools import partial
 
 from brimful.models.architecture import HEAD_WIDTH, Architecture, Window
 from brimful.models.decoder import pre_norms, read_decoder, repeated_layout, switched_attention
-from brimful.models.experts import Experts, router, sizes_of
+from brimful.models.experts import Experts, experts_everywhere, router
 from brimful.models.layout import Layout, Parameter, Parameters
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "gpt_oss"
-_ALIASES = {"num_experts": "num_local_experts"}
-"""Another name that ``GptOssConfig`` takes."""
 _DEFAULTS = {
     "vocab_size": 201088,
     "hidden_size": 2880,
@@ -26,23 +24,7 @@ _DEFAULTS = {
     "num_local_experts": 128,
     "num_experts_per_tok": 4,
 }
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``GptOssConfig``."""
-    return read_decoder(name, config, model_type=MODEL_TYPE, defaults=_DEFAULTS)
-
-
-def experts(spec: ModelSpec) -> Experts:
-    """Read the experts: as wide as ``intermediate_size`` says, in every block."""
-    sizes = sizes_of(spec.hf_config, _DEFAULTS, _ALIASES)
-    return Experts(
-        num_experts=sizes["num_local_experts"],
-        num_experts_per_token=sizes["num_experts_per_tok"],
-        width=spec.intermediate_size,
-        num_shared_experts=0,
-        sparse_blocks=tuple(range(spec.num_layers)),
-    )
+"""Of ``GptOssConfig``."""
 
 
 def layout(spec: ModelSpec) -> Layout:
@@ -51,7 +33,7 @@ def layout(spec: ModelSpec) -> Layout:
         spec,
         (Parameter("self_attn.sinks", (spec.num_heads,), "other"),),
         switched_attention(spec, default=True),
-        _mixture(spec.hidden_size, experts(spec)),
+        _mixture(spec.hidden_size, experts_everywhere(spec, _DEFAULTS)),
         pre_norms(spec),
     )
 
@@ -74,9 +56,9 @@ def _mixture(hidden: int, found: Experts) -> Parameters:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS),
     layout=layout,
-    experts=experts,
+    experts=partial(experts_everywhere, defaults=_DEFAULTS),
     own_scores="sinks of attention",
     rotates=HEAD_WIDTH,
     window=Window(default=128, blocks="every-other"),

@@ -24,14 +24,9 @@ def is_hub_id(name: str) -> bool:
 def fetch_file(hub_id: str, name: str, *, limit_s: float = LIMIT_S) -> Path:
     """Return the local copy of one small file of a hub model; the hub is asked once, and quietly.
 
-    Args:
-        hub_id: ``org/name``.
-        name: The file, such as ``config.json``.
-        limit_s: Seconds that it may take in all.
-
-    Raises:
-        UnknownNameError: No such model, or none in the cache while the hub cannot be asked.
-        InputError: The model is gated, lacks the file, or the hub answers something else.
+    ``name``: the file, such as ``config.json``. Raises UnknownNameError: no such model, or none in
+    the cache while the hub cannot be asked. Raises InputError: the model is gated, lacks the file,
+    or the hub answers something else.
     """
     from huggingface_hub import (
         constants,
@@ -58,9 +53,7 @@ def fetch_file(hub_id: str, name: str, *, limit_s: float = LIMIT_S) -> Path:
 def _within(limit_s: float, work: Callable[[], Path]) -> Path:
     """Return what ``work`` does; give up on it where it takes longer, wherever it hangs.
 
-    Raises:
-        TimeoutError: It took longer.
-        Exception: What ``work`` raised.
+    Raises Exception: what ``work`` raised.
     """
     done: list[Path] = []
     failed: list[Exception] = []
@@ -106,9 +99,8 @@ def _silent() -> Iterator[None]:
 def fetch_folder(hub_id: str, patterns: list[str]) -> Path:
     """Return the local folder of a hub model with the files that match any pattern.
 
-    Raises:
-        UnknownNameError: No such model, or none in the cache while the hub cannot be asked.
-        InputError: The model is gated, or the hub answers something else.
+    Raises UnknownNameError: no such model, or none in the cache while the hub cannot be asked.
+    Raises InputError: the model is gated, or the hub answers something else.
     """
     from huggingface_hub import snapshot_download
 
@@ -142,7 +134,15 @@ def _explain(hub_id: str, name: str, error: Exception) -> InputError:
             f"hf auth login"
         )
     if _is_unreachable(error):
-        return _unreachable(hub_id, name)
+        from huggingface_hub import constants
+
+        offline = constants.HF_HUB_OFFLINE
+        reason = f"{_SWITCH} is set; {_SWITCH}=0 asks it" if offline else "it cannot be reached"
+        return UnknownNameError(
+            f"no model {hub_id!r} is known, no {name} of it is here, and the hub was not asked "
+            f"({reason}); give the path of its config.json, or fetch it with hf download {hub_id}; "
+            f"brimful pretend runs a script of any model"
+        )
     if isinstance(error, errors.EntryNotFoundError):
         return InputError(f"{hub_id} has no {name} on the hub; give another model")
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -160,15 +160,3 @@ def _is_unreachable(error: Exception) -> bool:
     # The client's own are of httpx, or of a fork of it, by these names.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, TimeoutError) or "TransportError" in kinds
-
-
-def _unreachable(hub_id: str, name: str) -> UnknownNameError:
-    from huggingface_hub import constants
-
-    offline = constants.HF_HUB_OFFLINE
-    reason = f"{_SWITCH} is set; {_SWITCH}=0 asks it" if offline else "it cannot be reached"
-    return UnknownNameError(
-        f"no model {hub_id!r} is known, no {name} of it is here, and the hub was not asked "
-        f"({reason}); give the path of its config.json, or fetch it with hf download {hub_id}; "
-        f"brimful pretend runs a script of any model"
-    )

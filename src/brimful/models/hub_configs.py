@@ -59,11 +59,7 @@ def hub_configs() -> dict[str, HubConfig]:
 
 
 def find_hub_config(text: str) -> HubConfig | None:
-    """Return what a repository holds; None: it is none of these.
-
-    Args:
-        text: Its name, with the organisation.
-    """
+    """Return what a repository holds; None: it is none of these."""
     given = text.strip().lower()
     for found in hub_configs().values():
         for name in found.names:

@@ -51,11 +51,7 @@ def left_out(spec: ModelSpec) -> str:
 
 
 def check_taken(job: Job, attention: Attention) -> Attention:
-    """Return a kernel as it is, or say why a model's own code does not go through it.
-
-    Raises:
-        UnsupportedError: With the reason and what to use instead.
-    """
+    """Return a kernel as it is, or say why a model's own code does not go through it."""
     taken = attentions_of(job)
     if attention in taken:
         return attention

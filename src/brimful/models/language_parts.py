@@ -95,8 +95,7 @@ def language_parts() -> dict[str, Part]:
 def find_part(text: str) -> Part | None:
     """Return the language part of the model that a name means; None: it is of none of these.
 
-    Args:
-        text: As it was typed: a name of any spelling, a hub id.
+    ``text``: as it was typed: a name of any spelling, a hub id.
     """
     name = split_publisher(text)[1][:LONGEST]
     found = best_named(name, language_parts(), is_spare=_is_spare)
@@ -133,11 +132,8 @@ def best_named(
 ) -> str:
     """Return the longest of some names whose words are those of another; empty: there is none.
 
-    Args:
-        name: As it was typed, without who publishes it.
-        known: The names.
-        is_spare: Whether a word of it may stand beside those of a known name.
-        dropped: Words that are not looked at.
+    ``name``: as it was typed, without who publishes it. ``is_spare``: whether a word of it may
+    stand beside those of a known name. ``dropped``: words that are not looked at.
     """
     typed = (_tokens(name, dropped), _tokens(points_for_dashes(name), dropped))
 

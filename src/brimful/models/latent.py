@@ -15,14 +15,7 @@ from brimful.models.spec import ModelSpec
 def read_latent(
     name: str, config: dict[str, Any], *, model_type: str, sizes: dict[str, Any]
 ) -> ModelSpec:
-    """Take the dimensions out; ``head_dim`` is the rotary part where nothing else is said.
-
-    Args:
-        name: What people call the model.
-        config: Its fields as they are in the file.
-        model_type: Its architecture.
-        sizes: The fields with defaults filled in.
-    """
+    """Take the dimensions out; ``head_dim`` is the rotary part where nothing else is said."""
     defaults = {**sizes, "head_dim": sizes["qk_rope_head_dim"]}
     return read_decoder(
         name,
@@ -47,10 +40,7 @@ def latent_experts(spec: ModelSpec, sizes: dict[str, Any]) -> Experts:
 def latent_layout(spec: ModelSpec, sizes: dict[str, Any], *, mlp_bias: bool) -> Layout:
     """Lay out a decoder with latent attention, dense blocks first.
 
-    Args:
-        spec: The model.
-        sizes: Its configuration with defaults filled in.
-        mlp_bias: Whether dense and shared MLPs have biases.
+    ``mlp_bias``: whether dense and shared MLPs have biases.
     """
     experts = latent_experts(spec, sizes)
     attention, norms = _attention(spec, sizes), pre_norms(spec)

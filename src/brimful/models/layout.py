@@ -161,9 +161,7 @@ def count_parameters(layout: Layout) -> ParameterCount:
 def without_gradients(layout: Layout, names: Collection[str]) -> Layout:
     """Return a layout in which some parameters get no gradient.
 
-    Args:
-        layout: Of the model.
-        names: Of these; of one in blocks with ``*`` in the place of the block's number.
+    ``names``: of these; of one in blocks with ``*`` in the place of the block's number.
     """
 
     def told(parameters: Parameters, prefix: str = "") -> Parameters:
@@ -181,12 +179,7 @@ def without_gradients(layout: Layout, names: Collection[str]) -> Layout:
 
 
 def runs(prefix: str, blocks: Iterable[Parameters]) -> tuple[Blocks, ...]:
-    """Join blocks with the same parameters that follow one another.
-
-    Args:
-        prefix: The list that they stand in.
-        blocks: The parameters of each block.
-    """
+    """Join blocks with the same parameters that follow one another."""
     found: list[Blocks] = []
     first = 0
     for parameters, equal in groupby(blocks):

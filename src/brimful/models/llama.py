@@ -3,7 +3,7 @@
 Source: ``transformers.models.llama``; Touvron et al. 2023, arXiv:2302.13971 and 2307.09288.
 """
 
-from typing import Any
+from functools import partial
 
 from brimful.models.architecture import HEAD_WIDTH, Architecture, BlockCode, Shipped
 from brimful.models.decoder import (
@@ -20,17 +20,7 @@ from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "llama"
 _DEFAULTS = {"max_position_embeddings": 2048}
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``LlamaConfig``."""
-    return read_decoder(
-        name,
-        config,
-        model_type=MODEL_TYPE,
-        defaults=_DEFAULTS,
-        nullable=("num_key_value_heads", "head_dim"),
-    )
+"""Of ``LlamaConfig``."""
 
 
 def layout(spec: ModelSpec) -> Layout:
@@ -50,7 +40,10 @@ _RUNS_UNTIED = (
 _RUNS = ("lora-fp32-qkvo", "lora-half-qkvo", "nf4-double-qkvo", "nf4-double-qkvo-norms")
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(
+        read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS,
+        nullable=("num_key_value_heads", "head_dim"),
+    ),
     layout=layout,
     required=(
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",

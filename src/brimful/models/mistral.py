@@ -3,7 +3,7 @@
 Source: ``transformers.models.mistral``; Jiang et al. 2023, arXiv:2310.06825.
 """
 
-from typing import Any
+from functools import partial
 
 from brimful.models.architecture import HEAD_WIDTH, Architecture, BlockCode, Window
 from brimful.models.decoder import attention, gated_mlp, pre_norms, read_decoder, repeated_layout
@@ -20,17 +20,7 @@ _DEFAULTS = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 131072,
 }
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``MistralConfig``."""
-    return read_decoder(
-        name,
-        config,
-        model_type=MODEL_TYPE,
-        defaults=_DEFAULTS,
-        nullable=("head_dim",),
-    )
+"""Of ``MistralConfig``."""
 
 
 def layout(spec: ModelSpec) -> Layout:
@@ -45,7 +35,7 @@ def layout(spec: ModelSpec) -> Layout:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS, nullable=("head_dim",)),
     layout=layout,
     rotates=HEAD_WIDTH,
     window=Window(default=4096),

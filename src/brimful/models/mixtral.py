@@ -3,18 +3,17 @@
 Source: ``transformers.models.mixtral``; Jiang et al. 2024, arXiv:2401.04088.
 """
 
+from functools import partial
 from typing import Any
 
 from brimful.models.architecture import HEAD_WIDTH, ROUTED, Architecture, BlockCode, Shipped
 from brimful.models.decoder import attention, pre_norms, read_decoder, repeated_layout
-from brimful.models.experts import Experts, routed_stacks, router, sizes_of
+from brimful.models.experts import experts_everywhere, routed_stacks, router
 from brimful.models.layout import Layout
 from brimful.models.small_sizes import SmallSizes, mixture
 from brimful.models.spec import ModelSpec
 
 MODEL_TYPE = "mixtral"
-_ALIASES = {"num_experts": "num_local_experts"}
-"""Another name that ``MixtralConfig`` takes."""
 _DEFAULTS = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -26,34 +25,12 @@ _DEFAULTS = {
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
 }
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``MixtralConfig``."""
-    return read_decoder(
-        name,
-        config,
-        model_type=MODEL_TYPE,
-        defaults=_DEFAULTS,
-        nullable=("head_dim",),
-    )
-
-
-def experts(spec: ModelSpec) -> Experts:
-    """Read the experts: as wide as ``intermediate_size`` says, in every block."""
-    sizes = sizes_of(spec.hf_config, _DEFAULTS, _ALIASES)
-    return Experts(
-        num_experts=sizes["num_local_experts"],
-        num_experts_per_token=sizes["num_experts_per_tok"],
-        width=spec.intermediate_size,
-        num_shared_experts=0,
-        sparse_blocks=tuple(range(spec.num_layers)),
-    )
+"""Of ``MixtralConfig``."""
 
 
 def layout(spec: ModelSpec) -> Layout:
     """Lay out the parameters: the router of E h before the experts' 3 E h f."""
-    hidden, num_experts = spec.hidden_size, experts(spec).num_experts
+    hidden, num_experts = spec.hidden_size, experts_everywhere(spec, _DEFAULTS).num_experts
     return repeated_layout(
         spec,
         attention(spec, bias=False, output_bias=False),
@@ -69,9 +46,9 @@ def _small(sizes: SmallSizes, num_layers: int) -> dict[str, Any]:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS, nullable=("head_dim",)),
     layout=layout,
-    experts=experts,
+    experts=partial(experts_everywhere, defaults=_DEFAULTS),
     rotates=HEAD_WIDTH,
     groups_experts=True,
     tensor="beside-experts",

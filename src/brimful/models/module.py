@@ -15,11 +15,7 @@ def is_factory(name: str) -> bool:
 
 
 def read_factory(name: str) -> ModelSpec:
-    """Describe a module: nothing is known of it but its name, until it is built.
-
-    Raises:
-        ModelConfigError: It is not spelt like a factory.
-    """
+    """Describe a module: nothing is known of it but its name, until it is built."""
     if not is_factory(name):
         raise ModelConfigError(
             f"{name!r} names no module; write package.module:factory, as in a Python import"

@@ -71,11 +71,8 @@ def format_named(text: str) -> tuple[str, str]:
 
     GGUF's mixtures of widths are none of the formats that are known here.
 
-    Args:
-        text: As it was typed: a name, a hub id, a folder.
-
-    Returns:
-        The format, and the words of the name; both empty where it says nothing.
+    ``text``: as it was typed: a name, a hub id, a folder. Returns the format, and the words of the
+    name; both empty where it says nothing.
     """
     name = re.sub(r"[^a-z0-9]+", " ", split_publisher(text)[1].lower())
     for pattern, weights_format in _FORMATS:

@@ -93,14 +93,8 @@ class Taken(NamedTuple):
 def find(text: str) -> Taken | None:
     """Find the known model that a name means.
 
-    Args:
-        text: As it was typed: a name of any spelling, a hub id, an address on the hub.
-
-    Returns:
-        The model; None where the name means none that is known.
-
-    Raises:
-        UnknownNameError: It means several.
+    ``text``: as it was typed: a name of any spelling, a hub id, an address on the hub. Returns the
+    model; None where the name means none that is known.
     """
     if text in registry():
         return Taken(text, "", is_own=True)
@@ -130,12 +124,7 @@ _TO_RUN = "gguf"
 
 
 def taken_words(typed: str, name: str) -> str:
-    """Say that a known model was taken for what was typed; empty where that is its name.
-
-    Args:
-        typed: What the user called the model.
-        name: What the model that was found is called.
-    """
+    """Say that a known model was taken for what was typed; empty where that is its name."""
     if typed == name or name not in registry():
         return ""
     taken = find(typed)
@@ -167,12 +156,7 @@ def suggestions(text: str) -> list[str]:
 
 
 def unknown_model(text: str, *, more: str) -> UnknownNameError:
-    """Build the error for a name that means no known model.
-
-    Args:
-        text: The name.
-        more: What else could be given.
-    """
+    """Build the error for a name that means no known model."""
     if closed := closed_words(text):
         return UnknownNameError(f"{text[:LONGEST]!r} is no open model: {closed}")
     near = suggestions(text)
@@ -186,12 +170,8 @@ def without_qualifiers(text: str) -> tuple[str, str, str]:
 
     It is named in a table, or its name is the other's but for a word.
 
-    Args:
-        text: The name that is not known.
-
-    Returns:
-        The model, what it is to the other, in words, and what comes on top of it; all empty where
-        there is none.
+    ``text``: the name that is not known. Returns the model, what it is to the other, in words, and
+    what comes on top of it; all empty where there is none.
     """
     part = find_part(text)
     if part is not None:
@@ -211,12 +191,8 @@ def without_qualifiers(text: str) -> tuple[str, str, str]:
 def misspelt(text: str) -> tuple[str, str, str]:
     """Find the known model that a name means but for a letter or two in a word.
 
-    Args:
-        text: The name that is not known.
-
-    Returns:
-        The model, whose name it is almost, in words, and what comes on top of it, as of
-        ``without_qualifiers``; all empty where there is none.
+    ``text``: the name that is not known. Returns the model, whose name it is almost, in words, and
+    what comes on top of it, as of ``without_qualifiers``; all empty where there is none.
     """
     for meant in respelt(text):
         with contextlib.suppress(UnknownNameError):
@@ -233,13 +209,9 @@ def misspelt(text: str) -> tuple[str, str, str]:
 def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     """Find a known model that is as large as the name of an unknown one says.
 
-    Args:
-        text: The name that is not known.
-        preferred: Types of models that are rather named than others.
-
-    Returns:
-        The model, and why it, in words; both empty where the name says no size, and no model of its
-        version is known.
+    ``text``: the name that is not known. ``preferred``: types of models that are rather named than
+    others. Returns the model, and why it, in words; both empty where the name says no size, and no
+    model of its version is known.
     """
     families = {family_of(known) for known in registry()}
     meant = next((each for each in respelt(text) if family_of(each) in families), text)
@@ -247,7 +219,19 @@ def nearest_by_name(text: str, preferred: frozenset[str]) -> tuple[str, str]:
     parts = taken_apart(family[:LONGEST])
     counts = [count for size in parts.sizes if (count := read_count(size))]
     if not parts.sizes:
-        return _of_version(family[:LONGEST])
+        # Find a known model whose name is another's but for the numbers that it ends in: no size.
+        name = family[:LONGEST]
+        shared = {known: _num_shared(known, name) for known in registry()}
+        like = [
+            known
+            for known, num in shared.items()
+            if re.search(r"\d", name[:num]) and not re.search(r"[a-z]", known[num:] + name[num:])
+        ]
+        if not like:
+            return "", ""
+        near = max(like, key=lambda known: (shared[known], -len(known)))
+        size = format_count(num_parameters(registry()[near]))
+        return near, f"its name says no size; the nearest name is {near} ({size})"
     if len(counts) != 1 or not counts[0] or len(parts.sizes) > 1:
         return "", ""
     near = _nearest(counts[0], family, active=parts.active, preferred=preferred)
@@ -269,9 +253,7 @@ def _factor(known: str, size: float) -> float:
 def unlike(text: str, near: str) -> str:
     """Say why nothing of one model says what another takes; empty where their blocks are of a kind.
 
-    Args:
-        text: The name that is not known.
-        near: Of the registry: the nearest by its size.
+    ``text``: the name that is not known.
     """
     name, is_hybrid = split_publisher(text)[1].lower(), _has_state_spaces(registry()[near])
     called_hybrid = _HYBRID.search(name) is not None
@@ -288,21 +270,6 @@ def _has_state_spaces(entry: dict[str, Any]) -> bool:
     return any(field.startswith(("conv_L", "linear_", "mamba", "ssm")) for field in entry["config"])
 
 
-def _of_version(name: str) -> tuple[str, str]:
-    """Find a known model whose name is another's but for the numbers that it ends in: no size."""
-    shared = {known: _num_shared(known, name) for known in registry()}
-    like = [
-        known
-        for known, num in shared.items()
-        if re.search(r"\d", name[:num]) and not re.search(r"[a-z]", known[num:] + name[num:])
-    ]
-    if not like:
-        return "", ""
-    near = max(like, key=lambda known: (shared[known], -len(known)))
-    size = format_count(num_parameters(registry()[near]))
-    return near, f"its name says no size; the nearest name is {near} ({size})"
-
-
 def _num_shared(one: str, other: str) -> int:
     """Count the characters with which both begin."""
     pairs = enumerate(zip(one, other, strict=False))
@@ -312,12 +279,8 @@ def _num_shared(one: str, other: str) -> int:
 def _nearest(size: float, name: str, *, active: frozenset[str], preferred: frozenset[str]) -> str:
     """Name the known model of the same sort that is nearest in size, of a family where it may be.
 
-    Args:
-        size: Parameters.
-        name: Whose beginning says the family.
-        active: What its name says of experts: how many parameters compute a token, or how many
-            there are.
-        preferred: Types that are rather named than others.
+    ``active``: what its name says of experts: how many parameters compute a token, or how many
+    there are.
     """
     is_mixture = bool(active) or _MIXTURE.search(name) is not None
 
@@ -345,9 +308,7 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
 def is_named_as_its_type(known: str, model_type: str) -> bool:
     """Whether a known model's family is that of its type, and it is no tune of another name.
 
-    Args:
-        known: Its name: of a Llama ``llama-3-8b`` or ``codellama-7b``.
-        model_type: Its type.
+    ``known``: its name: of a Llama ``llama-3-8b`` or ``codellama-7b``.
     """
     family, kind = family_of(known), family_of(model_type)
     return family in kind or kind in family
@@ -368,9 +329,7 @@ def has_experts(config: dict[str, Any]) -> bool:
 def longer(name: str, seq_len: int) -> tuple[str, ...]:
     """Name the known models that are as large as another, of its type, and take longer texts.
 
-    Args:
-        name: Of a model that may be of the registry.
-        seq_len: Tokens that they take at least.
+    ``name``: of a model that may be of the registry. ``seq_len``: tokens that they take at least.
     """
     if name not in registry():
         return ()

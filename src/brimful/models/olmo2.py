@@ -3,7 +3,7 @@
 Source: ``transformers.models.olmo2``; OLMo et al. 2025, arXiv:2501.00656.
 """
 
-from typing import Any
+from functools import partial
 
 from brimful.models.architecture import CUT_STREAM, Architecture, BlockCode, Shipped
 from brimful.models.decoder import (
@@ -29,17 +29,7 @@ _DEFAULTS = {
     "num_attention_heads": 32,
     "max_position_embeddings": 2048,
 }
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``Olmo2Config``."""
-    return read_decoder(
-        name,
-        config,
-        model_type=MODEL_TYPE,
-        defaults=_DEFAULTS,
-        nullable=("num_key_value_heads",),
-    )
+"""Of ``Olmo2Config``."""
 
 
 def layout(spec: ModelSpec) -> Layout:
@@ -55,7 +45,9 @@ def layout(spec: ModelSpec) -> Layout:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(
+        read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS, nullable=("num_key_value_heads",)
+    ),
     layout=layout,
     rotates=CUT_STREAM,
     tensor="whole",

@@ -3,7 +3,7 @@
 Source: ``transformers.models.phi3``; Abdin et al. 2024, arXiv:2404.14219 and 2412.08905.
 """
 
-from typing import Any
+from functools import partial
 
 from brimful.models.architecture import CUT_STREAM, SILU, Architecture, BlockCode, Shipped, Traced
 from brimful.models.decoder import key_width, pre_norms, query_width, read_decoder, repeated_layout
@@ -20,17 +20,7 @@ _DEFAULTS = {
     "num_attention_heads": 32,
     "max_position_embeddings": 4096,
 }
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``Phi3Config``."""
-    return read_decoder(
-        name,
-        config,
-        model_type=MODEL_TYPE,
-        defaults=_DEFAULTS,
-        nullable=("num_key_value_heads",),
-    )
+"""Of ``Phi3Config``."""
 
 
 def layout(spec: ModelSpec) -> Layout:
@@ -56,7 +46,9 @@ def _mlp(spec: ModelSpec) -> Parameters:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(
+        read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS, nullable=("num_key_value_heads",)
+    ),
     layout=layout,
     rotates=CUT_STREAM,
     fused_matrices="qkv_proj and gate_up_proj",

@@ -3,7 +3,7 @@
 Source: ``transformers.models.qwen2``; Yang et al. 2024, arXiv:2407.10671.
 """
 
-from typing import Any
+from functools import partial
 
 from brimful.models.architecture import HEAD_WIDTH, Architecture, BlockCode, Window
 from brimful.models.decoder import attention, gated_mlp, pre_norms, read_decoder, repeated_layout
@@ -20,17 +20,7 @@ _DEFAULTS = {
     "num_key_value_heads": 32,
     "max_position_embeddings": 32768,
 }
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``Qwen2Config``."""
-    return read_decoder(
-        name,
-        config,
-        model_type=MODEL_TYPE,
-        defaults=_DEFAULTS,
-        nullable=("num_key_value_heads",),
-    )
+"""Of ``Qwen2Config``."""
 
 
 def layout(spec: ModelSpec) -> Layout:
@@ -45,7 +35,9 @@ def layout(spec: ModelSpec) -> Layout:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(
+        read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS, nullable=("num_key_value_heads",)
+    ),
     layout=layout,
     rotates=HEAD_WIDTH,
     window=Window(default=4096, is_switched=True, blocks="last"),

@@ -3,7 +3,7 @@
 Source: ``transformers.models.qwen3``; Yang et al. 2025, arXiv:2505.09388.
 """
 
-from typing import Any
+from functools import partial
 
 from brimful.models.architecture import HEAD_WIDTH, Architecture, BlockCode, Shipped, Window
 from brimful.models.decoder import (
@@ -29,17 +29,7 @@ _DEFAULTS = {
     "head_dim": 128,
     "max_position_embeddings": 32768,
 }
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``Qwen3Config``."""
-    return read_decoder(
-        name,
-        config,
-        model_type=MODEL_TYPE,
-        defaults=_DEFAULTS,
-        nullable=("num_key_value_heads",),
-    )
+"""Of ``Qwen3Config``."""
 
 
 def layout(spec: ModelSpec) -> Layout:
@@ -59,7 +49,9 @@ def normed_attention(spec: ModelSpec) -> Parameters:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(
+        read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS, nullable=("num_key_value_heads",)
+    ),
     layout=layout,
     rotates=HEAD_WIDTH,
     window=Window(default=4096, is_switched=True, blocks="last"),

@@ -3,6 +3,7 @@
 Source: ``transformers.models.qwen3_moe``; Yang et al. 2025, arXiv:2505.09388.
 """
 
+from functools import partial
 from typing import Any
 
 from brimful.models.architecture import HEAD_WIDTH, ROUTED, Architecture, BlockCode, Shipped, Window
@@ -30,11 +31,7 @@ _DEFAULTS: dict[str, Any] = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": None,
 }
-
-
-def read(name: str, config: dict[str, Any]) -> ModelSpec:
-    """Take the dimensions out of a configuration, with the defaults of ``Qwen3MoeConfig``."""
-    return read_decoder(name, config, model_type=MODEL_TYPE, defaults=_DEFAULTS)
+"""Of ``Qwen3MoeConfig``."""
 
 
 def experts(spec: ModelSpec) -> Experts:
@@ -86,7 +83,7 @@ def _small(sizes: SmallSizes, num_layers: int) -> dict[str, Any]:
 
 ARCHITECTURE = Architecture(
     model_type=MODEL_TYPE,
-    read=read,
+    read=partial(read_decoder, model_type=MODEL_TYPE, defaults=_DEFAULTS),
     layout=layout,
     experts=experts,
     rotates=HEAD_WIDTH,

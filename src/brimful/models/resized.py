@@ -20,15 +20,7 @@ def is_rotary(spec: ModelSpec) -> bool:
 
 
 def with_positions(spec: ModelSpec, num_positions: int) -> ModelSpec:
-    """Return the model for longer texts than it has learnt, as scaling its rotary angles makes it.
-
-    Args:
-        spec: A model with rotary positions.
-        num_positions: How many it is to have.
-
-    Raises:
-        InputError: Its positions are a table, or there are more of them already.
-    """
+    """Return the model for longer texts than it has learnt, its rotary angles scaled."""
     if not is_rotary(spec):
         raise InputError(
             f"--max-positions {num_positions}: {spec.name} has no rotary positions, which alone "
@@ -48,10 +40,6 @@ def with_vocab_size(spec: ModelSpec, num_tokens: int) -> ModelSpec:
 
     A model often has more rows than its tokenizer needs; it keeps them. Rows that its checkpoint
     has not are made when the weights are loaded (``build.weights``).
-
-    Args:
-        spec: A model with an embedding.
-        num_tokens: The tokenizer's tokens, added ones included.
     """
     if spec.model_type == MODULE or num_tokens <= spec.vocab_size:
         return spec
@@ -60,11 +48,7 @@ def with_vocab_size(spec: ModelSpec, num_tokens: int) -> ModelSpec:
 
 
 def with_num_labels(spec: ModelSpec, num_labels: int) -> ModelSpec:
-    """Return the classifier with this many classes.
-
-    Raises:
-        InputError: There are fewer than 2, or absurdly many.
-    """
+    """Return the classifier with this many classes."""
     if num_labels == 1:
         raise InputError(
             "num_labels=1 is a score and no class, whose loss is not run by this version; give 2 "

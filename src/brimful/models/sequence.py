@@ -38,12 +38,14 @@ def shown_by(kinds: Sequence[int]) -> tuple[int, ...]:
     """Return places of blocks that, in this order, show every block between its neighbours.
 
     From one block that has to be shown to the next, in the order of the model, by as few as may be.
-
-    Args:
-        kinds: Of all blocks, in order.
     """
     every = contexts(kinds)
-    follows = _follows(every)
+    # Which contexts may stand behind which.
+    follows: dict[Context, set[Context]] = {context: set() for context in every}
+    for one in follows:
+        follows[one] = {
+            other for other in follows if (other.before, other.own) == (one.own, one.behind)
+        }
     first_of: dict[Context, int] = {}
     for place, context in enumerate(every):
         first_of.setdefault(context, place)
@@ -68,16 +70,6 @@ def _to_show(every: Sequence[Context]) -> list[int]:
             found.add(place)
         seen.add(context)
     return sorted({*found, len(every) - 1})
-
-
-def _follows(every: Sequence[Context]) -> dict[Context, set[Context]]:
-    """Return which contexts may stand behind which."""
-    found: dict[Context, set[Context]] = {context: set() for context in every}
-    for one in found:
-        found[one] = {
-            other for other in found if (other.before, other.own) == (one.own, one.behind)
-        }
-    return found
 
 
 def _way(

@@ -34,8 +34,7 @@ def respelt(text: str) -> Iterator[str]:
 
     A word is a slip beside something that is right: a number, or a word that is none of a size.
 
-    Args:
-        text: As it was typed: a name of any spelling, a hub id.
+    ``text``: as it was typed: a name of any spelling, a hub id.
     """
     tokens = spaced(split_publisher(text)[1][:LONGEST]).split()
     meant = [_meant(token) for token in tokens]

@@ -12,8 +12,7 @@ from brimful.models.traced import find_built
 def num_readers(spec: ModelSpec) -> int:
     """Count the blocks of an encoder-decoder that read, which come before those that write.
 
-    Args:
-        spec: A model of two stacks; one that no file here describes may not have been built yet.
+    ``spec``: a model of two stacks; one that no file here describes may not have been built yet.
     """
     if spec.model_type in ARCHITECTURES:
         return num_in_first_list(ARCHITECTURES[spec.model_type].layout(spec))

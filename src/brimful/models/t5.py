@@ -117,12 +117,9 @@ def stacks_layout(
 ) -> Layout:
     """Lay out an encoder and a decoder like T5's.
 
-    Args:
-        spec: The model.
-        sizes: Its configuration under one name for each size, defaults filled in.
-        encoder: The MLP of each of the encoder's blocks, named relative to its sublayer.
-        decoder: Those of the decoder's.
-        own_embeddings: Whether each stack holds an embedding beside the shared one.
+    ``sizes``: its configuration under one name for each size, defaults filled in. ``encoder``: the
+    MLP of each of the encoder's blocks, named relative to its sublayer. ``own_embeddings``: whether
+    each stack holds an embedding beside the shared one.
     """
     hidden, vocab = spec.hidden_size, spec.vocab_size
     buckets = sizes["relative_attention_num_buckets"]

@@ -37,12 +37,7 @@ def check_targets(spec: ModelSpec, targets: tuple[str, ...]) -> None:
 
     A model whose parameters are known only once it is built passes.
 
-    Args:
-        spec: The model.
-        targets: Ends of the paths of modules, as PEFT matches them; ``all-linear``: every one.
-
-    Raises:
-        UnknownNameError: A target matches nothing; names what the model has in its place.
+    ``targets``: ends of the paths of modules, as PEFT matches them; ``all-linear``: every one.
     """
     try:
         layout = layout_of(spec)
@@ -76,9 +71,8 @@ def check_targets(spec: ModelSpec, targets: tuple[str, ...]) -> None:
 def are_all_linear(spec: ModelSpec, targets: tuple[str, ...]) -> bool:
     """Whether targets name every linear layer of a model's blocks and nothing else, one by one.
 
-    Args:
-        spec: The model; of one without a layout nobody knows.
-        targets: As for ``check_targets``.
+    ``spec``: the model; of one without a layout nobody knows. ``targets``: as for
+    ``check_targets``.
     """
     try:
         layout = layout_of(spec)
@@ -101,11 +95,8 @@ def takes_adapters(model_type: str, name: str) -> bool:
 
     Fused kernels of state spaces read that layer's weight themselves and pass an adapter by.
 
-    Args:
-        model_type: Of the class.
-        name: Of the layer's weight.
-
     Source: ``_check_lora_target_modules_mamba`` in PEFT's ``tuners/tuners_utils.py``; a test
+
     compares them.
     """
     return model_type not in WITH_STATE_SPACES or _last(name) not in _PASSED_BY
@@ -114,9 +105,8 @@ def takes_adapters(model_type: str, name: str) -> bool:
 def is_target(name: str, targets: tuple[str, ...]) -> bool:
     """Whether a linear layer of a block is among the targets.
 
-    Args:
-        name: Of its weight, within the block or in full: ``self_attn.q_proj.weight``.
-        targets: As for ``check_targets``.
+    ``name``: of its weight, within the block or in full: ``self_attn.q_proj.weight``. ``targets``:
+    as for ``check_targets``.
     """
     return ALL_LINEAR in targets or ends_in(name.removesuffix(".weight"), targets)
 

@@ -74,9 +74,7 @@ class StandIn(NamedTuple):
 def looking_for(kernels: OtherKernels, stand_ins: Mapping[str, StandIn]) -> Iterator[None]:
     """Note inside the block which packages are looked for in vain, and stand in for some.
 
-    Args:
-        kernels: Where both are noted.
-        stand_ins: By the name of the module; one that is installed after all is left alone.
+    ``stand_ins``: by the name of the module; one that is installed after all is left alone.
     """
     finder = _Last(kernels, stand_ins)
     sys.meta_path.append(finder)

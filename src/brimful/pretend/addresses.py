@@ -11,11 +11,7 @@ from brimful.pretend.replacing import replaced
 
 
 def storage_address(original: Any) -> Callable[[Any], int]:
-    """Return what says where a storage is: of a pretended one a number that no other has.
-
-    Args:
-        original: ``UntypedStorage.data_ptr``.
-    """
+    """Return what says where a storage is: of a pretended one a number that no other has."""
 
     def data_ptr(storage: Any) -> int:
         is_fake = storage.device.type == "meta"

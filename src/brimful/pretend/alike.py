@@ -66,24 +66,14 @@ def references(recording: Recording) -> NDArray[np.int64]:
     return np.where(is_free, recording.born[row], until[row])
 
 
-def difference(
-    recording: Recording, units: Units, pair: Pair, kinds: Kinds, *, with_phases: bool
-) -> str:
-    """Say how the two units of a pair differ; empty if they do not.
-
-    Args:
-        recording: The tape.
-        units: Its units.
-        pair: Two of them.
-        kinds: Which names are alike.
-        with_phases: Whether phases begin within units.
-    """
+def difference(recording: Recording, units: Units, pair: Pair, kinds: Kinds) -> str:
+    """Say how the two units of a pair differ; empty if they do not."""
     first = pair.unit
     inside = sum(first_piece.stop - first_piece.start for first_piece, _ in pair.pieces)
     if not inside:
         return f"units {first} and {first + 1} never follow each other"
     facts = _facts(recording, units, kinds)
-    points = _points(recording, kinds, with_phases=with_phases)
+    points = _points(recording)
     for one, other in pair.pieces:
         if one.stop - one.start != other.stop - other.start:
             return (
@@ -98,7 +88,7 @@ def difference(
                 f"in {_phase(recording, one)}"
             )
         if _within(points, one) != _within(points, other):
-            return f"units {first} and {first + 1} differ in phases or marks"
+            return f"units {first} and {first + 1} differ in marks"
         if _work(recording.costs, one) != _work(recording.costs, other):
             return f"units {first} and {first + 1} differ in what their operations cost"
     return _stray(recording, units, pair)
@@ -195,13 +185,11 @@ def _ordinals(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
     return ordinals
 
 
-def _points(recording: Recording, kinds: Kinds, *, with_phases: bool) -> NDArray[np.int64]:
+def _points(recording: Recording) -> NDArray[np.int64]:
     """Return the events before which something was marked, and what, sorted by event."""
-    starts = recording.phase_starts if with_phases else recording.phase_starts[:0]
     found = [
         np.stack([recording.marks, np.full(len(recording.marks), -1)]),
         np.stack([recording.cache_flushes, np.full(len(recording.cache_flushes), -2)]),
-        np.stack([starts, kinds.phase[: len(starts)]]),
     ]
     points = np.concatenate(found, axis=1)
     return points[:, np.argsort(points[0], kind="stable")]

@@ -19,13 +19,7 @@ _LEAST_RANK = 3
 
 
 def already_done(recording: Recording, peak_event: int, run_again: Collection[str]) -> Already:
-    """Read off a recording what need not be advised.
-
-    Args:
-        recording: Of a program.
-        peak_event: Where most is alive.
-        run_again: Paths of the modules that backward passes called.
-    """
+    """Read off a recording what need not be advised."""
     saved = with_logits(recording, classify(recording)) == ITEM_NAMES.index(SAVED_ACTIVATIONS)
     again = {pattern_of(path) for path in run_again} | ({""} if run_again else set())
     is_again = np.array([pattern_of(owner) in again for owner in recording.owners], dtype=bool)
@@ -48,12 +42,7 @@ def _is_of_one(recording: Recording, saved: NDArray[np.bool_]) -> bool:
 
 
 def whole_gradients(recording: Recording, peak_event: int) -> WholeGradients | None:
-    """Add up the gradients at the peak that are whole until they are reduced.
-
-    Args:
-        recording: Of a program.
-        peak_event: Where most is alive.
-    """
+    """Add up the gradients at the peak that are whole until they are reduced."""
     if WHOLE_GRADIENTS not in recording.items:
         return None
     alive = recording.alive_at(peak_event)

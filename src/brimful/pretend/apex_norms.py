@@ -22,12 +22,7 @@ _PARTS = 16
 
 
 def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
-    """Return the package.
-
-    Args:
-        kernels: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return the package."""
 
     class FusedLayerNormAffineFunction(torch.autograd.Function):  # type: ignore[misc]  # untyped
         @staticmethod

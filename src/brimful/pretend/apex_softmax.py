@@ -19,12 +19,7 @@ _WARP, _THREADS, _NARROW = 32, 128, 128
 
 
 def modules(kernels: OtherKernels, known: KnownValues) -> dict[str, dict[str, Any]]:
-    """Return what each of the extensions has, by its name.
-
-    Args:
-        kernels: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return what each of the extensions has, by its name."""
 
     def forward_of(name: str) -> Any:
         def forward(scores: torch.Tensor, *_mask_and_scale: Any) -> torch.Tensor:

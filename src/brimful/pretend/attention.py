@@ -73,18 +73,11 @@ def scaled_dot_product_attention(  # noqa: PLR0913, PLR0917 - the signature is P
 ) -> torch.Tensor:
     """Attend as the chosen kernel would, for its allocations; see torch's function of this name.
 
-    Args:
-        query: [batch, heads, tokens, head_dim].
-        key: [batch, kv_heads, tokens, head_dim].
-        value: [batch, kv_heads, tokens, head_dim].
-        attn_mask: Additive or boolean mask, or None.
-        dropout_p: Dropout probability.
-        is_causal: Whether a causal mask is implied.
-        scale: Factor on the scores; None means 1 / sqrt(head_dim).
-        enable_gqa: Whether kv_heads may be a divisor of heads.
-
-    Returns:
-        [batch, heads, tokens, head_dim].
+    ``query``: [batch, heads, tokens, head_dim]. ``key``: [batch, kv_heads, tokens, head_dim].
+    ``value``: [batch, kv_heads, tokens, head_dim]. ``attn_mask``: Additive or boolean mask, or
+    None. ``is_causal``: whether a causal mask is implied. ``scale``: factor on the scores; None
+    means 1 / sqrt(head_dim). ``enable_gqa``: whether kv_heads may be a divisor of heads. Returns
+    [batch, heads, tokens, head_dim].
     """
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     choice = choose(call)

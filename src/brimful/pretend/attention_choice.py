@@ -72,12 +72,6 @@ def choose(call: Attention) -> Choice:
     """Choose as the imitated device would.
 
     A CPU has one fused kernel (``use_flash_attention_cpp`` of sdp_utils_cpp.cpp).
-
-    Args:
-        call: The arguments.
-
-    Raises:
-        RuntimeError: Every kernel that could run is switched off, as PyTorch says too.
     """
     if kernels.current() == "cpu":
         reason = next(_cpu_flash(call), None)
@@ -162,12 +156,7 @@ def _efficient(call: Attention) -> Iterator[str]:
 
 
 def gemm_alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
-    """Elements that rows must be a multiple of: ``minimum_gemm_alignment`` of sdp_utils.cpp.
-
-    Args:
-        dtype: Of the query.
-        capability: Compute capability of the card.
-    """
+    """Elements that rows must be a multiple of: ``minimum_gemm_alignment`` of sdp_utils.cpp."""
     half = dtype in _HALF
     tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and half)
     at_least = 4 if capability >= (8, 0) else 1

@@ -185,9 +185,7 @@ def _cast_all(args: Any, kwargs: Any, dtype: torch.dtype) -> tuple[Any, Any]:
 def cast(x: Any, dtype: torch.dtype) -> Any:
     """Return tensors in the type given, weights from the cache.
 
-    Args:
-        x: A tensor, a list of them, or anything else, which stays as it is.
-        dtype: The type.
+    ``x``: a tensor, a list of them, or anything else, which stays as it is.
     """
     if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor):
         return type(x)(cast(y, dtype) for y in x)

@@ -138,13 +138,8 @@ def read_moves(
 ) -> tuple[Move, ...]:
     """Return what a block did.
 
-    Args:
-        builder: Of the tape, whose last events are the stretch's.
-        stretch: Where on it.
-        names: Of rows so far; those that it makes are added.
-
-    Raises:
-        UnlikeBlocksError: It frees what has no name.
+    ``builder``: of the tape, whose last events are the stretch's. ``names``: of rows so far; those
+    that it makes are added. Raises UnlikeBlocksError: it frees what has no name.
     """
     start, stop, path, asides, casts = stretch
     events, costs = builder.events_since(start.event), builder.costs_since(start.cost)
@@ -203,14 +198,7 @@ def _named(names: Mapping[int, int], row: int) -> int:
 
 
 def check_kept(done: Sequence[Done]) -> None:
-    """Make sure that a forward and its backward free all that nobody else may free.
-
-    Args:
-        done: A block's forward and its backward.
-
-    Raises:
-        UnlikeBlocksError: They do not, so that nobody could say when a stand-in is to free it.
-    """
+    """Make sure that a forward and its backward free all that nobody else may free."""
     moves = [move for one in done for move in one.moves]
     freed = [move.name for move in moves if isinstance(move, Free)]
     others = {move.name for move in moves if isinstance(move, Cast | Accumulate)}

@@ -106,10 +106,7 @@ class Watched:
     ) -> Any:
         """Run it forward, and see to it that its backward is seen.
 
-        Args:
-            call: Runs it.
-            x: What it is given.
-            shared: What it is given beside that, as other blocks are too.
+        ``shared``: what it is given beside that, as other blocks are too.
         """
         builder = self.tape.main
         for name, tensor in enumerate(shared):

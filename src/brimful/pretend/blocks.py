@@ -96,10 +96,7 @@ def count_units(recording: Recording, pattern: Pattern) -> int:
 def units_of_blocks(recording: Recording, pattern: Pattern, *, adopted: Mapping[int, int]) -> Units:
     """Find the units of a stack of blocks.
 
-    Args:
-        recording: The tape.
-        pattern: How the blocks repeat.
-        adopted: Unit of rows that belong to one although no block owns them.
+    ``adopted``: unit of rows that belong to one although no block owns them.
     """
     count = count_units(recording, pattern)
     block = np.array([block_of(owner, pattern.stack) for owner in recording.owners] or [-1])
@@ -115,52 +112,14 @@ def units_of_rows(
 ) -> Units:
     """Find units, given which of them rows are known to belong to.
 
-    Args:
-        recording: The tape.
-        unit: Of each row, ``NO_UNIT`` where nobody says.
-        count: How many units there are.
-        are_small: Whether what drops a graph lets go of a unit's and its neighbour's by turns.
+    ``unit``: of each row, ``NO_UNIT`` where nobody says. ``are_small``: whether what drops a graph
+    lets go of a unit's and its neighbour's by turns.
     """
     phase = phase_of_events(recording)
     births = recording.events >= 0
     label = np.full(len(births), NO_UNIT)
     label[births] = unit[recording.events[births]]
-    _fill_gaps(label, phase, births, count)
-    running = _running(label, phase, births)
-    units = _finish(recording, label, phase, running, count)
-    if not are_small:
-        return units
-    is_dropped = ~births & (running == NO_UNIT) & (label != NO_UNIT)
-    _straighten(label, is_dropped)
-    return replace(units, chains=tuple(_chains(_pieces(label, phase))))
-
-
-def _straighten(label: NDArray[np.int64], is_dropped: NDArray[np.bool_]) -> None:
-    """Let frees that go through units by turns go through them in one direction.
-
-    Args:
-        label: Units of events; some are made those of a neighbour.
-        is_dropped: Of each event whether it frees what no running unit does.
-    """
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_dropped, [False])).astype(int)))
-    for start, stop in edges.reshape(-1, 2).tolist():
-        along = label[start:stop]
-        way = np.minimum if along[0] >= along[-1] else np.maximum
-        straight = way.accumulate(along)
-        if np.abs(straight - along).max() <= 1:
-            label[start:stop] = straight
-
-
-def phase_of_events(recording: Recording) -> NDArray[np.int64]:
-    """Return the phase in which each event happened."""
-    events = np.arange(len(recording.events))
-    return np.searchsorted(recording.phase_starts, events, side="right") - 1
-
-
-def _fill_gaps(
-    label: NDArray[np.int64], phase: NDArray[np.int64], births: NDArray[np.bool_], count: int
-) -> None:
-    """Give allocations of nobody, between those of one unit or of neighbours, to the unit."""
+    # Give allocations of nobody, between those of one unit or of neighbours, to the unit.
     known = np.flatnonzero(births & (label != NO_UNIT))
     left, right = known[:-1], known[1:]
     low, high = label[left], label[right]
@@ -169,6 +128,28 @@ def _fill_gaps(
     for first, last in zip(left[is_inner & is_near], right[is_inner & is_near], strict=True):
         gap = label[first + 1 : last]
         gap[births[first + 1 : last]] = label[first]
+    running = _running(label, phase, births)
+    units = _finish(recording, label, phase, running, count)
+    if not are_small:
+        return units
+    is_dropped = ~births & (running == NO_UNIT) & (label != NO_UNIT)
+    # Let frees that go through units by turns go through them in one direction. `label`: units of
+    # events; some are made those of a neighbour. `is_dropped`: of each event whether it frees what
+    # no running unit does.
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_dropped, [False])).astype(int)))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        along = label[start:stop]
+        way = np.minimum if along[0] >= along[-1] else np.maximum
+        straight = way.accumulate(along)
+        if np.abs(straight - along).max() <= 1:
+            label[start:stop] = straight
+    return replace(units, chains=tuple(_chains(_pieces(label, phase))))
+
+
+def phase_of_events(recording: Recording) -> NDArray[np.int64]:
+    """Return the phase in which each event happened."""
+    events = np.arange(len(recording.events))
+    return np.searchsorted(recording.phase_starts, events, side="right") - 1
 
 
 def _finish(

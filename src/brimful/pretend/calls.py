@@ -92,16 +92,7 @@ def arounds(calls: Sequence[Call]) -> list[Around]:
 
 
 def fill(recording: Recording, calls: Sequence[Call]) -> Recording:
-    """Return the tape of a program all of whose calls ran.
-
-    Args:
-        recording: The tape with empty stretches.
-        calls: All calls, in order.
-
-    Raises:
-        NotPeriodicError: Calls that should be alike are not, or what they leave behind is not freed
-            where one can tell.
-    """
+    """Return the tape of a program all of whose calls ran."""
     if (recording.in_use_until > 0).any() or len(recording.cache_flushes):
         raise NotPeriodicError("tensors are in use on other streams, or memory was given back")
     return _Filler(recording, calls).filled()
@@ -314,9 +305,7 @@ class _Filler:
     def _leave(self, number: int, rows: dict[Key, int]) -> None:
         """Take note of what a call leaves behind.
 
-        Args:
-            number: Of the call.
-            rows: By the keys of what its model, or itself, left behind.
+        ``rows``: by the keys of what its model, or itself, left behind.
         """
         self._left[number] = rows
         for key, row in self._stays(self._models.get(number, number)).items():
@@ -407,8 +396,7 @@ def _models(calls: Sequence[Call], around: Sequence[Around], told: Any) -> dict[
     Alike are calls of one stage and kind whose stage did the same kind of thing before; a step in
     which none of them ran has another step's.
 
-    Raises:
-        NotPeriodicError: Calls that should be alike are not, or there is none.
+    Raises NotPeriodicError: calls that should be alike are not, or there is none.
     """
     most = max((call.micro_batch for call in calls), default=0)
     groups = [_group(calls, around[n].before, call) for n, call in enumerate(calls)]

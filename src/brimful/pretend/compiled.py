@@ -64,10 +64,8 @@ class Compiler:
     def __init__(self, known: KnownValues, assumptions: set[str], top: type) -> None:
         """Compile nothing yet.
 
-        Args:
-            known: What is known of values.
-            assumptions: Where it is noted what a compiled run rests on.
-            top: The kind of the mode that sees an operation of the program's first.
+        ``assumptions``: where it is noted what a compiled run rests on. ``top``: the kind of the
+        mode that sees an operation of the program's first.
         """
         self._top = top
         self.known = known
@@ -100,8 +98,7 @@ class Compiler:
     def compile(self, model: Any = None, *args: Any, **how: Any) -> Any:
         """Do what ``torch.compile`` does.
 
-        Raises:
-            UnsupportedError: A way of compiling that is not simulated.
+        Raises UnsupportedError: a way of compiling that is not simulated.
         """
         if sys._getframe(1).f_code.co_filename.startswith(_TORCH):  # noqa: SLF001
             # PyTorch itself, FlexAttention for one; it runs eagerly under the modes.
@@ -177,7 +174,11 @@ class Compiler:
         if self._is_running:
             yield
             return
-        told = _hooks_of_ours()
+        # The hooks by which we hear of modules and optimizers, in the order of `_HOOKS`.
+        told = [
+            {key: hook for key, hook in vars(home)[name].items() if _is_ours(hook)}
+            for home, name in _HOOKS
+        ]
         enters, leaves = _tells(_owner(function), told)
         enters()
         self._is_running = True
@@ -187,14 +188,6 @@ class Compiler:
         finally:
             self._is_running = False
             leaves()
-
-
-def _hooks_of_ours() -> list[dict[int, Any]]:
-    """Return the hooks by which we hear of modules and optimizers, in the order of ``_HOOKS``."""
-    return [
-        {key: hook for key, hook in vars(home)[name].items() if _is_ours(hook)}
-        for home, name in _HOOKS
-    ]
 
 
 def _is_ours(hook: Any) -> bool:
@@ -221,9 +214,7 @@ def _unhooked(told: Sequence[Mapping[int, Any]]) -> Iterator[None]:
 def _tells(owner: Any, told: Sequence[Mapping[int, Any]]) -> tuple[Any, Any]:
     """Return what tells us that a compiled method of a module or an optimizer begins and ends.
 
-    Args:
-        owner: Whose method it is.
-        told: Our hooks, in the order of ``_HOOKS``.
+    ``told``: our hooks, in the order of ``_HOOKS``.
     """
 
     def tell(which: int, *arguments: Any) -> None:
@@ -240,8 +231,7 @@ def _tells(owner: Any, told: Sequence[Mapping[int, Any]]) -> tuple[Any, Any]:
 def _compilers() -> tuple[Any, Any, Any]:
     """Import PyTorch's compiler, which takes two seconds, and what changes it, as outside of here.
 
-    Returns:
-        What changes Inductor, what changes Dynamo, and the kind of Dynamo's contexts.
+    Returns what changes Inductor, what changes Dynamo, and the kind of Dynamo's contexts.
     """
     with (
         _disable_current_modes(),
@@ -306,12 +296,7 @@ def _eagerly() -> str:
 def check(model: Any, how: Mapping[str, Any]) -> None:
     """Refuse a way of compiling that is not simulated.
 
-    Args:
-        model: What is to be compiled.
-        how: Keyword arguments of ``torch.compile``.
-
-    Raises:
-        UnsupportedError: With what is not simulated, and what is.
+    ``how``: keyword arguments of ``torch.compile``.
     """
     backend = how.get("backend", _INDUCTOR)
     if backend != _INDUCTOR and backend not in _WITHOUT_KERNELS:

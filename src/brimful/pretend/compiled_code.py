@@ -71,9 +71,7 @@ _PADDING = (
 def generating(known: KnownValues, assumptions: set[str]) -> Iterator[None]:
     """Let Inductor write and load code for the pretended card inside the block.
 
-    Args:
-        known: What is known of values.
-        assumptions: Where it is noted what a compiled run rests on.
+    ``assumptions``: where it is noted what a compiled run rests on.
     """
     settings = {"fx_graph_cache": False, "compile_threads": 1}
     with (
@@ -234,9 +232,7 @@ class Kernel:
     def __init__(self, known: KnownValues, source: str) -> None:
         """Keep where values are known, and which of its arguments are only read.
 
-        Args:
-            known: What is known of values.
-            source: What Inductor wrote; it names its arguments by what is done with them.
+        ``source``: what Inductor wrote; it names its arguments by what is done with them.
         """
         self._known = known
         found = _SIGNATURE.search(source)
@@ -336,8 +332,7 @@ def register_higher_order(top: type) -> None:
     A selective checkpoint sees such code as one operation, and keeps what it returns; what draws is
     run anew with the state that it was run with.
 
-    Args:
-        top: The kind of the mode that sees an operation of the program's first.
+    ``top``: the kind of the mode that sees an operation of the program's first.
     """
     regions = torch._higher_order_ops.inductor_compiled_code  # noqa: SLF001
     regions.py_impl(top)(_region_run)

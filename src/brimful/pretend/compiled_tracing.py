@@ -63,9 +63,8 @@ def tracing_programs(
 ) -> Iterator[None]:
     """Let Dynamo capture what runs under the pretend GPU's modes, inside the block.
 
-    Args:
-        stands_for: PyTorch's own functions, by what stands in their place.
-        is_running: Whether a compiled function of the program's is being called.
+    ``stands_for``: PyTorch's own functions, by what stands in their place. ``is_running``: whether
+    a compiled function of the program's is being called.
     """
     _dynamo.reset()
     _dynamo.trace_rules.add(_OURS)

@@ -75,12 +75,7 @@ def ctc_loss(
     Source: ``ctc_loss`` and ``get_clamped_target_length`` in ``aten/src/ATen/native/LossCTC.cpp``,
     which make a tensor of the losses' own device of them, wherever they stand.
 
-    Args:
-        log_probs: On the imitated device.
-        targets: Labels.
-        input_lengths: Of the rows.
-        target_lengths: Of the texts.
-        options: The blank's number, the reduction, and whether infinities are zeros.
+    ``options``: the blank's number, the reduction, and whether infinities are zeros.
     """
     lengths = (each.to(log_probs.device) for each in (input_lengths, target_lengths))
     out: torch.Tensor = _aten.ctc_loss.Tensor._op_dk(  # noqa: SLF001
@@ -94,10 +89,7 @@ def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: FB
 
     A CPU keeps what it multiplied by, in the type of ``x``; CUDA keeps a mask of booleans.
 
-    Args:
-        x: Of any shape.
-        p: Probability of an element to be dropped.
-        train: Whether anything is dropped at all.
+    ``train``: whether anything is dropped at all.
 
     Source: ``dropout`` and ``_dropout_impl`` in ``aten/src/ATen/native/Dropout.cpp``.
     """
@@ -116,13 +108,11 @@ def rms_norm(
 ) -> torch.Tensor:
     """Normalise as the imitated device would; see torch's function of this name.
 
-    Args:
-        x: [..., *normalized_shape].
-        normalized_shape: Sizes of the last dimensions.
-        weight: [*normalized_shape], or None.
-        eps: Added to the mean of squares; None for the smallest step of the type.
+    ``x``: [..., *normalized_shape]. ``weight``: [*normalized_shape], or None. ``eps``: added to the
+    mean of squares; None for the smallest step of the type.
 
     Source: ``rms_norm_symint`` and ``rms_norm_composite`` in
+
     ``aten/src/ATen/native/layer_norm.cpp``; ``_fused_rms_norm`` has no kernel for the CPU.
     """
     args = (x, normalized_shape, weight, eps)

@@ -25,15 +25,11 @@ class Copied:
         recording: Its columns, named as in the recording it was made of.
         row: Per row: which row of the old recording it is like.
         row_copy: Per row: which copy of it; 0 is the original.
-        phase: Per phase: which phase of the old recording it is like.
-        phase_copy: Per phase: which copy of it.
     """
 
     recording: Recording
     row: NDArray[np.int64]
     row_copy: NDArray[np.int64]
-    phase: NDArray[np.int64]
-    phase_copy: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +65,10 @@ class _Sequence:
             copy > 0, self.num_events + (copy - 1) * len(self.unit) + self.slot[event], event
         )
 
+    def moved(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the new events that points come right before, the end of all among them."""
+        return np.append(self.place[: self.num_events], len(self.order))[points]
+
     def origin(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the old event of each new one, and which copy of it it is."""
         copy, slot = np.divmod(self.order - self.num_events, max(1, len(self.unit)))
@@ -77,23 +77,13 @@ class _Sequence:
         return old, np.where(is_copy, copy + 1, 0)
 
 
-def put_copies(recording: Recording, pair: Pair, *, num_copies: int, with_phases: bool) -> Copied:
-    """Put copies of a unit between it and the next.
-
-    Args:
-        recording: The tape.
-        pair: Two units that are alike.
-        num_copies: How many copies, at least 1.
-        with_phases: Whether phases begin within units, so that they are copied too.
-
-    Raises:
-        NotPeriodicError: What one unit allocates is freed where its copy's would not be.
-    """
+def put_copies(recording: Recording, pair: Pair, *, num_copies: int) -> Copied:
+    """Put copies of a unit between it and the next, at least 1; no phase begins within units."""
     sequence = _sequence(len(recording.events), pair, num_copies)
     old, copy = sequence.origin()
     aim = _aims(recording, sequence, old, copy)
     rows = _rows(recording, sequence, old, aim)
-    order, starts = _sorted(sequence, recording.phase_starts, repeats=with_phases)
+    starts = sequence.moved(recording.phase_starts)
     births = recording.events[old] >= 0
     source = recording.events[old[births]]
     moved = replace(
@@ -102,18 +92,15 @@ def put_copies(recording: Recording, pair: Pair, *, num_copies: int, with_phases
         **{name: getattr(recording, name)[source] for name in _PER_ROW},
         phase=_phase(recording, source, starts, rows["born"]),
         phase_starts=starts,
-        phases=tuple(recording.phases[i] for i in order[0].tolist()),
-        marks=_sorted(sequence, recording.marks, repeats=True)[1],
-        cache_flushes=_sorted(sequence, recording.cache_flushes, repeats=True)[1],
+        marks=_sorted(sequence, recording.marks)[1],
+        cache_flushes=_sorted(sequence, recording.cache_flushes)[1],
         costs=_costs(recording, sequence, starts),
     )
     if not np.array_equal(moved.died == NEVER, recording.died[source] == NEVER):
         raise NotPeriodicError(
             "not every unit's tensors are freed where those of its copy would be"
         )
-    return Copied(
-        recording=moved, row=source, row_copy=copy[births], phase=order[0], phase_copy=order[1]
-    )
+    return Copied(recording=moved, row=source, row_copy=copy[births])
 
 
 _PER_ROW = ("num_bytes", "stream", "owner", "op", "node", "line", "item", "shape_dtype")
@@ -205,35 +192,20 @@ def _rows(
 
 
 def _sorted(
-    sequence: _Sequence, starts: NDArray[np.int64], *, repeats: bool
+    sequence: _Sequence, starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Move points that come right before events along with these.
+    """Move points that come right before events along with these, and copy those of the unit.
 
-    Returns:
-        [2, new points]: which old point and which copy of it; and [new points]: the events that
-        now come before each.
+    Returns [new points] twice: which old point each is, and the event that it now comes before.
     """
-    places, index, copies = _spread(sequence, starts, repeats=repeats)
-    order = np.argsort(places, kind="stable")
-    return np.stack([index[order], copies[order]]), places[order]
-
-
-def _spread(
-    sequence: _Sequence, starts: NDArray[np.int64], *, repeats: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     index = np.arange(len(starts))
-    end = np.array([len(sequence.order)])
-    places = np.concatenate([sequence.place[: sequence.num_events], end])[starts]
-    if not repeats:
-        return places, index, np.zeros_like(index)
     inside = index[np.append(sequence.slot, NOWHERE)[starts] != NOWHERE]
     copies = np.repeat(np.arange(1, sequence.num_copies + 1), len(inside))
     again = np.tile(inside, sequence.num_copies)
-    return (
-        np.concatenate([places, sequence.place[sequence.number(starts[again], copies)]]),
-        np.concatenate([index, again]),
-        np.concatenate([np.zeros_like(index), copies]),
-    )
+    copied = sequence.place[sequence.number(starts[again], copies)]
+    places = np.concatenate([sequence.moved(starts), copied])
+    order = np.argsort(places, kind="stable")
+    return np.concatenate([index, again])[order], places[order]
 
 
 def _phase(
@@ -267,7 +239,7 @@ def _costs(
         return ()
     event = np.array([cost.event for cost in recording.costs])
     phase = np.array([cost.phase for cost in recording.costs], dtype=np.int32)
-    (index, _), places = _sorted(sequence, event, repeats=True)
+    index, places = _sorted(sequence, event)
     before = (recording.phase_starts, phase[index], event[index])
     phases = _moved_phase(*before, starts, places).tolist()
     rest = [cost[2:] for cost in recording.costs]

@@ -29,33 +29,25 @@ def work(func: Any, args: Any, kwargs: Any, out: Any) -> Work:
 
     Only one of the three is given: which one depends on the operation.
 
-    Args:
-        func: The operator overload.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        out: What it returned; of several tensors some may be None, as a gradient nobody needs.
+    ``out``: what it returned; of several tensors some may be None, as a gradient nobody needs.
     """
     name = func.overloadpacket.__name__
     if "attention" in name:
         return 0, _attention_flops(name, args), ()
     if func is _GROUPED:
-        return _grouped_flops(args[0].shape, args[1].shape), 0, ()
+        # FLOPs of a product of groups: every row of the tensor that is cut belongs to one of them.
+        # [rows, K] x [groups, K, N], [M, rows] x [rows, N], [groups, M, K] x [K, columns], or both
+        # stacked. The registry has none for it.
+        a = args[0].shape
+        b = args[1].shape
+        stacked_by_flat = len(a) == _STACKED_DIMS > len(b)
+        return int(2 * prod(a[1:] if stacked_by_flat else a) * b[-1]), 0, ()
     if func.overloadpacket in flop_registry:
         told = [x for x in args if not isinstance(x, torch.dtype)]  # the result's, of addmm
         flops = flop_registry[func.overloadpacket](*told, **kwargs, out_val=out)
         return int(flops), 0, ()
     moved = pytree.tree_leaves((args, kwargs, out))
     return 0, 0, tuple(_bytes(x) for x in moved if isinstance(x, torch.Tensor))
-
-
-def _grouped_flops(a: torch.Size, b: torch.Size) -> int:
-    """FLOPs of a product of groups: every row of the tensor that is cut belongs to one of them.
-
-    [rows, K] x [groups, K, N], [M, rows] x [rows, N], [groups, M, K] x [K, columns], or both
-    stacked. The registry has none for it.
-    """
-    stacked_by_flat = len(a) == _STACKED_DIMS > len(b)
-    return int(2 * prod(a[1:] if stacked_by_flat else a) * b[-1])
 
 
 def _attention_flops(name: str, args: Any) -> int:

@@ -32,8 +32,7 @@ def is_promoting(func: Any) -> bool:
 def promotion(call: Call) -> Workspaces:
     """Return the copies that one call makes, in bytes.
 
-    Args:
-        call: Of an operator that ``is_promoting``.
+    ``call``: of an operator that ``is_promoting``.
     """
     given = call.args[1:] if call.func.overloadpacket is _aten.where else call.args
     inputs = [x for x in given if isinstance(x, (torch.Tensor, int, float))]

@@ -76,9 +76,7 @@ def _pages(num_bytes: int) -> int:
 def workspace_bytes(x: torch.Tensor, hidden_size: int) -> int:
     """Return the workspace that the forward of one layer keeps for its backward, in bytes.
 
-    Args:
-        x: [steps, batch, input].
-        hidden_size: Of the layer.
+    ``x``: [steps, batch, input].
     """
     layer = _shaped(x, hidden_size)
     rows = layer.steps * layer.batch
@@ -165,11 +163,7 @@ def _backward_scratch(layer: _Layer) -> int:
 
 
 def is_measured(dtype: torch.dtype) -> bool:
-    """Tell whether this CPU's kernels for a type are those that were measured.
-
-    Args:
-        dtype: Of the input.
-    """
+    """Tell whether this CPU's kernels for a type are those that were measured."""
     if not _cpu._is_avx512_supported():  # noqa: SLF001
         return False
     if dtype != torch.bfloat16:

@@ -21,12 +21,7 @@ _TARGETS, _LENGTHS = 1, 3
 
 
 def by_lengths(func: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return what the loss returns, where the lengths of its texts are known; else None.
-
-    Args:
-        func: An operation.
-        args: Its arguments.
-    """
+    """Return what the loss returns, where the lengths of its texts are known; else None."""
     if func not in FORWARD:
         return None
     lengths = _values(args[_LENGTHS])
@@ -37,10 +32,6 @@ def of_longest(func: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor] | None
     """Return the same of texts of which nobody knows the lengths, all of them as long as can be.
 
     Texts that stand one behind the other are taken to be equally long.
-
-    Args:
-        func: An operation.
-        args: Its arguments.
     """
     if func not in FORWARD:
         return None

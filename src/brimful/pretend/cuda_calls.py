@@ -337,11 +337,7 @@ def _set_rng_state(taken: Callable[[torch.Tensor], None]) -> Callable[[torch.Ten
 
 
 def safetensors_write_nothing(files: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Yield what keeps a program from writing values that nobody has over its checkpoints.
-
-    Args:
-        files: ``safetensors.torch``.
-    """
+    """Yield what keeps a program from writing values that nobody has over its checkpoints."""
     yield files, "_flatten_as_ptr", lambda *_, **__: {}
     yield files, "serialize_file", _saves_nothing("safetensors")
     yield files, "serialize", _saves_nothing("safetensors", b"")

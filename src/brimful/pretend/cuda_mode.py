@@ -179,12 +179,10 @@ def saying_cuda(
 ) -> Iterator[None]:
     """Let ``cuda`` be the pretend GPU inside the block; entered inside ``pretend.gpu``.
 
-    Args:
-        known: What is known of values.
-        kernels: Where it is noted which kernels beside PyTorch's the program launches and misses.
-        assumed: Packages of kernels that are stood in for where they are not installed.
-        assumptions: Where it is noted what a run rests on.
-        weights_dtype: Of weights that are not on this machine; empty: as they are published.
+    ``kernels``: where it is noted which kernels beside PyTorch's the program launches and misses.
+    ``assumed``: packages of kernels that are stood in for where they are not installed.
+    ``assumptions``: where it is noted what a run rests on. ``weights_dtype``: of weights that are
+    not on this machine; empty: as they are published.
     """
     mode = _SaysCuda(known)
     compiler = Compiler(known, assumptions, _Below)
@@ -218,9 +216,8 @@ def saying_cuda(
 def compiling(top: type, assumptions: set[str]) -> Iterator[None]:
     """Let ``torch.compile`` compile inside the block what calls the pretend GPU by its own name.
 
-    Args:
-        top: The kind of the mode that sees an operation first.
-        assumptions: Where it is noted what a run rests on.
+    ``top``: the kind of the mode that sees an operation first. ``assumptions``: where it is noted
+    what a run rests on.
     """
     known = KnownValues()
     compiler = Compiler(known, assumptions, top)
@@ -263,9 +260,7 @@ def launching(
     The program calls the pretend GPU by its own name; these functions ask for ``cuda``, as which it
     is known to them alone. Without Triton's wheel its stand-in takes their decorators.
 
-    Args:
-        libraries: Modules whose autograd functions launch kernels.
-        on_launch: Called with every kernel's name and its arguments by name.
+    ``on_launch``: called with every kernel's name and its arguments by name.
     """
     known, noted = KnownValues(), OtherKernels(on_launch)
     mode = _SaysCuda(known)

@@ -34,9 +34,7 @@ _FUNCTIONS = {
 def changes(kernels: OtherKernels, known: KnownValues) -> dict[str, Changes]:
     """Return what is changed in DeepSpeed so that it compiles nothing.
 
-    Args:
-        kernels: Where launches are noted, and what stands for its extensions.
-        known: What is known of values.
+    ``kernels``: where launches are noted, and what stands for its extensions.
     """
     return {"deepspeed.ops.op_builder.builder": functools.partial(_loads, kernels, known)}
 

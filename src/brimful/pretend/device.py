@@ -255,22 +255,9 @@ def register() -> None:
     backend_registration._setup_privateuseone_for_python_backend(  # noqa: SLF001
         NAME, backend_module=_Backend(), device_guard=guard.Guard()
     )
-    _claim_composite_ops()
-    autocast.register()
-    attention.register()
-    composites.register()
-    recurrent.register()
-    eight_bit.register()
-    moving.register()
-    streams.register()
-
-
-def _claim_composite_ops() -> None:
-    """Claim a kernel for every op that real devices implement whole though a formula exists.
-
-    Without one, autograd takes such an op (``silu_backward``, ...) apart into others with other
-    allocations. The kernel never runs: fake tensors compute shapes before it is reached.
-    """
+    # Claim a kernel for every op that real devices implement whole though a formula exists. Without
+    # one, autograd takes such an op (`silu_backward`, ...) apart into others with other
+    # allocations. The kernel never runs: fake tensors compute shapes before it is reached.
     own = library("PrivateUse1")
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
     for name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001
@@ -279,6 +266,13 @@ def _claim_composite_ops() -> None:
         composite = has_kernel(name, "CompositeImplicitAutograd")
         if composite and has_kernel(name, "CPU") and not has_kernel(name, "PrivateUse1"):
             own.impl(name.removeprefix("aten::"), _never_runs)
+    autocast.register()
+    attention.register()
+    composites.register()
+    recurrent.register()
+    eight_bit.register()
+    moving.register()
+    streams.register()
 
 
 def _never_runs(*_args: Any, **_kwargs: Any) -> Any:

@@ -40,11 +40,7 @@ def _kernel(name: str) -> Any:
 
 
 def state_is_paged(functional: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Yield what stands for managed memory, which bitsandbytes' CUDA library gives.
-
-    Args:
-        functional: ``bitsandbytes.functional``.
-    """
+    """Yield what stands for managed memory, which bitsandbytes' CUDA library gives."""
     yield functional, "get_paged", _get_paged
     yield functional, "prefetch_tensor", _nothing
     # It fills and compares paged tensors, whose values nobody has.

@@ -91,9 +91,6 @@ def parts_of(func: Any) -> Any:
 
     Autograd makes them. In inference mode, and within operations of other libraries, such as a
     product with 4-bit weights, there is no autograd: such operations arrive whole.
-
-    Args:
-        func: The operator overload.
     """
     if not _has_kernel(func, "CompositeImplicitAutograd"):
         return _written_in_python(func)
@@ -152,10 +149,8 @@ def in_place(func: Any, args: Any, kwargs: Any) -> Any:
     It adds up gradients in place, and some formulas fill a tensor of zeros of their own; for
     tensor subclasses, as fake tensors are, it does both out of place.
 
-    Args:
-        func: An operation of ``IN_PLACE``.
-        args: Its arguments; the first is the tensor that would be changed.
-        kwargs: Its keyword arguments.
+    ``func``: an operation of ``IN_PLACE``. ``args``: its arguments; the first is the tensor that
+    would be changed.
     """
     if func is _ADD:
         return IN_PLACE[func] if not kwargs and adds_in_place(*args) else func

@@ -35,9 +35,7 @@ _PEERS = "of Python objects each peer sends what this process does, and none tha
 def groups_of_one_process(world: World, assumptions: set[str]) -> Iterator[None]:
     """Let groups be made and objects be sent inside the block.
 
-    Args:
-        world: Which process of how many this is.
-        assumptions: Where it is noted what peers are taken to send.
+    ``assumptions``: where it is noted what peers are taken to send.
     """
     _give_kernels()
     named = {

@@ -119,14 +119,7 @@ class NotesBehind(NeverCompiled, TorchDispatchMode, ABC):  # type: ignore[misc] 
 
     @abstractmethod
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Follow what an operation does to what is known.
-
-        Args:
-            func: The operator overload, which has run.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-            out: What it returned.
-        """
+        """Follow what an operation does to what is known."""
 
 
 class Call:
@@ -149,8 +142,7 @@ class Call:
     def remembered(self) -> Any:
         """Return what the fake mode makes of it, without leaving the mode that asks.
 
-        Returns:
-            ``NotImplemented`` where it is not known, or where another mode stands between.
+        Returns ``NotImplemented`` where it is not known, or where another mode stands between.
         """
         mode, *others = _modes()
         if not isinstance(mode, FakeMode) or not all(_lets(other, self.func) for other in others):
@@ -165,11 +157,7 @@ class Call:
         return out
 
     def work(self, out: Any) -> Work:
-        """Return what it costs, which is what it cost before where it makes the same.
-
-        Args:
-            out: What it made.
-        """
+        """Return what it costs, which is what it cost before where it makes the same."""
         found = None if self.recipe is None else self.recipe.work
         if found is None:
             found = work(self.func, self.args, self.kwargs, out)
@@ -312,14 +300,8 @@ class FakeMode(NeverCompiled, FakeTensorMode):  # type: ignore[misc]  # torch is
 
         Source: the end of ``FakeTensorMode._dispatch_impl``, which looks through ten tables first.
 
-        Args:
-            func: One of ``DIRECT``.
-            args: Its positional arguments, none of them unusual.
-            kwargs: Its keyword arguments, likewise.
-
-        Returns:
-            None where devices are several, or named, and of views of one row, whose strides PyTorch
-            chooses otherwise for fake tensors.
+        ``func``: one of ``DIRECT``. Returns None where devices are several, or named, and of views
+        of one row, whose strides PyTorch chooses otherwise for fake tensors.
         """
         devices = set(_devices((*args, *kwargs.values())))
         if len(devices) != 1 or (func is _VIEW and 1 in (*args[0].shape, *args[1])):

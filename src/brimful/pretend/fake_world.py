@@ -65,20 +65,21 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
     The process group exists from the start; a program's own ``init_process_group`` finds it there.
     Each process sees one GPU, so that its local rank is 0.
 
-    Args:
-        world: Its size and this process's rank.
-        unseen: Returns a context in which tensors are not counted: DTensor finds out shapes with
-            fake tensors of its own, in a real run too.
-
-    Raises:
-        InputError: A process group exists already.
+    ``unseen``: returns a context in which tensors are not counted: DTensor finds out shapes with
+    fake tensors of its own, in a real run too.
     """
     if dist.is_initialized():
         raise InputError(
             f"a process group of {dist.get_world_size()} exists already; leave it first "
             "(torch.distributed.destroy_process_group)"
         )
-    _forget_other_worlds(world)
+    # Empty DTensor's caches where they hold meshes of another rank or another layout. Such meshes
+    # count as equal to this world's, so that results would be placed on them: they say another
+    # rank, and name groups that are gone.
+    if _remembered - {world}:
+        debug._clear_sharding_prop_cache()  # noqa: SLF001 - it has no other name
+    _remembered.clear()
+    _remembered.add(world)
     with (
         _environment(world),
         _meshes_outside_the_fake_mode(),
@@ -102,18 +103,6 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
 
 _remembered: set[World] = set()
 """The world whose meshes DTensor's caches hold, if any does."""
-
-
-def _forget_other_worlds(world: World) -> None:
-    """Empty DTensor's caches where they hold meshes of another rank or another layout.
-
-    Such meshes count as equal to this world's, so that results would be placed on them: they say
-    another rank, and name groups that are gone.
-    """
-    if _remembered - {world}:
-        debug._clear_sharding_prop_cache()  # noqa: SLF001 - it has no other name
-    _remembered.clear()
-    _remembered.add(world)
 
 
 def _already_there(*_args: Any, **_kwargs: Any) -> None:
@@ -249,11 +238,7 @@ def _agree(_schedule: Any, stages: list[Any], has_backward: bool, *_: Any, **__:
 
 
 def _told(stage: Any, source: int) -> Any:
-    """Return what a neighbour tells of what it sends.
-
-    Raises:
-        InputError: It is the one before, which does not run here, and nobody said it.
-    """
+    """Return what a neighbour tells of what it sends."""
     from torch.distributed.pipelining import stage as stages
 
     there: Any = stages

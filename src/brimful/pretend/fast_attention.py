@@ -22,11 +22,7 @@ _MULTIPLE = 8
 
 
 def parts_of(func: Any) -> Callable[..., Any] | None:
-    """Return what runs the parts of such an operation; None: it is none of them.
-
-    Args:
-        func: The operator overload.
-    """
+    """Return what runs the parts of such an operation; None: it is none of them."""
     return _PARTS.get(func)
 
 

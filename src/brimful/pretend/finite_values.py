@@ -27,12 +27,7 @@ three above together of these."""
 def of_finite(func: Any, args: Any) -> int | None:
     """Return what an operation finds in finite numbers, if that is the same for all of them.
 
-    Args:
-        func: An operation of ATen.
-        args: Its arguments, of which nothing else is known.
-
-    Returns:
-        1 or 0, of every number; None: it hangs on which numbers they are.
+    Returns 1 or 0, of every number; None: it hangs on which numbers they are.
     """
     if func in _FINDS:
         return _FINDS[func]

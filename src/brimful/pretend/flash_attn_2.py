@@ -69,12 +69,7 @@ def _not_alone(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
-    """Return the package.
-
-    Args:
-        kernels: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return the package."""
     parts = flash_attn_parts.functions(kernels, known)
     functions = {**_functions(_function(kernels, known)), **parts}
     named: dict[str, dict[str, Any]] = {

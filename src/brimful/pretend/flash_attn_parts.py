@@ -16,12 +16,7 @@ from brimful.pretend.other_kernels import OtherKernels
 
 
 def functions(kernels: OtherKernels, known: KnownValues) -> dict[str, Callable[..., Any]]:
-    """Return them, by name.
-
-    Args:
-        kernels: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return them, by name."""
 
     def forward(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: How

@@ -32,9 +32,7 @@ Wrap = Callable[[Tagger, Any], Any]
 def named_buffers(tape: Tagger, *, kept: str = GRADIENTS) -> Iterator[None]:
     """Let buffers and gradients count as what they are inside the block, in a pretend world.
 
-    Args:
-        tape: Told of them.
-        kept: The class of whole gradients that a backward pass leaves to a later one to reduce.
+    ``kept``: the class of whole gradients that a backward pass leaves to a later one to reduce.
     """
     present = [
         (owner, name, wrap(tape, vars(owner)[name]))

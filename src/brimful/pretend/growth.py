@@ -38,11 +38,7 @@ class Growth:
     num_copies: int
 
     def linear(self, many: int, few: int) -> int:
-        """Extrapolate a number, given its values in the two tapes.
-
-        Raises:
-            NotPeriodicError: It does not grow by a whole number with each unit.
-        """
+        """Extrapolate a number, given its values in the two tapes."""
         each, rest = divmod(many - few, self.num_more)
         if rest:
             raise NotPeriodicError(
@@ -73,14 +69,9 @@ def grow_rows(
 ) -> Recording:
     """Return the deep tape, with sizes outside its units as they are with more of them.
 
-    Args:
-        growth: The two tapes.
-        ours: Rows of the deep one that may be outside the units, by maker.
-        theirs: The same of the shallow one.
-        outside: Per row of the deep one: whether it is outside.
-
-    Raises:
-        NotPeriodicError: The two tapes do not have the same allocations outside the units.
+    ``ours``: rows of the deep one that may be outside the units, by maker. ``outside``: per row of
+    the deep one: whether it is outside. Raises NotPeriodicError: the two tapes do not have the same
+    allocations outside the units.
     """
     deep, shallow = growth.deep, growth.shallow
     sizes, kinds, shapes = deep.num_bytes.copy(), deep.shape_dtype.copy(), list(deep.shapes)

@@ -27,8 +27,7 @@ _ASKING = {
 def changes(assumptions: set[str]) -> dict[str, Changes]:
     """Return what is changed in libraries so that a host has memory enough.
 
-    Args:
-        assumptions: Where it is noted what a run rests on.
+    ``assumptions``: where it is noted what a run rests on.
     """
     return dict.fromkeys(_ASKING, functools.partial(_asking, assumptions))
 

@@ -28,13 +28,7 @@ _MADE = frozenset({
 
 
 def waits(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation ends only when the device has done what it was given.
-
-    Args:
-        func: The operator overload.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Return whether an operation ends only when the device has done what it was given."""
     if func in NUMBERS:
         return str(args[0].device.type) == NAME
     if func is _TO_COPY:

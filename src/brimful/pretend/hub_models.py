@@ -261,12 +261,6 @@ def _most_tokens(config: Mapping[str, Any]) -> int | None:
     return int(_built(config).get_text_config().max_position_embeddings) - behind
 
 
-def _special(classes: Iterable[str], model_type: str) -> dict[str, str]:
-    """Return the special words of a tokenizer by their names."""
-    is_masked = any(map(_is_masked, classes)) or model_type in _GUESSING
-    return {**_SPECIAL, **_MASKED} if is_masked else _SPECIAL
-
-
 def _is_masked(name: str) -> bool:
     return name.endswith("ForMaskedLM")
 
@@ -278,7 +272,9 @@ def _unit(config: Mapping[str, Any]) -> str:
 
 def _write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
     kind, num_rows, seen = config["model_type"], _vocabulary(config), _seen(config)
-    named = _special(config["architectures"], kind)
+    # The special words of a tokenizer by their names.
+    is_masked = any(map(_is_masked, config["architectures"])) or kind in _GUESSING
+    named = {**_SPECIAL, **_MASKED} if is_masked else _SPECIAL
     special = dict(enumerate(named.values()))
     has_image = len(special) <= seen < num_rows
     if has_image:
@@ -453,9 +449,8 @@ def _loading_shapes(original: Callable[..., Any]) -> Callable[..., Any]:
 def absent_models(assumptions: set[str], dtype: str) -> Iterator[dict[str, Changes]]:
     """Yield what is changed in transformers so that models need not be on this machine.
 
-    Args:
-        assumptions: Where it is noted what a run rests on.
-        dtype: Of their weights where a program does not say; empty: as they are published.
+    ``assumptions``: where it is noted what a run rests on. ``dtype``: of their weights where a
+    program does not say; empty: as they are published.
     """
     with tempfile.TemporaryDirectory(prefix="brimful-hub-") as folder:
         absent = _Absent(Path(folder), assumptions, dtype)

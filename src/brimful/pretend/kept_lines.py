@@ -30,11 +30,7 @@ class KeptLine(NamedTuple):
 
 
 def kept_lines(script: Path) -> tuple[KeptLine, ...]:
-    """List the lines of a script's loops that keep something; none where it cannot be read.
-
-    Args:
-        script: The file.
-    """
+    """List the lines of a script's loops that keep something; none where it cannot be read."""
     try:
         if script.stat().st_size > MOST_BYTES:
             return ()

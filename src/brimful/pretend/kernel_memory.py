@@ -88,12 +88,7 @@ class KernelMemory:
     ) -> tuple[Taken, ...]:
         """Return what a call takes.
 
-        Args:
-            func: The operator overload.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-            out: What it returned.
-            thread: The device, whether autograd's own thread runs it, and the current stream.
+        ``thread``: the device, whether autograd's own thread runs it, and the current stream.
         """
         if self._kinds[func] is _Kind.UNKNOWN:
             self.unknown[str(func)] = self.unknown.get(str(func), 0) + 1

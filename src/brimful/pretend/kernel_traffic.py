@@ -27,12 +27,7 @@ _PASSES: dict[str, dict[str, int]] = {
 
 
 def moved_by(name: str, arguments: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the bytes of each tensor that a kernel moves.
-
-    Args:
-        name: The kernel's.
-        arguments: What it was given, by name.
-    """
+    """Return the bytes of each tensor that a kernel moves."""
     passes = _PASSES.get(name, {})
     return tuple(
         passes.get(argument, 1) * value.numel() * value.element_size()

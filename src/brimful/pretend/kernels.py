@@ -38,9 +38,6 @@ def is_amd(capability: Version) -> bool:
     Those of gfx90a, 942, 950, 110x and 1201 run by themselves, of gfx1151 where
     ``TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1`` (``check_flash_attention_hardware_support`` of
     sdp_utils.cpp; ``isArchExperimentallySupported`` of AOTriton).
-
-    Args:
-        capability: In its two parts.
     """
     return capability >= version_of(FIRST_OF_AMD)
 
@@ -97,14 +94,8 @@ def imitate(
 ) -> Iterator[None]:
     """Imitate the kernels of ``cuda`` or ``cpu`` inside the block.
 
-    Args:
-        kernels: Whose kernels.
-        capability: CUDA compute capability of the card.
-        torch_version: PyTorch's (major, minor) where its choices are to be another version's; None
-            for the one that is installed.
-
-    Raises:
-        UnsupportedError: No card of that capability is in the table.
+    ``torch_version``: PyTorch's (major, minor) where its choices are to be another version's; None
+    for the one that is installed.
     """
     if kernels == "cuda" and capability not in chips():
         known = ", ".join(f"{major}.{minor}" for major, minor in sorted(chips()))

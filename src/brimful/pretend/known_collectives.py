@@ -25,9 +25,7 @@ _CALLER = inspect.unwrap(dist.all_reduce).__code__
 def exchange(func: Any, args: Any) -> bool:
     """Write into tensors what a collective brings, and return whether it is known.
 
-    Args:
-        func: An operation of PyTorch's ``c10d``.
-        args: Its positional arguments, tensors with their values.
+    ``func``: an operation of PyTorch's ``c10d``.
     """
     known = _KNOWN.get(func._schema.name.removeprefix("c10d::"))  # noqa: SLF001
     if known is None:
@@ -79,20 +77,16 @@ def _all_reduce(tensors: Any, group: Any, *_rest: Any) -> bool:
 
     Which it is, the operation's own argument does not tell to Python: ``dist.all_reduce`` does.
     """
-    operation = _operation()
+    # How `dist.all_reduce`, which calls this, reduces; None: something else calls.
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not _CALLER:
+        frame = frame.f_back
+    operation = None if frame is None else frame.f_locals["op"]
     if operation == dist.ReduceOp.SUM:
         for x in tensors:
             is_one = 0 in x.stride()  # a number that stands for all
             (x[(0,) * x.dim()] if is_one else x).mul_(_group(group).size())
     return operation in _SAME or operation == dist.ReduceOp.SUM
-
-
-def _operation() -> Any:
-    """Return how ``dist.all_reduce``, which calls this, reduces; None: something else calls."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not _CALLER:
-        frame = frame.f_back
-    return None if frame is None else frame.f_locals["op"]
 
 
 _KNOWN: dict[str, Callable[..., bool]] = {

@@ -109,7 +109,15 @@ class KnownValues(NotesBehind):
         if func.namespace == _COLLECTIVES:
             self._exchange(func, args)
         elif func is _aten.topk.default and self.value(args[0]) is None:
-            self._choose_places(args, out)
+            # The same of `topk` along rows: which columns it finds, of scores that are not known.
+            scores, (_, places) = args[0], out
+            along = args[2] if len(args) > 2 else -1  # noqa: PLR2004 - its place
+            is_last = along in {-1, scores.dim() - 1} and scores.dim() > 1
+            if is_last and _may_be_known(places) and scores.shape[-1]:
+                rows = places.numel() // max(places.shape[-1], 1)
+                with torch._C._DisableTorchDispatch():  # noqa: SLF001
+                    found = _spread(rows, places.shape[-1], scores.shape[-1])
+                    setattr(places, TWIN, found.view(places.shape))
         else:
             if func in _CONSTANTS:
                 self._fill(func, args, out)
@@ -139,12 +147,7 @@ class KnownValues(NotesBehind):
             }
 
     def choose(self, chosen: torch.Tensor, count: int) -> None:
-        """Take it that choices, which nobody knows, are spread evenly, one after the other.
-
-        Args:
-            chosen: Which columns each row chooses, by a mask.
-            count: How many a row chooses.
-        """
+        """Take it that choices, which nobody knows, are spread evenly, one after the other."""
         if isinstance(chosen, FakeTensor) and _may_be_known(chosen):
             rows, columns = chosen.numel() // chosen.shape[-1], chosen.shape[-1]
             with torch._C._DisableTorchDispatch():  # noqa: SLF001
@@ -255,17 +258,6 @@ class KnownValues(NotesBehind):
         elif isinstance(x, (list, tuple)):
             for each, other in zip(x, twin, strict=True):
                 self._keep(each, other)
-
-    def _choose_places(self, args: Any, out: Any) -> None:
-        """The same of ``topk`` along rows: which columns it finds, of scores that are not known."""
-        scores, (_, places) = args[0], out
-        along = args[2] if len(args) > 2 else -1  # noqa: PLR2004 - its place
-        is_last = along in {-1, scores.dim() - 1} and scores.dim() > 1
-        if is_last and _may_be_known(places) and scores.shape[-1]:
-            rows = places.numel() // max(places.shape[-1], 1)
-            with torch._C._DisableTorchDispatch():  # noqa: SLF001
-                found = _spread(rows, places.shape[-1], scores.shape[-1])
-                setattr(places, TWIN, found.view(places.shape))
 
     def _twins(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Return the arguments with twins for tensors and the host for devices, or None."""

@@ -114,12 +114,8 @@ class Largest(NamedTuple):
 def with_default(program: Sequence[str], name: str) -> list[str]:
     """Return a program with an argument as its own text says that it is where nobody gives it.
 
-    Args:
-        program: The script and its arguments.
-        name: Of the argument, with dashes in front or without.
-
-    Returns:
-        The program as it is where it is given the argument, or no default of it can be seen.
+    ``name``: of the argument, with dashes in front or without. Returns the program as it is where
+    it is given the argument, or no default of it can be seen.
     """
     every = declared_by(program[0])
     meant = [each for each in every if each.is_called(name)]
@@ -130,11 +126,7 @@ def with_default(program: Sequence[str], name: str) -> list[str]:
 
 
 def counted(program: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the flags whose default is a whole number in a script's text, each as it is spelled.
-
-    Args:
-        program: The script, and its arguments.
-    """
+    """Yield the flags whose default is a whole number in a script's text, each as it is spelled."""
     return _counted(declared_by(program[0]))
 
 
@@ -156,12 +148,7 @@ def _given(program: Sequence[str], name: str, every: Sequence[Declared]) -> Give
 def argument_of(program: Sequence[str], name: str) -> Argument:
     """Find an argument of a script by its name, where it is given last.
 
-    Args:
-        program: The script and its arguments.
-        name: With dashes in front or without.
-
-    Raises:
-        InputError: The script was given no such argument, or no whole number above 0 for it.
+    ``name``: with dashes in front or without.
     """
     given = _given(program, name, declared_by(program[0]))
     if given is None:
@@ -202,15 +189,8 @@ def find_largest(
 ) -> Largest:
     """Find the largest value with which a program fits, where more of it takes more memory.
 
-    Args:
-        program: As it was given.
-        argument: Which number.
-        run: Runs it.
-        first: What is known of it as it was given.
-        aim: What values are measured by; None: runs alone say.
-
-    Returns:
-        What was found; what was found until then where it was interrupted.
+    ``first``: what is known of it as it was given. ``aim``: what values are measured by; None: runs
+    alone say. Returns what was found; what was found until then where it was interrupted.
     """
     search = _Search(program, argument, run, first, aim)
     try:

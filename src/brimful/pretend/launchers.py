@@ -54,15 +54,7 @@ class Launched(NamedTuple):
 
 
 def of_torchrun(flags: Sequence[str], *, rank: int) -> Launched:
-    """Return what ``torchrun`` starts.
-
-    Args:
-        flags: Behind its name.
-        rank: Of the process that is asked for.
-
-    Raises:
-        InputError: It would refuse them, or they do not say how many processes it starts.
-    """
+    """Return what ``torchrun`` starts."""
     del rank
     from torch.distributed.run import get_args_parser
 
@@ -143,9 +135,7 @@ def of_accelerate(flags: Sequence[str], *, rank: int) -> Launched:
 def _noting(launch: Any, found: dict[str, str]) -> Iterator[tuple[Any, str, Any]]:
     """Yield what keeps Accelerate from starting processes, and notes what each would find.
 
-    Args:
-        launch: ``accelerate.commands.launch``.
-        found: Where their environment is noted.
+    ``launch``: ``accelerate.commands.launch``.
     """
     import torch
 

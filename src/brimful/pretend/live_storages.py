@@ -51,14 +51,7 @@ class LiveStorages:
         builder: RecordingBuilder,
         frees: Callable[[], bool] | None = None,
     ) -> None:
-        """Free a row when PyTorch drops its storage.
-
-        Args:
-            storage: Of the row.
-            row: Where it stands.
-            builder: In what.
-            frees: Asked then: whether the allocation is freed too.
-        """
+        """Free a row when PyTorch drops its storage."""
         key = storage._cdata  # noqa: SLF001
 
         def freed(_: Any) -> None:
@@ -134,11 +127,8 @@ class LiveStorages:
     def owner_of_inputs(self, args: Any, index: int | None) -> str:
         """Return whose the input is: an optimizer's state is its parameter's module's.
 
-        Args:
-            args: Of the operation.
-            index: Which of a list of results this is; each is of the input in its place. None for
-                the only one: if it is made of a list, such as the norms of all gradients, it is
-                nobody's.
+        ``index``: which of a list of results this is; each is of the input in its place. None for
+        the only one: if it is made of a list, such as the norms of all gradients, it is nobody's.
         """
         for x in args:
             if isinstance(x, (list, tuple)):

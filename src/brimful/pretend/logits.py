@@ -33,9 +33,7 @@ _STAR = "*"
 def with_logits(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the classes of allocations, logits in theirs.
 
-    Args:
-        recording: Of a program.
-        item: The index of each allocation's class, as ``classify`` says it.
+    ``item``: the index of each allocation's class, as ``classify`` says it.
     """
     free = [ITEM_NAMES.index(name) for name in (SAVED_ACTIVATIONS, TRANSIENTS)]
     is_logits = _is_as_wide(recording, item) & np.isin(item, free)
@@ -82,9 +80,7 @@ def _matrices(recording: Recording, chosen: NDArray[np.bool_]) -> list[tuple[int
 def in_chunks(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the size of each allocation with a loss that is taken part by part.
 
-    Args:
-        recording: Of a program.
-        item: The index of each allocation's class, logits in theirs.
+    ``item``: the index of each allocation's class, logits in theirs.
     """
     is_logits = item == ITEM_NAMES.index(LOGITS)
     parts = np.maximum(1, -(-recording.num_bytes // NUM_CHUNKS))

@@ -33,11 +33,7 @@ def by_pattern(recording: Recording, rows: NDArray[np.int64]) -> tuple[ModuleByt
 def by_owner(
     recording: Recording, rows: NDArray[np.int64]
 ) -> list[tuple[ModuleBytes, NDArray[np.int64]]]:
-    """Add up rows by the part of the program that owns them, largest first.
-
-    Returns:
-        Each part with its rows.
-    """
+    """Add up rows by the part of the program that owns them, largest first."""
     groups = _groups(recording, rows, map(whole_of, recording.owners))
     totals = _sorted(_total(recording, name, its) for name, its in groups.items())
     return [(total, groups[total.module]) for total in totals]

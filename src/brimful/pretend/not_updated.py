@@ -49,9 +49,7 @@ def parts_of(module: torch.nn.Module, rows_of: RowsOf) -> Iterator[Part]:
 
     A model has a list of blocks; what is in these is a part of it and no model.
 
-    Args:
-        module: The outermost one.
-        rows_of: Says where tensors lie.
+    ``rows_of``: says where tensors lie.
     """
     models = {""}
     for path, _ in module.named_modules():
@@ -70,11 +68,8 @@ def not_updated(
 ) -> tuple[NotUpdated, ...]:
     """Return what is alive at the peak of models that no optimizer has, the largest first.
 
-    Args:
-        recording: Of a program; copies of what is trained are tagged: see ``with_copies``.
-        peak_event: Where most is alive.
-        parts: Of the modules that were called.
-        updated: The parameters that optimizers have, by ``id``.
+    ``recording``: of a program; copies of what is trained are tagged: see ``with_copies``.
+    ``updated``: the parameters that optimizers have, by ``id``.
     """
     alive = recording.alive_at(peak_event)
     told = []
@@ -111,16 +106,17 @@ def with_copies(recording: Recording, known: Collection[int]) -> Recording:
     Such a copy was made in no pass over a batch and lies there through a whole step; its sizes are
     those of the gradients.
 
-    Args:
-        recording: Of a program.
-        known: Allocations of what optimizers have, which are no copies.
+    ``known``: allocations of what optimizers have, which are no copies.
     """
     updates = np.flatnonzero([name.endswith("optimizer") for name in recording.phases])
     forwards = np.flatnonzero([name.endswith("forward") for name in recording.phases])
     if GRADIENTS not in recording.items or not len(updates) or not len(forwards):
         return recording
     dims = [tuple(sorted(n for n in sizes_in(shape) if n > 1)) for shape, _ in recording.shapes]
-    trained = _sizes_of_gradients(recording, int(recording.phase_starts[updates[-1]]), dims)
+    # Count the gradients of each size that there are before an event.
+    rows = recording.alive_at(int(recording.phase_starts[updates[-1]]))
+    rows = rows[recording.item[rows] == recording.items.index(GRADIENTS)]
+    trained = Counter(dims[i] for i in recording.shape_dtype[rows].tolist() if dims[i])
     before = forwards[forwards < updates[-1]][-1:]
     held = recording.alive_at(int(recording.phase_starts[updates[-1]]))
     is_pass = np.array([name.endswith(("forward", "backward")) for name in recording.phases])
@@ -138,12 +134,3 @@ def with_copies(recording: Recording, known: Collection[int]) -> Recording:
     item = recording.item.copy()
     item[held] = len(recording.items)
     return replace(recording, item=item, items=(*recording.items, NOT_UPDATED))
-
-
-def _sizes_of_gradients(
-    recording: Recording, event: int, dims: Sequence[tuple[int, ...]]
-) -> Counter[tuple[int, ...]]:
-    """Count the gradients of each size that there are before an event."""
-    rows = recording.alive_at(event)
-    rows = rows[recording.item[rows] == recording.items.index(GRADIENTS)]
-    return Counter(dims[i] for i in recording.shape_dtype[rows].tolist() if dims[i])

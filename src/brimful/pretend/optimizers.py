@@ -20,8 +20,7 @@ from brimful.pretend import kernels
 def picking_as(imitate: kernels.Kernels) -> Iterator[None]:
     """Let optimizers pick as on the imitated device inside the block.
 
-    Args:
-        imitate: Whose kernels; a CPU's optimizers take one parameter after another.
+    ``imitate``: whose kernels; a CPU's optimizers take one parameter after another.
     """
     lists = [home._foreach_supported_types for home in (optimizer, _foreach_utils)]  # noqa: SLF001
     original = optimizer._get_foreach_kernels_supported_devices  # noqa: SLF001

@@ -26,8 +26,7 @@ class OtherKernels:
     def __init__(self, on_launch: Callable[[str, Mapping[str, Any]], None] | None = None) -> None:
         """Begin with none.
 
-        Args:
-            on_launch: Called with every kernel's name and its arguments by name; None: nobody.
+        ``on_launch``: called with every kernel's name and its arguments by name; None: nobody.
         """
         self._on_launch = on_launch
         self.launched: dict[str, int] = {}
@@ -42,10 +41,7 @@ class OtherKernels:
     def launch(self, name: str, arguments: Mapping[str, Any], known: KnownValues) -> None:
         """Note a launch.
 
-        Args:
-            name: The kernel's.
-            arguments: All that it was given, by name; it may have written into each tensor of them.
-            known: What is known of values.
+        ``arguments``: all that it was given, by name; it may have written into each tensor of them.
         """
         self.launched[name] = self.launched.get(name, 0) + 1
         if self._on_launch is not None:

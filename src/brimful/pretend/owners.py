@@ -77,8 +77,7 @@ class Owners:
     def now(self, node: Any) -> str | None:
         """Return who owns what is allocated now; None: no module's doing.
 
-        Args:
-            node: The running autograd node, or None.
+        ``node``: the running autograd node, or None.
         """
         if len(self._stack) > self._floor:
             return self._stack[-1]

@@ -48,14 +48,9 @@ def write_trace(
 ) -> None:
     """Write a recording as a Chrome trace (JSON), atomically.
 
-    Args:
-        recording: What a device's tape saw.
-        path: The file, by custom ``*.json``.
-        settings: Of the caching allocator, for the counter of reserved bytes.
-        capacity_bytes: What the device can give it; None: anything.
-
-    Raises:
-        RunError: The file cannot be written.
+    ``path``: the file, by custom ``*.json``. ``settings``: of the caching allocator, for the
+    counter of reserved bytes. ``capacity_bytes``: what the device can give it; None: anything.
+    Raises RunError: the file cannot be written.
     """
     trace = trace_of(recording, settings=settings, capacity_bytes=capacity_bytes)
     write_text(path, json_text(trace))
@@ -201,8 +196,7 @@ def _shared(opened: Sequence[tuple[str, int]], path: Sequence[str]) -> int:
 def _closed(opened: list[tuple[str, int]], keep: int, stop: int) -> list[Event]:
     """End the innermost modules until ``keep`` are left.
 
-    Returns:
-        Their slices, outermost first: of two that begin and end together the first is outside.
+    Returns their slices, outermost first: of two that begin and end together the first is outside.
     """
     parts = [name for name, _ in opened]
     slices = [

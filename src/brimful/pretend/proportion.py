@@ -106,17 +106,15 @@ def by_proportion(
 ) -> Proportion | None:
     """Return how much of a batch would fit of a program that does not.
 
-    Args:
-        recording: Of the program.
-        arguments: Those that may say how large its batch is.
-        room: What the allocator may hold.
-
-    Returns:
-        None where none of the arguments is seen in the sizes of what forward passes make.
+    ``arguments``: those that may say how large its batch is. Returns None where none of the
+    arguments is seen in the sizes of what forward passes make.
     """
     item = with_logits(recording, classify(recording))
     dims = [sizes_in(shape) for shape, _ in recording.shapes]
-    loose = _loose(recording, item)
+    # Whether each allocation is made for a pass over a batch, and no state.
+    kinds = [ITEM_NAMES.index(name) for name in (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS)]
+    is_pass = np.array([name.endswith(_PASSES) for name in recording.phases])
+    loose = np.asarray(np.isin(item, kinds) & is_pass[recording.phase])
     names, given = _batch_of(recording, dims, loose, arguments)
     if not names:
         return None
@@ -127,13 +125,6 @@ def by_proportion(
         if most:
             return Proportion(names, least, max(least, most), surely)
     return Proportion(names, 0, 0)
-
-
-def _loose(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each allocation is made for a pass over a batch, and no state."""
-    kinds = [ITEM_NAMES.index(name) for name in (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS)]
-    is_pass = np.array([name.endswith(_PASSES) for name in recording.phases])
-    return np.asarray(np.isin(item, kinds) & is_pass[recording.phase])
 
 
 def _batch_of(

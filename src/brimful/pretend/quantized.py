@@ -77,7 +77,14 @@ def quantize_4bit(
     try:
         out = _as_written("quantize_4bit", a, blocksize, quant_type, storage)
     finally:
-        _forget_tables()
+        # Drop what the library keeps for each device: it would outlive the fake mode it was made
+        # in. It is a table of 16 numbers, and one of 15.
+        from bitsandbytes.backends import utils
+        from bitsandbytes.backends.default import ops
+
+        ops._get_4bit_quantize_bounds.cache_clear()  # noqa: SLF001
+        for key in [key for key in utils._code_4bit_cache if key[1].type == _DEVICE]:  # noqa: SLF001
+            del utils._code_4bit_cache[key]  # noqa: SLF001
     return out
 
 
@@ -95,19 +102,6 @@ def _make_tables_by_copy() -> None:
         return original(typename, "cpu", blocksize).to(device)
 
     library.get_4bit_type = get_4bit_type
-
-
-def _forget_tables() -> None:
-    """Drop what the library keeps for each device: it would outlive the fake mode it was made in.
-
-    It is a table of 16 numbers, and one of 15.
-    """
-    from bitsandbytes.backends import utils
-    from bitsandbytes.backends.default import ops
-
-    ops._get_4bit_quantize_bounds.cache_clear()  # noqa: SLF001
-    for key in [key for key in utils._code_4bit_cache if key[1].type == _DEVICE]:  # noqa: SLF001
-        del utils._code_4bit_cache[key]  # noqa: SLF001
 
 
 def int8_vectorwise_quant(
@@ -198,9 +192,6 @@ def parts_of(func: Any) -> Callable[..., Any] | None:
     The parts are seen by the tape alone, as in a real run by nobody: a mode of the program's, such
     as selective checkpointing, meets the whole operation. They may answer ``NotImplemented``: on
     the imitated device it is one kernel.
-
-    Args:
-        func: The operator overload, of whatever library.
     """
     namespace, name = func.name().split("::")
     return _PARTS.get(name) if namespace == "bitsandbytes" else None

@@ -93,13 +93,7 @@ def _item(name: str) -> int:
 
 
 def tensor_of(recording: Recording, item: NDArray[np.int64], row: int) -> Tensor:
-    """Say of an allocation what is known of it.
-
-    Args:
-        recording: It is in.
-        item: The index of each allocation's class.
-        row: Its number.
-    """
+    """Say of an allocation what is known of it."""
     shape, dtype = recording.shapes[recording.shape_dtype[row]]
     return Tensor(
         num_bytes=int(recording.num_bytes[row]),
@@ -127,10 +121,7 @@ def items_at(
 ) -> tuple[MemoryItem, ...]:
     """List what is alive right after ``event``, by class; classes without bytes are left out.
 
-    Args:
-        recording: Of a program.
-        event: Behind which.
-        item: The class of each allocation; None: as ``classify`` says.
+    ``item``: the class of each allocation; None: as ``classify`` says.
     """
     rows = recording.alive_at(event)
     item = classify(recording) if item is None else item

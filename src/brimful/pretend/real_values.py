@@ -39,10 +39,7 @@ NUMBERS = frozenset({_aten._local_scalar_dense.default, _EQUAL})  # noqa: SLF001
 def scalar(func: Any, args: Any, stand_ins: list[Any]) -> Any:
     """Return what ``tensor.item()`` is answered: its value where known, else a stand-in.
 
-    Args:
-        func: One of ``NUMBERS``.
-        args: Its arguments.
-        stand_ins: Takes what stands for what the GPU would compute.
+    ``func``: one of ``NUMBERS``. ``stand_ins``: takes what stands for what the GPU would compute.
     """
     try:
         return func(*args)
@@ -60,12 +57,7 @@ def _stand_in(func: Any, tensor: torch.Tensor) -> float | int | bool:
 
 
 def everything_selected(func: Any, args: Any) -> Any:
-    """Return what ``func`` would if its mask selected everything; None: it is no such function.
-
-    Args:
-        func: An operation whose output's size values decide.
-        args: Its arguments.
-    """
+    """Return what ``func`` would if its mask selected everything; None: it is no such function."""
     if func is _aten.nonzero.default:
         return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
     if func is _aten.masked_select.default:
@@ -85,9 +77,7 @@ def _places(index: torch.Tensor | None) -> list[torch.Tensor | None]:
 def refusal(func: Any, line: str) -> UnknownValueError:
     """Return the one sentence for an operation that needs values nobody has.
 
-    Args:
-        func: The operation.
-        line: Where it was called, ``file:line``.
+    ``line``: where it was called, ``file:line``.
     """
     words = (
         f"{line or 'the program'} calls {func}, whose result hangs on values that a pretend tensor "

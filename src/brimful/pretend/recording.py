@@ -144,8 +144,7 @@ class Recording:
     def without(self, rows: NDArray[np.bool_]) -> "Recording":
         """Return the recording of a program that does not make the given allocations.
 
-        Args:
-            rows: [allocations], whether each is left out.
+        ``rows``: [allocations], whether each is left out.
         """
         index = np.where(self.events >= 0, self.events, ~self.events)
         stays = ~rows[index]

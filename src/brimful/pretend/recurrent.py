@@ -155,11 +155,7 @@ def _uses_onednn(stack: Layers, x: torch.Tensor, hidden: Hidden) -> bool:
 
 
 def parts_of(func: Any) -> Any:
-    """Return what runs the parts of packing, which a tape is to see; None: it is no such operation.
-
-    Args:
-        func: The operator overload.
-    """
+    """Return what runs the parts of packing, which a tape is to see; None: no such operation."""
     return _pack if func is _PACK else None
 
 

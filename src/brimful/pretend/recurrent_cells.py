@@ -63,10 +63,7 @@ class Layers(NamedTuple):
 def gathered(params: Sequence[torch.Tensor], *, biases: bool, projects: bool) -> list[Weights]:
     """Sort a flat list of parameters by layer and direction.
 
-    Args:
-        params: As ``nn.RNNBase`` lists them.
-        biases: Whether there are biases.
-        projects: Whether an LSTM has projections.
+    ``params``: as ``nn.RNNBase`` lists them.
     """
     each = 2 + 2 * biases + projects
     found = []
@@ -150,20 +147,6 @@ def _full(kind: str, x: torch.Tensor, hidden: Hidden, weights: Weights) -> _Resu
     return torch.stack(outputs, 0), last
 
 
-def _full_both(
-    kind: str, x: torch.Tensor, hiddens: Sequence[Hidden], weights: Sequence[Weights]
-) -> tuple[torch.Tensor, list[Hidden]]:
-    inputs = _inputs(x, weights[0])
-    steps = inputs.unbind(0)
-    forth, last = _steps(kind, steps, hiddens[0], weights[0])
-    forth_output = torch.stack(forth, 0)
-    inputs = _inputs(x, weights[1])
-    steps = inputs.unbind(0)
-    back, first = _steps(kind, steps[::-1], hiddens[1], weights[1])
-    back_output = torch.stack(back[::-1], 0)
-    return torch.cat([forth_output, back_output], -1), [last, first]
-
-
 def _slice(hidden: Hidden, start: int, stop: int) -> Hidden:
     return tuple(x.narrow(0, start, stop - start) for x in hidden)
 
@@ -206,18 +189,6 @@ def _packed_reversed(
     return torch.cat(outputs[::-1], 0), hidden
 
 
-def _packed_both(
-    kind: str,
-    x: torch.Tensor,
-    sizes: Sequence[int],
-    hiddens: Sequence[Hidden],
-    weights: Sequence[Weights],
-) -> tuple[torch.Tensor, list[Hidden]]:
-    forth, last = _packed(kind, x, sizes, hiddens[0], weights[0])
-    back, first = _packed_reversed(kind, x, sizes, hiddens[1], weights[1])
-    return torch.cat([forth, back], -1), [last, first]
-
-
 # -- stacks of layers --
 
 
@@ -226,14 +197,9 @@ def run(
 ) -> tuple[torch.Tensor, Hidden]:
     """Run layers that are made of operations.
 
-    Args:
-        layers: How they are stacked.
-        x: [steps, batch, input]; packed: [rows, input].
-        hidden: Of every layer and direction: [layers, batch, hidden] each.
-        sizes: How many sequences each step has, packed; else None.
-
-    Returns:
-        The output, and the last hidden states, stacked.
+    ``x``: [steps, batch, input]; packed: [rows, input]. ``hidden``: of every layer and direction:
+    [layers, batch, hidden] each. ``sizes``: how many sequences each step has, packed; else None.
+    Returns the output, and the last hidden states, stacked.
     """
     hiddens = list(zip(*(part.unbind(0) for part in hidden), strict=True))
     ways = 2 if layers.bidirectional else 1
@@ -257,8 +223,18 @@ def _layer(
 ) -> tuple[torch.Tensor, list[Hidden]]:
     if len(weights) > 1:
         if sizes is None:
-            return _full_both(kind, x, hiddens, weights)
-        return _packed_both(kind, x, sizes, hiddens, weights)
+            inputs = _inputs(x, weights[0])
+            steps = inputs.unbind(0)
+            forth, last = _steps(kind, steps, hiddens[0], weights[0])
+            forth_output = torch.stack(forth, 0)
+            inputs = _inputs(x, weights[1])
+            steps = inputs.unbind(0)
+            back, first = _steps(kind, steps[::-1], hiddens[1], weights[1])
+            back_output = torch.stack(back[::-1], 0)
+            return torch.cat([forth_output, back_output], -1), [last, first]
+        forth, last = _packed(kind, x, sizes, hiddens[0], weights[0])
+        back, first = _packed_reversed(kind, x, sizes, hiddens[1], weights[1])
+        return torch.cat([forth, back], -1), [last, first]
     if sizes is None:
         out, last = _full(kind, x, hiddens[0], weights[0])
     else:

@@ -56,8 +56,7 @@ def register() -> None:
 def takes(x: torch.Tensor) -> bool:
     """Tell whether cuDNN runs layers over this input: ``use_cudnn``, ``cudnn_is_acceptable``.
 
-    Args:
-        x: The input, or the rows of a packed one.
+    ``x``: the input, or the rows of a packed one.
     """
     if not torch.backends.cudnn.enabled or not x.numel():
         return False
@@ -77,17 +76,10 @@ def run(  # noqa: PLR0913, PLR0917 - one call of cuDNN
 ) -> tuple[torch.Tensor, ...]:
     """Run a stack of layers in one call.
 
-    Args:
-        layers: How they are stacked.
-        x: [steps, batch, input], or as ``batch_first`` says; packed: [rows, input].
-        hidden: [layers, batch, hidden] each.
-        params: The parameters, in a flat list.
-        sizes: How many sequences each step has, packed; else empty.
-        train: Whether a backward may follow.
-        batch_first: Whether the batch is the first dimension.
-
-    Returns:
-        The output, and the last hidden states.
+    ``x``: [steps, batch, input], or as ``batch_first`` says; packed: [rows, input]. ``hidden``:
+    [layers, batch, hidden] each. ``sizes``: how many sequences each step has, packed; else empty.
+    ``batch_first``: whether the batch is the first dimension. Returns the output, and the last
+    hidden states.
     """
     h, c = hidden if layers.kind == LSTM else (hidden[0], None)
     last = h if c is None else c
@@ -267,12 +259,9 @@ def reserve_bytes(tokens: int, kept: int, between: int, element: int, *, has_mas
     To the byte in 48 calls of cuDNN 9.19 on an H200: LSTM, GRU and plain cells of 1 to 3 layers, in
     one direction and both, fp32 and bf16 (validation/gpu/kernels-nvidia-h200-2026-11.jsonl).
 
-    Args:
-        tokens: Steps times sequences.
-        kept: Values that all cells keep of a token.
-        between: Values that all layers but the last hand on of a token.
-        element: Bytes of a value.
-        has_masks: Whether what layers hand on is dropped out; a mask has a bit for each value.
+    ``between``: values that all layers but the last hand on of a token. ``element``: bytes of a
+    value. ``has_masks``: whether what layers hand on is dropped out; a mask has a bit for each
+    value.
     """
     masks = -(-tokens * between // 8 // _MASK_ALIGNMENT) * _MASK_ALIGNMENT if has_masks else 0
     return tokens * (kept + between) * element + masks + _RESERVE_SCRATCH_BYTES
@@ -289,13 +278,8 @@ def _backward_shapes(
     dc = None if c is None else torch.empty_like(c)
     gradients: list[torch.Tensor] = []
     if wants_weights:
-        gradients = _copied_shapes(weight, buffer)
+        made, offset, gradients = torch.empty_like(buffer), 0, []
+        for p in weight:
+            gradients.append(made.narrow(0, offset, p.numel()).view(p.shape))
+            offset += p.numel()
     return dx, torch.empty_like(h), dc, gradients
-
-
-def _copied_shapes(weight: Sequence[torch.Tensor], buffer: torch.Tensor) -> list[torch.Tensor]:
-    made, offset, views = torch.empty_like(buffer), 0, []
-    for p in weight:
-        views.append(made.narrow(0, offset, p.numel()).view(p.shape))
-        offset += p.numel()
-    return views

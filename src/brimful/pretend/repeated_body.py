@@ -23,12 +23,8 @@ _TOKENS = "input_ids"
 def repeat_body(tape: Tape, path: str, body: nn.Module, is_wanted: Callable[[], bool]) -> None:
     """Let a body do again what it did.
 
-    Args:
-        tape: On which all is recorded.
-        path: Of the body.
-        body: All of a model that is before its head.
-        is_wanted: Whether it is to, asked behind its first run: where all blocks repeat what they
-            did it is not.
+    ``body``: all of a model that is before its head. ``is_wanted``: whether it is to, asked behind
+    its first run: where all blocks repeat what they did it is not.
     """
     body.forward = _Body(At(tape, body, path), body.forward, is_wanted).forward
 

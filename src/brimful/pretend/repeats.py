@@ -24,13 +24,9 @@ from brimful.pretend.tape import Tape
 def repeat_blocks(tape: Tape, blocks: Sequence[tuple[str, nn.Module]]) -> Callable[[], bool]:
     """Let blocks do again what they did.
 
-    Args:
-        tape: On which all is recorded. It raises ``UnlikeBlocksError`` where blocks that were alike
-            with one shape are not with another.
-        blocks: By their paths, in the order in which they run.
-
-    Returns:
-        What says whether some of them run each time.
+    ``tape``: on which all is recorded. It raises ``UnlikeBlocksError`` where blocks that were alike
+    with one shape are not with another. ``blocks``: by their paths, in the order in which they run.
+    Returns what says whether some of them run each time.
     """
     repeats = _Repeats(len(blocks))
     for place, (path, block) in enumerate(blocks):
@@ -62,16 +58,12 @@ class _Repeats:
         self._alike: dict[tuple[Hashable, int], _Alike] = {}
         """By number of shape and the first block of a group."""
 
-    def forward(  # noqa: D417 - a block's own arguments
+    def forward(
         self, place: int, at: At, call: Callable[..., Any], x: Any, *args: Any, **kw: Any
     ) -> Any:
         """Run a block, or repeat on the tape what it did.
 
-        Args:
-            place: Which block.
-            at: The block.
-            call: Its own forward.
-            x: What it is given by the block before.
+        ``x``: what it is given by the block before.
         """
         run = partial(call, x, *args, **kw)
         is_again = torch._C._current_graph_task_id() >= 0  # noqa: SLF001 - it is told nowhere else

@@ -9,9 +9,8 @@ from typing import Any
 def replaced(what: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
     """Replace attributes inside the block.
 
-    Args:
-        what: Triples of an object, the attribute's name and its value; a name that the object does
-            not have is made and removed again.
+    ``what``: Triples of an object, the attribute's name and its value; a name that the object does
+    not have is made and removed again.
     """
     missing = object()
     before: list[tuple[Any, str, Any]] = []

@@ -92,21 +92,11 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
 ) -> PretendReport:
     """Sum up what a program did to the memory of a GPU that does not exist.
 
-    Args:
-        recording: What was recorded of the GPU.
-        host: What was recorded of the host's tensors; it may be empty.
-        card: The card that was pretended.
-        settings: Of the caching allocator.
-        budget_bytes: What the allocator may take at most; None: all that the card leaves it.
-        assumptions: What the recording rests on, a sentence each.
-        unknown_ops: How often each operation was called of whose kernel's memory nothing is known.
-        bounded: The most that a call may have taken of each of which only that is known.
-        beside_torch: Kernels that are not PyTorch's own.
-        idle_gradients: Those that no update used.
-        places: The script's line of each phase but the first; empty: not known.
-
-    Raises:
-        InputError: Nothing was recorded, or the budget is not above 0.
+    ``host``: what was recorded of the host's tensors; it may be empty. ``budget_bytes``: what the
+    allocator may take at most; None: all that the card leaves it. ``unknown_ops``: how often each
+    operation was called of whose kernel's memory nothing is known. ``bounded``: the most that a
+    call may have taken of each of which only that is known. ``beside_torch``: kernels that are not
+    PyTorch's own. ``places``: the script's line of each phase but the first; empty: not known.
     """
     if not len(recording.events):
         raise InputError("0 bytes were allocated on the pretend GPU; put the model on it")

@@ -35,7 +35,7 @@ from brimful.pretend.alike import plain_kinds
 from brimful.pretend.blocks import NO_UNIT, NotPeriodicError, units_of_rows
 from brimful.pretend.fake_mode import alias
 from brimful.pretend.real_values import UnknownValueError
-from brimful.pretend.recording import Recording, RecordingBuilder, Spot
+from brimful.pretend.recording import Recording, RecordingBuilder
 from brimful.pretend.unroll import repeat_units
 
 NUM_FIRST = 4
@@ -107,9 +107,7 @@ class Rounds:
     def told(self, line: tuple[Any, int] | None, node: Any) -> Any:
         """Return a line, and behind it the round in which it is run, if it is one that is told.
 
-        Args:
-            line: A code object and a line in it.
-            node: The running autograd node, or None.
+        ``node``: the running autograd node, or None.
         """
         if line is None or not self.any_left_out:
             return line
@@ -123,13 +121,8 @@ class Rounds:
 def leaving_out(tape: Any, model: nn.Module) -> Iterator[None]:
     """Leave out rounds of loops in the code of a model's own classes inside the block.
 
-    Args:
-        tape: A ``Tape``, which is told which round runs.
-        model: Whose classes' files say ``range``; whatever else asks for one has the builtin.
-
-    Raises:
-        UnlikeRoundsError: The program ended in an error behind a loop that was watched, which may
-            be for rounds that it lacks; run all of them.
+    ``tape``: a ``Tape``, which is told which round runs. ``model``: whose classes' files say
+    ``range``; whatever else asks for one has the builtin.
     """
     rounds, builder = tape.rounds, tape.main
     was_asked = False
@@ -207,20 +200,15 @@ def _only_loops(source: str) -> bool:
 def _go(
     numbers: range, rounds: Rounds, builder: RecordingBuilder, frame: Any, target: str
 ) -> Iterator[int]:
-    """Go through numbers, faster than one by one where rounds may be left out.
-
-    Args:
-        numbers: Of all rounds.
-        rounds: Is told which one runs.
-        builder: Of the tape.
-        frame: Of the function that loops.
-        target: The name that it gives the numbers.
-    """
+    """Go through numbers, faster than one by one where rounds may be left out."""
     done, states = list[Any](), list[_Held]()
     for place in range(NUM_FIRST):
         start = builder.spot()
         yield numbers[place]
-        done.append(_done_since(builder, start))
+        # What was done since then, but for which rows were allocated and freed.
+        events = builder.events_since(start.event)
+        rows = ((row >= 0, builder.facts_of(row if row >= 0 else ~row)) for row in events)
+        done.append((*rows, *(cost[2:] for cost in builder.costs_since(start.cost))))
         states.append(_held(frame, target))
     num_more = len(numbers) - NUM_FIRST - NUM_TOLD
     is_alike = len(done[-1]) > 0 and done[-1] == done[-2]
@@ -242,8 +230,7 @@ def _go(
 def _target(frame: Any) -> str | None:
     """Return the name that a loop gives its numbers; None where it is no plain loop of a function.
 
-    Args:
-        frame: Of the function, where it calls for numbers; what comes next takes them.
+    ``frame``: of the function, where it calls for numbers; what comes next takes them.
     """
     code = frame.f_code
     following = (each for each in dis.get_instructions(code) if each.offset > frame.f_lasti)
@@ -256,13 +243,6 @@ def _target(frame: Any) -> str | None:
     hides = any(each.opname in _HIDES for each in steps if each.offset < loop.argval)
     name = store.argval if isinstance(store.argval, str) else store.argval[0]
     return None if hides else str(name)
-
-
-def _done_since(builder: RecordingBuilder, start: Spot) -> tuple[Any, ...]:
-    """Return what was done since then, but for which rows were allocated and freed."""
-    events = builder.events_since(start.event)
-    rows = ((row >= 0, builder.facts_of(row if row >= 0 else ~row)) for row in events)
-    return *rows, *(cost[2:] for cost in builder.costs_since(start.cost))
 
 
 class _Held(NamedTuple):
@@ -298,12 +278,7 @@ def _held(frame: Any, target: str) -> _Held:
 
 
 def _told(value: Any, num_deep: int = NUM_DEEP) -> Any:
-    """Say of a value what has to stay the same from round to round.
-
-    Args:
-        value: Whatever a function or an object holds.
-        num_deep: Objects in objects that are looked into.
-    """
+    """Say of a value what has to stay the same from round to round."""
     if isinstance(value, torch.Tensor):
         return type(value), value.shape, value.stride(), value.dtype, value.requires_grad
     if isinstance(value, _PLAIN):
@@ -330,12 +305,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _fills(states: Sequence[_Held], num_more: int) -> list[Callable[[], None]] | None:
-    """Return what puts into lists what rounds that are left out would; None: nobody can say.
-
-    Args:
-        states: What the function held behind each round.
-        num_more: Rounds that are left out.
-    """
+    """Return what puts into lists what rounds that are left out would; None: nobody can say."""
     first, second, third = states[-3:]
     if not first.told == second.told == third.told or not (
         first.lists.keys() == second.lists.keys() == third.lists.keys()
@@ -379,11 +349,7 @@ class _Names(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped
 
 
 def put_rounds(recording: Recording) -> Recording:
-    """Put the rounds of loops on a tape that were left out.
-
-    Raises:
-        UnlikeRoundsError: Those that ran are not alike.
-    """
+    """Put the rounds of loops on a tape that were left out."""
     found = [_ROUND.search(line) for line in recording.lines]
     if not any(found):
         return recording
@@ -398,9 +364,7 @@ def put_rounds(recording: Recording) -> Recording:
         unit = np.where(num_left_out == num, place, NO_UNIT)
         units = units_of_rows(done, unit, NUM_TOLD, are_small=True)
         try:
-            copied, _ = repeat_units(
-                done, units, num_copies=num, kinds=plain_kinds(done), with_phases=False
-            )
+            copied, _ = repeat_units(done, units, num_copies=num, kinds=plain_kinds(done))
         except NotPeriodicError as error:
             raise UnlikeRoundsError(f"of a loop: {error}") from error
         done, place, num_left_out = copied.recording, place[copied.row], num_left_out[copied.row]

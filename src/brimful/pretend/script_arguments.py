@@ -52,11 +52,7 @@ class Given(NamedTuple):
 
 
 def declared_by(script: str) -> list[Declared]:
-    """Read the arguments that a script's text declares; none of a module or a notebook.
-
-    Args:
-        script: Its path.
-    """
+    """Read the arguments that a script's text declares; none of a module or a notebook."""
     try:
         return list(declared_in(ast.parse(Path(script).read_text("utf-8"))))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -64,11 +60,7 @@ def declared_by(script: str) -> list[Declared]:
 
 
 def declared_in(tree: ast.AST) -> Iterator[Declared]:
-    """Yield the arguments that a text declares.
-
-    Args:
-        tree: The text, parsed.
-    """
+    """Yield the arguments that a text declares."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or _called(node) not in _DECLARING:
             continue
@@ -93,10 +85,7 @@ def find_given(
 ) -> Given | None:
     """Find where a command line gives an argument: the last time, which is the one that counts.
 
-    Args:
-        words: Of the command line.
-        names: As the argument may be typed.
-        others: The names of all arguments, with which a beginning of one may be meant.
+    ``others``: the names of all arguments, with which a beginning of one may be meant.
     """
     ours = set(map(_dashed, names))
     long = {name for name in map(_dashed, others) if name.startswith("--")} | ours

@@ -85,9 +85,7 @@ class ScriptError(NamedTuple):
 def read_error(error: BaseException, *, stood_in: bool = False) -> ScriptError:
     """Read what ended a script.
 
-    Args:
-        error: As the script raised it.
-        stood_in: Whether the script was given numbers that stand for what the GPU would compute.
+    ``stood_in``: whether the script was given numbers that stand for what the GPU would compute.
     """
     stack = _stack(error)
     own = _own(stack)
@@ -119,11 +117,7 @@ def read_error(error: BaseException, *, stood_in: bool = False) -> ScriptError:
 
 
 def below_runners(frames: TracebackType | None) -> TracebackType | None:
-    """Drop what stands above the script in a traceback: us, and Python's own runner.
-
-    Args:
-        frames: Of an error that a script raised.
-    """
+    """Drop what stands above the script in a traceback: us, and Python's own runner."""
     shown = frames
     while shown is not None:
         if not _is_runner(shown.tb_frame.f_code.co_filename):
@@ -224,11 +218,7 @@ def _short(text: str) -> str:
 
 
 def missing_import(error: BaseException | None) -> ImportError | None:
-    """Return the import that failed, where an error is that, or was raised for it.
-
-    Args:
-        error: That ended a script.
-    """
+    """Return the import that failed, where an error is that, or was raised for it."""
     seen = set[int]()
     while error is not None and not isinstance(error, ImportError):
         seen.add(id(error))
@@ -264,11 +254,7 @@ def _judged(
 ) -> tuple[str, str]:
     """Say whether a real card would say the same, and what to do.
 
-    Args:
-        error: That ended the script.
-        text: What it says.
-        stack: Where.
-        stood_in: Whether the script was given stand-ins for numbers.
+    ``stood_in``: whether the script was given stand-ins for numbers.
     """
     remedy = next(
         (words for pattern, words in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), ""
@@ -345,10 +331,7 @@ def _is_ours(stack: list[traceback.FrameSummary]) -> bool:
 def sentence_of(read: ScriptError, *, name: str, remedy: str = "") -> str:
     """Say in one sentence what ended a script.
 
-    Args:
-        read: What was read of it.
-        name: Of the script.
-        remedy: What to do that is known from elsewhere; empty: what was read.
+    ``remedy``: what to do that is known from elsewhere; empty: what was read.
     """
     where = read.where or name
     doing = remedy or read.remedy
@@ -356,12 +339,7 @@ def sentence_of(read: ScriptError, *, name: str, remedy: str = "") -> str:
 
 
 def refusal_of(error: BaseException, *, name: str) -> str:
-    """Say in few words what a script said with a value that it does not take.
-
-    Args:
-        error: That ended it.
-        name: Of the script.
-    """
+    """Say in few words what a script said with a value that it does not take."""
     if isinstance(error, BrimfulError):
         return str(error)
     read = read_error(error)
@@ -369,11 +347,7 @@ def refusal_of(error: BaseException, *, name: str) -> str:
 
 
 def own_traceback(read: ScriptError) -> Iterator[str]:
-    """Yield the traceback of a script's own lines.
-
-    Args:
-        read: What was read of it.
-    """
+    """Yield the traceback of a script's own lines."""
     if read.frames:
         yield "Traceback (most recent call last, of the script's own lines):"
     yield from read.frames

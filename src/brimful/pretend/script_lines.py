@@ -41,10 +41,7 @@ def script_line() -> ScriptLine:
 def place_of(phase: int, phases: Sequence[str], places: Sequence[ScriptLine]) -> ScriptLine | None:
     """Return the script's line that began a phase; None: not known, or it is loading.
 
-    Args:
-        phase: Its number.
-        phases: All of them, the first of which is loading.
-        places: The line of each of the others.
+    ``phases``: all of them, the first of which is loading.
     """
     return places[phase - 1] if phase and len(places) + 1 == len(phases) else None
 

@@ -40,11 +40,7 @@ _cells: dict[str, list[int]] = {}
 
 
 def foreign_framework(error: BaseException) -> str:
-    """Name the framework that a program is written in and that is not here; empty: it is PyTorch.
-
-    Args:
-        error: That ended it.
-    """
+    """Name the framework of a program that is written in another one; empty: it is PyTorch."""
     missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     package = missing.partition(".")[0]
     return package if package in _FOREIGN else ""
@@ -53,12 +49,8 @@ def foreign_framework(error: BaseException) -> str:
 def launched(program: Sequence[str], *, rank: int = 0) -> Launched:
     """Take the interpreter off a command line, and a launcher with its own flags.
 
-    Args:
-        program: As it would be typed to be run for real.
-        rank: Of the process that is asked for.
-
-    Raises:
-        InputError: The launcher's flags cannot be read, or do not say how many processes it starts.
+    ``program``: as it would be typed to be run for real. Raises InputError: the launcher's flags
+    cannot be read, or do not say how many processes it starts.
     """
     own = list(program)
     if own and _PYTHON.fullmatch(Path(own[0]).name):
@@ -76,11 +68,7 @@ def launched(program: Sequence[str], *, rank: int = 0) -> Launched:
 def check_program(program: Sequence[str]) -> None:
     """Refuse what is no program, before anything heavy is imported for it.
 
-    Args:
-        program: ``script.py`` or ``-m module``, then the program's own arguments.
-
-    Raises:
-        InputError: Nothing was named, or there is no such file or module.
+    ``program``: ``script.py`` or ``-m module``, then the program's own arguments.
     """
     usage = "write brimful pretend [flags] -- script.py [arguments]"
     if not program:
@@ -106,8 +94,7 @@ def check_program(program: Sequence[str]) -> None:
 def script_of(notebook: Path) -> str:
     """Return a notebook's cells of code, one after the other.
 
-    Raises:
-        InputError: Its cells cannot be read.
+    Raises InputError: its cells cannot be read.
     """
     return "".join(f"{line}\n" for line in chain.from_iterable(_cells_of(notebook)))
 
@@ -125,9 +112,7 @@ def _cells_of(notebook: Path) -> list[list[str]]:
 def cell_of(file: str, line: int) -> tuple[str, int] | None:
     """Return of which cell of a notebook a line is, in words, and its number there; None: of none.
 
-    Args:
-        file: That was run, which a notebook was made into.
-        line: Of it.
+    ``file``: that was run, which a notebook was made into.
     """
     before = 0
     for number, num_lines in enumerate(_cells.get(file, ()), 1):
@@ -158,12 +143,8 @@ def _check_module(name: str) -> None:
 def run_program(program: Sequence[str]) -> None:
     """Run a program as the main module, with its own ``sys.argv`` and ``sys.path``.
 
-    Args:
-        program: ``script.py`` or ``-m module``, then the program's own arguments.
-
-    Raises:
-        SystemExit: The program ended so.
-        Exception: Whatever the program raises.
+    ``program``: ``script.py`` or ``-m module``, then the program's own arguments. Raises
+    SystemExit: the program ended so. Raises Exception: whatever the program raises.
     """
     argv = sys.argv
     try:

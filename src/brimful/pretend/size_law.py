@@ -28,9 +28,8 @@ Law = Callable[[int], Recording]
 def law_of(recordings: Mapping[int, Recording], *, near: int) -> Law | None:
     """Return what is recorded with each value; None: the recordings are not of one kind.
 
-    Args:
-        recordings: By the value that a script was run with, two at least.
-        near: The value about which it is asked: the nearest recordings are taken.
+    ``recordings``: by the value that a script was run with, two at least. ``near``: the value about
+    which it is asked: the nearest recordings are taken.
     """
     values = sorted(recordings, key=lambda value: (abs(value - near), value))[:MOST_RUNS]
     base = recordings[values[0]]

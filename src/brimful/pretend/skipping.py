@@ -38,32 +38,23 @@ class Skipper:
     """
 
     def __init__(self, tape: Tape, stages: Iterable[Any], chosen: Chosen) -> None:
-        """Stand between the pipeline and its stages.
-
-        Args:
-            tape: On which all is recorded.
-            stages: Of torch's kind.
-            chosen: Which micro-batches are run.
-        """
+        """Stand between the pipeline and its stages."""
         self.calls: list[Call] = []
         self._tape, self._chosen = tape, chosen
         self._step, self._is_run = 0, True
         self._results: dict[int, torch.Tensor] = {}
         for stage in stages:
-            self._stand_before(stage)
+            forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
+            stage.forward_one_chunk = partial(self._call, stage, FORWARD, forward)
+            stage.backward_one_chunk = partial(self._call, stage, BACKWARD, backward)
+            run_forward = stage.forward_maybe_with_nosync
+            run_backward = stage.backward_maybe_with_nosync
+            stage.forward_maybe_with_nosync = partial(self._forward, stage, run_forward)
+            stage.backward_maybe_with_nosync = partial(self._backward, run_backward)
 
     def begin_step(self, step: int) -> None:
         """Take note that the next calls are of another step, counted from 1."""
         self._step = step
-
-    def _stand_before(self, stage: Any) -> None:
-        forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
-        stage.forward_one_chunk = partial(self._call, stage, FORWARD, forward)
-        stage.backward_one_chunk = partial(self._call, stage, BACKWARD, backward)
-        run_forward = stage.forward_maybe_with_nosync
-        run_backward = stage.backward_maybe_with_nosync
-        stage.forward_maybe_with_nosync = partial(self._forward, stage, run_forward)
-        stage.backward_maybe_with_nosync = partial(self._backward, run_backward)
 
     def _call(
         self,

@@ -44,17 +44,11 @@ def write_snapshot(
 ) -> None:
     """Write a recording as a PyTorch memory snapshot, atomically.
 
-    Args:
-        recording: What a device's tape saw.
-        path: The file, by custom ``*.pickle``.
-        settings: Of the caching allocator.
-        capacity_bytes: What the device can give it; None: anything. Where it runs out the
-            snapshot ends, with PyTorch's ``oom`` entry.
-        until_event: The last event that the snapshot knows of, e.g. the one at the peak, so that
-            its segments show what is alive then; None: the last one there is.
-
-    Raises:
-        RunError: The file cannot be written.
+    ``path``: the file, by custom ``*.pickle``. ``capacity_bytes``: what the device can give it;
+    None: anything. Where it runs out the snapshot ends, with PyTorch's ``oom`` entry.
+    ``until_event``: the last event that the snapshot knows of, e.g. the one at the peak, so that
+    its segments show what is alive then; None: the last one there is. Raises RunError: the file
+    cannot be written.
     """
     snapshot = snapshot_of(
         recording, settings=settings, capacity_bytes=capacity_bytes, until_event=until_event

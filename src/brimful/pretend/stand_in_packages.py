@@ -24,11 +24,7 @@ _BESIDE = {"transformer-engine": "transformer_engine"}
 
 
 def check_stand_ins(assumed: Collection[str]) -> None:
-    """Refuse to assume what cannot be stood in for.
-
-    Raises:
-        UnsupportedError: Nothing here stands in for one of the names, or for its own Python.
-    """
+    """Refuse to assume what cannot be stood in for."""
     for name in assumed:
         if name in _BESIDE and importlib.util.find_spec(_BESIDE[name]) is None:
             raise UnsupportedError(
@@ -52,13 +48,7 @@ def assumable(module: str) -> str:
 def stand_ins(
     assumed: Collection[str], kernels: OtherKernels, known: KnownValues
 ) -> dict[str, StandIn]:
-    """Return what stands for the assumed packages, by the names of their modules.
-
-    Args:
-        assumed: Names under which they would be installed.
-        kernels: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return what stands for the assumed packages, by the names of their modules."""
     return {
         module: STAND_INS[package](kernels, known)
         for module, package in KERNELS.items()

@@ -42,9 +42,7 @@ class Series(NamedTuple):
 def stand_in(tape: Tape, series: Sequence[Series]) -> None:
     """Let most blocks of some series stand for themselves from here on.
 
-    Args:
-        tape: On which all is recorded; what operations cost is not told of stand-ins.
-        series: Where few blocks show what all do.
+    ``tape``: on which all is recorded; what operations cost is not told of stand-ins.
     """
     models: dict[Hashable, _Model] = defaultdict(_Model)
     for each in series:

@@ -88,7 +88,9 @@ class TimedTape(Tape):
         recipe = _recipe(first.dtype)
         work.products[recipe] += matrix_flops
         if attention_flops:
-            share = CAUSAL_SHARE if _is_causal(call) else 1.0
+            place = _place_of_causal(call.func)
+            given = call.args[place] if 0 <= place < len(call.args) else False
+            share = CAUSAL_SHARE if bool(call.kwargs.get("is_causal", given)) else 1.0
             work.attention[recipe] += int(share * attention_flops)
         elif name in _PRODUCTS:
             rows, inner = call.args[-2].shape
@@ -109,23 +111,11 @@ def _place_of_causal(func: Any) -> int:
     return names.index("is_causal") if "is_causal" in names else -1
 
 
-def _is_causal(call: Any) -> bool:
-    place = _place_of_causal(call.func)
-    given = call.args[place] if 0 <= place < len(call.args) else False
-    return bool(call.kwargs.get("is_causal", given))
-
-
 def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime | None:
     """Sum up the seconds of a step of a script that trains on one device.
 
-    Args:
-        recording: Of it.
-        tape: That recorded it.
-        device: How fast it is.
-
-    Returns:
-        Of the step that is the middle one of those that are whole, the first left out where there
-        are others: it makes the optimizer's state. None where a rate is not known.
+    Returns of the step that is the middle one of those that are whole, the first left out where
+    there are others: it makes the optimizer's state. None where a rate is not known.
     """
     phases = recording.phases
     numbers = [int(name.split()[1]) if name.startswith("step ") else 0 for name in phases]

@@ -54,10 +54,7 @@ def following(
 ) -> AbstractContextManager[None]:
     """Follow whatever trains inside the block.
 
-    Args:
-        tape: Is told the phases.
-        trained: Is told what trains.
-        places: Gets the script's line of each phase but the first, which is loading.
+    ``places``: gets the script's line of each phase but the first, which is loading.
     """
     return loop_phases.following(
         _ToTape(tape, trained, places), around_backward=guard.errors_come_through

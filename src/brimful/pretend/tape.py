@@ -96,12 +96,11 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     ) -> None:
         """Make an empty tape.
 
-        Args:
-            count_costs: Whether to record each operation's FLOPs and bytes moved as well.
-            count_messages: Whether to record what collectives are given and make, as costs too.
-            assume_all_selected: Whether a result whose size values decide has the largest size it
-                can have; else such an operation ends the run.
-            on_op: Called before every operation; what it raises ends the run.
+        ``count_costs``: whether to record each operation's FLOPs and bytes moved as well.
+        ``count_messages``: whether to record what collectives are given and make, as costs too.
+        ``assume_all_selected``: whether a result whose size values decide has the largest size it
+        can have; else such an operation ends the run. ``on_op``: called before every operation;
+        what it raises ends the run.
         """
         super().__init__()
         self.owners, self.rounds = Owners(), Rounds()
@@ -169,10 +168,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     def let_be(self, tensor: Any, row: int, frees: Callable[[], bool] | None = None) -> None:
         """Let a tensor lie in an allocation of the first device that was recorded without it.
 
-        Args:
-            tensor: Whose storage it is from here on.
-            row: The allocation.
-            frees: Asked when the storage is gone: whether the allocation is freed then.
+        ``frees``: asked when the storage is gone: whether the allocation is freed then.
         """
         for plain in engine.plain_tensors(tensor):
             self._live.follow(plain.untyped_storage(), row, self._live.first, frees)
@@ -197,8 +193,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     def finish(self, device_name: str = "") -> Recording:
         """Return what was recorded so far of a device, in columnar form.
 
-        Args:
-            device_name: ``gpu:0``, ``cpu``, ...; empty for ``gpu:0``.
+        ``device_name``: ``gpu:0``, ``cpu``, ...; empty for ``gpu:0``.
         """
         return self._live.builder(torch.device(device_name or MAIN)).build()
 
@@ -350,8 +345,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     def _assumed(self, call: Call, error: Exception) -> Any:
         """Return the largest result that there can be, where that may be taken.
 
-        Raises:
-            UnsupportedError: It may not, or nobody knows it.
+        Raises UnsupportedError: it may not, or nobody knows it.
         """
         func, where = call.func, line_text(self._lines.here())
         out = real_values.everything_selected(func, call.args) if self._assume_all else None
@@ -391,12 +385,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
         self._live.builder(first.device).cost(call.func, *call.work(out))
 
     def launched(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Count what a kernel that is not PyTorch's moves: see ``moved_by``.
-
-        Args:
-            name: The kernel's.
-            arguments: What it was given, by name.
-        """
+        """Count what a kernel that is not PyTorch's moves: see ``moved_by``."""
         if self._count_costs and not self._num_pauses:
             self._live.first.cost(name, 0, 0, moved_by(name, arguments))
 

@@ -82,12 +82,7 @@ class _Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def save_recording(recording: Recording, path: Path) -> None:
     """Write a recording as one npz file, atomically.
 
-    Args:
-        recording: What a device's tape saw.
-        path: The file, by custom ``*.npz``.
-
-    Raises:
-        RunError: The file cannot be written.
+    ``path``: the file, by custom ``*.npz``. Raises RunError: the file cannot be written.
     """
     named = {name: getattr(recording, name) for name in (*_NAMED_BY.values(), "costs")}
     texts = json_text(_Texts(schema=TAPE_SCHEMA, **named)).encode()
@@ -105,15 +100,7 @@ def save_recording(recording: Recording, path: Path) -> None:
 def load_recording(path: Path) -> Recording:
     """Read a recording that ``save_recording`` wrote.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The recording, equal to the one that was saved.
-
-    Raises:
-        FileFormatError: The file cannot be read, is no recording, is of another version, or its
-            columns do not fit together.
+    Returns the recording, equal to the one that was saved.
     """
     arrays = _arrays(path)
     if _TEXTS not in arrays:

@@ -38,10 +38,7 @@ class TimeLimit:
     def __init__(self, run: "Run", budget_s: float, told: Callable[[str], None]) -> None:
         """Begin to count.
 
-        Args:
-            run: The pretend GPU that it runs on.
-            budget_s: Seconds that it has.
-            told: Is given a line now and then of where the script is.
+        ``told``: is given a line now and then of where the script is.
         """
         self.cut: Cut | None = None
         self._run, self._budget_s, self._told = run, budget_s, told
@@ -49,11 +46,7 @@ class TimeLimit:
         self._num_raised = 0
 
     def check(self) -> None:
-        """End the script where its time is over.
-
-        Raises:
-            TimeIsOver: It is.
-        """
+        """End the script where its time is over."""
         now_s = time.monotonic()
         spent_s = now_s - self._began_s
         if spent_s >= self._budget_s and self._num_raised < _MOST_RAISED:
@@ -67,11 +60,7 @@ class TimeLimit:
             self._told(f"{spent_s:.0f} s: in {self._run.tape.phase}")
 
     def ended(self, error: BaseException) -> bool:
-        """Whether an error is that the time is over, or came of it.
-
-        Args:
-            error: That ended the script.
-        """
+        """Whether an error is that the time is over, or came of it."""
         seen: BaseException | None = error
         while seen is not None and not isinstance(seen, TimeIsOver):
             seen = seen.__cause__ or seen.__context__
@@ -82,10 +71,7 @@ class TimeLimit:
 def limited(run: "Run", budget_s: float, told: Callable[[str], None]) -> Iterator[TimeLimit]:
     """End what runs inside by ``TimeIsOver``.
 
-    Args:
-        run: The pretend GPU that it runs on, entered.
-        budget_s: Seconds that it has.
-        told: Is given a line now and then of where the script is.
+    ``told``: is given a line now and then of where the script is.
     """
     limit = TimeLimit(run, budget_s, told)
     before, run.tape.on_op = run.tape.on_op, limit.check

@@ -30,12 +30,7 @@ WORDS = f"triton {VERSION}: its kernels are launched and compute nothing"
 
 
 def stand_in(kernels: OtherKernels, known: KnownValues) -> StandIn:
-    """Return the package.
-
-    Args:
-        kernels: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return the package."""
 
     class Kernel(_Kernel):
         def run(self, *args: Any, warmup: bool = False, **kwargs: Any) -> None:

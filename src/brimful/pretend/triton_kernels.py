@@ -27,12 +27,7 @@ _FLUSHED_BYTES = 256 * 2**20
 
 
 def changes(kernels: OtherKernels, known: KnownValues) -> Mapping[str, Changes]:
-    """Return what is replaced in Triton, by module.
-
-    Args:
-        kernels: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return what is replaced in Triton, by module."""
 
     def launches(jit: Any) -> Iterator[tuple[Any, str, Any]]:
         if not hasattr(jit.JITFunction, STANDS_IN):  # whose launches are noted already

@@ -31,7 +31,6 @@ from brimful.pretend.recording import Recording
 MIN_UNITS = 4
 """First and last are special; two that are not show that neighbours are alike."""
 MIN_STEPS = 3
-FORWARD, BACKWARD = " forward", " backward"
 _STEP = re.compile(r"step (\d+) (.*)")
 
 
@@ -40,16 +39,11 @@ def unroll_blocks(
 ) -> Recording:
     """Return the tape of a model with more blocks than were traced.
 
-    Args:
-        deep: The tape of the model with at least ``MIN_UNITS`` units of blocks.
-        shallow: The same with fewer, at least 1: it shows how what is outside the blocks (the norms
-            of all gradients, stacked) grows with their number. Blocks before and behind the units
-            may be fewer too, if what is outside grows by as much with each of them.
-        pattern: How the blocks of one stack repeat.
-        num_blocks: Blocks of the whole stack; as many more than in ``deep`` as whole units make.
-
-    Raises:
-        NotPeriodicError: The blocks are not alike.
+    ``deep``: the tape of the model with at least ``MIN_UNITS`` units of blocks. ``shallow``: the
+    same with fewer, at least 1: it shows how what is outside the blocks (the norms of all
+    gradients, stacked) grows with their number. Blocks before and behind the units may be fewer
+    too, if what is outside grows by as much with each of them. ``num_blocks``: blocks of the whole
+    stack; as many more than in ``deep`` as whole units make.
     """
     units = units_of_blocks(deep, pattern, adopted=_made_per_unit(deep, shallow, pattern))
     num_more = num_blocks - count_blocks(deep, pattern.stack)
@@ -65,27 +59,21 @@ def unroll_blocks(
     growth = Growth(deep=deep, shallow=shallow, num_more=num_less, num_copies=num_copies)
     rows = [by_maker(r, _unowned(r, pattern)) for r in (deep, shallow)]
     grown = grow_rows(growth, rows[0], rows[1], units.of_row == NO_UNIT)
-    copied, unit = repeat_units(
-        grown, units, num_copies=num_copies, kinds=_block_kinds(grown, pattern), with_phases=False
-    )
+    kinds = _block_kinds(grown, pattern)
+    copied, unit = repeat_units(grown, units, num_copies=num_copies, kinds=kinds)
     return grow_costs(growth, _with_owners(copied, pattern, unit + 1, num_copies))
 
 
 def repeat_units(
-    recording: Recording, units: Units, *, num_copies: int, kinds: Kinds, with_phases: bool
+    recording: Recording, units: Units, *, num_copies: int, kinds: Kinds
 ) -> tuple[Copied, int]:
-    """Copy the first inner unit that is like its neighbour; return its number too.
-
-    Raises:
-        NotPeriodicError: There is none.
-    """
+    """Copy the first inner unit that is like its neighbour; return its number too."""
     reasons = []
     for pair in _inner_pairs(units):
-        reason = difference(recording, units, pair, kinds, with_phases=with_phases)
+        reason = difference(recording, units, pair, kinds)
         reasons.append(reason)
         if not reason:
-            copied = put_copies(recording, pair, num_copies=num_copies, with_phases=with_phases)
-            return copied, pair.unit
+            return put_copies(recording, pair, num_copies=num_copies), pair.unit
     few = f"{units.count} units were traced, and {MIN_STEPS} are needed at least"
     raise NotPeriodicError(f"the tape does not repeat: {(*reasons, few)[0]}")
 
@@ -96,20 +84,6 @@ def _inner_pairs(units: Units) -> Iterator[Pair]:
     middle = (units.count - 2) / 2
     for unit in sorted(firsts, key=lambda unit: abs(unit - middle)):
         yield pair_of(units, unit)
-
-
-def _phases_of(recording: Recording, step: int) -> list[int]:
-    """Return the phases of a step, by number."""
-    return [i for i, name in enumerate(recording.phases) if name.startswith(f"step {step} ")]
-
-
-def _forwards(recording: Recording, step: int) -> list[int]:
-    """Return the phases with which the micro-batches of a step begin."""
-    return [p for p in _phases_of(recording, step) if recording.phases[p].endswith(FORWARD)]
-
-
-def _starts(recording: Recording, phases: list[int]) -> tuple[int, ...]:
-    return tuple(int(recording.phase_starts[phase]) for phase in phases)
 
 
 def _with_owners(copied: Copied, pattern: Pattern, unit_after: int, num_copies: int) -> Recording:

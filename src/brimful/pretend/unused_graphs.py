@@ -24,13 +24,7 @@ def unused_rows(
 ) -> NDArray[np.int64]:
     """Return the allocations at the peak that a forward pass kept and no backward pass used.
 
-    Args:
-        recording: Of a program.
-        item: The index of each allocation's class.
-        peak_event: Where most is alive.
-
-    Returns:
-        None of them where they are a small part of the peak.
+    Returns None of them where they are a small part of the peak.
     """
     alive = recording.alive_at(peak_event)
     phases, end = recording.phases, len(recording.events)

@@ -20,11 +20,7 @@ Changes = Callable[[Any], Iterable[tuple[Any, str, Any]]]
 
 @contextlib.contextmanager
 def when_imported(changes: Mapping[str, Changes]) -> Iterator[None]:
-    """Change modules inside the block, those that are there and those that are imported later.
-
-    Args:
-        changes: By the name of a module.
-    """
+    """Change modules inside the block, those that are there and those that are imported later."""
     with contextlib.ExitStack() as stack:
 
         def change(module: Any) -> None:

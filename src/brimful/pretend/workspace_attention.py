@@ -129,13 +129,7 @@ def sdpa_flash_forward(call: Call) -> Workspaces:
 
 
 def num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
-    """``num_splits_heuristic`` of flash_api.cpp.
-
-    Args:
-        blocks: Batch times heads times blocks of queries.
-        multiprocessors: Twice the card's.
-        key_blocks: Blocks of keys.
-    """
+    """``num_splits_heuristic`` of flash_api.cpp."""
     if blocks >= FLASH_FULL * multiprocessors:
         return 1
     efficiencies: dict[int, float] = {}

@@ -122,10 +122,7 @@ def radix_sort_bytes(num: int, key_bytes: int, *, bits: int | None = None) -> in
     A second copy of both, a count of every digit for each tile, and of all tiles for every digit of
     a key; nothing of keys that one block of threads sorts, for which a byte is asked.
 
-    Args:
-        num: Keys.
-        key_bytes: Of each.
-        bits: Of a key that are looked at; None: all.
+    ``bits``: of a key that are looked at; None: all.
     """
     if num <= ONE_TILE:
         return 1
@@ -155,9 +152,7 @@ def scan(call: Call) -> Workspaces:
 def scan_bytes(num: int, element: int) -> int:
     """Return what cub's scan takes: a state for each tile, and one for the first value.
 
-    Args:
-        num: Values.
-        element: Bytes of each.
+    ``element``: bytes of each.
     """
     tile, state = SCAN_TILES[element]
     states = (ceil_div(num, tile) + SCAN_PADDING) * state

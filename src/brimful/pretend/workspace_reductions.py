@@ -70,14 +70,7 @@ def reduced_dims(call: Call) -> tuple[int, ...]:
 def partial_sums(
     x: torch.Tensor, reduced: tuple[int, ...], element_bytes: int, input_vector: int
 ) -> Workspaces:
-    """Return what the blocks of a reduction leave for one another.
-
-    Args:
-        x: The input.
-        reduced: Its dimensions that are reduced.
-        element_bytes: Of a partial result.
-        input_vector: Elements that a thread reads at once.
-    """
+    """Return what the blocks of a reduction leave for one another."""
     if not 0 < x.numel() < INDEX_LIMIT:  # beyond, PyTorch reduces in pieces; not followed
         return ()
     dims = ordered(tuple(x.shape), tuple(x.stride()), reduced)

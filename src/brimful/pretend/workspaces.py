@@ -48,12 +48,7 @@ def workspaces(
     Where a kernel takes buffers one after the other, those of its worst instant are returned. None:
     of such calls of its operator nobody knows.
 
-    Args:
-        func: The operator overload, dispatched with tensors on the card.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        out: What it returned.
-        capability: Compute capability of the card.
+    ``func``: the operator overload, dispatched with tensors on the card.
     """
     key = (func, capability, kernels.imitated().torch_version)
     try:
@@ -68,12 +63,7 @@ def bound_bytes(
 ) -> int | None:
     """Return the most that a call may take of an operator whose row is a bound; None: unknown.
 
-    Args:
-        func: The operator overload, dispatched with tensors on the card.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        out: What it returned.
-        capability: Compute capability of the card.
+    ``func``: the operator overload, dispatched with tensors on the card.
     """
     rule = _find(func, capability, kernels.imitated().torch_version)
     found = None if rule is None else rule(Call(func, args, kwargs, out, capability))
@@ -82,11 +72,7 @@ def bound_bytes(
 
 @cache
 def is_known(func: Any) -> bool:
-    """Tell whether the table, or one of its two rules, says what an operator allocates.
-
-    Args:
-        func: The operator overload.
-    """
+    """Tell whether the table, or one of its two rules, says what an operator allocates."""
     row = row_of(func)
     if row is not None:
         return row.rule != UNKNOWN
@@ -95,11 +81,7 @@ def is_known(func: Any) -> bool:
 
 @cache
 def row_of(func: Any) -> Row | None:
-    """Return the row that speaks of an operator on any card, with its source; None if none does.
-
-    Args:
-        func: The operator overload.
-    """
+    """Return the row that speaks of an operator on any card, with its source; None if none does."""
     named = _rows_of(func)
     return named[0] if named else None
 
@@ -130,11 +112,7 @@ def _is_view(func: Any) -> bool:
 
 
 def uses_blas(func: Any) -> bool:
-    """Tell whether an operator's first call on a thread and stream allocates cuBLAS's workspace.
-
-    Args:
-        func: The operator overload.
-    """
+    """Tell whether an operator's first call on a thread and stream allocates cuBLAS's workspace."""
     return func._schema.name in _PRODUCTS  # noqa: SLF001
 
 
@@ -169,9 +147,6 @@ def blas_workspace_bytes(capability: tuple[int, int]) -> int:
     It is allocated at the first product, lives on, and is inside the allocator's counters.
     ``CUBLAS_WORKSPACE_CONFIG`` (``:KIB:COUNT``, more than once) is followed as PyTorch does.
 
-    Args:
-        capability: Compute capability of the card.
-
     Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``.
     """
     asked = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
@@ -184,9 +159,6 @@ def blas_lt_workspace_bytes(capability: tuple[int, int]) -> int:
     """Return the workspace that cuBLASLt keeps for every handle and stream, in bytes.
 
     None where ``TORCH_CUBLASLT_UNIFIED_WORKSPACE=1`` has it share cuBLAS's.
-
-    Args:
-        capability: Compute capability of the card.
 
     Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp``, ``getCUDABlasLtWorkspace``.
     """

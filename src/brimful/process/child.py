@@ -28,12 +28,7 @@ GRACE_S = 15.0
 def run_in_child(run: Callable[[A], R], given: A) -> R:
     """Run something in a process of its own: what is measured in this one never saw the tape.
 
-    Args:
-        run: Importable by name.
-        given: What it is called with.
-
-    Returns:
-        What it returned; what it raised is raised.
+    Returns what it returned; what it raised is raised.
     """
     context = multiprocessing.get_context(START_METHOD)
     with ProcessPoolExecutor(1, mp_context=context, initializer=_begin) as process:
@@ -84,9 +79,6 @@ def ending_with_parent(*, grace_s: float = GRACE_S) -> Iterator[None]:
     on there is nothing to wait for. Whoever started a group serves its store and collects its
     results, so that its processes would wait for it for ever. Linux can tell a process itself that
     its parent ended, but at most one signal, and no other system can.
-
-    Args:
-        grace_s: How long the block may take to end.
     """
     watched = _Watched(grace_s=grace_s)
     _follow(watched)

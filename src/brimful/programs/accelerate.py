@@ -18,15 +18,8 @@ def program_of(
 ) -> Program:
     """Return what is run for a configuration of Accelerate's launcher.
 
-    Args:
-        config: The YAML's content.
-        given: What the program around it says, as ``steps/accelerate_step.py`` lists it.
-        seq_len: Tokens of a row.
-        world_size: Processes.
-        rank: Which of them is run.
-
-    Raises:
-        InputError: A package is not installed.
+    ``given``: what the program around it says, as ``steps/accelerate_step.py`` lists it. Raises
+    InputError: a package is not installed.
     """
     check_installed("Accelerate", _NEEDED)
     num_rows = given["micro_batch"] * given["accumulated"] * world_size

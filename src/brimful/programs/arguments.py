@@ -1,6 +1,7 @@
 """Arguments of programs on top of the Trainer: from a YAML and from what stands behind it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,7 @@ MODEL = "model_name_or_path"
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return what a file of arguments says.
-
-    Raises:
-        InputError: It cannot be read, or is no mapping.
-    """
+    """Return what a file of arguments says."""
     try:
         content = load_yaml(path)
     except OSError as error:
@@ -26,11 +23,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Return what ``FILE key=value ...`` says, the words behind the file over it.
-
-    Raises:
-        InputError: There is no file, or a word is no assignment.
-    """
+    """Return what ``FILE key=value ...`` says, the words behind the file over it."""
     if not words or "=" in words[0]:
         raise InputError("no YAML of arguments was given; give one")
     content = read_config(Path(words[0]))
@@ -53,11 +46,7 @@ def scalar(text: str) -> Any:
 
 
 def whole(told: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a number of arguments; the default where it is missing or null.
-
-    Raises:
-        InputError: It is no whole number of 1 or more.
-    """
+    """Return a number of arguments; the default where it is missing or null."""
     value = told.get(name)
     if value is None:
         return default
@@ -67,7 +56,21 @@ def whole(told: Mapping[str, Any], name: str, default: int) -> int:
     return int(text)
 
 
-def resolved(told: Mapping[str, Any]) -> dict[str, str]:
+def said(given: Sequence[str], read: Callable[[str], Any] = scalar) -> Any:
+    """Return what a flag says: a switch is true, several words are a list."""
+    values = [read(word) for word in given]
+    return True if not values else values[0] if len(values) == 1 else values
+
+
+def resolved(told: Mapping[str, Any], key: str = MODEL) -> dict[str, str]:
     """Return where a model's folder is, from wherever the program is run."""
-    name = str(told.get(MODEL, ""))
-    return {MODEL: str(Path(name).resolve())} if Path(name).is_dir() else {}
+    name = str(told.get(key, ""))
+    return {key: str(Path(name).resolve())} if Path(name).is_dir() else {}
+
+
+def script_of(package: str, *parts: str) -> str:
+    """Return where a file of a package that is installed lies."""
+    found = find_spec(package)
+    assert found is not None, "asked before"
+    assert found.origin is not None, "a package"
+    return str(Path(found.origin).parent.joinpath(*parts))

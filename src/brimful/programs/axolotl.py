@@ -11,11 +11,10 @@ Axolotl 0.19.0.
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
-from brimful.programs.arguments import read_arguments, whole
+from brimful.programs.arguments import read_arguments, resolved, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_words, num_few, rows_file
 from brimful.text.escaping import yaml_text
@@ -40,13 +39,8 @@ _NOT_RUN = ("rl", "deepspeed", "reward_model", "process_reward_model")
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line: ``axolotl train FILE``.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: It trains nothing that is run here, or Axolotl is not installed.
-        UnsupportedError: The YAML asks for what is not run here.
+    ``world_size``: processes, where that is asked for. Raises UnsupportedError: the YAML asks for
+    what is not run here.
     """
     verb, *rest = command.arguments or ("",)
     if verb != "train" or len(rest) != 1:
@@ -57,13 +51,7 @@ def program(command: Command, world_size: int | None) -> Program:
 def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     """Return what is run for the YAML's content.
 
-    Args:
-        content: Keys and their values.
-        world_size: Processes.
-
-    Raises:
-        InputError: Axolotl is not installed, or a size is no number.
-        UnsupportedError: It asks for what is not run here.
+    Raises InputError: Axolotl is not installed, or a size is no number.
     """
     if find_spec(COMMAND) is None:
         raise NotInstalledError(
@@ -78,7 +66,7 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     rows = rows_file("tokens", num_rows=micro_batch * steps * world_size, num_tokens=length)
     changed = {
         **told,
-        **_resolved(told),
+        **resolved(told, _MODEL),
         "datasets": [{"path": f"{FOLDER}/{rows[0]}", "ds_type": "json", "type": None}],
         "dataset_prepared_path": f"{FOLDER}/prepared",
         "output_dir": f"{FOLDER}/out",
@@ -98,9 +86,3 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
         notes=(few_words(length),),
         files=((_CONFIG, yaml_text(changed)), rows),
     )
-
-
-def _resolved(told: Mapping[str, Any]) -> dict[str, str]:
-    """Return where a model's folder is, from wherever the program is run."""
-    name = str(told.get(_MODEL, ""))
-    return {_MODEL: str(Path(name).resolve())} if Path(name).is_dir() else {}

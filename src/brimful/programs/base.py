@@ -25,13 +25,7 @@ FOLDER = "<folder>"
 def check_installed(whose: str, packages: Sequence[str], install: str = "pip install") -> None:
     """Refuse a program of which a package is missing.
 
-    Args:
-        whose: What runs, as it begins the sentence.
-        packages: That it imports.
-        install: How they are installed.
-
-    Raises:
-        InputError: One of them is not installed.
+    Raises InputError: one of them is not installed.
     """
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
@@ -149,11 +143,7 @@ class Flags(NamedTuple):
     values: tuple[tuple[str, tuple[str, ...]], ...]
 
     def first(self, *names: str, default: int) -> int:
-        """Return a flag's number; of a flag that is given twice the last, as argparse does.
-
-        Raises:
-            InputError: It is no whole number of 1 or more.
-        """
+        """Return a flag's number; of a flag that is given twice the last, as argparse does."""
         found = [(flag, given) for flag, given in self.values if flag in names]
         if not found:
             return default
@@ -172,11 +162,7 @@ class Flags(NamedTuple):
         return next((" ".join(given) for flag, given in reversed(self.values) if flag == name), "")
 
     def share(self, name: str, *, default: float) -> float:
-        """Return a flag's number, which may have a point.
-
-        Raises:
-            InputError: It is none.
-        """
+        """Return a flag's number, which may have a point."""
         text = self.text(name)
         try:
             return float(text) if text else default
@@ -189,15 +175,7 @@ class Flags(NamedTuple):
 
 
 def flags_of(words: Sequence[str], script: str) -> Flags:
-    """Take a command line apart.
-
-    Args:
-        words: Behind the script.
-        script: Its name, for people.
-
-    Raises:
-        InputError: It begins with what belongs to no flag.
-    """
+    """Take a command line apart."""
     found: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
@@ -222,12 +200,7 @@ class Shortened(str):
 
 
 def shortened(text: str, flags: Sequence[str]) -> Shortened:
-    """Return a command line without some of its flags and what they are given.
-
-    Args:
-        text: As it was typed.
-        flags: To leave out.
-    """
+    """Return a command line without some of its flags and what they are given."""
     kept = list[str]()
     is_left_out = False
     for word in split_words(text):

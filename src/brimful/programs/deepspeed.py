@@ -30,18 +30,9 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
 ) -> Program:
     """Return what is run for DeepSpeed's JSON.
 
-    Args:
-        config: The JSON's content, with all three batch sizes.
-        model: As ``from_pretrained`` takes it.
-        attention: As ``attn_implementation`` takes it.
-        lora: Of PEFT's ``LoraConfig``; None: all is trained.
-        seq_len: Tokens of a row.
-        checkpoints: Whether the model recomputes its blocks.
-        world_size: Processes.
-        rank: Which of them is run.
-
-    Raises:
-        InputError: A package is not installed.
+    ``model``: as ``from_pretrained`` takes it. ``attention``: as ``attn_implementation`` takes it.
+    ``lora``: of PEFT's ``LoraConfig``; None: all is trained. ``checkpoints``: whether the model
+    recomputes its blocks. Raises InputError: a package is not installed.
     """
     check_installed("DeepSpeed", (_PACKAGE, "transformers"), "DS_BUILD_OPS=0 pip install")
     accumulated = num_few(config)

@@ -102,11 +102,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def has_formula(text: str) -> bool:
-    """Whether a command line is of a program that is predicted by its own formulas.
-
-    Args:
-        text: As it was given.
-    """
+    """Whether a command line is of a program that is predicted by its own formulas."""
     return not megatron.WITH_FORMULA.keys().isdisjoint(Path(word).name for word in text.split())
 
 
@@ -178,17 +174,9 @@ class Line(NamedTuple):
 def predict_speed(text: str, world_size: int | None, machines: Machines) -> float | None:
     """Predict the tokens a second of all GPUs alone, as ``predict_program`` does.
 
-    Args:
-        text: A command line, or a YAML of arguments.
-        world_size: Processes, where that is asked for; None: as the command line says.
-        machines: On what.
-
-    Returns:
-        None: a rate or a link is unknown.
-
-    Raises:
-        InputError: It cannot be read, or does not fit the world.
-        UnsupportedError: There is no formula for it.
+    ``world_size``: processes, where that is asked for; None: as the command line says. Returns
+    None: a rate or a link is unknown. Raises InputError: it cannot be read, or does not fit the
+    world. Raises UnsupportedError: there is no formula for it.
     """
     found = read_line(text, world_size, machines)
     return None if found.step_s is None else found.num_tokens / found.step_s
@@ -197,14 +185,9 @@ def predict_speed(text: str, world_size: int | None, machines: Machines) -> floa
 def predict_program(text: str, world_size: int | None, machines: Machines) -> Prediction:
     """Predict what each kind of process of a command line takes, and how long a step is.
 
-    Args:
-        text: A command line, or a YAML of arguments.
-        world_size: Processes, where that is asked for; None: as the command line says.
-        machines: On what.
-
-    Raises:
-        InputError: It cannot be read, or does not fit the world.
-        UnsupportedError: There is no formula for it.
+    ``world_size``: processes, where that is asked for; None: as the command line says. Raises
+    InputError: it cannot be read, or does not fit the world. Raises UnsupportedError: there is no
+    formula for it.
     """
     found = read_line(text, world_size, machines)
     device = found.cluster.device
@@ -270,14 +253,9 @@ def _num_steps(flags: Flags) -> int | None:
 def read_line(text: str, world_size: int | None, machines: Machines) -> Line:
     """Read a command line that has a formula.
 
-    Args:
-        text: A command line, or a YAML of arguments.
-        world_size: Processes, where that is asked for; None: as the command line says.
-        machines: On what.
-
-    Raises:
-        InputError: It cannot be read, or does not fit the world.
-        UnsupportedError: There is no formula for it.
+    ``world_size``: processes, where that is asked for; None: as the command line says. Raises
+    InputError: it cannot be read, or does not fit the world. Raises UnsupportedError: there is no
+    formula for it.
     """
     typed = "" if is_arguments(text) else text
     command = read_command(text)
@@ -292,11 +270,8 @@ def read_line(text: str, world_size: int | None, machines: Machines) -> Line:
 def line_of(command: Command, world_size: int | None, machines: Machines, typed: str = "") -> Line:
     """Read a command line that was taken apart, as ``read_line`` does.
 
-    Args:
-        command: Its words.
-        world_size: Processes, where that is asked for; None: as the command line says.
-        machines: On what.
-        typed: The same as it was typed, where flags may be left out of that.
+    ``world_size``: processes, where that is asked for; None: as the command line says. ``typed``:
+    the same as it was typed, where flags may be left out of that.
     """
     if (name := Path(command.script).name) not in megatron.WITH_FORMULA:
         known = " and ".join(megatron.WITH_FORMULA)

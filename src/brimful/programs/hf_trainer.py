@@ -24,17 +24,9 @@ def program_of(  # noqa: PLR0913 - what a program around the Trainer says
 ) -> Program:
     """Return what is run for arguments of the Trainer.
 
-    Args:
-        arguments: Of ``TrainingArguments``.
-        model: As ``from_pretrained`` takes it.
-        dtype: In which it is loaded, as torch calls it.
-        attention: As ``attn_implementation`` takes it.
-        lora: Of PEFT's ``LoraConfig``; None: all is trained.
-        seq_len: Tokens of a row.
-        world_size: Processes.
-
-    Raises:
-        InputError: A package is not installed.
+    ``model``: as ``from_pretrained`` takes it. ``dtype``: in which it is loaded, as torch calls it.
+    ``attention``: as ``attn_implementation`` takes it. ``lora``: of PEFT's ``LoraConfig``; None:
+    all is trained. Raises InputError: a package is not installed.
     """
     check_installed("the Trainer", _NEEDED)
     changed = few_steps(arguments)

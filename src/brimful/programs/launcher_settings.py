@@ -25,12 +25,7 @@ _OFFLOADED = {
 
 
 def with_launcher(content: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return a trainer's arguments, with what its launcher says where they say nothing.
-
-    Args:
-        content: Of the command line.
-        environment: Variables that are set for it.
-    """
+    """Return a trainer's arguments, with what its launcher says where they say nothing."""
     said = dict(content)
     half = environment.get("ACCELERATE_MIXED_PRECISION")
     if half in _HALVES and not any(name in said for name in _HALVES):

@@ -10,11 +10,10 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
-from brimful.programs.arguments import read_arguments, resolved, whole
+from brimful.programs.arguments import read_arguments, resolved, script_of, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank
 from brimful.programs.mock_rows import few_steps, few_words, rows_file
 from brimful.text.escaping import yaml_text
@@ -37,12 +36,7 @@ _NOT_TAKEN = frozenset({
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line: ``llamafactory-cli train FILE key=value``.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: It trains nothing that is run here, or LLaMA-Factory is not installed.
+    ``world_size``: processes, where that is asked for.
     """
     verb, *rest = command.arguments or ("",)
     if verb != "train":
@@ -53,13 +47,7 @@ def program(command: Command, world_size: int | None) -> Program:
 def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     """Return what is run for the YAML's content.
 
-    Args:
-        content: Arguments and their values.
-        world_size: Processes.
-
-    Raises:
-        InputError: LLaMA-Factory is not installed, or a size is no number.
-        UnsupportedError: Its rows are not made here.
+    Raises InputError: LLaMA-Factory is not installed, or a size is no number.
     """
     if find_spec(_PACKAGE) is None:
         raise NotInstalledError(
@@ -80,7 +68,7 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
     )
     return Program(
         name=f"LLaMA-Factory {version(_PACKAGE)}'s {stage}",
-        argv=(_launcher(), f"{FOLDER}/{_CONFIG}"),
+        argv=(script_of(_PACKAGE, "launcher.py"), f"{FOLDER}/{_CONFIG}"),
         world_size=world_size,
         ranks=(Rank(0, "every GPU does the same"),),
         assume=("triton",),
@@ -92,13 +80,6 @@ def program_of(content: Mapping[str, Any], world_size: int) -> Program:
             rows,
         ),
     )
-
-
-def _launcher() -> str:
-    found = find_spec(_PACKAGE)
-    assert found is not None, "asked before"
-    assert found.origin is not None, "a package"
-    return str(Path(found.origin).parent / "launcher.py")
 
 
 def _info(stage: str, file: str) -> Mapping[str, Any]:

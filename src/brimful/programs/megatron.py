@@ -116,12 +116,8 @@ class Told(NamedTuple):
 def told(command: Command, world_size: int | None) -> Told:
     """Read a command line.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: A degree does not divide the world, or nobody says how long the vocabulary is.
+    ``world_size``: processes, where that is asked for. Raises InputError: a degree does not divide
+    the world, or nobody says how long the vocabulary is.
     """
     name = Path(command.script).name
     flags, read_as = in_words_of_megatron(flags_of(command.arguments, name))
@@ -138,12 +134,8 @@ def told(command: Command, world_size: int | None) -> Told:
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: A degree does not divide the world, or something is not installed.
+    ``world_size``: processes, where that is asked for. Raises InputError: a degree does not divide
+    the world, or something is not installed.
     """
     name, flags, size, ranks, _, vocab, notes = told(command, world_size)
     changed = (
@@ -166,10 +158,8 @@ def program(command: Command, world_size: int | None) -> Program:
 def script_of(folders: Iterable[Path], flags: Mapping[str, Any]) -> str:
     """Return the script of a YAML of arguments, which does not name it.
 
-    Args:
-        folders: In which a checkout may be.
-        flags: Of the YAML, with their values; some are of one script alone, as is a vocabulary of
-            word pieces, which is a text.
+    ``flags``: of the YAML, with their values; some are of one script alone, as is a vocabulary of
+    word pieces, which is a text.
     """
     name = SCRIPT
     if _OF_T5 & set(flags):
@@ -243,11 +233,7 @@ def _ranks(flags: Flags, size: int) -> tuple[Rank, ...]:
 
 
 def _vocabulary(flags: Flags, script: str) -> tuple[int, str]:
-    """Return the rows of the vocabulary before Megatron pads them, and who says so.
-
-    Raises:
-        InputError: Nobody says.
-    """
+    """Return the rows of the vocabulary before Megatron pads them, and who says so."""
     if flags.has("--vocab-size"):
         return flags.first("--vocab-size", default=0), "by --vocab-size"
     of_script = "BertWordPieceLowerCase" if script == BERT else "GPT2BPETokenizer"
@@ -296,11 +282,7 @@ def _known_model(name: str) -> int | None:
 
 
 def _script(named: str) -> str:
-    """Return where the program is.
-
-    Raises:
-        InputError: It, or what it needs, is not installed.
-    """
+    """Return where the program is."""
     found = next((path for path in _places(named) if path.is_file()), None)
     missing = [] if found else ["git clone --depth 1 https://github.com/NVIDIA/Megatron-LM"]
     if find_spec("transformer_engine") is None:
@@ -320,11 +302,7 @@ def _script(named: str) -> str:
 
 
 def _check_python(project: Path) -> None:
-    """Refuse a checkout that asks for a newer Python than this one.
-
-    Raises:
-        InputError: It does.
-    """
+    """Refuse a checkout that asks for a newer Python than this one."""
     text = project.read_text("utf-8") if project.is_file() else ""
     found = _PYTHON.search(text)
     if found and sys.version_info < (asked := (int(found[1]), int(found[2]))):

@@ -32,15 +32,7 @@ NOTE = (
 
 
 def in_words_of_megatron(flags: Flags) -> tuple[Flags, tuple[str, ...]]:
-    """Return a command line without words that Megatron-LM lacks, and what that takes for granted.
-
-    Args:
-        flags: As they were given.
-
-    Raises:
-        InputError: A number is none.
-        UnsupportedError: DeepSpeed is to part parameters.
-    """
+    """Return a command line without what Megatron-LM lacks, and what that takes for granted."""
     values = [each for given in flags.values for each in _said(given, flags)]
     if not flags.has(SWITCH):
         return Flags(tuple(values)), ()

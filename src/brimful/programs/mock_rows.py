@@ -20,10 +20,8 @@ _MOST_TOKENS = 4_000_000
 def rows_file(kind: str, *, num_rows: int, num_tokens: int) -> tuple[str, str]:
     """Return a file of equal rows for a program, as its name and its text.
 
-    Args:
-        kind: ``text``, ``messages``, ``preference``, or ``tokens`` of as many as a row may have.
-        num_rows: How many a step needs on all processes.
-        num_tokens: As many as a row may have; it is cut there.
+    ``kind``: ``text``, ``messages``, ``preference``, or ``tokens`` of as many as a row may have.
+    ``num_tokens``: as many as a row may have; it is cut there.
     """
     least = max(1, min(num_rows, _MOST_TOKENS // num_tokens))
     row = _tokens(num_tokens) if kind == "tokens" else _row(kind, _WORD * num_tokens)
@@ -49,11 +47,7 @@ def _tokens(num: int) -> Mapping[str, Any]:
 def num_few(arguments: Mapping[str, Any]) -> int:
     """Return how many micro-batches of a step are run.
 
-    Args:
-        arguments: As they were given.
-
-    Raises:
-        InputError: They say no number.
+    Raises InputError: they say no number.
     """
     return min(whole(arguments, "gradient_accumulation_steps", 1), MOST_MICRO_BATCHES)
 
@@ -63,11 +57,7 @@ def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Source: ``TrainingArguments`` of transformers 5.23.0.
 
-    Args:
-        arguments: As they were given.
-
-    Raises:
-        InputError: One of them is no number.
+    Raises InputError: one of them is no number.
     """
     changed = {
         "output_dir": f"{FOLDER}/out",
@@ -84,11 +74,7 @@ def few_steps(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def few_words(seq_len: int) -> str:
-    """Say what is run of a program.
-
-    Args:
-        seq_len: Tokens of a row.
-    """
+    """Say what is run of a program."""
     return (
         f"{_STEPS} steps of at most {MOST_MICRO_BATCHES} micro-batches on mock rows of {seq_len} "
         f"tokens: no data, checkpoint or log is read or written"

@@ -133,15 +133,8 @@ def is_config(content: object) -> bool:
 def command_of(content: Mapping[str, Any], script: str, name: str) -> Command:
     """Read a configuration as a command line.
 
-    Args:
-        content: Of the file.
-        script: Whose command line it is.
-        name: The file's, for people.
-
-    Raises:
-        FileFormatError: A value is none of its kind.
-        InputError: What it asks for goes with nothing.
-        UnsupportedError: It has no formula.
+    Raises FileFormatError: a value is none of its kind. Raises InputError: what it asks for goes
+    with nothing. Raises UnsupportedError: it has no formula.
     """
     model = _Resolved(content, ("model",))
     _check(model, name)
@@ -226,11 +219,7 @@ def _at(content: Any, path: Sequence[str]) -> Any:
 
 
 def _check(model: _Resolved, name: str) -> None:
-    """Refuse what is no GPT that is trained whole.
-
-    Raises:
-        UnsupportedError: It is none.
-    """
+    """Refuse what is no GPT that is trained whole."""
     scheme = model.inner("peft").text("peft_scheme")
     if scheme and scheme.lower() != "none":
         raise UnsupportedError(
@@ -278,11 +267,7 @@ def _valued(model: _Resolved, name: str) -> Iterator[str]:
 
 
 def _kernels(model: _Resolved) -> Iterator[str]:
-    """Yield what layers are made of.
-
-    Raises:
-        UnsupportedError: They have another activation or norm.
-    """
+    """Yield what layers are made of."""
     if not model.is_on("transformer_engine"):
         yield from ("--transformer-impl", "local")
     activation = model.text("activation") or "gelu"
@@ -306,12 +291,7 @@ def _kernels(model: _Resolved) -> Iterator[str]:
 
 
 def _precision(model: _Resolved, trainer: _Resolved, name: str) -> Iterator[str]:
-    """Yield in how many bits it trains.
-
-    Raises:
-        UnsupportedError: Parameters are in fp32.
-        InputError: fp8 is asked for where nothing has it.
-    """
+    """Yield in how many bits it trains."""
     kind = (trainer.text("precision") or model.text("precision")).partition("-")[0]
     if kind not in _HALVES:
         raise UnsupportedError(f"trainer.precision {kind or 32} of {name} has no formula; set bf16")
@@ -334,11 +314,7 @@ def _precision(model: _Resolved, trainer: _Resolved, name: str) -> Iterator[str]
 
 
 def _optimizer(model: _Resolved, name: str) -> Iterator[str]:
-    """Yield where states lie and how gradients are sent.
-
-    Raises:
-        UnsupportedError: It is another optimizer.
-    """
+    """Yield where states lie and how gradients are sent."""
     optim = model.inner("optim")
     kind = optim.text("name")
     if str(kind).removesuffix("w") not in _OPTIMIZERS:  # decoupled or not, as large

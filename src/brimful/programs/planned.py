@@ -78,15 +78,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) -> Planned:
     """Return the fastest layout that fits; where none does, the one that lacks least.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        pins: Values that ``tp``, ``pp``, ``cp``, ``ep`` and ``micro_batch`` may have; what is not
-            there is searched.
-
-    Raises:
-        InputError: No degrees divide what they cut.
-        UnsupportedError: Megatron-LM trains nothing like it, or is not told it by this version.
+    ``pins``: values that ``tp``, ``pp``, ``cp``, ``ep`` and ``micro_batch`` may have; what is not
+    there is searched.
     """
     _check(job, cluster)
     capability = version_of(cluster.device.capability)

@@ -44,13 +44,8 @@ def is_program(text: str) -> bool:
 def read_program(text: str, world_size: int | None) -> Program:
     """Read a command line, or a YAML of arguments, alone or behind the script.
 
-    Args:
-        text: What was typed.
-        world_size: Processes, where that is asked for; None: as the command line says.
-
-    Raises:
-        InputError: It cannot be read, or names no program that is known.
-        FileFormatError: The YAML has no arguments.
+    ``world_size``: processes, where that is asked for; None: as the command line says. Raises
+    FileFormatError: the YAML has no arguments.
     """
     command = read_command(text)
     by_flag = (_BY_FLAG.get(word.partition("=")[0]) for word in command.arguments)
@@ -68,12 +63,8 @@ def read_program(text: str, world_size: int | None) -> Program:
 def read_command(text: str) -> Command:
     """Take apart what was typed, whatever program it names.
 
-    Args:
-        text: A command line, or a YAML of arguments, alone or behind the script.
-
-    Raises:
-        InputError: It cannot be read.
-        FileFormatError: The YAML has no arguments.
+    ``text``: a command line, or a YAML of arguments, alone or behind the script. Raises InputError:
+    it cannot be read. Raises FileFormatError: the YAML has no arguments.
     """
     return _of_yaml(Path(text)) if is_arguments(text) else _of_line(text)
 

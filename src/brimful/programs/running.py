@@ -50,14 +50,8 @@ def run_program(
 ) -> tuple[RankPeak, ...]:
     """Run every rank that the program names, as many at once as there are cores.
 
-    Args:
-        program: What is run.
-        gpu: A card of ``brimful gpus``.
-        allocator: Settings of the allocator; empty: what the program sets for itself.
-        done: Is told of each process that has ended.
-
-    Raises:
-        RunError: The program ended with an error.
+    ``gpu``: a card of ``brimful gpus``. ``allocator``: settings of the allocator; empty: what the
+    program sets for itself. Raises RunError: the program ended with an error.
     """
     told = allocator or settings_in(program.environment)
     asked = [Asked(program, rank, gpu, told) for rank in program.ranks]
@@ -71,13 +65,8 @@ def run_each(
 ) -> tuple[T, ...]:
     """Run processes of one program, each in a child, as many at once as there are cores.
 
-    Args:
-        run_one: What is done in a child, importable by name.
-        asked: What each is to run.
-        done: Is told of each that has ended.
-
-    Raises:
-        RunError: The program ended with an error.
+    ``run_one``: what is done in a child, importable by name. Raises RunError: the program ended
+    with an error.
     """
 
     def run(one: Asked) -> T:
@@ -116,11 +105,7 @@ def _run_rank(asked: Asked) -> RankPeak:
 
 
 def ran(asked: Asked) -> "Run":
-    """Run one process on the pretend GPU in this one, which does nothing else afterwards.
-
-    Raises:
-        RunError: The program ended with an error.
-    """
+    """Run one process on the pretend GPU in this one, which does nothing else afterwards."""
     from brimful.pretend import gpu
     from brimful.pretend.scripts import run_program as run
 

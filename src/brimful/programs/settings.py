@@ -28,12 +28,8 @@ from brimful.text.escaping import yaml_text
 def settings_file(text: str) -> Path | None:
     """Write what a command line says into a file of settings, which goes when the process ends.
 
-    Args:
-        text: A command line; None is returned for a program that has no such file.
-
-    Raises:
-        InputError: It cannot be read.
-        UnsupportedError: Its kind of training is not read here.
+    ``text``: a command line; None is returned for a program that has no such file. Raises
+    InputError: it cannot be read. Raises UnsupportedError: its kind of training is not read here.
     """
     command = read_command(text)
     read = _READ.get(Path(command.script).name)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from brimful.errors import UnsupportedError
-from brimful.programs.arguments import scalar
+from brimful.programs.arguments import said, scalar
 from brimful.programs.base import Command, flags_of
 from brimful.programs.torchtitan import FILE_FLAGS, MODULE, is_choice, read_toml, words_of
 
@@ -30,9 +30,8 @@ _MODES = ("full", "selective", "none")
 def settings_of(command: Command) -> Mapping[str, Any]:
     """Return what a command line of torchtitan says, in the sections of its TOML.
 
-    Raises:
-        InputError: It cannot be read.
-        UnsupportedError: Its configuration is none of those that are known here.
+    Raises InputError: it cannot be read. Raises UnsupportedError: its configuration is none of
+    those that are known here.
     """
     words = words_of(command)
     flags = flags_of([word for word in words if not is_choice(word)], MODULE)
@@ -42,7 +41,7 @@ def settings_of(command: Command) -> Mapping[str, Any]:
     for flag, given in flags.values:
         section, dot, key = flag.removeprefix("--").replace("-", "_").partition(".")
         if dot:
-            found.setdefault(section, {})[key] = _value(given)
+            found.setdefault(section, {})[key] = said(given, _number)
     for kind in _choices(words):
         found[_AGAIN] = {"mode": kind, "selective_ac_option": "op"}
     _rows(found.setdefault(_TRAINING, {}))
@@ -77,12 +76,6 @@ def _configs() -> dict[str, dict[str, Any]]:
     content = files("brimful").joinpath(_FILE).read_bytes()
     configs: dict[str, dict[str, Any]] = msgspec.json.decode(content)["configs"]
     return configs
-
-
-def _value(given: tuple[str, ...]) -> Any:
-    """Return what a flag says: a switch is true, several words are a list."""
-    values = [_number(word) for word in given]
-    return True if not values else values[0] if len(values) == 1 else values
 
 
 def _number(word: str) -> Any:

@@ -90,13 +90,8 @@ _TOKENIZERS = (
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for ``-m torchtitan.train``, a ``train.py`` of it, or its shell scripts.
 
-    Args:
-        command: As it was given; of the script, variables stand before it.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: It names no configuration, or torchtitan is not installed.
-        UnsupportedError: It is an experiment that is not simulated.
+    ``command``: as it was given; of the script, variables stand before it. ``world_size``:
+    processes, where that is asked for.
     """
     arguments = words_of(command)
     flags = flags_of([word for word in arguments if not is_choice(word)], MODULE)
@@ -148,8 +143,7 @@ def _of_file(
 ) -> Program:
     """Return what is run of a torchtitan that is told a TOML file.
 
-    Raises:
-        InputError: The file cannot be read, or its stages do not divide the processes.
+    Raises InputError: the file cannot be read, or its stages do not divide the processes.
     """
     name = next(text for text in map(flags.text, FILE_FLAGS) if text)
     content = read_toml(name)
@@ -173,11 +167,7 @@ def _of_file(
 
 
 def read_toml(name: str) -> dict[str, Any]:
-    """Read a file of torchtitan's settings.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Read a file of torchtitan's settings."""
     try:
         return tomllib.loads(Path(name).read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -212,14 +202,10 @@ def program_of(
 ) -> Program:
     """Return what is run for arguments of ``torchtitan.train``.
 
-    Args:
-        arguments: ``--module``, ``--config`` and what stands over that.
-        world_size: Processes.
-        num_stages: Of a pipeline, the outermost axis of its world.
-        module: A file of configurations and its text, which is written beside.
-
-    Raises:
-        InputError: torchtitan is not installed, or the stages do not divide the processes.
+    ``arguments``: ``--module``, ``--config`` and what stands over that. ``num_stages``: of a
+    pipeline, the outermost axis of its world. ``module``: a file of configurations and its text,
+    which is written beside. Raises InputError: torchtitan is not installed, or the stages do not
+    divide the processes.
     """
     if find_spec(_PACKAGE) is None:
         raise NotInstalledError(
@@ -240,11 +226,7 @@ def program_of(
 
 
 def _ranks(world_size: int, num_stages: int) -> tuple[Rank, ...]:
-    """Return one process of each stage.
-
-    Raises:
-        InputError: The stages do not divide the processes.
-    """
+    """Return one process of each stage."""
     if world_size % num_stages:
         raise InputError(
             f"{num_stages} stages of a pipeline do not divide {world_size} processes; "

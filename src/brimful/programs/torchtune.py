@@ -42,14 +42,8 @@ class _Launched(NamedTuple):
 def program(command: Command, world_size: int | None) -> Program:
     """Refuse to run it, so that its settings are planned in its place.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: Its command line cannot be read.
-        NotInstalledError: In any other case.
-        UnsupportedError: It trains nothing.
+    ``world_size``: processes, where that is asked for. Raises InputError: its command line cannot
+    be read. Raises UnsupportedError: it trains nothing.
     """
     del world_size
     settings_of(command)
@@ -59,12 +53,7 @@ def program(command: Command, world_size: int | None) -> Program:
 def settings_of(command: Command) -> Mapping[str, Any]:
     """Return what a command line says, in the sections of its YAML and one of its own.
 
-    Args:
-        command: As it was given.
-
-    Raises:
-        InputError: It cannot be read.
-        UnsupportedError: It trains nothing.
+    Raises InputError: it cannot be read.
     """
     verb, *rest = command.arguments or ("",)
     if verb != _RUN:
@@ -123,20 +112,16 @@ def _content(name: str) -> dict[str, Any]:
     """Return a file's content; a name may be one of torchtune's own configs, if it is installed."""
     file = Path(name)
     if not file.is_file():
-        file = _own_configs() / f"{name}.yaml"
+        # The folder of torchtune's own configs, which lies beside its package.
+        spec = find_spec("torchtune")
+        package = Path(spec.origin).parent if spec is not None and spec.origin else Path()
+        file = (package.parent / "recipes" / "configs") / f"{name}.yaml"
     if not file.is_file():
         raise InputError(
             f"there is no file {name}, nor is torchtune installed here with a config of that name; "
             f"give a path ({COMMAND} cp NAME FILE writes one of torchtune's)"
         )
     return read_config(file)
-
-
-def _own_configs() -> Path:
-    """Return the folder of torchtune's own configs, which lies beside its package."""
-    spec = find_spec("torchtune")
-    package = Path(spec.origin).parent if spec is not None and spec.origin else Path()
-    return package.parent / "recipes" / "configs"
 
 
 def _override(content: dict[str, Any], word: str) -> None:

@@ -27,11 +27,7 @@ def is_of_trainer(command: Command) -> bool:
 def settings_of(command: Command) -> Mapping[str, Any]:
     """Return the arguments of a command line.
 
-    Args:
-        command: As it was given.
-
-    Raises:
-        InputError: It begins with what belongs to no flag.
+    Raises InputError: it begins with what belongs to no flag.
     """
     given = flags_of(command.arguments, Path(command.script).name).values
     read = {_name(flag): [scalar(word) for word in words] for flag, words in given}

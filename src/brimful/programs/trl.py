@@ -7,14 +7,14 @@ machine need no weights (``pretend.hub_models``).
 Source: ``trl/scripts/sft.py``, ``dpo.py`` and ``trainer/*_config.py`` of TRL 1.16.0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, NotInstalledError
-from brimful.programs.arguments import read_config, resolved, scalar, whole
+from brimful.programs.arguments import read_config, resolved, said, script_of, whole
 from brimful.programs.base import FOLDER, Command, Program, Rank, flags_of
 from brimful.programs.mock_rows import PLACE, few_steps, few_words, rows_file
 from brimful.text.escaping import yaml_text
@@ -38,12 +38,8 @@ _LENGTH, _MICRO_BATCH = 1024, 8
 def program(command: Command, world_size: int | None) -> Program:
     """Return what is run for a command line: ``trl sft --config FILE --flag value``.
 
-    Args:
-        command: As it was given.
-        world_size: Processes, where that is asked for.
-
-    Raises:
-        InputError: It trains nothing that is run here, or TRL is not installed.
+    ``world_size``: processes, where that is asked for. Raises InputError: it trains nothing that is
+    run here, or TRL is not installed.
     """
     kind = command.arguments[0] if command.arguments else ""
     if kind in _READ and kind not in _KINDS:
@@ -53,11 +49,7 @@ def program(command: Command, world_size: int | None) -> Program:
 
 
 def settings_of(command: Command) -> tuple[str, dict[str, Any]]:
-    """Return the kind of training, and the arguments of a command line and of its file.
-
-    Raises:
-        InputError: It trains nothing that is known here.
-    """
+    """Return the kind of training, and the arguments of a command line and of its file."""
     kind, *rest = command.arguments or ("",)
     if kind not in _READ:
         raise InputError(
@@ -66,25 +58,14 @@ def settings_of(command: Command) -> tuple[str, dict[str, Any]]:
         )
     flags = {flag.removeprefix("--"): given for flag, given in flags_of(rest, f"trl {kind}").values}
     config = read_config(Path(flags["config"][0])) if flags.get("config") else {}
-    typed = {name: _value(given) for name, given in flags.items()}
+    typed = {name: said(given) for name, given in flags.items()}
     return kind, {**config, **typed}
-
-
-def _value(given: Sequence[str]) -> Any:
-    read = [scalar(word) for word in given]
-    return True if not read else read[0] if len(read) == 1 else read
 
 
 def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Program:
     """Return what is run for the YAML's content.
 
-    Args:
-        kind: ``sft`` or ``dpo``.
-        content: Arguments and their values.
-        world_size: Processes.
-
-    Raises:
-        InputError: TRL is not installed, or a size is no number.
+    ``kind``: ``sft`` or ``dpo``. Raises InputError: TRL is not installed, or a size is no number.
     """
     if find_spec(COMMAND) is None:
         raise NotInstalledError("TRL runs here as it is, and is not installed; pip install trl")
@@ -101,7 +82,7 @@ def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Progra
     )
     return Program(
         name=f"TRL {version(COMMAND)}'s {kind}.py",
-        argv=(_script(kind), "--config", f"{FOLDER}/{_CONFIG}"),
+        argv=(script_of(COMMAND, "scripts", f"{kind}.py"), "--config", f"{FOLDER}/{_CONFIG}"),
         world_size=world_size,
         ranks=(Rank(0, "every GPU does the same"),),
         assume=("triton",),
@@ -109,10 +90,3 @@ def program_of(kind: str, content: Mapping[str, Any], world_size: int) -> Progra
         notes=(few_words(length),),
         files=((_CONFIG, yaml_text(changed)), file),
     )
-
-
-def _script(kind: str) -> str:
-    found = find_spec(COMMAND)
-    assert found is not None, "asked before"
-    assert found.origin is not None, "a package"
-    return str(Path(found.origin).parent / "scripts" / f"{kind}.py")

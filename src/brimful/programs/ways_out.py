@@ -97,14 +97,9 @@ class _Changed(NamedTuple):
 def ways_out(text: str, world_size: int | None, machines: Machines) -> tuple[WayOut, ...]:
     """Return what would fit of a command line that does not, the fastest first.
 
-    Args:
-        text: A command line, or a YAML of arguments.
-        world_size: Processes, where that is asked for; None: as the command line says.
-        machines: On what.
-
-    Raises:
-        InputError: It cannot be read, or does not fit the world.
-        UnsupportedError: There is no formula for it.
+    ``world_size``: processes, where that is asked for; None: as the command line says. Raises
+    InputError: it cannot be read, or does not fit the world. Raises UnsupportedError: there is no
+    formula for it.
     """
     asked = read_line(text, world_size, machines)
     if asked.stages[0].decoder is not None:

@@ -66,20 +66,13 @@ class Compared(
 def compare_all(runs: Iterable[PublishedRun], *, holds: bool = False) -> tuple[Compared, ...]:
     """Predict every run, in order.
 
-    Args:
-        runs: The runs.
-        holds: Whether each is replayed to say whether it holds: a tenth of a second for a run.
+    ``holds``: whether each is replayed to say whether it holds: a tenth of a second for a run.
     """
     return tuple(with_word(run, compare(run)) if holds else compare(run) for run in runs)
 
 
 def with_word(run: PublishedRun, row: Compared) -> Compared:
-    """Say whether a run was predicted to hold.
-
-    Args:
-        run: The run.
-        row: The same beside its prediction.
-    """
+    """Say whether a run was predicted to hold."""
     expressed = express(run)
     if row.reason or isinstance(expressed, Unexpressed):
         return row
@@ -88,11 +81,7 @@ def with_word(run: PublishedRun, row: Compared) -> Compared:
 
 
 def compare(run: PublishedRun) -> Compared:
-    """Put a run beside its prediction.
-
-    Args:
-        run: The run.
-    """
+    """Put a run beside its prediction."""
     row = Compared(
         id=run.id,
         family=run.family,

@@ -54,9 +54,7 @@ _REST = frozenset({
 def with_separate_ends(sections: list[Section], ends: Ends) -> list[Section]:
     """Return the only micro-batch of a step whose ends are units of their own.
 
-    Args:
-        sections: The runs, with the pieces of ZeRO-2 or ZeRO-3 and a loss that is computed at once.
-        ends: Sizes of the units.
+    ``sections``: the runs, with the pieces of ZeRO-2 or ZeRO-3 and a loss that is computed at once.
     """
     bare = [s._replace(events=tuple(e for e in s.events if e.piece not in _REST)) for s in sections]
     forward = [n for n, s in enumerate(bare) if s.run.phase == "forward"]

@@ -83,9 +83,6 @@ def express(run: PublishedRun) -> Expressed | Unexpressed:
 
     Left out, since no formula covers it and no peak lies there: the dropout of adapters, and the
     gradient of the embedding's output that re-entrant checkpointing needs.
-
-    Args:
-        run: The run.
     """
     told = in_our_terms(run)
     if isinstance(told, Unexpressed):
@@ -158,8 +155,7 @@ def _model_type(name: str) -> str:
 def model_of(name: str) -> ModelSpec:
     """Return the model that a published run names, of the registry or carried with the runs.
 
-    Raises:
-        BrimfulError: It is in neither.
+    Raises BrimfulError: it is in neither.
     """
     known = published_models().get(name)
     if known is None or known.config is None:

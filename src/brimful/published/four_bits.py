@@ -54,9 +54,7 @@ def is_packed(run: PublishedRun) -> bool:
 def more_bytes(run: PublishedRun, job: Job) -> int:
     """Return what a base takes more than the one that stands for it; experts take less.
 
-    Args:
-        run: What was published.
-        job: The same with a base in nf4.
+    ``job``: the same with a base in nf4.
     """
     if job.adapter is None or job.adapter.base not in QUANTIZED:
         return 0

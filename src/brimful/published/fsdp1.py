@@ -68,9 +68,7 @@ _NOT_AHEAD: dict[Signed, tuple[Signed, ...]] = {
 def as_flat_units(sections: list[Section], units: FlatUnits) -> list[Section]:
     """Return a micro-batch of FSDP2 as FSDP1 runs it.
 
-    Args:
-        sections: The runs, with the pieces of ZeRO-2 or ZeRO-3.
-        units: What there is of flat parameters.
+    ``sections``: the runs, with the pieces of ZeRO-2 or ZeRO-3.
     """
     found = [s._replace(events=tuple(_flat(s, units))) for s in sections]
     found = _with_kept_inputs(found) if units.keeps_inputs else found

@@ -39,12 +39,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def at_widths(kept: Kept, dims: Dimensions) -> Kept:
-    """Return the same with no letters but those of a batch, as a model's own profile has them.
-
-    Args:
-        kept: By products of dimensions.
-        dims: The model's.
-    """
+    """Return the same with no letters but those of a batch, as a model's own profile has them."""
     size: dict[str, float] = defaultdict(float)
     for factors, coefficient in kept.size.items():
         letters = "".join(factor for factor in factors if factor in _OF_BATCH)
@@ -56,10 +51,8 @@ def at_widths(kept: Kept, dims: Dimensions) -> Kept:
 def with_kept(sections: list[Section], kept: Sequence[Kept]) -> list[Section]:
     """Return a micro-batch whose blocks keep this beside what ours do.
 
-    Args:
-        sections: The runs.
-        kept: Tensors of a block. Plain blocks, which keep them from their forward on, are left as
-            they are where there are fewer.
+    ``kept``: tensors of a block. Plain blocks, which keep them from their forward on, are left as
+    they are where there are fewer.
     """
     of_blocks = [each for each in kept if not each.with_outputs]
     found = [_with_kept(section, of_blocks) for section in sections]
@@ -139,10 +132,7 @@ class _Life(NamedTuple):
 def without(events: Sequence[Event], terms: tuple[Term, ...], times: int) -> list[Event]:
     """Leave out the tensors of a size that live longest among those that come and go here.
 
-    Args:
-        events: Of a run.
-        terms: The size.
-        times: How many; fewer where there are not so many.
+    ``times``: how many; fewer where there are not so many.
     """
     size = tuple((term.factors, term.coefficient) for term in terms)
     lives = {key: lives for key, lives in _lives(events).items() if key[0] == size}

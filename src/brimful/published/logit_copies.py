@@ -42,12 +42,7 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def with_copies(sections: list[Section], copies: Copies) -> list[Section]:
-    """Return a micro-batch whose logits are copied like this; one in chunks as it is.
-
-    Args:
-        sections: The runs.
-        copies: What there is of the logits.
-    """
+    """Return a micro-batch whose logits are copied like this; one in chunks as it is."""
     live = list[str]()
     if not any(is_whole(event.kind) for section in sections for event in section.events):
         return sections

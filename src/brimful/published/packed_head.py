@@ -18,8 +18,7 @@ _TRANSIENT = ITEM_NAMES.index(TRANSIENTS)
 def with_packed_head(sections: list[Section]) -> list[Section]:
     """Return a micro-batch whose head is unpacked for its products.
 
-    Args:
-        sections: The runs, with a loss that is computed at once or copies of logits that are.
+    ``sections``: the runs, with a loss that is computed at once or copies of logits that are.
     """
     return [_with_packed_head(section) for section in sections]
 

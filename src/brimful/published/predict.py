@@ -47,11 +47,7 @@ class Predicted(NamedTuple):
 
 
 def predict(run: PublishedRun) -> Predicted | Unexpressed:
-    """Predict a published run, or say why there is no prediction.
-
-    Args:
-        run: The run.
-    """
+    """Predict a published run, or say why there is no prediction."""
     if run.command and has_formula(run.command):
         return _of_command(run)
     found = _estimated(run)

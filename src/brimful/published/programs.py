@@ -135,23 +135,13 @@ def rules() -> tuple[Rule, ...]:
 
 
 def other_program(run: PublishedRun, expressed: Expressed) -> OtherProgram:
-    """Return in what the program of a run differed.
-
-    Args:
-        run: The run.
-        expressed: The same in our terms.
-    """
+    """Return in what the program of a run differed."""
     mine = tuple(rule for rule in rules() if _holds(rule, run, expressed.job))
     return OtherProgram(mine, changes_of(mine, expressed))
 
 
 def changes_of(rules: tuple[Rule, ...], expressed: Expressed) -> tuple[Change, ...]:
-    """Return what rules make of a run's micro-batches, in order.
-
-    Args:
-        rules: Those that hold for it.
-        expressed: The run in our terms.
-    """
+    """Return what rules make of a run's micro-batches, in order."""
     told = tuple(change for rule in rules for change in _changes(rule, expressed))
     if not told or not _is_own(expressed):
         return told
@@ -167,12 +157,7 @@ def _is_own(expressed: Expressed) -> bool:
 
 
 def memory_of(expressed: Expressed, program: OtherProgram) -> StepMemory:
-    """Return what a step of a program takes; one without a pipeline.
-
-    Args:
-        expressed: A run in our terms.
-        program: In what it differed.
-    """
+    """Return what a step of a program takes; one without a pipeline."""
     job, cluster, strategy = expressed
     family = family_of(job, strategy)
     profile = profile_for(job, strategy.attention, cluster.device, family)

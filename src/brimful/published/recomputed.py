@@ -29,12 +29,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def with_recomputed(sections: list[Section], products: Sequence[Product]) -> list[Section]:
-    """Return a micro-batch whose checkpointed blocks do not keep these.
-
-    Args:
-        sections: The runs, of selective checkpointing.
-        products: What is computed again.
-    """
+    """Return a micro-batch whose checkpointed blocks do not keep these."""
     for number, product in enumerate(products, 1):
         sections = [_without(section, product, number) for section in sections]
     return sections

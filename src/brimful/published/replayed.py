@@ -27,13 +27,7 @@ in-sample): six are within 1.5 %, one is 4.1 % lower."""
 def replayed(
     run: PublishedRun, expressed: Expressed, program: OtherProgram
 ) -> PredictedReserved | None:
-    """Replay a run at the capacity of its card; None where its sequence is not known.
-
-    Args:
-        run: The run.
-        expressed: The same in our terms.
-        program: In what its program differed.
-    """
+    """Replay a run at the capacity of its card; None where its sequence is not known."""
     job, cluster, strategy = expressed
     candidate, more = candidate_of(job, cluster, strategy), more_bytes(run, job)
     if candidate is None or more < 0:  # experts, whose tensors ours has in 16 bits
@@ -46,11 +40,7 @@ def replayed(
 
 
 def told(reserved: PredictedReserved) -> Band:
-    """Return the range in which a figure of a program that was traced should be.
-
-    Args:
-        reserved: Its replay.
-    """
+    """Return the range in which a figure of a program that was traced should be."""
     held = reserved.predicted_peak_reserved_bytes
     return Band(low=held * (1 - WIDTH), high=held * (1 + WIDTH))
 

@@ -21,8 +21,7 @@ _GATHERED: tuple[Signed, ...] = (
 def with_resharded_root(sections: list[Section]) -> list[Section]:
     """Return a micro-batch whose root is not gathered while the loss is computed.
 
-    Args:
-        sections: The runs, with the pieces of ZeRO-2 or ZeRO-3.
+    ``sections``: the runs, with the pieces of ZeRO-2 or ZeRO-3.
     """
     return [_resharded(section) for section in sections]
 

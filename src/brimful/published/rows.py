@@ -206,11 +206,8 @@ def _num_runs(family: str, method: str) -> int:
 def published_runs(family: str = "") -> tuple[PublishedRun, ...]:
     """Load the runs of a family.
 
-    Args:
-        family: One of ``families()``; empty: all of them, family by family.
-
-    Raises:
-        UnknownNameError: No such family.
+    ``family``: one of ``families()``; empty: all of them, family by family. Raises
+    UnknownNameError: no such family.
     """
     if family and family not in families():
         more = f"(families: {', '.join(families())}{_with_method(family)}; without one: all)"
@@ -232,32 +229,17 @@ def splits() -> dict[str, Split]:
 
 
 def split_of(source: str) -> Split:
-    """Return what a source was used for; ``test`` for one that is not carried: nobody saw it.
-
-    Args:
-        source: As runs name it.
-    """
+    """Return what a source was used for; ``test`` for one that is not carried: nobody saw it."""
     return splits().get(source, "test")
 
 
 def runs_of(split: Split) -> tuple[PublishedRun, ...]:
-    """Load the runs of the sources of one split, and no others.
-
-    Args:
-        split: What the sources were used for.
-    """
+    """Load the runs of the sources of one split, and no others."""
     return tuple(run for run in published_runs() if split_of(run.source) == split)
 
 
 def read_runs(path: Path) -> tuple[PublishedRun, ...]:
-    """Read runs of the user's own: a JSON object a line, with the fields of ``PublishedRun``.
-
-    Args:
-        path: The file.
-
-    Raises:
-        FileFormatError: It cannot be read, or a line is not a run.
-    """
+    """Read runs of the user's own: a JSON object a line, with the fields of ``PublishedRun``."""
     try:
         lines = read_whole(path).splitlines()
     except OSError as error:

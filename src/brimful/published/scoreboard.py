@@ -48,11 +48,7 @@ class Banded(NamedTuple):
 
 
 def scoreboard(rows: Sequence[Compared]) -> Scoreboard:
-    """Sum up rows, those with a bar first.
-
-    Args:
-        rows: From ``compare_all``.
-    """
+    """Sum up rows, those with a bar first."""
     rows = sorted(rows, key=lambda row: not row.has_bar)
     allocated = [(r, r.published_allocated_gib, r.predicted_allocated_gib) for r in rows]
     speeds = [(r, r.published_tokens_per_s, r.predicted_tokens_per_s) for r in rows]

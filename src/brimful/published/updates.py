@@ -32,9 +32,7 @@ _SETTINGS = Settings(
 def with_early_updates(sections: list[Section], job: Job) -> list[Section]:
     """Return a micro-batch whose gradients go as soon as they are there.
 
-    Args:
-        sections: The runs.
-        job: What is trained: its optimizer may have a temporary as large as a gradient.
+    ``job``: what is trained: its optimizer may have a temporary as large as a gradient.
     """
     moments = OPTIMIZERS[job.optimizer].moments([_PROBE], _SETTINGS)
     own = _PROBE.num * _SETTINGS.num_bytes
@@ -60,23 +58,14 @@ def _updated(event: Event, is_rooted: bool) -> Iterator[Event]:  # noqa: FBT001
 
 
 def without_gradients(memory: StepMemory) -> StepMemory:
-    """Return a step that ends without gradients and without an update of its own.
-
-    Args:
-        memory: The step, whose backward has updated.
-    """
+    """Return a step that ends without gradients and without an update of its own."""
     return memory._replace(
         states=memory.states._replace(gradients=0), updates=memory.updates._replace(transient=0)
     )
 
 
 def with_managed_state(memory: StepMemory, job: Job) -> StepMemory:
-    """Return a step without the optimizer state that is managed memory; of full training.
-
-    Args:
-        memory: The step.
-        job: What is trained.
-    """
+    """Return a step without the optimizer state that is managed memory; of full training."""
     shapes = list(_shapes(job))
     small = sum(num * times for num, times in shapes if num < LEAST_PAGED)
     share = small / sum(num * times for num, times in shapes)

@@ -33,13 +33,7 @@ _TONES = ("measured", "simulated")
 def write_against(folder: RunFolder, other: RunFolder, path: Path) -> None:
     """Write the page, atomically.
 
-    Args:
-        folder: The run.
-        other: The run that it is held against.
-        path: The page.
-
-    Raises:
-        RunError: The file cannot be written.
+    Raises RunError: the file cannot be written.
     """
     write_text(path, render_against(folder, other))
 

@@ -25,12 +25,7 @@ _TONES = {"FITS": "fits", "NO": "short"}
 def answer_page(answer: Answer, *, command: str) -> str:
     """Set the page of an answer.
 
-    Args:
-        answer: The answer.
-        command: What was asked, as it was typed.
-
-    Returns:
-        HTML that needs no other file and no network.
+    Returns HTML that needs no other file and no network.
     """
     summary = answer.summary
     verdict = summary.verdict or "ANSWER"
@@ -44,14 +39,7 @@ def answer_page(answer: Answer, *, command: str) -> str:
 
 
 def answer_header(summary: Summary, facts: Iterable[Fact], command: str, *, level: int = 1) -> Html:
-    """Set what an answer says first: verdict, question, memory, what else is to be known.
-
-    Args:
-        summary: The answer.
-        facts: What is said below it.
-        command: What was asked, as it was typed.
-        level: Of its heading.
-    """
+    """Set what an answer says first: verdict, question, memory, what else is to be known."""
     verdict = summary.verdict or "ANSWER"
     told = verdict if summary.meter is None else f"{verdict}: {summary.meter.words}"
     said = [(fact.label, fact.text) for fact in (*summary.facts, *facts)]
@@ -102,11 +90,8 @@ def _timeline(timeline: Timeline, limit_bytes: int) -> Html | None:
 def laid_out(parts: "Iterable[RenderableType]") -> Iterator[Html]:
     """Set as markup what the terminal prints.
 
-    Args:
-        parts: Sentences, tables, groups and paddings of them; nothing else is printed by a verb.
-
-    Yields:
-        Escaped markup, in the same order.
+    ``parts``: sentences, tables, groups and paddings of them; nothing else is printed by a verb.
+    Yields escaped markup, in the same order.
     """
     from rich.console import Group
     from rich.padding import Padding

@@ -75,12 +75,8 @@ Points = tuple[Sequence[float], Sequence[float]]
 def thin(points: Points, *, max_points: int = MAX_POINTS) -> Points:
     """Leave out points between which nothing of note happens.
 
-    Args:
-        points: Positions, increasing, and values.
-        max_points: About how many to keep.
-
-    Returns:
-        Of every stretch of the axis its first, lowest, highest and last point: no extreme is lost.
+    Returns of every stretch of the axis its first, lowest, highest and last point: no extreme is
+    lost.
     """
     x, y = points
     if len(x) <= max_points:
@@ -100,13 +96,8 @@ def matching_phases(simulated: Timeline, measured: Timeline) -> list[int | None]
     A simulation runs only the first micro-batches of a step, since the others repeat them. Of a
     phase that the real run repeats more often, the first ones and the last one are taken.
 
-    Args:
-        simulated: The shorter timeline.
-        measured: The timeline of the real run.
-
-    Returns:
-        An index into the measured phases for each simulated one, increasing; None for a phase that
-        was not measured. Empty where the two have no phase in common, or not in the same order.
+    Returns an index into the measured phases for each simulated one, increasing; None for a phase
+    that was not measured. Empty where the two have no phase in common, or not in the same order.
     """
     chosen: dict[str, list[int]] = {}
     for name in dict.fromkeys(simulated.phases):
@@ -124,12 +115,7 @@ def align(measured: Timeline, simulated: Timeline) -> Points:
     Real kernels allocate more often than pretended ones, so equal events have unequal positions.
     Within a phase positions are stretched evenly; phase boundaries fall on each other.
 
-    Args:
-        measured: The timeline to place.
-        simulated: The timeline whose axis is used.
-
-    Returns:
-        Positions and live bytes of the measured samples; as they are where the phases differ.
+    Returns positions and live bytes of the measured samples; as they are where the phases differ.
     """
     indices = matching_phases(simulated, measured)
     if not indices:
@@ -160,13 +146,9 @@ def memory_chart(
 ) -> Chart | None:
     """Draw live bytes against the event index.
 
-    Args:
-        simulated: The second rung's timeline, or None.
-        measured: The third rung's, or None.
-        usable_bytes: The limit, drawn as a rule where it is near enough to be seen.
-
-    Returns:
-        The chart, or None where there is no timeline.
+    ``simulated``: the second rung's timeline, or None. ``measured``: the third rung's, or None.
+    ``usable_bytes``: the limit, drawn as a rule where it is near enough to be seen. Returns the
+    chart, or None where there is no timeline.
     """
     timelines = [timeline for timeline in (simulated, measured) if timeline and timeline.event]
     if not timelines:
@@ -199,9 +181,7 @@ def memory_chart(
 def memory_lines(timelines: Mapping[str, Timeline], *, tones: Sequence[str]) -> Chart:
     """Draw live bytes of several runs on the first one's axis.
 
-    Args:
-        timelines: By label, at least one; the others are stretched phase by phase where they can.
-        tones: A colour each.
+    ``timelines``: by label, at least one; the others are stretched phase by phase where they can.
     """
     first = next(iter(timelines.values()))
     lines = {
@@ -246,14 +226,9 @@ def loss_chart(
 ) -> Chart | None:
     """Draw the training loss, the held-out loss and that of knowing frequencies alone.
 
-    Args:
-        train_rows: One per step.
-        eval_rows: One per evaluation.
-        data: Holds the entropy, or None.
-        task: What is trained; names the unit.
-
-    Returns:
-        The chart, or None where nothing was logged.
+    ``train_rows``: one per step. ``eval_rows``: one per evaluation. ``data``: holds the entropy, or
+    None. ``task``: what is trained; names the unit. Returns the chart, or None where nothing was
+    logged.
     """
     train = thin(points_of([(row.step, row.loss) for row in train_rows]))
     heldout = points_of([(row.step, row.heldout_loss) for row in eval_rows])
@@ -281,11 +256,7 @@ def loss_chart(
 def loss_scale_chart(train_rows: Sequence[TrainRow]) -> Chart | None:
     """Draw the loss scale as a power of two, and the steps that were skipped.
 
-    Args:
-        train_rows: One per step.
-
-    Returns:
-        The chart, or None where no loss was scaled.
+    ``train_rows``: one per step. Returns the chart, or None where no loss was scaled.
     """
     powers = {r.step: math.log2(r.loss_scale) for r in train_rows if r.loss_scale}
     if not powers:
@@ -341,12 +312,8 @@ def step_time_chart(
 ) -> Chart | None:
     """Draw the seconds of every step with the prediction as rules.
 
-    Args:
-        train_rows: One per step.
-        predicted: Label and seconds of each rule.
-
-    Returns:
-        The chart, or None where no step was logged.
+    ``train_rows``: one per step. ``predicted``: label and seconds of each rule. Returns the chart,
+    or None where no step was logged.
     """
     known = points_of([(row.step, row.step_s) for row in train_rows])
     if not known[0]:

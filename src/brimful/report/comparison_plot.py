@@ -23,8 +23,7 @@ _ROOM = 0.08
 def comparison_svg(made: Comparison) -> str:
     """Draw the mean and the range of the held-out loss of each recipe, beside its costs.
 
-    Args:
-        made: With at least one recipe.
+    ``made``: with at least one recipe.
     """
     rows, bottom = made.rows, _TOP + _ROW * len(made.rows)
     parts = [words(8, 20, f"{made.job.model.name}: {made.job.num_steps} steps, {_seeds(made)}")]

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 def conversion_tables(made: "Conversion", *, out: str) -> "Group":
-    """Lay the losses and the bytes of a conversion side by side.
-
-    Args:
-        made: What it came to.
-        out: The folder that was written.
-    """
+    """Lay the losses and the bytes of a conversion side by side."""
     from rich.console import Group
     from rich.text import Text
 

@@ -14,7 +14,7 @@ from brimful.show import markup
 from brimful.show.markup import Html
 from brimful.units import format_count
 from brimful.values.job import PREFERENCE, Task
-from brimful.values.run_files import DataSummary, EvalRow, LoopRow, TrainRow
+from brimful.values.run_files import DataSummary, LoopRow, TrainRow
 from brimful.values.task_words import is_per_sample, judged_by
 
 
@@ -26,7 +26,16 @@ def loss_section(folder: RunFolder) -> Html | None:
         return None
     caption = []
     if folder.eval_rows:
-        caption.append(_heldout_words(folder.eval_rows))
+        # Say the last result on held-out data, and the best where it was another.
+        last, best = folder.eval_rows[-1], min(folder.eval_rows, key=lambda row: row.heldout_loss)
+        text = f"Held-out loss {last.heldout_loss:.3f} at step {last.step}"
+        if last.perplexity is not None:
+            text += f", perplexity {last.perplexity:.4g}"
+        if last.accuracy is not None:
+            text += f", accuracy {100 * last.accuracy:.2f} %"
+        if best.step != last.step:
+            text += f"; the lowest was {best.heldout_loss:.3f} at step {best.step}"
+        caption.append(f"{text}.")
     if folder.data is not None:
         caption.append(f"{_bar_words(folder.data, task)} {_data_words(folder.data, task)}")
     blown = sum(row.loss is None for row in folder.train_rows)
@@ -70,19 +79,6 @@ def _bar_words(data: DataSummary, task: Task) -> str:
         f"A model that knows only how often each {'label' if is_per_sample(task) else 'token'} "
         f"occurs scores {bar}, the {judged_by(task)}: below it the model has learned more."
     )
-
-
-def _heldout_words(rows: Sequence[EvalRow]) -> str:
-    """Say the last result on held-out data, and the best where it was another."""
-    last, best = rows[-1], min(rows, key=lambda row: row.heldout_loss)
-    text = f"Held-out loss {last.heldout_loss:.3f} at step {last.step}"
-    if last.perplexity is not None:
-        text += f", perplexity {last.perplexity:.4g}"
-    if last.accuracy is not None:
-        text += f", accuracy {100 * last.accuracy:.2f} %"
-    if best.step != last.step:
-        text += f"; the lowest was {best.heldout_loss:.3f} at step {best.step}"
-    return f"{text}."
 
 
 def _loss_scale_figure(rows: Sequence[TrainRow]) -> Html:

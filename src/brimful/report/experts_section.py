@@ -33,11 +33,7 @@ def experts_section(folder: RunFolder) -> Html | None:
 
 
 def whole_run(rows: Sequence[ExpertRow]) -> ExpertRow:
-    """Add up the windows of a run.
-
-    Args:
-        rows: At least one, all of one model.
-    """
+    """Add up the windows of a run."""
     last = rows[-1]
     load = tuple(
         tuple(map(sum, zip(*blocks, strict=True)))
@@ -55,11 +51,7 @@ def whole_run(rows: Sequence[ExpertRow]) -> ExpertRow:
 
 
 def load_svg(row: ExpertRow) -> str:
-    """Draw a cell for each expert of each block, darker the more tokens chose it.
-
-    Args:
-        row: Of some steps.
-    """
+    """Draw a cell for each expert of each block, darker the more tokens chose it."""
     loads = {load.block: load for load in loads_of(row)}
     num_experts, bottom = len(row.load[0]), TOP + _ROW * len(row.blocks)
     width = (WIDTH - LEFT - 10) / num_experts

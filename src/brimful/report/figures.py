@@ -8,14 +8,7 @@ from brimful.show.markup import Html
 def chart_figure(key: str, chart: Chart, words: str, caption: str) -> Html:
     """Set a chart with its caption.
 
-    Args:
-        key: Unique on the page.
-        chart: What is drawn.
-        words: The chart in words, for a screen reader.
-        caption: What stands below it.
-
-    Returns:
-        The figure; the page's script draws into it.
+    Returns the figure; the page's script draws into it.
     """
     return Html(
         f'<figure><div class="chart" id="{key}-chart" role="img" aria-label="{markup.text(words)}">'

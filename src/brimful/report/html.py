@@ -31,15 +31,8 @@ REPORT_FILE = "report.html"
 def write_report(run_dir: Path) -> Path:
     """Write ``report.html`` into a run's folder, atomically.
 
-    Args:
-        run_dir: The folder.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        FileFormatError: There is no such folder, it holds no plan, or a part of it is broken.
-        RunError: The folder cannot be written.
+    Raises FileFormatError: there is no such folder, it holds no plan, or a part of it is broken.
+    Raises RunError: the folder cannot be written.
     """
     page = render_report(read_run_folder(run_dir))
     path = run_dir / REPORT_FILE
@@ -50,11 +43,8 @@ def write_report(run_dir: Path) -> Path:
 def render_report(folder: RunFolder) -> str:
     """Set the page of a run.
 
-    Args:
-        folder: The run; parts that are not there yet are left out.
-
-    Returns:
-        HTML that needs no other file and no network.
+    ``folder``: the run; parts that are not there yet are left out. Returns HTML that needs no other
+    file and no network.
     """
     return page(
         f"{folder.plan.job.model.name}: Brimful run report",
@@ -71,12 +61,7 @@ Section = tuple[str, str, Html]
 def page(title: str, *, header: Html, sections: list[Section], footer: str, about: str = "") -> str:
     """Put a page together: HTML that needs no other file and no network.
 
-    Args:
-        title: Of the window.
-        header: What stands on top.
-        sections: In order.
-        footer: What stands below.
-        about: What a link to the page shows below its title.
+    ``about``: what a link to the page shows below its title.
     """
     return Template(_asset("page.html")).substitute(
         title=markup.text(title),

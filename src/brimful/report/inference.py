@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from brimful.cost.inference import INFERENCE_ITEMS, InferenceEstimate, InferenceJob
 from brimful.cost.inference_limits import FormatFit, Limits
 from brimful.hardware.cluster import Cluster
-from brimful.report.tables import add_row, bullets, pairs_table, plain_table
-from brimful.report.words import ABSENT, UNKNOWN, error_words, format_band, share_words
+from brimful.report.tables import add_row, bullets, items_table, pairs_table, plain_table
+from brimful.report.words import ABSENT, UNKNOWN, error_words, format_band
 from brimful.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -27,12 +27,8 @@ def inference_tables(
 ) -> "Group":
     """Lay out the first rung of inference.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-        estimate: What arithmetic says.
-        formats: The same text in every format.
-        limits: The most that fits; None: unknown.
+    ``job``: what is loaded, and how much text it holds. ``limits``: the most that fits; None:
+    unknown.
     """
     from rich.console import Group
     from rich.text import Text
@@ -59,11 +55,7 @@ def simulation_tables(
 ) -> "Group":
     """Lay the first two rungs side by side.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-        estimate: What arithmetic says.
-        simulation: What the pretend GPU says.
+    ``job``: what is loaded, and how much text it holds.
     """
     from rich.console import Group
     from rich.text import Text
@@ -88,13 +80,7 @@ def measured_tables(  # noqa: PLR0913 - a question, and an answer of each rung
 ) -> "Group":
     """Lay the three rungs side by side.
 
-    Args:
-        job: What was loaded, and how much text it held.
-        cluster: On what.
-        estimate: What arithmetic says.
-        simulation: What the pretend GPU says.
-        measurement: What the real run took.
-        weights: Where they came from, in words.
+    ``job``: what was loaded, and how much text it held.
     """
     from rich.console import Group
     from rich.text import Text
@@ -168,17 +154,7 @@ def _inputs(job: InferenceJob, cluster: Cluster) -> "Table":
 def _items(estimate: InferenceEstimate) -> "Table":
     whole = estimate.predicted_peak_allocated_bytes is not None
     title = "Alive at the highest peak (predicted)" if whole else "Weights and cache (predicted)"
-    table = plain_table(title)
-    table.add_column("item", max_width=27)
-    table.add_column("bytes", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("why", ratio=1)
-    total = sum(item.num_bytes for item in estimate.items)
-    for item in estimate.items:
-        share = share_words(item.num_bytes, total)
-        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
-    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
-    return table
+    return items_table(estimate.items, title)
 
 
 def _totals(estimate: InferenceEstimate, limits: Limits | None) -> "Table":

@@ -28,14 +28,7 @@ def explain_tables(
     others: tuple[Alternative, ...],
     gained: tuple[Gain, ...],
 ) -> "Group":
-    """Lay out why a plan is what it is.
-
-    Args:
-        rows: The ledger.
-        decisions: The tree made of it.
-        others: The plan with one switch at another value.
-        gained: What permissions would bring.
-    """
+    """Lay out why a plan is what it is."""
     from rich.console import Group
     from rich.text import Text
 

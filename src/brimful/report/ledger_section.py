@@ -14,12 +14,8 @@ _HEADINGS = ("Switch", "Saves", "Peak", "Time", "Step", "Because")
 def ledger_section(plan: Plan) -> Html | None:
     """Draw what each switch of a plan saves, and what it costs.
 
-    Args:
-        plan: Of the run.
-
-    Returns:
-        The waterfall and its table; None where no formula covers the job, where the plan is the
-        naive run, or where this version predicts another peak than the plan was made with.
+    Returns the waterfall and its table; None where no formula covers the job, where the plan is the
+    naive run, or where this version predicts another peak than the plan was made with.
     """
     rows = _rows(plan)
     if not rows or plan.estimate is None:

@@ -219,15 +219,11 @@ def _item_row(
     )
     cells = [
         Html(f"{swatch}{markup.text(name)}"),
-        *map(_bytes_cell, found.values()),
+        *(markup.text(format_value(num_bytes, unit="bytes")) for num_bytes in found.values()),
         markup.text(share),
         markup.text(why),
     ]
     return markup.row(cells, right=frozenset(range(1, len(found) + 2)), style=style)
-
-
-def _bytes_cell(num_bytes: int | None) -> Html:
-    return markup.text(format_value(num_bytes, unit="bytes"))
 
 
 def _reasons(climbed: Climbed) -> dict[str, str]:

@@ -29,11 +29,7 @@ def schedule_of(job: Job, strategy: Strategy) -> Replay:
 
 
 def chart_text(ran: Replay) -> str:
-    """Draw a replay in at most 100 columns: a row per device, a letter per moment.
-
-    Args:
-        ran: Of ``schedule_of``.
-    """
+    """Draw a replay in at most 100 columns: a row per device, a letter per moment."""
     columns = WIDTH - _NAME
     rows = [[_IDLE] * columns for _ in ran.busy_s]
     for done in ran.done:
@@ -63,9 +59,8 @@ def _legend(ran: Replay) -> str:
 def chart_svg(charts: Mapping[str, Sequence[Done]], *, unit: str = " s") -> str:
     """Draw charts one below the other on one scale of seconds.
 
-    Args:
-        charts: What each device did and when, by a title; not empty.
-        unit: Of their ends; empty: they are in forward passes and are not written.
+    ``charts``: what each device did and when, by a title; not empty. ``unit``: of their ends;
+    empty: they are in forward passes and are not written.
     """
     longest = max(done.end_s for chart in charts.values() for done in chart)
     parts: list[str] = []

@@ -18,8 +18,7 @@ _EVERY = 5
 def exponents_svg(spectra: Mapping[Kind, Spectrum]) -> str:
     """Draw the numbers of each kind by power of two, with the ends of fp16 and fp8.
 
-    Args:
-        spectra: By kind; not empty.
+    ``spectra``: by kind; not empty.
     """
     height = TOP + ROW * len(spectra) + BOTTOM
     parts = [words(LEFT, 20, "Share of the numbers that are not 0, by power of two")]
@@ -65,11 +64,7 @@ def _histogram(kind: str, spectrum: Spectrum, floor: float) -> list[str]:
 
 
 def scale_svg(scales: Sequence[ScaleStep]) -> str:
-    """Draw the loss scale over the steps, skipped ones marked.
-
-    Args:
-        scales: Not empty.
-    """
+    """Draw the loss scale over the steps, skipped ones marked."""
     powers = [math.log2(step.scale) for step in scales]
     low, high = math.floor(min(powers)) - 1, math.ceil(max(powers)) + 1
     room = _SCALE_HEIGHT - TOP - BOTTOM

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from brimful.pretend.report_values import (
-    Alike,
     AtCapacity,
     Failure,
     Missed,
@@ -14,7 +13,14 @@ from brimful.pretend.report_values import (
     Tensor,
 )
 from brimful.pretend.scripts import short_line
-from brimful.report.tables import add_row, bullets, pairs_table, plain_table
+from brimful.report.tables import (
+    add_row,
+    bullets,
+    items_table,
+    pairs_table,
+    phases_table,
+    plain_table,
+)
 from brimful.report.words import ABSENT, share_words
 from brimful.units import format_bytes
 
@@ -34,12 +40,8 @@ NO_MODULE = "(no submodule)"
 def pretend_tables(report: PretendReport) -> "Group":
     """Lay out what a program does to a GPU's memory.
 
-    Args:
-        report: What was simulated.
-
-    Returns:
-        Which request fails, the peak and what is alive at it, whose it is, what is kept for
-        backward, phases, totals, and what is not known.
+    Returns which request fails, the peak and what is alive at it, whose it is, what is kept for
+    backward, phases, totals, and what is not known.
     """
     from rich.console import Group
     from rich.text import Text
@@ -47,11 +49,11 @@ def pretend_tables(report: PretendReport) -> "Group":
     failure = report.at_capacity.failure
     parts: list[RenderableType] = [
         *([] if failure is None else [bullets("What fails", tuple(failure_lines(failure)))]),
-        _items(report),
+        items_table(report.items, f"Alive at the peak, in {report.peak_phase} (simulated)"),
         _owners(report),
         _tensors(report),
         *([] if report.kept is None else [_kept(report)]),
-        _phases(report),
+        phases_table(report.phases, "simulated", where="highest in"),
         pairs_table(total_pairs(report), title="Totals (simulated)"),
         *(bullets(title, lines) for title, lines in note_lines(report)),
     ]
@@ -85,20 +87,6 @@ def short_op(op: str) -> str:
 
 def _plural(count: int, one: str, many: str) -> str:
     return one if count == 1 else many
-
-
-def _items(report: PretendReport) -> "Table":
-    table = plain_table(f"Alive at the peak, in {report.peak_phase} (simulated)")
-    table.add_column("item", max_width=27)
-    table.add_column("bytes", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("why", ratio=1)
-    total = report.simulated_peak_allocated_bytes
-    for item in report.items:
-        share = share_words(item.num_bytes, total)
-        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
-    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
-    return table
 
 
 def _owners(report: PretendReport) -> "Table":
@@ -146,17 +134,13 @@ def _tensors(report: PretendReport) -> "Table":
     table.add_column("tensor", ratio=5)
     table.add_column("made by", ratio=6)
     for alike in report.alike[:NUM_TENSORS]:
-        add_row(table, _tensor_cells(alike))
+        one = alike.one
+        stream = f", stream {one.stream}" if one.stream else ""
+        tensor = f"{one.item}: {one.shape} {one.dtype}{stream}"
+        maker = " ".join(filter(None, (alike.module or NO_MODULE, short_op(one.op), one.node)))
+        where = f"{maker} ({short_line(one.line)})" if one.line else maker
+        add_row(table, (format_bytes(alike.num_bytes), str(alike.num_tensors), tensor, where))
     return table
-
-
-def _tensor_cells(alike: Alike) -> Sequence[str]:
-    one = alike.one
-    stream = f", stream {one.stream}" if one.stream else ""
-    tensor = f"{one.item}: {one.shape} {one.dtype}{stream}"
-    maker = " ".join(filter(None, (alike.module or NO_MODULE, short_op(one.op), one.node)))
-    where = f"{maker} ({short_line(one.line)})" if one.line else maker
-    return (format_bytes(alike.num_bytes), str(alike.num_tensors), tensor, where)
 
 
 def _kept(report: PretendReport) -> "Table":
@@ -174,16 +158,6 @@ def _kept(report: PretendReport) -> "Table":
         num_bytes = sum(part.num_bytes for part in rest)
         cells = (format_bytes(num_bytes), share_words(num_bytes, kept.num_bytes))
         add_row(table, (*cells, f"{len(rest)} more", ""))
-    return table
-
-
-def _phases(report: PretendReport) -> "Table":
-    table = plain_table("Peak of every phase (simulated)")
-    table.add_column("phase")
-    table.add_column("peak", justify="right")
-    table.add_column("highest in", ratio=1)
-    for phase in report.phases:
-        add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
     return table
 
 

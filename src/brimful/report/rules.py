@@ -18,11 +18,7 @@ VERDICTS = ("holds", "holds only when", "wrong", "not checkable here", "unknown"
 
 
 def rules_tables(rows: Sequence[Checked]) -> "Group":
-    """Lay out what the check of every rule found, a table per group.
-
-    Args:
-        rows: In the order of their groups.
-    """
+    """Lay out what the check of every rule found, a table per group."""
     from rich.console import Group
     from rich.text import Text
 
@@ -35,9 +31,7 @@ def rules_tables(rows: Sequence[Checked]) -> "Group":
 def plan_sentence(cluster: Cluster, plan: Plan) -> str:
     """Say what rules are checked on: one device, but for those of the plan for all of them.
 
-    Args:
-        cluster: All that were given.
-        plan: Of ``brimful plan``, for them.
+    ``plan``: of ``brimful plan``, for them.
     """
     assert plan.estimate is not None
     peak = format_bytes(plan.estimate.predicted_peak_allocated_bytes)
@@ -97,8 +91,7 @@ def _sentence(words: str) -> str:
 def verdict_table(columns: Sequence[tuple[str, Sequence[Checked]]]) -> str:
     """Set the verdicts on several subjects side by side.
 
-    Args:
-        columns: A heading and the rows of each; the same rules in the same order.
+    ``columns``: a heading and the rows of each; the same rules in the same order.
     """
     heading = " | ".join(["rule", *(name for name, _ in columns)])
     lines = [f"| {heading} |", "|" + "---|" * (len(columns) + 1)]

@@ -96,15 +96,9 @@ _Row = TypeVar("_Row", TrainRow, EvalRow, ExpertRow)
 def read_run_folder(run_dir: Path) -> RunFolder:
     """Read every part of a run that is there.
 
-    Args:
-        run_dir: The folder that ``brimful train`` (or ``simulate``) wrote.
-
-    Returns:
-        Its parts; those that are not there are None or empty.
-
-    Raises:
-        FileFormatError: There is no such folder, it holds no plan, or a part of it is broken.
-        InputError: The plan was edited into something that cannot run.
+    ``run_dir``: the folder that ``brimful train`` (or ``simulate``) wrote. Returns its parts; those
+    that are not there are None or empty. Raises InputError: the plan was edited into something that
+    cannot run.
     """
     if not run_dir.is_dir():
         raise FileFormatError(f"no run folder at {run_dir}; give the --out folder of brimful train")
@@ -135,12 +129,7 @@ def read_run_folder(run_dir: Path) -> RunFolder:
 def record_command(run_dir: Path, argv: Sequence[str]) -> None:
     """Add a command line to those that made this folder, quoted so that a shell takes it back.
 
-    Args:
-        run_dir: The run's folder.
-        argv: The program's name and its arguments.
-
-    Raises:
-        RunError: The folder cannot be written.
+    Raises RunError: the folder cannot be written.
     """
     path = run_dir / COMMANDS_FILE
     line = shell_words(argv)

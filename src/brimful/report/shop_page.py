@@ -52,11 +52,7 @@ li { overflow-wrap: anywhere; }
 def shop_page(shopped: Shopped) -> str:
     """Set the page.
 
-    Args:
-        shopped: What was compared, and what to take.
-
-    Returns:
-        HTML that needs no other file and no network.
+    Returns HTML that needs no other file and no network.
     """
     name = shopped.job.model.name
     first, *rest = headline(shopped)

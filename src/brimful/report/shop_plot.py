@@ -68,8 +68,7 @@ def axis(values: Sequence[float], start: float, end: float) -> Axis:
 def shop_plot(shopped: Shopped) -> str:
     """Draw a market: days across, dollars up, the frontier as a line.
 
-    Args:
-        shopped: What there is; without a priced option only says so.
+    ``shopped``: what there is; without a priced option only says so.
     """
     options = [each for each in shopped.found.options if each.predicted_usd]
     if not options:
@@ -119,7 +118,11 @@ def _grid(x: Axis, y: Axis) -> list[str]:
             at = x.place(value)
             parts.append(f'<path class="grid" d="M{at:.1f} {_TOP}V{bottom}"/>')
             parts.append(_words(at, bottom + 18, name, anchor="middle", style="soft"))
-    for value in _dollars(y):
+    # Round amounts: 1, 2 and 5 times powers of ten, fewer where they would crowd.
+    powers = range(math.floor(math.log10(y.low)), math.ceil(math.log10(y.high)) + 1)
+    ratio = y.high / y.low
+    steps = next(each for least, each in _STEPS if ratio > least)
+    for value in [s * 10.0**p for p in powers for s in steps if y.low <= s * 10.0**p <= y.high]:
         at = y.place(value)
         parts.append(f'<path class="grid" d="M{_LEFT} {at:.1f}H{WIDTH - _RIGHT}"/>')
         parts.append(_words(_LEFT - 8, at + 4, f"{value:,g}", anchor="end", style="soft"))
@@ -130,14 +133,6 @@ def _grid(x: Axis, y: Axis) -> list[str]:
 
 _STEPS = ((300.0, (1, 3)), (30.0, (1, 2, 5)), (1.0, (1, 1.5, 2, 3, 5, 7)))
 """From which ratio of the greatest to the least amount on, what is marked in a power of ten."""
-
-
-def _dollars(y: Axis) -> list[float]:
-    """List round amounts: 1, 2 and 5 times powers of ten, fewer where they would crowd."""
-    powers = range(math.floor(math.log10(y.low)), math.ceil(math.log10(y.high)) + 1)
-    ratio = y.high / y.low
-    steps = next(each for least, each in _STEPS if ratio > least)
-    return [s * 10.0**p for p in powers for s in steps if y.low <= s * 10.0**p <= y.high]
 
 
 def _limits(shopped: Shopped, x: Axis, y: Axis) -> list[str]:

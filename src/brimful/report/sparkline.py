@@ -9,12 +9,8 @@ WIDTH = 96
 def sparkline(timeline: Timeline, *, width: int = WIDTH) -> tuple[str, str]:
     """Draw the highest live bytes of every column, and say where each step begins.
 
-    Args:
-        timeline: Live bytes after events.
-        width: Columns.
-
-    Returns:
-        The curve, its highest column full, and a line with the names of steps.
+    ``timeline``: live bytes after events. Returns the curve, its highest column full, and a line
+    with the names of steps.
     """
     num_events = max(timeline.event, default=0) + 1
     highest = [0] * width

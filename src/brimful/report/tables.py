@@ -3,6 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from brimful.report.words import share_words
+from brimful.units import format_bytes
+from brimful.values.plan import MemoryItem, PhasePeak
+
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
@@ -67,3 +71,29 @@ def bullets(title: str, lines: Sequence[str]) -> "Group":
 
     rows = [line_of(line) for line in lines or ("none",)]
     return Group(Text(title, style="bold"), *rows)
+
+
+def items_table(items: Sequence[MemoryItem], title: str) -> "Table":
+    """Lay out what is alive, by item, and the sum."""
+    table = plain_table(title)
+    table.add_column("item", max_width=27)
+    table.add_column("bytes", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("why", ratio=1)
+    total = sum(item.num_bytes for item in items)
+    for item in items:
+        share = share_words(item.num_bytes, total)
+        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
+    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
+    return table
+
+
+def phases_table(phases: Iterable[PhasePeak], rung: str, *, where: str) -> "Table":
+    """Lay out the peak of every phase; ``where`` heads the column of what it is reached by."""
+    table = plain_table(f"Peak of every phase ({rung})")
+    table.add_column("phase")
+    table.add_column("peak", justify="right")
+    table.add_column(where, ratio=1)
+    for phase in phases:
+        add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
+    return table

@@ -8,7 +8,14 @@ from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, Device
 from brimful.measure.verdict import Verdict
 from brimful.report.host import host_words
-from brimful.report.tables import add_row, bullets, pairs_table, plain_table
+from brimful.report.tables import (
+    add_row,
+    bullets,
+    items_table,
+    pairs_table,
+    phases_table,
+    plain_table,
+)
 from brimful.report.words import (
     UNKNOWN,
     cluster_inputs,
@@ -18,7 +25,6 @@ from brimful.report.words import (
     format_value,
     job_inputs,
     process_words,
-    share_words,
     speed_words,
     spread_words,
     step_time_words,
@@ -52,12 +58,7 @@ NUM_OWNERS = 10
 def plain_lines(renderable: "RenderableType", *, width: int = WIDTH) -> list[str]:
     """Print a renderable as lines without colour, as a pipe or a log file gets it.
 
-    Args:
-        renderable: Anything that rich can print.
-        width: Columns to fit into.
-
-    Returns:
-        The lines, without trailing spaces.
+    Returns the lines, without trailing spaces.
     """
     import io
 
@@ -77,15 +78,8 @@ def estimate_tables(
 ) -> "Group":
     """Lay out what arithmetic says, and everything that it was asked.
 
-    Args:
-        job: What is trained.
-        cluster: What it runs on.
-        strategy: How it is run.
-        estimate: The first rung.
-        cost: Of the whole run; None: not asked for.
-
-    Returns:
-        Inputs with every default, items at the peak, phases, totals, assumptions.
+    ``estimate``: the first rung. ``cost``: of the whole run; None: not asked for. Returns inputs
+    with every default, items at the peak, phases, totals, assumptions.
     """
     from rich.console import Group
     from rich.text import Text
@@ -94,9 +88,9 @@ def estimate_tables(
     return Group(
         inputs_table(job, cluster, strategy),
         blank,
-        _items(estimate),
+        items_table(estimate.items, "Alive at the highest peak (predicted)"),
         blank,
-        _phases(estimate),
+        phases_table(estimate.phases, "predicted", where="while"),
         blank,
         _totals(estimate),
         blank,
@@ -106,12 +100,7 @@ def estimate_tables(
 
 
 def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
-    """Lay out what a search found and what is known of its winner.
-
-    Args:
-        plan: The winner, or the nearest to fitting.
-        record: The strategies that were looked at.
-    """
+    """Lay out what a search found and what is known of its winner."""
     from rich.console import Group
     from rich.text import Text
 
@@ -136,11 +125,7 @@ def plan_tables(plan: Plan, record: SearchRecord) -> "Group":
 def verdict_table(verdict: Verdict) -> "Table":
     """Lay the three rungs side by side with their signed errors.
 
-    Args:
-        verdict: The rungs compared.
-
-    Returns:
-        One row per quantity; "-" stands where a rung was not climbed.
+    Returns one row per quantity; "-" stands where a rung was not climbed.
     """
     instrument = f"measured by {verdict.measured_by}" if verdict.measured_by else "not measured yet"
     table = plain_table(f"Three rungs, item by item ({instrument})")
@@ -156,13 +141,9 @@ def verdict_table(verdict: Verdict) -> "Table":
 def search_table(record: SearchRecord, *, winner: Strategy | None, usable_bytes: int) -> "Table":
     """Lay out the strategies that a search considered.
 
-    Args:
-        record: The rows worth showing, and how many there were.
-        winner: The strategy that was chosen, marked with ``>``; None where nothing fits.
-        usable_bytes: The limit, for the shortfalls.
-
-    Returns:
-        One row per strategy, in the order of the record.
+    ``record``: the rows worth showing, and how many there were. ``winner``: the strategy that was
+    chosen, marked with ``>``; None where nothing fits. Returns one row per strategy, in the order
+    of the record.
     """
     looked_at = "considered" if record.rung == "predicted" else "simulated"
     counts = f"{record.num_considered} {looked_at}, {record.num_fitting} fit"
@@ -207,11 +188,7 @@ def _fit_and_note(row: Considered, *, usable_bytes: int, won: bool) -> str:
 
 
 def owners_table(simulation: Simulation) -> "Table":
-    """Lay out the largest allocations alive at the simulated peak.
-
-    Args:
-        simulation: The second rung.
-    """
+    """Lay out the largest allocations alive at the simulated peak."""
     table = plain_table("Largest allocations at the peak (simulated)")
     for name in ("bytes", "item", "module", "operation", "shape", "type"):
         table.add_column(name, justify="right" if name == "bytes" else "left")
@@ -227,10 +204,8 @@ def listing(
 ) -> "Table":
     """Lay out plain rows under a header.
 
-    Args:
-        header: One name per column.
-        rows: One text per column.
-        numbers: The columns that hold numbers, set to the right.
+    ``header``: one name per column. ``rows``: one text per column. ``numbers``: the columns that
+    hold numbers, set to the right.
     """
     table = plain_table("")
     for name in header:
@@ -243,8 +218,7 @@ def listing(
 def device_table(device: Device) -> "Table":
     """Lay out what a device is and how fast.
 
-    Args:
-        device: E.g. this machine after a calibration.
+    ``device``: E.g. this machine after a calibration.
     """
     rates = device.matrix_flops_per_s
     pairs = (
@@ -260,11 +234,7 @@ def device_table(device: Device) -> "Table":
 
 
 def cost_table(cost: Cost) -> "Group":
-    """Lay out what a finished run costs, and on what that rests.
-
-    Args:
-        cost: The prediction.
-    """
+    """Lay out what a finished run costs, and on what that rests."""
     from rich.console import Group
 
     table = pairs_table(cost_words(cost), title="The whole run (predicted)")
@@ -272,13 +242,7 @@ def cost_table(cost: Cost) -> "Group":
 
 
 def inputs_table(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
-    """Lay out everything that was asked, defaults included.
-
-    Args:
-        job: What is trained.
-        cluster: What it runs on.
-        strategy: How it is run.
-    """
+    """Lay out everything that was asked, defaults included."""
     blocks = (
         ("job", job_inputs(job)),
         ("strategy", strategy_inputs(strategy)),
@@ -286,30 +250,6 @@ def inputs_table(job: Job, cluster: Cluster, strategy: Strategy) -> "Table":
     )
     flows = [(name, "  ".join(f"{k}={v}" for k, v in pairs)) for name, pairs in blocks]
     return pairs_table(flows, title="Inputs, with every default")
-
-
-def _items(estimate: Estimate) -> "Table":
-    table = plain_table("Alive at the highest peak (predicted)")
-    table.add_column("item", max_width=27)
-    table.add_column("bytes", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("why", ratio=1)
-    total = sum(item.num_bytes for item in estimate.items)
-    for item in estimate.items:
-        share = share_words(item.num_bytes, total)
-        add_row(table, (item.name, format_bytes(item.num_bytes), share, item.why))
-    add_row(table, ("total", format_bytes(total), share_words(total, total), ""), style="bold")
-    return table
-
-
-def _phases(estimate: Estimate) -> "Table":
-    table = plain_table("Peak of every phase (predicted)")
-    table.add_column("phase")
-    table.add_column("peak", justify="right")
-    table.add_column("while", ratio=1)
-    for phase in estimate.phases:
-        add_row(table, (phase.phase, format_bytes(phase.num_bytes), phase.where))
-    return table
 
 
 def _reserved_words(estimate: Estimate) -> str:

@@ -49,11 +49,7 @@ _TAU = (
 
 
 def score_tables(scores: Scoreboard) -> "tuple[RenderableType, ...]":
-    """Lay out the scoreboard.
-
-    Args:
-        scores: What rows say together.
-    """
+    """Lay out the scoreboard."""
     predicted = scores.num_predicted or "none"
     title = f"{scores.num_runs} published runs, {predicted} of them predicted"
     return (
@@ -68,11 +64,7 @@ def score_tables(scores: Scoreboard) -> "tuple[RenderableType, ...]":
 
 
 def run_tables(rows: Sequence[Compared]) -> "tuple[Table, ...]":
-    """Lay out every run that has a prediction beside it.
-
-    Args:
-        rows: From ``compare_all``.
-    """
+    """Lay out every run that has a prediction beside it."""
     memory = _table("Runs: memory in GiB", ("run", "figure", "published", "predicted", "error"))
     speed = _table("Runs: tokens/s", ("run", "published", "predicted", "error"))
     for row in rows:

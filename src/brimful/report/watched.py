@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 def write_watched_report(run: WatchedRun, folder: Path) -> Path:
     """Write a run's page into its folder, atomically.
 
-    Returns:
-        The page's path.
-
-    Raises:
-        RunError: The folder cannot be written.
+    Raises RunError: the folder cannot be written.
     """
     path = folder / REPORT_FILE
     write_text(path, render_watched(run))

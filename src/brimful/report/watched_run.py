@@ -65,11 +65,7 @@ class WatchedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def write_watched(run: WatchedRun, folder: Path) -> Path:
     """Write a run's file, atomically.
 
-    Returns:
-        Its path.
-
-    Raises:
-        RunError: The folder cannot be written.
+    Raises RunError: the folder cannot be written.
     """
     path = folder / WATCHED_FILE
     write_text(path, json_text(run, indent=2) + "\n")
@@ -82,11 +78,7 @@ def is_watched(folder: Path) -> bool:
 
 
 def read_watched(folder: Path) -> WatchedRun:
-    """Read a run back.
-
-    Raises:
-        FileFormatError: The file is broken, or of another version.
-    """
+    """Read a run back."""
     path = folder / WATCHED_FILE
     fix = "delete it and train again"
     try:

@@ -122,9 +122,7 @@ def _limit(cluster: Cluster) -> list[tuple[str, str]]:
 def cluster_inputs(cluster: Cluster, precision: Precision) -> list[tuple[str, str]]:
     """List what is known of the machine; a rate of 0 is unknown.
 
-    Args:
-        cluster: The machine.
-        precision: The recipe, whose own rate is listed beside fp32's.
+    ``precision``: the recipe, whose own rate is listed beside fp32's.
     """
     device = cluster.device
     return [
@@ -484,11 +482,7 @@ def untried_sentence(record: SearchRecord) -> str:
 
 
 def process_words(estimate: Estimate) -> str:
-    """Say what the driver would: the likeliest figure where the allocator was replayed, and a band.
-
-    Args:
-        estimate: What was predicted.
-    """
+    """Say what the driver would: the likeliest figure where there was a replay, and a band."""
     replayed, band = estimate.predicted_reserved, estimate.predicted_process_bytes
     words = format_band(band, unit="bytes")
     if replayed is None or replayed.predicted_process_bytes is None or band is None:

@@ -73,12 +73,8 @@ def compare(
 ) -> Finding:
     """Hold one figure against ours.
 
-    Args:
-        says: The rule's.
-        ours: Ours, of the same unit; at 0 or below no relative error says anything.
-        words: Spells both.
-        why: What explains the difference.
-        rung: Of our figure; empty where it is a count or a datasheet's.
+    ``ours``: ours, of the same unit; at 0 or below no relative error says anything. ``rung``: of
+    our figure; empty where it is a count or a datasheet's.
     """
     label = f" {rung}" if rung else ""
     if ours <= 0 < says:

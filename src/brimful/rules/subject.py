@@ -73,10 +73,7 @@ def mixed(subject: Subject) -> Job:
 def low_rank(subject: Subject, precision: Precision, method: str) -> Job:
     """Return the job of training adapters: those offered to a job that has none.
 
-    Args:
-        subject: Whose model.
-        precision: The recipe.
-        method: ``lora`` or ``qlora``.
+    ``method``: ``lora`` or ``qlora``.
     """
     made = {offer.allow: offer.job for offer in offers(full(subject, precision))}
     return made[f"--method {method}"]
@@ -94,13 +91,8 @@ def other_model(subject: Subject, name: str, *, seq_len: int) -> Job:
 def run(subject: Subject, job: Job, **changes: Any) -> Estimate:
     """Predict a run on one device.
 
-    Args:
-        subject: Where.
-        job: What.
-        changes: Fields of the strategy that differ from the plainest.
-
-    Raises:
-        UnsupportedError: No formula covers it.
+    ``changes``: fields of the strategy that differ from the plainest. Raises UnsupportedError: no
+    formula covers it.
     """
     strategy = msgspec.structs.replace(subject.strategy, **changes)
     return estimate(job, subject.cluster, strategy)
@@ -109,13 +101,8 @@ def run(subject: Subject, job: Job, **changes: Any) -> Estimate:
 def run_many(subject: Subject, job: Job, **changes: Any) -> Estimate:
     """Predict a run on several devices of one kind, eight to a node.
 
-    Args:
-        subject: On what.
-        job: What; its batch grows to a micro-batch per device.
-        changes: Fields of the strategy, degrees among them.
-
-    Raises:
-        UnsupportedError: No formula covers it.
+    ``job``: what; its batch grows to a micro-batch per device. Raises UnsupportedError: no formula
+    covers it.
     """
     strategy = msgspec.structs.replace(subject.strategy, **changes)
     world = world_size(strategy)
@@ -130,20 +117,16 @@ def run_many(subject: Subject, job: Job, **changes: Any) -> Estimate:
         link=_link(subject.cluster),
     )
     made = estimate(wider, cluster, strategy)
-    _check_spread(made, wider, subject, strategy)
-    return made
-
-
-def _check_spread(made: Estimate, job: Job, subject: Subject, strategy: Strategy) -> None:
-    """Refuse an estimate that took no notice of the other devices."""
+    # Refuse an estimate that took no notice of the other devices.
     alone = msgspec.structs.replace(
         strategy, zero=0, dp_replicate=1, dp_shard=1, tp=1, pp=1, accumulate="reduce-each"
     )
-    if made.items == estimate(job, subject.cluster, alone).items:
+    if made.items == estimate(wider, subject.cluster, alone).items:
         raise UnsupportedError(
             f"this version has no formula for {world_size(strategy)} devices; brimful simulate and "
             f"brimful pretend run them"
         )
+    return made
 
 
 def _link(cluster: Cluster) -> str:
@@ -159,11 +142,7 @@ def peak(made: Estimate) -> int:
 
 
 def seconds(made: Estimate) -> float:
-    """Return the predicted seconds per step.
-
-    Raises:
-        UnsupportedError: A rate of the device is unknown.
-    """
+    """Return the predicted seconds per step."""
     if made.predicted_step_s is None:
         raise UnsupportedError("the device's rate for this recipe is unknown, and so is the time")
     return made.predicted_step_s
@@ -193,18 +172,13 @@ def held(job: Job) -> States:
 def num_parameters(job: Job) -> int:
     """Count the parameters of a job's model.
 
-    Raises:
-        UnsupportedError: The model has no layout.
+    Raises UnsupportedError: the model has no layout.
     """
     return parameter_count(job.model).total
 
 
 def sheet_of(subject: Subject) -> Datasheet:
-    """Return the datasheet of the subject's GPU.
-
-    Raises:
-        UnsupportedError: It has none, as this machine's CPU.
-    """
+    """Return the datasheet of the subject's GPU."""
     sheet = datasheets().get(subject.cluster.name)
     if sheet is None:
         raise UnsupportedError(f"{subject.cluster.name} has no datasheet; use --gpus h100-80gb")

@@ -25,11 +25,7 @@ RULES: tuple[Rule, ...] = tuple(
 def check_rules(subject: Subject) -> Iterator[Checked]:
     """Check every rule on a model and a GPU.
 
-    Args:
-        subject: The job, one device, the plainest strategy.
-
-    Yields:
-        A row per rule; one that no formula of ours covers is ``unknown`` and says why.
+    Yields a row per rule; one that no formula of ours covers is ``unknown`` and says why.
     """
     for rule in RULES:
         found = _for_method(rule, _check(rule, subject), subject)

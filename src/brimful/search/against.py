@@ -37,13 +37,7 @@ class Against(NamedTuple):
 
 
 def against(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[Against, ...]:
-    """Predict a run with each choice taken back, one at a time; what has no formula is left out.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-    """
+    """Predict a run with each choice taken back, one at a time; what has no formula is left out."""
     found = []
     for words, other in _usual(job, cluster.device):
         made = predict(Point(other, strategy), cluster)
@@ -57,7 +51,8 @@ def _usual(job: Job, device: Device) -> Iterator[tuple[str, Job]]:
     if job.optimizer != DEFAULT_OPTIMIZER:
         usual = whole_of(OPTIMIZERS[job.optimizer]) or DEFAULT_OPTIMIZER
         yield usual, msgspec.structs.replace(job, optimizer=usual)
-    precision = _usual_precision(device)
+    place = Place(device.kernels, device.capability)
+    precision = first_that_runs(USUAL_PRECISIONS, lambda recipe: why_emulated(recipe, place))[0]
     if device.kernels != "cpu" and job.precision != precision and job.loss_scale is None:
         yield precision, msgspec.structs.replace(job, precision=precision)
     if job.method == QAT:
@@ -65,11 +60,6 @@ def _usual(job: Job, device: Device) -> Iterator[tuple[str, Job]]:
         yield "plain training", plain
     if job.adapter is not None:
         yield from _adapted(job)
-
-
-def _usual_precision(device: Device) -> Precision:
-    place = Place(device.kernels, device.capability)
-    return first_that_runs(USUAL_PRECISIONS, lambda recipe: why_emulated(recipe, place))[0]
 
 
 def _adapted(job: Job) -> Iterator[tuple[str, Job]]:

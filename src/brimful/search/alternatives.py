@@ -40,13 +40,7 @@ def alternatives(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[Altern
 
     Values that cannot run the job, or that no formula covers, are left out.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: The plan's.
-
-    Raises:
-        UnsupportedError: No formula covers the plan.
+    Raises UnsupportedError: no formula covers the plan.
     """
     plan = estimate(job, cluster, strategy)
     found = []

@@ -15,10 +15,7 @@ _BESIDE: tuple[Attention, ...] = ("efficient",)
 def beside_usual(job: Job, attention: Attention, device: Device) -> tuple[Attention, ...]:
     """List kernels that learn the same and keep no scores, where the usual one keeps them.
 
-    Args:
-        job: What is trained.
-        attention: What is taken where nobody says.
-        device: On what.
+    ``attention``: what is taken where nobody says.
     """
     place = Place(device.kernels, device.capability)
     if attention != USUAL or not writes_scores(job, place):

@@ -54,13 +54,7 @@ class Fix(NamedTuple):
 
 
 def beside(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[Beside, ...]:
-    """Predict a run with one setting changed at a time; what cannot run is left out.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-    """
+    """Predict a run with one setting changed at a time; what cannot run is left out."""
     found = []
     for setting, other in _changed(job, strategy):
         made = predict(Point(job, other), cluster)
@@ -72,10 +66,7 @@ def beside(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[Beside, ...]
 def fix(job: Job, cluster: Cluster, others: tuple[Beside, ...]) -> Fix | None:
     """Return the fastest single change that holds by its replay; None: none of them does.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        others: What ``beside`` found.
+    ``others``: what ``beside`` found.
     """
     fitting = [each for each in others if each.made.fits]
     fitting.sort(key=lambda each: each.made.predicted_step_s or 0.0)
@@ -87,14 +78,7 @@ def fix(job: Job, cluster: Cluster, others: tuple[Beside, ...]) -> Fix | None:
 
 
 def held_fix(job: Job, cluster: Cluster, strategy: Strategy, made: Estimate) -> Fix | None:
-    """Return a strategy as it holds by its replay, and what is predicted of it; None: it does not.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-        made: What is predicted of that.
-    """
+    """Return a strategy as it holds by its replay, and its prediction; None: it does not."""
     is_host_short = made.host is not None and made.host.fits is False
     held = None if is_host_short else as_it_fits(job, cluster, strategy)
     if held is None:
@@ -106,10 +90,7 @@ def held_fix(job: Job, cluster: Cluster, strategy: Strategy, made: Estimate) -> 
 def used_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
     """Replay what a run takes of a device with all that its allocator holds; None: unknown.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How; it has a formula.
+    ``strategy``: how; it has a formula.
     """
     reserved = predicted_reserved(job, cluster, strategy)
     if reserved is None:

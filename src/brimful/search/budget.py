@@ -13,12 +13,7 @@ class Budget:
     """Seconds from now on; whoever works long asks in between whether some are left."""
 
     def __init__(self, seconds: float, *, clock: Clock = time.monotonic) -> None:
-        """Start to count.
-
-        Args:
-            seconds: That may pass.
-            clock: By which they do.
-        """
+        """Start to count."""
         self.seconds = seconds
         self._clock = clock
         self._end_s = clock() + seconds
@@ -29,11 +24,7 @@ class Budget:
         return max(0.0, self._end_s - self._clock())
 
     def check(self) -> None:
-        """Do nothing while some are left.
-
-        Raises:
-            OutOfTimeError: None are.
-        """
+        """Do nothing while some are left."""
         if self._clock() >= self._end_s:
             raise OutOfTimeError(
                 f"the budget of {self.seconds:g} s is over; give a larger --budget"

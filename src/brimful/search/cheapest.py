@@ -44,20 +44,10 @@ def solve_cheapest(
 ) -> Solution:
     """Search the strategies of the cluster and of its even parts.
 
-    Args:
-        job: What is trained.
-        cluster: What there is at most.
-        pins: What the user fixed.
-        attention: How the model attends.
-        also: More that may be fixed instead.
-
-    Returns:
-        What takes the fewest GPU-seconds per step of all that holds; where nothing fits, or no time
-        is known, what the whole cluster does.
-
-    Raises:
-        InputError: A pinned value cannot run this job.
-        UnsupportedError: No formula covers the job.
+    ``cluster``: what there is at most. Returns what takes the fewest GPU-seconds per step of all
+    that holds; where nothing fits, or no time is known, what the whole cluster does. Raises
+    InputError: a pinned value cannot run this job. Raises UnsupportedError: no formula covers the
+    job.
     """
     whole = hold(
         solve(job, cluster, pins, attention=attention, objective="cost", also=also)

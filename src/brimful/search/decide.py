@@ -29,12 +29,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def decide(rows: tuple[LedgerRow, ...], others: tuple[Alternative, ...]) -> tuple[Decision, ...]:
     """Say in words how one comes from the naive run to the plan.
 
-    Args:
-        rows: The ledger; where it is empty the naive run is the plan, and there is nothing to say.
-        others: What each switch of the plan does at its other values.
-
-    Returns:
-        A question at every depth, and a last one on what could be left out.
+    ``rows``: the ledger; where it is empty the naive run is the plan, and there is nothing to say.
+    ``others``: what each switch of the plan does at its other values. Returns a question at every
+    depth, and a last one on what could be left out.
     """
     if not rows:
         return ()

@@ -30,12 +30,7 @@ def record(
     loss, so that they differ in kind; rejected are the fastest that do not fit, one per way. Of the
     few strategies that were simulated, kinds of checkpointing are ways of their own.
 
-    Args:
-        table: Every strategy.
-        order: Its rows, best first, those that fit before those that do not.
-        rung: How its peaks were found.
-        limit_bytes: What tensors may take.
-        strategy: Makes the strategy of a row.
+    ``order``: its rows, best first, those that fit before those that do not.
     """
     fitting = order[table.fits[order]]
     misses = np.flatnonzero(~table.fits)
@@ -68,11 +63,7 @@ def frontier(
 ) -> tuple[Considered, ...]:
     """Lay out the Pareto set of time and peak, at most ``NUM_FRONTIER`` of it, ends included.
 
-    Args:
-        table: Every strategy.
-        best: The row of the plan, with which notes compare.
-        limit_bytes: What tensors may take.
-        strategy: Makes the strategy of a row.
+    ``best``: the row of the plan, with which notes compare.
     """
     rows = pareto(table)
     kept = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), NUM_FRONTIER)).round())

@@ -34,10 +34,7 @@ _SETTINGS = (("micro_batch",), ("num_blocks", "recompute"), ("loss_chunks",))
 def fewest_changes(job: Job, cluster: Cluster, strategy: Strategy) -> Fix | None:
     """Return what holds with the fewest settings changed, of such the fastest; None: nothing does.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: What does not fit; it has a formula.
+    ``strategy``: what does not fit; it has a formula.
     """
     return _fewest(job, cluster, strategy, _as_spread(strategy))
 
@@ -45,10 +42,7 @@ def fewest_changes(job: Job, cluster: Cluster, strategy: Strategy) -> Fix | None
 def spread_anew(job: Job, cluster: Cluster, strategy: Strategy) -> Fix | None:
     """Return the fastest that holds of every way to spread over several devices, but in a row.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: What does not fit; it has a formula.
+    ``strategy``: what does not fit; it has a formula.
     """
     if cluster.num_devices == 1:
         return None
@@ -60,10 +54,7 @@ def spread_anew(job: Job, cluster: Cluster, strategy: Strategy) -> Fix | None:
 def on_the_host(job: Job, cluster: Cluster, strategy: Strategy) -> Fix | None:
     """Return the same with the optimizer on the host, or parameters too, where nothing is there.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: What does not fit; it has a formula.
+    ``strategy``: what does not fit; it has a formula.
     """
     if strategy.offload != NONE or strategy.pp > 1:
         return None

@@ -63,12 +63,8 @@ class Search(NamedTuple):
 def gains(plan: Plan, search: Search) -> tuple[Gain, ...]:
     """Search again under each permission that the job does not give.
 
-    Args:
-        plan: What was found without.
-        search: How.
-
-    Returns:
-        8-bit AdamW, LoRA, QLoRA and pure bf16, those that the job has already left out.
+    ``plan``: what was found without. Returns 8-bit AdamW, LoRA, QLoRA and pure bf16, those that the
+    job has already left out.
     """
     return tuple(_gain(offer, plan, search) for offer in offers(plan.job))
 

@@ -57,10 +57,7 @@ MOST_LEVELS = 64
 def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
     """Predict peak and step time of every strategy of a grid.
 
-    Args:
-        search: What for.
-        grid: The strategies.
-        seconds: ``seconds_of`` them, where that was asked for already.
+    ``seconds``: ``seconds_of`` them, where that was asked for already.
     """
     peak = peaks_of(search, grid)
     seconds = seconds_of(search, grid) if seconds is None else seconds
@@ -269,10 +266,7 @@ def _each(search: Search, grid: Grid) -> list[tuple[Family, Profile]]:
 def _above(search: Search, grid: Grid, ways: Sequence[Chips]) -> list[Array]:
     """Return how high a step rises above what stays: [batches, counts of blocks, shards].
 
-    Args:
-        search: What for.
-        grid: The strategies.
-        ways: Chips on which each of what is returned may be.
+    ``ways``: chips on which each of what is returned may be.
     """
     num_blocks, pieces = grid.num_blocks.astype(np.float64), held_of(search, grid).pieces
     if search.wide is None:

@@ -48,9 +48,6 @@ def hold(found: Solution) -> Held:
     """Replay the best strategy of a search, and the next ones while none holds.
 
     Of pipelines a search has the fastest only; where these do not hold it is asked for the next.
-
-    Args:
-        found: What was searched.
     """
     if found.space is None or not found.record.rows[0].fits:
         return Held(found, None)
@@ -71,13 +68,8 @@ def hold(found: Solution) -> Held:
 def as_it_fits(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | None:
     """Return a strategy with those settings of the allocator with which its replay fits.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How; one whose sequence of requests is not known is returned as it is.
-
-    Returns:
-        None where it fits with none.
+    ``strategy``: how; one whose sequence of requests is not known is returned as it is. Returns
+    None where it fits with none.
     """
     candidate = candidate_of(job, cluster, strategy)
     if candidate is None:
@@ -91,10 +83,7 @@ def as_it_fits(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | Non
 def replayed(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[int, Strategy]:
     """Return by how many bytes a strategy exceeds what is sure, and its settings; 0: it fits.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How; one whose sequence of requests is not known fits as it is.
+    ``strategy``: how; one whose sequence of requests is not known fits as it is.
     """
     candidate = candidate_of(job, cluster, strategy)
     if candidate is None:

@@ -48,12 +48,7 @@ def target_bytes(failed_bytes: float, limit_bytes: int) -> int:
 
 
 def rungs(job: Job, strategy: Strategy) -> Iterator[Strategy]:
-    """Yield strategies below one, each an exact switch further than the one before.
-
-    Args:
-        job: What is trained.
-        strategy: What needed too much.
-    """
+    """Yield strategies below one, each an exact switch further than the one before."""
     now = strategy
     for switch in SWITCHES:
         for lower in switch(job, now):
@@ -65,14 +60,9 @@ def rungs(job: Job, strategy: Strategy) -> Iterator[Strategy]:
 def next_strategy(job: Job, cluster: Cluster, failed: Sequence[Strategy]) -> Strategy | None:
     """Return the planner's fastest strategy that needs less than those that failed.
 
-    Args:
-        job: What is trained.
-        cluster: On what; its limit is kept where anything keeps it.
-        failed: What needed too much, the last one last.
-
-    Returns:
-        Of those that are within the limit and a tenth below every failed one the fastest; else the
-        one that needs least, if that is less than they need. None: there is none, or no formula.
+    ``cluster``: on what; its limit is kept where anything keeps it. Returns of those that are
+    within the limit and a tenth below every failed one the fastest; else the one that needs least,
+    if that is less than they need. None: there is none, or no formula.
     """
     if any(missing_formula(job, each, cluster.device) for each in failed):
         return None

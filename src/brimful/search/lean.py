@@ -34,9 +34,8 @@ MAX_REPLAYED = 3
 def lean(strategy: Strategy) -> Find:
     """Return what ``ways_out`` finds with, quickly.
 
-    Args:
-        strategy: As the command means it, which attends, and keeps its reference, as all that are
-            looked at.
+    ``strategy``: as the command means it, which attends, and keeps its reference, as all that are
+    looked at.
     """
 
     def find(job: Job, cluster: Cluster) -> Tried:
@@ -82,13 +81,7 @@ class Looked(NamedTuple):
 def lean_fix(job: Job, cluster: Cluster, strategy: Strategy) -> Looked:
     """Find the fastest of a few strategies that holds.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: Which attends, and keeps its reference, as all that are looked at.
-
-    Raises:
-        UnsupportedError: None of them can be predicted.
+    ``strategy``: which attends, and keeps its reference, as all that are looked at.
     """
     known = []
     for each in ladder(job, cluster, strategy):
@@ -110,10 +103,7 @@ def lean_fix(job: Job, cluster: Cluster, strategy: Strategy) -> Looked:
 def least_limit(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
     """Return the least memory limit under which a strategy holds; None: the GPU has too little.
 
-    Args:
-        job: What is trained.
-        cluster: On what, under a limit that is too low.
-        strategy: How.
+    ``cluster``: on what, under a limit that is too low.
     """
     reserved = predicted_reserved(job, cluster, strategy)
     if reserved is None:

@@ -168,18 +168,9 @@ def ledger(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[LedgerRow, .
     depth, the planner's switch comes next that saves memory and costs no time, most bytes first;
     where there is none, the one that saves most bytes per second it adds.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: The plan's.
-
-    Returns:
-        A row per switch that differs; none where the plan is the naive run. The last row ends at
-        the plan's own estimate.
-
-    Raises:
-        UnsupportedError: No formula covers the plan.
-        InputError: The plan cannot run the job.
+    Returns a row per switch that differs; none where the plan is the naive run. The last row ends
+    at the plan's own estimate. Raises UnsupportedError: no formula covers the plan. Raises
+    InputError: the plan cannot run the job.
     """
     estimate(job, cluster, check_strategy(job, strategy))
     start = naive_point(job, strategy)

@@ -42,12 +42,7 @@ class Most(NamedTuple):
 
 
 def leanest(job: Job, strategy: Strategy) -> Strategy:
-    """Return a strategy with everything recomputed and one sequence at a time.
-
-    Args:
-        job: What is trained.
-        strategy: Which says how it is spread.
-    """
+    """Return a strategy with everything recomputed and one sequence at a time."""
     return msgspec.structs.replace(
         strategy,
         micro_batch=1,
@@ -63,14 +58,8 @@ def longest(
 ) -> Most | None:
     """Find the longest text with which a strategy fits.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-        least: Tokens than which it is to be longer; None: than the job's.
-
-    Returns:
-        Tokens of a sequence; None: no formula says, or none that is longer fits.
+    ``least``: tokens than which it is to be longer; None: than the job's. Returns tokens of a
+    sequence; None: no formula says, or none that is longer fits.
     """
 
     def at(number: int) -> tuple[Job, Strategy]:
@@ -84,13 +73,8 @@ def longest(
 def largest_micro_batch(job: Job, cluster: Cluster, strategy: Strategy) -> Most | None:
     """Find how many sequences a device can take at once.
 
-    Args:
-        job: What is trained; its batch grows where it has fewer.
-        cluster: On what.
-        strategy: How.
-
-    Returns:
-        Sequences; None: no formula says, or no more than the strategy has fit.
+    ``job``: what is trained; its batch grows where it has fewer. Returns sequences; None: no
+    formula says, or no more than the strategy has fit.
     """
     shares = data_parallel(strategy)
 

@@ -41,11 +41,7 @@ def offers(job: Job) -> tuple[Offer, ...]:
 
 
 def plainest(allowed: Iterable[str]) -> list[str]:
-    """Return what could be allowed, what changes least first, without two where one is enough.
-
-    Args:
-        allowed: Flags as they are typed.
-    """
+    """Return what could be allowed, what changes least first, without two where one is enough."""
     every = sorted(allowed, key=_rank)
     return [
         flags

@@ -42,17 +42,9 @@ def solve_offloading(  # noqa: PLR0913 - as ``solve``
 ) -> Solution:
     """Search as ``solve`` does, and what offloads too, and return what holds by its replay.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        pins: What the user fixed; where that says what is offloaded, nothing else is looked at.
-        attention: How the model attends.
-        objective: What is made least.
-        also: More that may be fixed instead.
-
-    Raises:
-        InputError: A pinned value cannot run this job.
-        UnsupportedError: No formula covers the job.
+    ``pins``: what the user fixed; where that says what is offloaded, nothing else is looked at.
+    Raises InputError: a pinned value cannot run this job. Raises UnsupportedError: no formula
+    covers the job.
     """
     every = (pins, *also)
     ask = partial(solve, job, attention=attention, objective=objective)
@@ -82,14 +74,7 @@ def solve_offloading(  # noqa: PLR0913 - as ``solve``
 def for_known_host(
     job: Job, cluster: Cluster, every: Sequence[Pins], attention: Attention
 ) -> list[Pins]:
-    """Return what may be fixed beside, of what offloads, where a host is known to suffice for it.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        every: What is fixed.
-        attention: How the model attends.
-    """
+    """Return what may be fixed beside, of what offloads, where a host suffices for it."""
     if not cluster.host_ram_bytes:
         return []
     kinds = [what for what in AWAY if not (what == PARAMETERS and job.adapter is not None)]
@@ -102,12 +87,6 @@ def with_base_away(
     """Return the same of a frozen base, which is brought where nothing holds with all of it here.
 
     It is copied again and again, and makes nothing faster where there is room for it.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        every: What is fixed.
-        attention: How the model attends.
     """
     if not cluster.host_ram_bytes or job.adapter is None:
         return []
@@ -119,12 +98,7 @@ def offloaded(
 ) -> list[Pins]:
     """Return what is fixed where something is offloaded that the host may have room for.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        every: What is fixed else; what of that says what is offloaded is left out.
-        attention: How the model attends.
-        what: Is offloaded.
+    ``every``: what is fixed else; what of that says what is offloaded is left out.
     """
     if cluster.device.kernels == "cpu" or has_one_memory(cluster.device.name):
         return []

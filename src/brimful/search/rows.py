@@ -91,14 +91,7 @@ class Rows:
     """The pipelines of a job on a cluster, and what is known of their parts."""
 
     def __init__(self, job: Job, cluster: Cluster, attention: Attention, pins: Pins) -> None:
-        """Say what is searched.
-
-        Args:
-            job: What is trained.
-            cluster: On what.
-            attention: How the model attends.
-            pins: What the user fixed.
-        """
+        """Say what is searched."""
         self.job, self.cluster, self.attention, self.pins = job, cluster, attention, pins
         self._limit = tensor_limit_bytes(cluster)
         self._beyond: float = self._limit
@@ -111,9 +104,7 @@ class Rows:
     def search(self, bar: Bar, *, objective: Objective) -> list[Found]:
         """Look at every pipeline that may be better than what is known.
 
-        Args:
-            bar: The best that fits so far; infinite where nothing does.
-            objective: What to make least.
+        ``bar``: the best that fits so far; infinite where nothing does.
         """
         if bar.place == -math.inf:
             return []  # what fits has no known time, which nothing could be better than
@@ -134,12 +125,9 @@ class Rows:
 
         Each is returned once, by the first call that comes to it.
 
-        Args:
-            place: None that takes longer is looked at.
-            is_hopeless: Whether one that fits by its live bytes is known not to hold.
-
-        Returns:
-            Them, the last ``NUM_FITTING`` of which may hold or none faster than ``place`` is left.
+        ``place``: None that takes longer is looked at. ``is_hopeless``: whether one that fits by
+        its live bytes is known not to hold. Returns them, the last ``NUM_FITTING`` of which may
+        hold or none faster than ``place`` is left.
         """
         found: list[Found] = []
         num_fitting = 0

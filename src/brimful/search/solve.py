@@ -106,9 +106,8 @@ class Space:
     ) -> "Space | None":
         """Return the same with the next fastest pipelines; None where none is left.
 
-        Args:
-            step_s: None that takes longer is looked at.
-            is_hopeless: Whether one that fits by its live bytes is known not to hold.
+        ``step_s``: None that takes longer is looked at. ``is_hopeless``: whether one that fits by
+        its live bytes is known not to hold.
         """
         place = math.inf if math.isinf(step_s) else place_of(step_s)
         found = [one for rows in self.pipelines for one in rows.faster(place, is_hopeless)]
@@ -120,8 +119,7 @@ class Space:
     def without(self, rows: NDArray[np.bool_]) -> "Space":
         """Return the same where some rows do not fit.
 
-        Args:
-            rows: [strategies], which.
+        ``rows``: [strategies], which.
         """
         return replace(self, table=self.table._replace(fits=self.table.fits & ~rows))
 

@@ -58,14 +58,8 @@ _SEARCHED: frozenset[Body] = frozenset({"plain", "mixed", "later-mixed", "checkp
 def possible(job: Job, choices: Sequence[Pins], num_devices: int) -> list[Pins]:
     """Leave out what cannot run the job where something else can.
 
-    Args:
-        job: What is trained.
-        choices: At least one.
-        num_devices: Of the cluster.
-
-    Raises:
-        InputError: Nothing can; says why the first cannot.
-        UnsupportedError: The same, in this version.
+    Raises InputError: nothing can; says why the first cannot. Raises UnsupportedError: the same, in
+    this version.
     """
     found, refused = [], None
     for pins in choices:
@@ -87,15 +81,8 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
     checkpointed, in full or selectively where that was traced; states may be sharded over any
     divisor of the devices; every matrix may be cut over neighbours within a node.
 
-    Args:
-        job: What is trained.
-        pins: What the user fixed.
-        attention: How the model attends.
-        cluster: On what.
-
-    Raises:
-        InputError: A pinned value cannot run this job.
-        UnsupportedError: The same, in this version.
+    Raises InputError: a pinned value cannot run this job. Raises UnsupportedError: the same, in
+    this version.
     """
     degrees = tensor_degrees(job, pins, cluster)
     possible(job, list(_plainest(pins, degrees)), cluster.num_devices)
@@ -164,14 +151,7 @@ def has_rows_foreseen(job: Job, attention: Attention, device: Device) -> bool:
 
 
 def needs(job: Job, every: Sequence[Pins], attention: Attention, cluster: Cluster) -> list[Need]:
-    """List the variants of a program that a search asks for, whatever of them was traced.
-
-    Args:
-        job: What is trained.
-        every: What the user may have fixed.
-        attention: How the model attends.
-        cluster: On what.
-    """
+    """List the variants of a program that a search asks for, whatever of them was traced."""
     found = {
         Need(gathers, "full" if body == "plain" else recompute, body, traced_chunks(chunks), ep=ep)
         for pins in every
@@ -276,11 +256,8 @@ def _alike(
     held), up to five chunks, and where attention is written out in whether there is one sequence at
     a time. Of one micro-batch nothing is held.
 
-    Args:
-        job: What is trained.
-        pins: What the user fixed.
-        spreads: Which differ in the degree of tensor parallelism only.
-        one_apart: Whether one sequence at a time is apart.
+    ``spreads``: which differ in the degree of tensor parallelism only. ``one_apart``: whether one
+    sequence at a time is apart.
     """
     alike: dict[tuple[int, int, bool], dict[Spread, list[tuple[int, int]]]] = {}
     for spread in spreads:
@@ -307,19 +284,10 @@ def plainest_strategy(
 ) -> tuple[Strategy, list[int]]:
     """Return what a search by simulation starts from, before anything is simulated.
 
-    Args:
-        job: What is trained.
-        pins: What the user fixed.
-        attention: How the model attends.
-        num_devices: Of the cluster.
-
-    Returns:
-        The plainest strategy that can run, and the micro-batches to look at, smallest first: those
-        that change nothing of what is learnt, or all where none is such.
-
-    Raises:
-        InputError: Nothing with what the user fixed can run the job.
-        UnsupportedError: The same, in this version.
+    Returns the plainest strategy that can run, and the micro-batches to look at, smallest first:
+    those that change nothing of what is learnt, or all where none is such. Raises InputError:
+    nothing with what the user fixed can run the job. Raises UnsupportedError: the same, in this
+    version.
     """
     stages: tuple[Zero | None, ...] = (None, 1, 0) if pins.zero is None else (pins.zero,)
 
@@ -347,10 +315,7 @@ def plainest_strategy(
 def chunks_of(job: Job, pins: Pins, every: tuple[int, ...] = CHUNKS) -> tuple[int, ...]:
     """List in how many chunks the loss may be cut; the pinned number alone.
 
-    Args:
-        job: What is trained.
-        pins: What the user fixed.
-        every: Those that are tried, 1 first.
+    ``every``: those that are tried, 1 first.
     """
     if pins.loss_chunks is not None:
         return (pins.loss_chunks,)

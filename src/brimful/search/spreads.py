@@ -23,10 +23,7 @@ from brimful.values.strategy import Accumulate, Attention, Zero
 def tensor_degrees(job: Job, pins: Pins, cluster: Cluster) -> tuple[int, ...]:
     """List over how many devices every matrix may be cut: neighbours within a node.
 
-    Args:
-        job: What is trained.
-        pins: What the user fixed; a fixed degree is the only one, whether it can run or not.
-        cluster: On what.
+    ``pins``: what the user fixed; a fixed degree is the only one, whether it can run or not.
     """
     if pins.tp is not None:
         return (pins.tp,)
@@ -42,11 +39,7 @@ def expert_degrees(job: Job, pins: Pins, attention: Attention, cluster: Cluster)
     Where that is another trace with each number, of several the largest: it leaves least on a
     device, and its collectives are the smallest.
 
-    Args:
-        job: What is trained.
-        pins: What the user fixed; a fixed degree is the only one, whether it can run or not.
-        attention: How the model attends.
-        cluster: On what.
+    ``pins``: what the user fixed; a fixed degree is the only one, whether it can run or not.
     """
     if pins.ep is not None:
         return (pins.ep,)

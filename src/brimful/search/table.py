@@ -81,9 +81,7 @@ _NAMES = Table._fields
 def columns_of(strategies: Sequence[Strategy], *, num_layers: int) -> dict[str, NDArray[Any]]:
     """Return the columns of a table that say which strategies there are.
 
-    Args:
-        strategies: One per row.
-        num_layers: Blocks of the model.
+    ``strategies``: one per row.
     """
     return {
         "micro_batch": np.array([s.micro_batch for s in strategies]),
@@ -184,12 +182,7 @@ def strategy_at(
 ) -> Strategy:
     """Make the strategy of one row.
 
-    Args:
-        job: What is trained.
-        table: Its strategies.
-        row: Which.
-        attention: How the model attends, in all of them.
-        reference: Where a preference task's reference is, in all of them.
+    ``reference``: where a preference task's reference is, in all of them.
     """
     return Strategy(
         micro_batch=int(table.micro_batch[row]),

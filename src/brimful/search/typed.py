@@ -10,12 +10,7 @@ _SPREAD = ("zero", "dp_replicate", "dp_shard", "tp", "pp", "accumulate")
 
 
 def flag_words(strategy: Strategy, other: Strategy) -> str:
-    """Say the flags by which a command that means one strategy means another; empty: none.
-
-    Args:
-        strategy: As the command stands.
-        other: What it is to mean.
-    """
+    """Say the flags by which a command that means one strategy means another; empty: none."""
     is_larger = world_size(strategy) != world_size(other)
     usual = {"zero": 3, "dp_shard": world_size(other), "dp_replicate": 1, "tp": 1, "pp": 1}
     is_usual = all(getattr(other, name) == value for name, value in usual.items())

@@ -46,12 +46,7 @@ Look = Callable[[int, int], Looked | None]
 
 
 def walk(space: Space, look: Look) -> None:
-    """Look at rows of a space, best first, until one fits; then at what was passed over.
-
-    Args:
-        space: What was searched.
-        look: Looks at one.
-    """
+    """Look at rows of a space, best first, until one fits; then at what was passed over."""
     seen = set[int]()
 
     def noted(row: int, num_passed: int) -> Looked | None:
@@ -130,8 +125,7 @@ def _look_again(space: Space, led: Led, look: Look) -> bool:
 
     Where nothing fits so far all of it is looked at, as long as that is to be.
 
-    Returns:
-        Whether nothing fits, and no look ended it.
+    Returns whether nothing fits, and no look ended it.
     """
     places, peaks = _places(space), space.table.peak_bytes
     best, passed, expected = led.best, led.passed, led.expected

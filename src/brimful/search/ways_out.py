@@ -213,15 +213,11 @@ def ways_out(plan: Plan, find: Find, settle: Settle) -> Iterator[WayOut]:
     What takes long, settling, is done in the order of what is yielded and no sooner: whoever needs
     three ways waits for three.
 
-    Args:
-        plan: The nearest plan.
-        find: Searches, or evaluates, by a bound: what it finds is no slower than what holds.
-        settle: Decides whether what was found holds, and what does instead.
-
-    Yields:
-        Of shorter sequences, what the job's owner could allow, a larger GPU and more of the same:
-        first those that leave what is learnt alone, then by device time per token; then those that
-        do not fit either and lack less than the plan, the least short first.
+    ``find``: searches, or evaluates, by a bound: what it finds is no slower than what holds.
+    ``settle``: decides whether what was found holds, and what does instead. Yields of shorter
+    sequences, what the job's owner could allow, a larger GPU and more of the same: first those that
+    leave what is learnt alone, then by device time per token; then those that do not fit either and
+    lack less than the plan, the least short first.
     """
     ways = [_shorter_sequences(plan, find), *_allowed(plan), _larger_gpu(plan), _more_gpus(plan)]
     misses: list[WayOut] = []

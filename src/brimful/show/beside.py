@@ -44,13 +44,6 @@ def spread_facts(
     And with what saves most of what changes neither its batch nor how it is spread.
 
     Of one that does not fit they are among the others, in the order of what they save.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-        estimate: What is predicted of it.
-        others: The same with one setting changed.
     """
     if not estimate.fits:
         return ()
@@ -87,12 +80,7 @@ def beside_facts(
 
     Of one that does not fit: what saves anything, the most first.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: What was asked about.
-        estimate: What is predicted of it.
-        others: The same with one setting changed; how it is spread is not said here of what fits.
+    ``others``: the same with one setting changed; how it is spread is not said here of what fits.
     """
     peak_bytes, fits = _peak(estimate), estimate.fits
     least: dict[str, Beside] = {}
@@ -138,12 +126,7 @@ def against_facts(
 
     Of one that does not fit only what takes less is said.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-        known: What is known of it.
-        same_method: Whether nothing is said of other methods, for which other settings would do.
+    ``same_method``: whether nothing is said of other methods, for which other settings would do.
     """
     every = against(job, cluster, strategy)
     told = [
@@ -229,11 +212,7 @@ def fix_facts(
 ) -> tuple[Fact, ...]:
     """Say what would make it fit, as it is typed.
 
-    Args:
-        job: What is trained.
-        strategy: What does not fit.
-        found: What of other settings does; None: nothing.
-        ways: What else does.
+    ``strategy``: what does not fit. ``found``: what of other settings does; None: nothing.
     """
     facts = []
     if found is not None:
@@ -253,10 +232,7 @@ def fix_facts(
 def simulated_fix_facts(job: Job, strategy: Strategy, found: "SimulatedFix") -> tuple[Fact, ...]:
     """Say what holds when it is simulated.
 
-    Args:
-        job: What is trained.
-        strategy: What does not hold.
-        found: What does.
+    ``strategy``: what does not hold.
     """
     words = [f"--gpus {found.gpus}"] if found.gpus else []
     if found.strategy != strategy:
@@ -269,11 +245,7 @@ def simulated_fix_facts(job: Job, strategy: Strategy, found: "SimulatedFix") -> 
 def limit_facts(job: Job, strategy: Strategy, lean: Strategy, limit_bytes: int) -> tuple[Fact, ...]:
     """Say under which limit a job would fit.
 
-    Args:
-        job: What is trained.
-        strategy: What does not fit.
-        lean: What would.
-        limit_bytes: The limit.
+    ``strategy``: what does not fit.
     """
     differing = ", ".join(differing_words(job, strategy, lean))
     limit = f"--memory-limit {limit_bytes / GIB:g}GiB"

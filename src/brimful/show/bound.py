@@ -32,12 +32,7 @@ class Bounded(NamedTuple):
 
 
 def bound_summary(known: Bounded, beside: tuple[Fact, ...]) -> Summary:
-    """Say what a run needs at least, and whether that alone excludes it.
-
-    Args:
-        known: What is known.
-        beside: Of something like it that has a formula.
-    """
+    """Say what a run needs at least, and whether that alone excludes it."""
     each = least_on_device(known.least, known.spread)
     verdict: Verdict = "NO" if each.total > known.usable_bytes else "UNKNOWN"
     num = known.spread.num_devices
@@ -87,13 +82,7 @@ def _needed(known: Bounded, each: Least) -> tuple[Fact, ...]:
 
 
 def needed_facts(least: Least, usable_bytes: int, num_devices: int) -> tuple[Fact, ...]:
-    """Say how many GPUs have room for a run's states; nothing where there are as many.
-
-    Args:
-        least: Of all devices together.
-        usable_bytes: What tensors may take of one.
-        num_devices: That there are.
-    """
+    """Say how many GPUs have room for a run's states; nothing where there are as many."""
     number = -(-least.total // max(1, usable_bytes))
     if number <= num_devices:
         return ()

@@ -4,7 +4,7 @@ Plain SVG, which takes neither a library nor a script and can be sent on by itse
 """
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from brimful.show.marks import BAD, BAR, INK, MARK, line, picture, words
@@ -31,13 +31,7 @@ _TONES: dict[Verdict, str] = {"FITS": _GOOD, "TIGHT": MARK, "NO": BAD, "UNKNOWN"
 def card(summary: Summary, *, command: str, timeline: Timeline | None = None) -> str:
     """Draw an answer.
 
-    Args:
-        summary: The answer.
-        command: What was asked, as it was typed.
-        timeline: Live bytes event by event, of the rung that answered; None: no plot.
-
-    Returns:
-        An SVG document.
+    ``timeline``: live bytes event by event, of the rung that answered; None: no plot.
     """
     parts, y = _head(summary)
     if summary.meter is not None:
@@ -91,7 +85,11 @@ def _plot(timeline: Timeline, usable_bytes: int, y: float) -> list[str]:
         return floor - (floor - top) * num_bytes / most
 
     parts: list[str] = []
-    for tick in _ticks(most):
+    # Round values up to the greatest, at most as many as there is room for.
+    step = GIB / 1024
+    while most / step > _NUM_TICKS:
+        step *= 2
+    for tick in [step * place for place in range(int(most // step) + 1)]:
         parts.append(line(_LEFT, up(tick), WIDTH - _RIGHT, up(tick), _FAINT))
         parts.append(words(8, up(tick) + 4, f"{tick / GIB:g} GiB", size=11, ink=_SOFT))
     parts.append(_area(timeline, across, up, floor))
@@ -124,14 +122,6 @@ def _phases(timeline: Timeline, across: _Scale, floor: float) -> Iterator[str]:
             continue
         yield line(x, floor, x, floor + 5, _SOFT)
         yield words(x + 2, floor + 16, name, size=11, ink=_SOFT)
-
-
-def _ticks(most: float) -> Sequence[float]:
-    """Return round values up to the greatest, at most as many as there is room for."""
-    step = GIB / 1024
-    while most / step > _NUM_TICKS:
-        step *= 2
-    return [step * place for place in range(int(most // step) + 1)]
 
 
 def _box(x: float, y: float, width: float, height: float, ink: str) -> str:

@@ -31,11 +31,7 @@ LEAST_NAMED = 0.02
 def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     """Say what of a training that does not fit could be smaller, and by how much at most.
 
-    Args:
-        report: What was simulated.
-
-    Returns:
-        Nothing where nothing trains.
+    Returns nothing where nothing trains.
     """
     if _failing_phase(report) == LOAD:
         return _loading(report)
@@ -89,9 +85,7 @@ def whole_facts(report: PretendReport) -> tuple[Fact, ...]:
 def chunk_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
     """Say that a loss in chunks would make a training fit that does not, or surely so.
 
-    Args:
-        report: What was simulated.
-        sure_bytes: What the allocator may hold whatever lies outside of it.
+    ``sure_bytes``: what the allocator may hold whatever lies outside of it.
     """
     logits, at = report.logits, report.at_capacity
     if _failing_phase(report).endswith(EVAL):  # whose loss nothing goes back through

@@ -14,12 +14,7 @@ from brimful.values.plan import Plan
 
 
 def counts_fact(counts: Sequence[Plan], prices: Prices) -> Fact:
-    """Say what a run takes on other numbers of devices, in time and money.
-
-    Args:
-        counts: What is best on each.
-        prices: Of an hour of them.
-    """
+    """Say what a run takes on other numbers of devices, in time and money."""
     words = []
     for plan in counts:
         made, num = plan.estimate, plan.cluster.num_devices
@@ -34,12 +29,7 @@ def counts_fact(counts: Sequence[Plan], prices: Prices) -> Fact:
 
 
 def alone_fact(found: Solution, alone: Solution) -> Fact:
-    """Lay a plan on several nodes beside the best on one of them.
-
-    Args:
-        found: The plan.
-        alone: What was found for one node.
-    """
+    """Lay a plan on several nodes beside the best on one of them."""
     num, best = found.plan.cluster.num_nodes, alone.record.rows[0]
     all_s = found.record.rows[0].step_s
     if not best.fits:
@@ -52,11 +42,7 @@ def alone_fact(found: Solution, alone: Solution) -> Fact:
 
 
 def away_fact(away: Solution) -> Fact:
-    """Say how fast a plan is that keeps its optimizer on the host, and what that has to have.
-
-    Args:
-        away: What was found so.
-    """
+    """Say how fast a plan is that keeps its optimizer on the host, and what that has to have."""
     plan, step_s = away.plan, away.record.rows[0].step_s
     assert plan.estimate is not None, "asked before"
     assert plan.estimate.host is not None, "what offloads has one"
@@ -74,11 +60,8 @@ def offload_facts(
 ) -> tuple[Fact, ...]:
     """Lay a run that offloads beside the same run that does not.
 
-    Args:
-        cluster: On what.
-        peaks: Bytes of tensors of the run that offloads, and of the same with all on the GPU.
-        held: What a node's host holds of all its devices.
-        fits: Whether the second holds.
+    ``peaks``: bytes of tensors of the run that offloads, and of the same with all on the GPU.
+    ``held``: what a node's host holds of all its devices.
     """
     peak, other = peaks
     ram = f" of {format_bytes(cluster.host_ram_bytes)}" if cluster.host_ram_bytes else ""

@@ -49,15 +49,7 @@ class Around(NamedTuple):
 def estimate_summary(
     job: Job, cluster: Cluster, strategy: Strategy, estimate: Estimate, around: Around
 ) -> Summary:
-    """Say what a prediction says.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-        estimate: What was predicted.
-        around: What else is said.
-    """
+    """Say what a prediction says."""
     verdict, host = verdict_and_host(cluster, estimate)
     return Summary(
         verdict,
@@ -88,12 +80,7 @@ def estimate_summary(
 
 
 def verdict_and_host(cluster: Cluster, estimate: Estimate) -> tuple[Verdict, Meter | None]:
-    """Say whether a prediction fits, and what a host takes that has too little.
-
-    Args:
-        cluster: On what.
-        estimate: What was predicted.
-    """
+    """Say whether a prediction fits, and what a host takes that has too little."""
     host = host_meter(estimate)
     if cluster.device.kernels == "cpu" and not estimate.fits:
         host = None  # the same memory: what tensors lack there says it
@@ -118,9 +105,7 @@ def largest_facts(
 
     A reference model is named whatever its size: who trains on preferences chooses where it is.
 
-    Args:
-        items: Live tensors at their peak.
-        reserved_bytes: What the allocator holds at its own; None: unknown.
+    ``reserved_bytes``: what the allocator holds at its own; None: unknown.
     """
     device = [item for item in items if item.where == "device" and item.num_bytes]
     ordered = sorted(device, key=lambda item: -item.num_bytes)

@@ -75,11 +75,7 @@ def inference_summary(
 ) -> Summary:
     """Say what a prediction says.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-        estimate: What arithmetic says.
-        beside: What else is known.
+    ``job``: what is loaded, and how much text it holds.
     """
     peak = estimate.predicted_peak_allocated_bytes
     counted, what = (
@@ -139,13 +135,8 @@ def inference_simulation_summary(  # noqa: PLR0913, PLR0917 - all that is known
 ) -> Summary:
     """Say what a simulation says.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-        estimate: What arithmetic says.
-        simulation: What the pretend GPU says.
-        word: Whether it holds.
-        beside: What else is known; None: that is not said.
+    ``job``: what is loaded, and how much text it holds. ``beside``: what else is known; None: that
+    is not said.
     """
     peak, reserved = simulation.simulated_peak_allocated_bytes, simulation.reserved
     meter = Meter(peak, estimate.usable_bytes, f"simulated{TENSORS_ALONE}")
@@ -182,12 +173,7 @@ def measured_summary(
 ) -> Summary:
     """Say what a real run took, and how near the other two came.
 
-    Args:
-        job: What was loaded, and how much text it held.
-        cluster: On what.
-        estimate: What arithmetic says.
-        simulation: What the pretend GPU says.
-        measurement: What the real run took.
+    ``job``: what was loaded, and how much text it held.
     """
     peak, predicted = (
         measurement.measured_peak_allocated_bytes,
@@ -245,12 +231,8 @@ def shared_summary(
 ) -> Summary:
     """Say what is known of a model that several GPUs hold.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: On what.
-        shared: The bounds.
-        fitting: Other formats in which the same text fits.
-        decoding: How fast they write at most; None: unknown.
+    ``job``: what is loaded, and how much text it holds. ``decoding``: how fast they write at most;
+    None: unknown.
     """
     most, least = shared.most_bytes, shared.least_bytes
     is_most = shared.fits is not False and most is not None

@@ -55,11 +55,7 @@ def idle_facts(report: PretendReport) -> tuple[Fact, ...]:
 
 
 def copies_facts(report: PretendReport) -> tuple[Fact, ...]:
-    """Say which models and copies of models are held that no optimizer updates, if they are much.
-
-    Args:
-        report: What was simulated.
-    """
+    """Say which models and copies of models are held that no optimizer updates, if much."""
     least = LEAST_COPY * report.simulated_peak_allocated_bytes
     found = [each for each in report.not_updated if each.num_bytes >= least]
     words = ", ".join(
@@ -77,9 +73,7 @@ def _made_at(line: str) -> str:
 def _keepers(program: Sequence[str], called_at: str = "") -> str:
     """Name the lines of a script that add to something in a loop; empty where there are none.
 
-    Args:
-        program: As it was started.
-        called_at: The script's line of what is kept: lines behind it come first, the nearest.
+    ``called_at``: the script's line of what is kept: lines behind it come first, the nearest.
     """
     script = next((Path(word) for word in program if word.endswith(".py")), None)
     lines = () if script is None else kept_lines(script)

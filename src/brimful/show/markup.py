@@ -88,14 +88,8 @@ def table(
 ) -> Html:
     """Set a table in a box of its own, which scrolls when the page is narrower than the table.
 
-    Args:
-        caption: What the table says.
-        headings: One per column.
-        bodies: The rows of each ``tbody``.
-        right: Columns that hold numbers.
-
-    Returns:
-        The table in its scrolling box, which the keyboard can reach.
+    ``headings``: one per column. ``bodies``: the rows of each ``tbody``. Returns the table in its
+    scrolling box, which the keyboard can reach.
     """
     head = "".join(
         f'<th scope="col"{" class=n" if column in right else ""}>{text(heading)}</th>'

@@ -15,11 +15,7 @@ from brimful.values.strategy import world_size
 def no_gpu_summary(model: str, job: Job | None, facts: Sequence[Fact], here: Device) -> Summary:
     """Say what was asked, the lines of the methods, and that this machine was not meant.
 
-    Args:
-        model: As it was typed.
-        job: One of what was looked at; None: nothing was predicted.
-        facts: A line for each method.
-        here: This machine's own device.
+    ``job``: one of what was looked at; None: nothing was predicted.
     """
     what = model
     if job is not None:
@@ -33,10 +29,7 @@ def no_gpu_summary(model: str, job: Job | None, facts: Sequence[Fact], here: Dev
 def held_fact(method: Method, fix: Fix, words: str) -> Fact:
     """Say what a method takes on the smallest card that holds it.
 
-    Args:
-        method: How is trained.
-        fix: What holds.
-        words: The flags with which the same command says so.
+    ``words``: the flags with which the same command says so.
     """
     both = f"{format_bytes(held_bytes(fix.made))} of {format_bytes(fix.made.usable_bytes)}"
     each = " on each" if world_size(fix.strategy) > 1 else ""
@@ -44,22 +37,14 @@ def held_fact(method: Method, fix: Fix, words: str) -> Fact:
 
 
 def not_held_fact(method: Method, most: str) -> Fact:
-    """Say that nothing which was looked at holds a method.
-
-    Args:
-        method: How is trained.
-        most: The most GPUs that were looked at.
-    """
+    """Say that nothing which was looked at holds a method."""
     return Fact(_label(method), f"does not fit even on {most} with the settings that were tried")
 
 
 def least_fact(method: Method, least_bytes: int, larger: str) -> Fact:
     """Say what a method holds at least, where no formula covers the model.
 
-    Args:
-        method: How is trained.
-        least_bytes: Parameters, gradients and optimizer state.
-        larger: The smallest card that leaves room beside that, in words; empty: none does.
+    ``larger``: the smallest card that leaves room beside that, in words; empty: none does.
     """
     words = f"{format_bytes(least_bytes)} at least, before activations"
     return Fact(_label(method), f"{words}; {larger}" if larger else words)

@@ -50,10 +50,7 @@ def plan_summary(
 ) -> Summary:
     """Say what a search found.
 
-    Args:
-        found: The plan, and what was considered.
-        facts: Of its speed and cost.
-        proven: What simulating said of it, which stands before what was predicted.
+    ``proven``: what simulating said of it, which stands before what was predicted.
     """
     plan, best = found.plan, found.record.rows[0]
     made = plan.estimate

@@ -94,10 +94,9 @@ def host_meter(estimate: Estimate | None) -> Meter | None:
 def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> tuple[Fact, ...]:
     """Say what helps where a node's host has too little memory.
 
-    Args:
-        host: What its processes take; None: it may suffice.
-        device: What a GPU holds, which may be too much as well.
-        estimate: By which part of it is for training; None: that is not predicted.
+    ``host``: what its processes take; None: it may suffice. ``device``: what a GPU holds, which may
+    be too much as well. ``estimate``: by which part of it is for training; None: that is not
+    predicted.
     """
     if host is None:
         return ()
@@ -142,9 +141,7 @@ def host_words(host: HostMemory) -> str:
 def offloaded_facts(plan: Plan, host_bytes: int = 0) -> tuple[Fact, ...]:
     """Say what a strategy lacks that offloads and does not fit; nothing of any other.
 
-    Args:
-        plan: With the strategy.
-        host_bytes: What the host has that is too little for it; 0: that is not known.
+    ``host_bytes``: what the host has that is too little for it; 0: that is not known.
     """
     made = plan.estimate
     if made is None or not offloaded_bytes(made):

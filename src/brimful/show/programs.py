@@ -31,13 +31,7 @@ _ABBREVIATIONS = {
 
 
 def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> Summary:
-    """Say what a program takes of each GPU, the fullest first in the meter.
-
-    Args:
-        program: What was run.
-        peaks: Of every process that was run.
-        card: On which GPU.
-    """
+    """Say what a program takes of each GPU, the fullest first in the meter."""
     fullest = max(peaks, key=lambda peak: peak.simulated_peak_reserved_bytes)
     is_bound = any(peak.unknown_ops for peak in peaks)
     meter = Meter(
@@ -62,10 +56,7 @@ def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> 
 def predicted_summary(found: Prediction, card: str, price: Price | None = None) -> Summary:
     """Say what a program takes of each GPU by formula, the fullest first in the meter.
 
-    Args:
-        found: What was predicted.
-        card: On which GPU.
-        price: Of an hour of it; None: unknown.
+    ``price``: of an hour of it; None: unknown.
     """
     fullest = max(found.ranks, key=lambda rank: rank.predicted_peak_reserved_bytes)
     verdict = verdict_of(found)
@@ -105,10 +96,7 @@ def way_facts(
 ) -> tuple[Fact, ...]:
     """Say what would fit, the fastest first, and how long a run of that takes.
 
-    Args:
-        found: What does not fit.
-        ways: What does.
-        price: Of an hour of a GPU; None: unknown.
+    ``found``: what does not fit. ``price``: of an hour of a GPU; None: unknown.
     """
     facts = [
         Fact("or with" if place else "would fit", _of_way(way)) for place, way in enumerate(ways)
@@ -150,14 +138,7 @@ def _expandable(found: Prediction) -> tuple[Fact, ...]:
 def planned_summary(
     job: Job, cluster: Cluster, found: Planned, run: tuple[Fact, ...] = ()
 ) -> Summary:
-    """Say which layout of Megatron-LM is the fastest that fits.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        found: The layout.
-        run: Of its length and cost.
-    """
+    """Say which layout of Megatron-LM is the fastest that fits."""
     tensors = "--tensor-model-parallel-size"
     plain = () if tensors in found.layout else (tensors, "1")
     whole, replicas = layout_words((*plain, *found.layout)), f"{found.num_replicas} replicas"
@@ -187,12 +168,7 @@ def planned_summary(
 
 
 def freed_fact(found: Planned, pins: Iterable[str]) -> Fact:
-    """Say which layout fits where the degrees that were asked for are left out.
-
-    Args:
-        found: The layout.
-        pins: The degrees.
-    """
+    """Say which layout fits where the degrees that were asked for are left out."""
     flags = " ".join(f"--{name.replace('_', '-')}" for name in pins)
     layout = _abbreviated(layout_words(found.layout))
     return Fact(

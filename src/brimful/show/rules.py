@@ -28,11 +28,8 @@ _SAID = {
 def rules_summary(rows: Sequence[Checked], job: Job, cluster: Cluster, *, about: str) -> Summary:
     """Say what was found, what a parameter takes first.
 
-    Args:
-        rows: What the checks found, of every rule or of those that were asked about.
-        job: What they were checked on.
-        cluster: On what.
-        about: What was asked about; empty: everything.
+    ``rows``: what the checks found, of every rule or of those that were asked about. ``about``:
+    what was asked about; empty: everything.
     """
     rows = asked_about(rows, about)
     counts = Counter(row.verdict for row in rows)
@@ -83,9 +80,8 @@ def _rank(row: Checked, job: Job) -> tuple[int, float]:
 def rule_facts(rows: Sequence[Checked], about: str) -> tuple[Fact, ...]:
     """Say of rules that were asked about what was found, and why; of others that they are there.
 
-    Args:
-        rows: Those that have what was asked about in their words.
-        about: What was asked about. A rule is about that where its statement says so.
+    ``rows``: those that have what was asked about in their words. ``about``: what was asked about.
+    A rule is about that where its statement says so.
     """
     own = asked_about(rows, about)
     facts = [
@@ -105,9 +101,7 @@ def rule_facts(rows: Sequence[Checked], about: str) -> tuple[Fact, ...]:
 def asked_about(rows: Sequence[Checked], about: str) -> list[Checked]:
     """Return the rules that are about something, and not those that only name it too.
 
-    Args:
-        rows: Those that have it in their words.
-        about: What was asked about: what statements begin with it say something of, where any do.
+    ``about``: what was asked about: what statements begin with it say something of, where any do.
     """
     words = about.lower().split()
     own = [row for row in rows if all(each in _head(row) for each in words)] or list(rows)
@@ -118,8 +112,7 @@ def asked_about(rows: Sequence[Checked], about: str) -> list[Checked]:
 def misfit_facts(plan: Plan | None) -> tuple[Fact, ...]:
     """Say that the job does not fit there, which rules are checked on all the same.
 
-    Args:
-        plan: The best for it; None: nobody knows of any.
+    ``plan``: the best for it; None: nobody knows of any.
     """
     made = None if plan is None else plan.estimate
     if made is None or made.fits:

@@ -23,12 +23,10 @@ def speed_facts(
 ) -> tuple[Fact, ...]:
     """Say how fast a step is, with the range of a prediction.
 
-    Args:
-        job: What is trained.
-        estimate: What was predicted; None: only the time of a step is known.
-        step_s: Seconds per optimizer step; None: unknown.
-        device: On which it runs; by its rates a step is predicted, whoever counted its work.
-        num_devices: How many; of several it is said what passes on each, where there is room.
+    ``estimate``: what was predicted; None: only the time of a step is known. ``step_s``: seconds
+    per optimizer step; None: unknown. ``device``: on which it runs; by its rates a step is
+    predicted, whoever counted its work. ``num_devices``: how many; of several it is said what
+    passes on each, where there is room.
     """
     if step_s is None:
         kind = matrix_type(device, job.precision)
@@ -71,10 +69,7 @@ def _three_digits(value: float) -> str:
 def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...]:
     """Say how long a run takes and what it costs; of no given length, what a billion tokens take.
 
-    Args:
-        job: What is trained.
-        cost: Of its steps.
-        is_length_given: Whether somebody said how long the run is.
+    ``is_length_given``: whether somebody said how long the run is.
     """
     if cost.hours is None:
         return ()
@@ -97,10 +92,8 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
 def paid_words(usd: float | None, usd_per_gpu_hour: float | None, market: Market | None) -> str:
     """Say what a run costs, behind how long it takes.
 
-    Args:
-        usd: All of it, in US dollars; None: unknown.
-        usd_per_gpu_hour: By which price; None: unknown.
-        market: Whose; None: the user's own.
+    ``usd``: all of it, in US dollars; None: unknown. ``usd_per_gpu_hour``: by which price; None:
+    unknown. ``market``: whose; None: the user's own.
     """
     if usd is None or usd_per_gpu_hour is None:
         return "; cost unknown, give the price of a GPU-hour by --prices"

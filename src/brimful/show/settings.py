@@ -29,12 +29,7 @@ _REFERENCE = {
 
 
 def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
-    """Say each setting of a strategy in words; what is left as usual is left out.
-
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-    """
+    """Say each setting of a strategy in words; what is left as usual is left out."""
     words = [
         *_parallel(strategy),
         _micro_batch(job, strategy),

@@ -34,12 +34,8 @@ def shop_summary(
 ) -> Summary:
     """Say what to take.
 
-    Args:
-        job: What is trained.
-        found: What can be had.
-        limits: What was asked.
-        choice: What to take; None where nothing has a price and a time.
-        owned: What owning means, of each of ``found.owned``.
+    ``choice``: what to take; None where nothing has a price and a time. ``owned``: what owning
+    means, of each of ``found.owned``.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
     is_compared = bool(_compared(found.owned)) and choice is not None
@@ -147,9 +143,7 @@ def _meets(option: Option, limits: Limits) -> bool:
 def asked_words(limits: Limits, best: Option | None) -> str:
     """Say what was asked, and of what meets it which is taken.
 
-    Args:
-        limits: What was asked.
-        best: What is taken; None: nothing.
+    ``best``: what is taken; None: nothing.
     """
     in_time = limits.deadline_s and f"done in {format_days(limits.deadline_s / DAY_S)}"
     for_less = limits.budget_usd is not None and f"for at most {format_money(limits.budget_usd)}"
@@ -205,13 +199,7 @@ def _machines(option: Option) -> tuple[Fact, ...]:
 
 
 def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tuple[Fact, ...]:
-    """Say of kinds that were named and have no price that it is missing, and what they would do.
-
-    Args:
-        found: What was looked at.
-        limits: What was asked.
-        unpriced: The kinds.
-    """
+    """Say of kinds that were named and have no price that it is missing, and what they would do."""
     most_days = math.inf if limits.deadline_s is None else limits.deadline_s / DAY_S
     facts = []
     for kind in unpriced:

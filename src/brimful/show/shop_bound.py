@@ -20,11 +20,7 @@ def shop_bound_summary(
 ) -> Summary:
     """Say what the run costs at least.
 
-    Args:
-        job: What is trained.
-        num_parameters: Of its model.
-        offers: What may meet what was asked, the cheapest first.
-        limits: What was asked.
+    ``offers``: what may meet what was asked, the cheapest first.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
     subject = f"{job_words(job)}, {tokens} tokens: {asked_words(limits, None)}"
@@ -55,12 +51,8 @@ def shop_room_summary(
 ) -> Summary:
     """Say how many GPUs hold the states, where nobody knows how much work a token is.
 
-    Args:
-        job: What is trained.
-        num_parameters: Of its model.
-        least: Bytes that there are at least, of all GPUs together.
-        rooms: GPUs that have room for them, the cheapest hour first.
-        limits: What was asked.
+    ``least``: bytes that there are at least, of all GPUs together. ``rooms``: GPUs that have room
+    for them, the cheapest hour first.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
     subject = f"{job_words(job)}, {tokens} tokens: {asked_words(limits, None)}"
@@ -85,9 +77,8 @@ def shop_room_summary(
 def least_lines(offers: Sequence[LeastOffer] | None, rooms: Sequence[LeastRoom]) -> Iterator[str]:
     """Yield what is sure before anything is traced, a line each.
 
-    Args:
-        offers: What may meet what was asked, the cheapest first; None: nobody knows how long.
-        rooms: Of such, GPUs that have room for the states, the cheapest hour first.
+    ``offers``: what may meet what was asked, the cheapest first; None: nobody knows how long.
+    ``rooms``: of such, GPUs that have room for the states, the cheapest hour first.
     """
     words = [_told(each) for each in offers or ()] or list(map(_room_words, _named_rooms(rooms)))
     what = "the states alone" if offers is None else "the states and matrix products alone"

@@ -19,11 +19,8 @@ def simulate_summary(
 ) -> Summary:
     """Say what a simulation says.
 
-    Args:
-        plan: What was simulated, with its prediction where there is one.
-        simulation: What came of it.
-        word: Whether it holds.
-        beside: What would make it fit, and what it takes with other settings.
+    ``plan``: what was simulated, with its prediction where there is one. ``beside``: what would
+    make it fit, and what it takes with other settings.
     """
     reserved = simulation.reserved
     num, kernels = plan.cluster.num_devices, plan.cluster.device.kernels
@@ -98,12 +95,7 @@ def _made(reserved: Reserved) -> str:
 
 
 def unknown_facts(ops: Sequence[str], meter: Meter) -> tuple[Fact, ...]:
-    """Say of which kernels nothing is known, and how much is left for them.
-
-    Args:
-        ops: As they are called.
-        meter: What was counted, of what there is.
-    """
+    """Say of which kernels nothing is known, and how much is left for them."""
     return (Fact("unknown", unknown_words(ops, meter.usable_bytes - meter.used_bytes)),)
 
 

@@ -25,11 +25,8 @@ def largest_facts(
 ) -> tuple[Fact, ...]:
     """Say of which size of its own argument a program would fit, or how to find that out.
 
-    Args:
-        report: What was simulated.
-        program: What was run, with its arguments.
-        found: The largest value that fits; None: it was not looked for.
-        recording: Of the program: how much of its batch would fit by proportion; None: not told.
+    ``found``: the largest value that fits; None: it was not looked for. ``recording``: of the
+    program: how much of its batch would fit by proportion; None: not told.
     """
     if found is not None:
         return (Fact("largest", _largest_words(found, is_bound=bool(report.unknown_ops))),)

@@ -13,13 +13,7 @@ _FILLED = frozenset({"gpipe", "1f1b", "interleaved"})
 
 
 def stage_facts(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[Fact, ...]:
-    """Say what tensors take on each GPU of a pipeline; nothing where there is none.
-
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: How.
-    """
+    """Say what tensors take on each GPU of a pipeline; nothing where there is none."""
     if strategy.pp == 1:
         return ()
     peaks = device_peaks(job, strategy, cluster.device)

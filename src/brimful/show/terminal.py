@@ -53,13 +53,8 @@ def is_speed_hidden() -> bool:
 def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     """Lay out a summary.
 
-    Args:
-        summary: The answer.
-        most: Lines that it may take.
-
-    Returns:
-        Its lines: verdict and subject, memory with a bar, and the facts; where there are more than
-        it may take the last are said shortly, and then left out.
+    Returns its lines: verdict and subject, memory with a bar, and the facts; where there are more
+    than it may take the last are said shortly, and then left out.
     """
     word = summary.verdict or "ANSWER"
     first = fact_lines([Fact(word, summary.subject)])

@@ -71,18 +71,12 @@ def attempt(
 ) -> Attempt:
     """Simulate a strategy.
 
-    Args:
-        job: What is trained.
-        cluster: Says whose kernels are imitated, how fast they are and what tensors may take.
-        strategy: How it is run.
-        on_op: Called before every operation and between the phases of the work; what it raises ends
-            the simulation.
-        may_grow: Whether segments of the allocator may grow where nothing is said of it, if the
-            strategy does not hold otherwise; the attempt's own strategy says so then.
-
-    Raises:
-        InputError: The strategy cannot run this job.
-        UnsupportedError: This version cannot run it.
+    ``cluster``: says whose kernels are imitated, how fast they are and what tensors may take.
+    ``on_op``: called before every operation and between the phases of the work; what it raises ends
+    the simulation. ``may_grow``: whether segments of the allocator may grow where nothing is said
+    of it, if the strategy does not hold otherwise; the attempt's own strategy says so then. Raises
+    InputError: the strategy cannot run this job. Raises UnsupportedError: this version cannot run
+    it.
     """
     device = cluster.device
     hosts: list[Recording] = []
@@ -140,11 +134,7 @@ def seconds_of_step(
 
     None where that is not known: see ``is_timed``, and of rates that nobody has published.
 
-    Args:
-        job: What is trained.
-        cluster: How fast its device is.
-        strategy: How it is run.
-        recorded: Of the device, with costs counted, and what the host keeps.
+    ``recorded``: of the device, with costs counted, and what the host keeps.
     """
     if not is_timed(job, strategy):
         return None
@@ -171,10 +161,6 @@ def is_timed(job: Job, strategy: Strategy) -> bool:
 
     What devices send each other between a step's operations (tensor parallel, stages, experts)
     stands in formulas of theirs, which a tape does not have.
-
-    Args:
-        job: What is trained.
-        strategy: How.
     """
     if world_size(strategy) == 1:
         return True
@@ -191,10 +177,8 @@ def _short_of_host(host_bytes: int, cluster: Cluster) -> int:
 def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
     """Add up what one optimizer step computes: [1] each.
 
-    Args:
-        recording: With the costs of ``NUM_STEPS`` steps. The first micro-batch of the last one is
-            counted once, its second stands for every later one.
-        num_micro_batches: Of a step.
+    ``recording``: with the costs of ``NUM_STEPS`` steps. The first micro-batch of the last one is
+    counted once, its second stands for every later one.
     """
     last = _phases_of_last(recording)
     total = np.zeros(4)
@@ -213,10 +197,7 @@ def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
 def step_copies(recording: Recording, host: HostPeak, num_micro_batches: int) -> Copied:
     """Add up what one optimizer step copies, and what the host reads and writes to update.
 
-    Args:
-        recording: As for ``step_work``.
-        host: What is kept on the host.
-        num_micro_batches: Of a step.
+    ``recording``: as for ``step_work``.
     """
     moved = {TO_HOST: 0.0, TO_DEVICE: 0.0, _UPDATE: 0.0}
     for cost, times in _costs_of_last(recording, num_micro_batches):

@@ -20,15 +20,8 @@ def reserve_for(
 ) -> Reserved | None:
     """Replay a recording on a cluster's device, within the cluster's limit; None on a CPU.
 
-    Args:
-        recording: What the program asked for.
-        cluster: On what.
-        allocator: As for ``reserve``.
-        num_groups: Process groups that a device belongs to.
-        beside_bytes: What kernels may take that is on no tape, which is not surely there.
-
-    Raises:
-        InputError: A setting is unknown.
+    ``allocator``: as for ``reserve``. ``beside_bytes``: what kernels may take that is on no tape,
+    which is not surely there. Raises InputError: a setting is unknown.
     """
     device = cluster.device
     if device.kernels != "cuda":
@@ -44,14 +37,9 @@ def reserve(
 ) -> Reserved:
     """Replay a recording, from loading to its end, with no more than a card can give.
 
-    Args:
-        recording: What the program asked for.
-        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
-        room: What the allocator may take.
-        limit_bytes: What the plan is allowed of that; None: all. The allocator knows nothing of it.
-
-    Raises:
-        InputError: A setting is unknown.
+    ``allocator``: settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
+    ``limit_bytes``: what the plan is allowed of that; None: all. The allocator knows nothing of it.
+    Raises InputError: a setting is unknown.
     """
     settings = parse_settings(allocator)
     requests, capacity = recording.requests(), room.most_bytes

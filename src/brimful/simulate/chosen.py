@@ -24,13 +24,7 @@ _MOST_TRIED = 3
 
 
 def chosen_of(job: Job, strategy: Strategy, rank: int) -> Chosen | None:
-    """Choose the micro-batches that a device runs; None where all have to be run.
-
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        rank: Which device.
-    """
+    """Choose the micro-batches that a device runs; None where all have to be run."""
     if strategy.pp == 1 or strategy.pp_schedule not in SKIPPED:
         return None
     num = num_micro_batches(job, strategy)
@@ -52,7 +46,13 @@ def _by_stage(order: Sequence[Operation]) -> list[list[Operation]]:
 def _complete(by_stage: list[list[Operation]], num: int) -> frozenset[int]:
     """Choose so that of each kind of call one is there that shows what those left out do."""
     ends = {0, num - 1}
-    likely = sorted(_first_and_last(by_stage, num))
+    # The first and last two inner micro-batches of each kind of call.
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for operations in by_stage:
+        for before, operation in pairwise(operations):
+            if _is_inner(operation, num):
+                found[operation.chunk, _kind(before, operation)].append(operation.micro_batch)
+    likely = sorted({one for numbers in found.values() for one in (*numbers[:2], *numbers[-2:])})
     for more in range(_MOST_TRIED + 1):
         for inner in combinations(likely, more):
             if not _lacking(by_stage, ends.union(inner), num):
@@ -61,16 +61,6 @@ def _complete(by_stage: list[list[Operation]], num: int) -> frozenset[int]:
     while lacking := _lacking(by_stage, chosen, num):
         chosen.add(lacking)
     return frozenset(chosen)
-
-
-def _first_and_last(by_stage: list[list[Operation]], num: int) -> set[int]:
-    """Return the first and last two inner micro-batches of each kind of call."""
-    found: dict[Hashable, list[int]] = defaultdict(list)
-    for operations in by_stage:
-        for before, operation in pairwise(operations):
-            if _is_inner(operation, num):
-                found[operation.chunk, _kind(before, operation)].append(operation.micro_batch)
-    return {one for numbers in found.values() for one in (*numbers[:2], *numbers[-2:])}
 
 
 def _lacking(by_stage: list[list[Operation]], chosen: set[int], num: int) -> int:

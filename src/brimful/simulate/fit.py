@@ -48,15 +48,9 @@ def _candidates(shapes: tuple[Dimensions, ...]) -> dict[str, tuple[int, ...]]:
 def fit_size(sizes: tuple[int, ...], shapes: tuple[Dimensions, ...]) -> tuple[Term, ...]:
     """Find the formula of a quantity.
 
-    Args:
-        sizes: The quantity at each shape.
-        shapes: The dimensions, so different from each other that no two products agree on all.
-
-    Returns:
-        One term, or two where it is a sum of two.
-
-    Raises:
-        ValueError: No product, and no sum of two, gives the sizes exactly.
+    ``shapes``: the dimensions, so different from each other that no two products agree on all.
+    Returns one term, or two where it is a sum of two. Raises ValueError: no product, and no sum of
+    two, gives the sizes exactly.
     """
     if not any(sizes):
         return ()

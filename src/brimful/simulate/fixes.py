@@ -39,10 +39,7 @@ class SimulatedFix(NamedTuple):
 def simulated_fix(job: Job, cluster: Cluster, strategy: Strategy) -> SimulatedFix | None:
     """Find what holds; None: nothing that was looked at does.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        strategy: What does not hold.
+    ``strategy``: what does not hold.
     """
     lean = msgspec.structs.replace(
         strategy,

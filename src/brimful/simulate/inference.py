@@ -74,12 +74,8 @@ def simulate_inference(job: InferenceJob, cluster: Cluster) -> InferenceSimulati
     Exact for the tensors of eager PyTorch; kernels' workspaces are of a table. Loading holds one
     full weight at a time beside the quantised ones.
 
-    Args:
-        job: What is loaded, and how much text it holds.
-        cluster: Its device says whose kernels are imitated.
-
-    Raises:
-        UnsupportedError: The format has no kernels here.
+    ``job``: what is loaded, and how much text it holds. Raises UnsupportedError: the format has no
+    kernels here.
     """
     start = time.perf_counter()
     recording = trace_inference(job, cluster.device)
@@ -92,14 +88,9 @@ def read_inference(
 ) -> InferenceSimulation:
     """Sum up a recording of ``trace_inference``.
 
-    Args:
-        recording: What was allocated and freed.
-        cluster: Its device says how much the allocator can have.
-        simulate_s: Seconds that recording took.
-        allocator: Settings as ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults.
-
-    Raises:
-        InputError: An allocator setting is unknown.
+    ``cluster``: its device says how much the allocator can have. ``allocator``: settings as
+    ``PYTORCH_CUDA_ALLOC_CONF`` spells them; empty: PyTorch's defaults. Raises InputError: an
+    allocator setting is unknown.
     """
     live = recording.live_bytes()
     peak_event = int(live.argmax())
@@ -117,11 +108,7 @@ def read_inference(
 
 
 def trace_inference(job: InferenceJob, spec: Device) -> Recording:
-    """Record loading, prefill and the last decode on a device's kernels.
-
-    Raises:
-        UnsupportedError: The format has no kernels here, or hangs on values on this device.
-    """
+    """Record loading, prefill and the last decode on a device's kernels."""
     if why := why_not_simulated(job, spec):
         served = job.weights_format in SERVED
         raise UnsupportedError(why, nearest={"weights_format": "bf16"} if served else None)

@@ -25,14 +25,8 @@ def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of 
 ) -> Simulation:
     """Turn a finished recording into the value of the second rung.
 
-    Args:
-        recording: What the program did.
-        kernels: Whose kernels were imitated.
-        reserved: What the caching allocator makes of it; None on a CPU.
-        simulate_s: How long it took to make, in seconds.
-        collectives: Of one optimizer step.
-        host: What happened on the host.
-        unknown_ops: Operations of whose kernels' own memory nothing is known.
+    ``reserved``: what the caching allocator makes of it; None on a CPU. ``unknown_ops``: operations
+    of whose kernels' own memory nothing is known.
     """
     away = read_host(host)
     live = recording.live_bytes()

@@ -23,13 +23,9 @@ MOST = 12
 def next_plan(plan: Plan, failed: tuple[Strategy, ...]) -> Plan | None:
     """Return the plan that takes over.
 
-    Args:
-        plan: What needed too much.
-        failed: Every strategy that did so far, the last one last.
-
-    Returns:
-        The same job on the same cluster by a strategy that needs less, within the limit where
-        anything is; None where nothing needs less.
+    ``failed``: every strategy that did so far, the last one last. Returns the same job on the same
+    cluster by a strategy that needs less, within the limit where anything is; None where nothing
+    needs less.
     """
     chosen = next_strategy(plan.job, plan.cluster, failed)
     if chosen is None:

@@ -27,12 +27,7 @@ def simulate_phases(
 ) -> tuple[PhaseContent, ...]:
     """Run phases of a run and tell what is alive at the peak of each.
 
-    Args:
-        job: What is trained.
-        cluster: Its device says whose kernels are imitated.
-        strategy: How it is run.
-        keeping: The trainer's own saving and resuming.
-        names: Of ``EVAL``, ``SAVE`` and ``RESUME``.
+    ``names``: of ``EVAL``, ``SAVE`` and ``RESUME``.
     """
     kept: dict[int, Any] = {}
     run = _Tracer(cluster, keeping, kept)

@@ -64,12 +64,9 @@ class LoopFitter:
     ) -> None:
         """Keep what is compared.
 
-        Args:
-            recording: That holds every shape.
-            fit_size: Finds the formula of a quantity from what it is at every shape.
-            tables: The profile's distinct kinds and works so far; new ones are added.
-            blocks: Which modules are blocks.
-            marks: What is asked for behind which number of events.
+        ``fit_size``: finds the formula of a quantity from what it is at every shape. ``tables``:
+        the profile's distinct kinds and works so far; new ones are added. ``marks``: what is asked
+        for behind which number of events.
         """
         self._recording, self._fit, self._tables = recording, fit_size, tables
         self._blocks, self._marks = blocks, marks
@@ -86,14 +83,9 @@ class LoopFitter:
     ) -> tuple[Run, ...]:
         """Return the runs of one micro-batch.
 
-        Args:
-            parts: Of every shape, what is cut.
-            lengths: Tokens of a sequence of each, the fewest first.
-            micro_batch: Which.
-            at: Tokens of a sequence at which it is told.
-
-        Raises:
-            ValueError: It is not the same program with longer loops, or a size has no formula.
+        ``lengths``: tokens of a sequence of each, the fewest first. ``at``: tokens of a sequence at
+        which it is told. Raises ValueError: it is not the same program with longer loops, or a size
+        has no formula.
         """
         cuts = [
             cut(self._recording, each, micro_batch=micro_batch, blocks=self._blocks)
@@ -156,8 +148,7 @@ class LoopFitter:
     def _terms(self, every: Sequence[_Part], alignment: Alignment) -> "list[_Terms]":
         """Find the formulas of every item of the shortest.
 
-        Raises:
-            ValueError: What a loop repeats is of several sizes, or a size has no formula.
+        Raises ValueError: what a loop repeats is of several sizes, or a size has no formula.
         """
         sizes: list[list[tuple[int, ...]]] = []
         for part, length in zip(every, alignment.lengths, strict=True):
@@ -185,14 +176,7 @@ class LoopFitter:
         terms: "Sequence[_Terms]",
         order: list[int],
     ) -> Work:
-        """Write a piece out.
-
-        Args:
-            part: At the fewest tokens.
-            kinds: Of its items that are events.
-            terms: Of its items.
-            order: Items to write.
-        """
+        """Write a piece out."""
         marks = self._marked(part)
         events: list[int] = []
         for which in order:

@@ -22,12 +22,10 @@ def collectives_of_step(
 ) -> tuple[Collective, ...]:
     """Add up the collectives of one step, by kind.
 
-    Args:
-        recording: With its messages, of as many micro-batches as differ: what is missing of
-            ``num_micro_batches`` is like the second where three were recorded (gradients are held,
-            the last reduces them), and like the last of two. Of a pipeline all are there.
-        step: Which one, from 1.
-        num_micro_batches: Of a step.
+    ``recording``: with its messages, of as many micro-batches as differ: what is missing of
+    ``num_micro_batches`` is like the second where three were recorded (gradients are held, the last
+    reduces them), and like the last of two. Of a pipeline all are there. ``step``: which one, from
+    1.
     """
     phases, prefix = recording.phases, f"step {step} "
     starts = [i for i, name in enumerate(phases) if name == f"{prefix}forward"]
@@ -43,19 +41,15 @@ def collectives_of_step(
         is_update = phases[cost.phase] == f"{prefix}optimizer"
         times = 1 + missing * (batch == repeated and not is_update)
         found[kind] += times
-        num_bytes[kind] += times * _sent_bytes(kind, cost)
+        # The bytes of the whole tensor; of an all-to-all, which gets others, of what it sends. Its
+        # operator names the output before the input.
+        num_bytes[kind] += times * (
+            cost.moved_bytes[-1] if kind == ALL_TO_ALL else max(cost.moved_bytes)
+        )
     return tuple(
         Collective(kind=kind, num_calls=found[kind], num_bytes=num_bytes[kind])
         for kind in sorted(found)
     )
-
-
-def _sent_bytes(kind: str, cost: OpCost) -> int:
-    """Return the bytes of the whole tensor; of an all-to-all, which gets others, of what it sends.
-
-    Its operator names the output before the input.
-    """
-    return cost.moved_bytes[-1] if kind == ALL_TO_ALL else max(cost.moved_bytes)
 
 
 def _kind(cost: OpCost) -> str | None:

@@ -89,16 +89,8 @@ def trace_needs(
 ) -> None:
     """Trace what is needed and was not traced before; each body is kept as soon as it is known.
 
-    Args:
-        job: What is trained.
-        attention: How the model attends.
-        kernels: Whose kernels run.
-        needs: Variants.
-        watch: Told how far it is, every half second or so.
-
-    Raises:
-        UnsupportedError: No formula gives what the job allocates. Where experts need not be parted,
-            they are not then.
+    ``watch``: told how far it is, every half second or so. Raises UnsupportedError: no formula
+    gives what the job allocates. Where experts need not be parted, they are not then.
     """
     built = read_built(job, attention)
     missing = missing_needs(job, attention, kernels, needs)

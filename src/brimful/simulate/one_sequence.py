@@ -6,13 +6,13 @@ events are spelled by the kinds of the profile, as sizes do not say whether they
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 
 import msgspec
 
-from brimful.cost.profiles import EVALUATED, Body, Dimensions, EventKind, Profile, Term, Work
+from brimful.cost.profiles import EVALUATED, Body, Dimensions, Profile, Term, Work
 from brimful.cost.programs import Program
 from brimful.cost.trajectory import evaluate_terms
 from brimful.pretend.recording import Recording
@@ -43,11 +43,7 @@ Terms = tuple[Term, ...]
 
 
 def with_one_sequence(profile: Profile, program: Program) -> Profile:
-    """Return a profile that also knows what one sequence runs.
-
-    Raises:
-        ValueError: A work becomes two, or a size is none of the work's.
-    """
+    """Return a profile that also knows what one sequence runs."""
     tables = Tables(
         {kind: place for place, kind in enumerate(profile.kinds)},
         {work: place for place, work in enumerate(profile.works)},
@@ -92,11 +88,7 @@ def _works(
 
 
 def _spelling(profile: Profile, work: Work, traced: Traced, pieces: tuple[Piece, ...]) -> Fit:
-    """Return what spells the events of one sequence as those of a work.
-
-    Raises:
-        ValueError: From what is returned: no formula of the work gives such a size, or several do.
-    """
+    """Return what spells the events of one sequence as those of a work."""
     kinds = [profile.kinds[event] for event in work.events]
     kinds = [kind for kind in kinds if not kind.mark]
     mine = [_signed_sizes(kind.terms, traced.shapes) for kind in kinds]
@@ -107,7 +99,10 @@ def _spelling(profile: Profile, work: Work, traced: Traced, pieces: tuple[Piece,
         for block in matcher.get_matching_blocks()
         for i in range(block.size)
     }
-    own = _by_size(kinds, traced.shapes)
+    # Formulas without signs by what they give at every shape.
+    own: dict[tuple[int, ...], list[Terms]] = {}
+    for terms in dict.fromkeys(_unsigned(kind.terms) for kind in kinds):
+        own.setdefault(_signed_sizes(terms, traced.shapes), []).append(terms)
 
     def fit(place: int, sizes: tuple[int, ...]) -> Terms:
         found = [known[place]] if place in known else own.get(sizes, [])
@@ -126,16 +121,6 @@ def changes(recording: Recording, piece: Piece) -> list[int]:
     """List by how much each event of a piece changes live bytes."""
     events = recording.events[piece.start : piece.stop].tolist()
     return [int(recording.num_bytes[e] if e >= 0 else -recording.num_bytes[~e]) for e in events]
-
-
-def _by_size(
-    kinds: Iterable[EventKind], shapes: Sequence[Dimensions]
-) -> dict[tuple[int, ...], list[Terms]]:
-    """Return formulas without signs by what they give at every shape."""
-    found: dict[tuple[int, ...], list[Terms]] = {}
-    for terms in dict.fromkeys(_unsigned(kind.terms) for kind in kinds):
-        found.setdefault(_signed_sizes(terms, shapes), []).append(terms)
-    return found
 
 
 def _unsigned(terms: Terms) -> Terms:

@@ -48,16 +48,9 @@ def run_cases(  # noqa: PLR0913 - a program, and what of it is run
 ) -> None:
     """Run two micro-batches of every case: the second adds to the gradients of the first.
 
-    Args:
-        tape: That records them.
-        program: That is run.
-        cases: What is run.
-        more: Run behind them where the last has another number of operations than the first.
-        may_loop: Whether it may loop over tokens.
-        on_silent: Told what the first backward brings no gradient to (``_silent``).
-
-    Raises:
-        UnlikeShapesError: It may loop over tokens, and the second case has other operations.
+    ``more``: run behind them where the last has another number of operations than the first.
+    ``may_loop``: whether it may loop over tokens. ``on_silent``: told what the first backward
+    brings no gradient to (``_silent``).
     """
     if may_loop and _names_range(program.model):
         _check_alike(_forward_ops(tape, program, _PROBED))
@@ -106,9 +99,8 @@ def _silent(model: nn.Module) -> set[str]:
 def _check_alike(num_ops: Sequence[int]) -> None:
     """Check that lengths run the same number of operations, before gradients cost their time.
 
-    Raises:
-        TokenLoopError: They run as many more as they have more tokens.
-        UnlikeShapesError: They run others.
+    Raises TokenLoopError: they run as many more as they have more tokens. Raises UnlikeShapesError:
+    they run others.
     """
     more = {after - before for before, after in pairwise(num_ops)}
     if more != {0}:
@@ -119,8 +111,7 @@ def _check_alike(num_ops: Sequence[int]) -> None:
 def _names_range(model: nn.Module) -> bool:
     """Whether code of a model's blocks counts: no other loops over tokens.
 
-    Args:
-        model: Whose classes, and the functions beside them, are read.
+    ``model``: whose classes, and the functions beside them, are read.
     """
     files = {
         inspect.getmodule(type(each)) for block in decoder_blocks(model) for each in block.modules()

@@ -64,10 +64,9 @@ class OwnFit:
     def __init__(self, shapes: Sequence[TokenShape], known: Formulas | None = None) -> None:
         """Compute every product at every shape.
 
-        Args:
-            shapes: Three, or two at which nothing is left to hold: then sums of two products are
-                those that are known.
-            known: Formulas by what they give at shapes of which these are the first.
+        ``shapes``: three, or two at which nothing is left to hold: then sums of two products are
+        those that are known. ``known``: formulas by what they give at shapes of which these are the
+        first.
         """
         self._products = _products(shapes)
         self._tokens = [shape.S for shape in shapes]
@@ -79,12 +78,8 @@ class OwnFit:
     def __call__(self, sizes: tuple[int, ...]) -> tuple[Term, ...]:
         """Return the formula of a quantity.
 
-        Args:
-            sizes: What it is at each shape.
-
-        Raises:
-            NoProductError: No product, sum of two, square over tokens or line over fewer tokens
-                gives the sizes exactly.
+        Raises NoProductError: no product, sum of two, square over tokens or line over fewer tokens
+        gives the sizes exactly.
         """
         if sizes not in self.known:
             self.known[sizes] = self._fitted(sizes)
@@ -122,8 +117,7 @@ def _square(
 ) -> tuple[Fraction, Fraction] | None:
     """Find a square over tokens and a few more, as a scan over one more chunk than there are has.
 
-    Returns:
-        How often it makes up each row's part, and how many more tokens; None where it does not.
+    Returns how often it makes up each row's part, and how many more tokens; None where it does not.
     """
     each = [Fraction(size, num) for size, num in zip(sizes, rows, strict=True)]
     side = _root(each[1] / each[0]) if each[0] else None
@@ -140,8 +134,7 @@ def _shorter(
 ) -> tuple[Fraction, Fraction] | None:
     """Find a multiple of a few tokens less than there are, as what is shifted by one has.
 
-    Returns:
-        How often they make up each row's part, and how many fewer; None where they do not.
+    Returns how often they make up each row's part, and how many fewer; None where they do not.
     """
     each = [Fraction(size, num) for size, num in zip(sizes, rows, strict=True)]
     if tokens[0] == tokens[1]:

@@ -77,18 +77,13 @@ def with_variants(
 ) -> Profile:
     """Trace and fit variants of a program beside those that are known.
 
-    Args:
-        known: What was traced of it before; nothing of it is kept if that was by other versions.
-        own: The program.
-        wanted: Variants.
-        formulas: That other bodies of the same job told; those of this one are added.
-        earlier: That were told of the same job before, for what the profile does not tell.
-
-    Raises:
-        UnsupportedError: It is not the same program at all shapes, or a size is no product.
-        UnlikeShapesError: It is another program with every length of a sequence, or ends in an
-            error at some, and was traced at several.
-        NoProductError: A size is no product of lengths, and it was traced at several.
+    ``known``: what was traced of it before; nothing of it is kept if that was by other versions.
+    ``formulas``: that other bodies of the same job told; those of this one are added. ``earlier``:
+    that were told of the same job before, for what the profile does not tell. Raises
+    UnsupportedError: it is not the same program at all shapes, or a size is no product. Raises
+    UnlikeShapesError: it is another program with every length of a sequence, or ends in an error at
+    some, and was traced at several. Raises NoProductError: a size is no product of lengths, and it
+    was traced at several.
     """
     if known is not None and not is_of_these_libraries(known.versions):
         known = None
@@ -221,10 +216,7 @@ def _variants(
 ) -> Mapping[str, Variant]:
     """Trace a body; one sequence at a time apart where it is another program.
 
-    Args:
-        traced: The body.
-        chunks: Numbers of chunks of the loss.
-        fits_one: Whether one sequence runs the same, as another body told; None: nothing did.
+    ``fits_one``: whether one sequence runs the same, as another body told; None: nothing did.
     """
     own = traced.own
     several = shapes_of(own)
@@ -271,14 +263,7 @@ def _undecided(
 def _of_one(
     traced: _Traced, chunks: Sequence[int], single: TokenShape, trial: "_Trial"
 ) -> Mapping[str, Variant]:
-    """Find the formulas of one sequence, which is another program; it may have run beside others.
-
-    Args:
-        traced: The body.
-        chunks: Numbers of chunks of the loss.
-        single: One sequence, as it ran.
-        trial: In which it did.
-    """
+    """Find the formulas of one sequence, another program, which may have run beside others."""
     losses = _losses(shapes_of(traced.own, ONE_ALONE), chunks)
     if losses == [[single]]:
         return trial.variants(losses)
@@ -294,15 +279,9 @@ def _at_shapes(
 ) -> "tuple[list[dict[str, Variant]], _Trial]":
     """Trace a body at few shapes where other bodies told its formulas, else at all of them.
 
-    Args:
-        traced: The body.
-        chunks: Numbers of chunks of the loss.
-        programs: Shapes of several sequences, of one, or both, which are programs of their own.
-        single: Other cases, of which no formula is found.
-        more: Cases that are run where the last of those runs another number of operations.
-
-    Returns:
-        What was found of each program, and what ran.
+    ``programs``: shapes of several sequences, of one, or both, which are programs of their own.
+    ``more``: cases that are run where the last of those runs another number of operations. Returns
+    what was found of each program, and what ran.
     """
     if all(traced.formulas.get(_key(shapes)) for shapes in programs):
         with contextlib.suppress(ValueError):
@@ -356,8 +335,7 @@ class _Trial:
     def variants(self, losses: Sequence[Sequence[TokenShape]]) -> dict[str, Variant]:
         """Find the formulas of every number of chunks; what the first told holds for others.
 
-        Raises:
-            ValueError: A size has none, or the program differs between shapes.
+        Raises ValueError: a size has none, or the program differs between shapes.
         """
         told = self._traced.formulas.setdefault(_key(losses[0]), {})
         found, first = dict[str, Variant](), OwnFit(losses[0], known=told)

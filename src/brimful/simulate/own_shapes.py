@@ -79,9 +79,6 @@ def shapes_of(own: OwnProgram, sequences: Sequence[int] = SEVERAL) -> list[Token
     """Return the shapes to trace: on the same side of windows as the job's own sequences.
 
     What kernels round tokens up to leaves of them what it leaves of the job's own.
-
-    Raises:
-        UnsupportedError: No three lengths are so.
     """
     seq_len = own.job.seq_len
     if own.built.loops and not own.is_unrolled:
@@ -184,11 +181,7 @@ def single_of(own: OwnProgram) -> TokenShape:
 
 
 def in_chunks(shape: TokenShape, num_chunks: int) -> TokenShape:
-    """Return a shape whose loss runs in so many chunks.
-
-    Raises:
-        UnsupportedError: A fused loss, which cuts tokens by itself, does not.
-    """
+    """Return a shape whose loss runs in so many chunks."""
     if shape.chunk and shape.num_chunks != num_chunks:
         raise UnsupportedError(
             f"a fused loss in {num_chunks} chunks cannot be profiled, as it chooses their number"

@@ -30,11 +30,7 @@ class Stack(NamedTuple):
 
 
 def kinds_shown(own: OwnProgram) -> tuple[int, ...]:
-    """Return the kinds of the blocks that are traced, where there are several.
-
-    Args:
-        own: The program.
-    """
+    """Return the kinds of the blocks that are traced, where there are several."""
     kinds = own.built.kinds
     if shown := shown_sending(own.built, own.sending):
         return tuple(each.kind for each in shown)
@@ -49,10 +45,6 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
     one number of checkpointed blocks those that show all, each between its neighbours; so too where
     there would be more blocks than the model has, of which some classes hold a table. A body that
     is one unit is traced as it is.
-
-    Args:
-        own: The program.
-        body: Which blocks are checkpointed.
     """
     kinds, last = own.built.kinds, len(own.built.kinds) - 1
     if not kinds:
@@ -85,10 +77,8 @@ def stack_of(own: OwnProgram, body: Body) -> Stack:
 def _stack_where(kinds: Sequence[int], usual: Sequence[int], num_again: int) -> Stack:
     """Return which blocks are traced where so many are checkpointed.
 
-    Args:
-        kinds: Of the model's blocks.
-        usual: Places of those that are traced where none is; they tell kinds by their numbers.
-        num_again: How many of the model's blocks are, from the first on.
+    ``usual``: places of those that are traced where none is; they tell kinds by their numbers.
+    ``num_again``: how many of the model's blocks are, from the first on.
     """
     places = shown_by(numbered((kind, at < num_again) for at, kind in enumerate(kinds)))
     number_of = {kinds[place]: number for number, place in enumerate(usual)}

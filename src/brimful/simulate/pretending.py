@@ -32,8 +32,7 @@ def with_values_where_asked(run: Callable[_Asked, _Found]) -> Callable[_Asked, _
     They cost time that few classes need: who asks whether its numbers are finite, or takes rows by
     a mask that is the same in each of them.
 
-    Args:
-        run: Takes ``knows``: whether they are.
+    ``run``: takes ``knows``: whether they are.
     """
 
     @wraps(run)
@@ -66,13 +65,7 @@ def pretending(  # noqa: PLR0913 - what a GPU is, and what is heard of it
 ) -> Iterator[None]:
     """Be on the pretend GPU inside the block, in a world, with a tape that hears all.
 
-    Args:
-        tape: That hears.
-        place: Whose kernels run.
-        world: Of how many devices.
-        routing: How experts are chosen.
-        strategy: Says what is compiled and fused.
-        knows: Whether integers that are known are kept beside the tensors.
+    ``knows``: whether integers that are known are kept beside the tensors.
     """
     how = {"capability": version_of(place.capability)} if place.kernels == "cuda" else {}
     imitation = kernels.imitate(place.kernels, **how)
@@ -89,12 +82,7 @@ def pretending(  # noqa: PLR0913 - what a GPU is, and what is heard of it
 
 
 def compiler_of(tape: Tape, strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return what compiles inside a simulation.
-
-    Args:
-        tape: That hears.
-        strategy: Says whether anything is compiled.
-    """
+    """Return what compiles inside a simulation."""
     if strategy.compile == "none":
         return nullcontext()
     return compiling(type(tape), tape.assumptions)

@@ -165,8 +165,7 @@ def _judged_programs() -> Iterator[Program]:
 def program_named(key: str) -> Program:
     """Find the program of a key.
 
-    Raises:
-        InputError: It is not a key of a profile that is shipped.
+    Raises InputError: it is not a key of a profile that is shipped.
     """
     named = _programs_by_key()
     if key not in named:
@@ -183,16 +182,8 @@ def _programs_by_key() -> dict[str, Program]:
 def make_profile(key: str, *, on_progress: Callable[[float], None]) -> Profile:
     """Trace and fit every variant of a key.
 
-    Args:
-        key: See ``cost.programs.Program.key``.
-        on_progress: Called with the share that is done.
-
-    Returns:
-        The profile.
-
-    Raises:
-        UnsupportedError: The traces at two shapes are not the same program, or a size is no
-            product of dimensions.
+    ``key``: see ``cost.programs.Program.key``. Raises UnsupportedError: the traces at two shapes
+    are not the same program, or a size is no product of dimensions.
     """
     program, tables = program_named(key), Tables()
     if key.endswith(EVALUATED):

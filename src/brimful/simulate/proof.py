@@ -89,14 +89,9 @@ def prove(
 ) -> Proven:
     """Simulate the best strategy of a search, and the next ones while none holds.
 
-    Args:
-        found: What was found by formulas.
-        budget: When to end.
-        watch: Told of each strategy before it is simulated, and of how many were.
-        simulates: Simulates a plan as another program runs it; None: as this one does.
-
-    Returns:
-        The best that fits, else the best that is tight, else what was found; and the proof.
+    ``watch``: told of each strategy before it is simulated, and of how many were. ``simulates``:
+    simulates a plan as another program runs it; None: as this one does. Returns the best that fits,
+    else the best that is tight, else what was found; and the proof.
     """
     if not found.record.rows[0].fits:
         return Proven(found, Proof(word="unproven"))
@@ -211,9 +206,8 @@ class _Trying:
 def _tried(plan: Plan, budget: Budget) -> Trial:
     """Simulate a plan on every device of its row.
 
-    Raises:
-        OutOfTimeError: The budget is over.
-        UnsupportedError: This version does not simulate it.
+    Raises OutOfTimeError: the budget is over. Raises UnsupportedError: this version does not
+    simulate it.
     """
     job, cluster, strategy = plan.job, plan.cluster, plan.strategy
     ranks = fullest_ranks(job, strategy) if strategy.pp > 1 else [None]
@@ -230,13 +224,7 @@ def _tried(plan: Plan, budget: Budget) -> Trial:
 def tried_with(
     plan: Plan, reserved: Sequence[Reserved | None], recordings: Sequence[Recording]
 ) -> Trial:
-    """Return what became of a plan; where it does not fit, replay other allocators.
-
-    Args:
-        plan: What was simulated.
-        reserved: What the plan's allocator made of each device.
-        recordings: Of each device.
-    """
+    """Return what became of a plan; where it does not fit, replay other allocators."""
     strategy = plan.strategy
     best = _of_row(strategy, reserved)
     if strategy.allocator or best.reserved.word == "fits":

@@ -129,22 +129,14 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
 ) -> Simulated:
     """Run a plan's own program on the pretend GPU, and keep what it allocated.
 
-    Args:
-        job: What is trained.
-        cluster: Its device says whose kernels are imitated, and how much the allocator can have.
-        strategy: How it is run.
-        rank: Which of many devices is simulated; None: one that holds as much as any.
-        routing: How many rows its experts get, where devices part them.
-        count_costs: Whether the recording says too what operations compute.
-        on_op: Called before every operation; what it raises ends the simulation.
-
-    Returns:
-        Peak live bytes, by item and phase, and on a GPU what the caching allocator makes of them;
-        and every allocation and free. Exact for the tensors of eager PyTorch; kernels' workspaces
-        are of a table.
-
-    Raises:
-        InputError: An allocator setting is unknown, or there is no such rank.
+    ``cluster``: its device says whose kernels are imitated, and how much the allocator can have.
+    ``rank``: which of many devices is simulated; None: one that holds as much as any. ``routing``:
+    how many rows its experts get, where devices part them. ``count_costs``: whether the recording
+    says too what operations compute. ``on_op``: called before every operation; what it raises ends
+    the simulation. Returns peak live bytes, by item and phase, and on a GPU what the caching
+    allocator makes of them; and every allocation and free. Exact for the tensors of eager PyTorch;
+    kernels' workspaces are of a table. Raises InputError: an allocator setting is unknown, or there
+    is no such rank.
     """
     if rank is None and strategy.pp > 1:
         ranks = fullest_ranks(job, strategy)
@@ -242,34 +234,24 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
 ) -> Traced:
     """Record optimizer steps, each with as many micro-batches as differ.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        imitate: Whose kernels the pretend GPU imitates.
-        capability: CUDA compute capability, e.g. 9.0; of no meaning for ``cpu``.
-        count_costs: Whether to record each operation's FLOPs and bytes as well.
-        count_messages: Whether to record what each collective sends.
-        num_steps: How many; two show every phase, one is enough for forward and backward.
-        then: What the program does behind them, in order (``simulate.phases``).
-        rank: As for ``simulate``.
-        routing: Likewise.
-        chosen: Which micro-batches of a pipeline are run; the others are filled in. None: all.
-        parted: Devices that part the experts of a model that is spread in no other way, as no run
-            is: what a profile is made of, to which sharding adds events (``cost.spread``).
-        narrowed_from: A mixed recipe whose parameters are gathered in the types of this job's, so
-            that FSDP2 casts what comes into a block; likewise.
-        stands_in: Whether few blocks are run and the others stand for themselves, where they may.
-        repeats: Whether blocks do again what they did, where they are given the same shape again.
-        arranged: Blocks that are run in the place of all, which the job's model has as many of as
-            it says; none: all of them.
-        leaves_out: Whether few rounds of long loops run, and the others are put in afterwards.
-        on_op: Called before every operation; what it raises ends the simulation.
-        knows: Whether known integers are kept, as they are where a class ended that asked for one.
-
-    Raises:
-        NotPeriodicError: Micro-batches that should be alike are not; trace all.
-        UnlikeBlocksError: Blocks that should be alike are not; trace without stand-ins.
-        UnlikeRoundsError: Rounds of a loop that should be alike are not; leave none out.
+    ``capability``: CUDA compute capability, e.g. 9.0; of no meaning for ``cpu``. ``count_costs``:
+    whether to record each operation's FLOPs and bytes as well. ``count_messages``: whether to
+    record what each collective sends. ``num_steps``: how many; two show every phase, one is enough
+    for forward and backward. ``then``: what the program does behind them, in order
+    (``simulate.phases``). ``rank``: as for ``simulate``. ``chosen``: which micro-batches of a
+    pipeline are run; the others are filled in. None: all. ``parted``: devices that part the experts
+    of a model that is spread in no other way, as no run is: what a profile is made of, to which
+    sharding adds events (``cost.spread``). ``narrowed_from``: a mixed recipe whose parameters are
+    gathered in the types of this job's, so that FSDP2 casts what comes into a block; likewise.
+    ``stands_in``: whether few blocks are run and the others stand for themselves, where they may.
+    ``repeats``: whether blocks do again what they did, where they are given the same shape again.
+    ``arranged``: blocks that are run in the place of all, which the job's model has as many of as
+    it says; none: all of them. ``leaves_out``: whether few rounds of long loops run, and the others
+    are put in afterwards. ``on_op``: called before every operation; what it raises ends the
+    simulation. ``knows``: whether known integers are kept, as they are where a class ended that
+    asked for one. Raises NotPeriodicError: micro-batches that should be alike are not; trace all.
+    Raises UnlikeBlocksError: blocks that should be alike are not; trace without stand-ins. Raises
+    UnlikeRoundsError: rounds of a loop that should be alike are not; leave none out.
     """
     place = Place(imitate, capability)
     _check(job, strategy, place)

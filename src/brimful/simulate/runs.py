@@ -101,8 +101,8 @@ def cut(
 
     An event belongs to the block or chunk that made the latest allocation.
 
-    Raises:
-        ValueError: A block runs in more than one piece, or a group is of another size than traced.
+    Raises ValueError: a block runs in more than one piece, or a group is of another size than
+    traced.
     """
     pieces: list[Piece] = []
     for phase, name in parts.items():
@@ -193,10 +193,7 @@ class Origins:
     ) -> None:
         """Index the pieces of a recording by event.
 
-        Args:
-            recording: What was traced.
-            pieces: How it was cut.
-            sequence: Kinds of the traced blocks, where there are several.
+        ``sequence``: kinds of the traced blocks, where there are several.
         """
         self._recording = recording
         self._of_kind: defaultdict[tuple[str, str, int], list[Piece]] = defaultdict(list)
@@ -212,30 +209,24 @@ class Origins:
         """Name the group whose every middle member causes this event in the piece ``now``."""
         born = self._piece_of.get(int(self._recording.born[row]))
         if born is not None and is_place(born.label[0]):
-            return self._of_place(row, born, now)
+            # Name the traced block each of whose like causes this event, if it is not now.
+            if born is now:
+                return ""
+            others = self._of_kind[_kind_of(born, self._sequence)]
+            if is_place(now.label[0]) and not any(
+                self._ends_alike(row, born, other, now) for other in others if other is not born
+            ):
+                return ""
+            return born.label[0]
         if born is None or born.role != "middle" or born is now:
             return ""
-        if born.label[0] == now.label[0] and not self._all_at_once(row, born, now):
-            return ""
-        return born.label[0]
-
-    def _of_place(self, row: int, born: Piece, now: Piece) -> Group:
-        """Name the traced block each of whose like causes this event, if it is not now."""
-        if born is now:
-            return ""
-        others = self._of_kind[_kind_of(born, self._sequence)]
-        if is_place(now.label[0]) and not any(
-            self._ends_alike(row, born, other, now) for other in others if other is not born
+        # Whether the first member's counterpart of an allocation ends in the same piece. Otherwise
+        # each member merely ends what its neighbour began.
+        if born.label[0] == now.label[0] and not self._ends_alike(
+            row, born, self._first_of[born.phase, born.label[0]], now
         ):
             return ""
         return born.label[0]
-
-    def _all_at_once(self, row: int, born: Piece, now: Piece) -> bool:
-        """Whether the first member's counterpart of an allocation ends in the same piece.
-
-        Otherwise each member merely ends what its neighbour began.
-        """
-        return self._ends_alike(row, born, self._first_of[born.phase, born.label[0]], now)
 
     def _ends_alike(self, row: int, born: Piece, first: Piece, now: Piece) -> bool:
         """Whether what another member made as this one made a row ends in the same piece."""
@@ -279,10 +270,9 @@ class EventFitter:
     ) -> None:
         """Keep what is compared.
 
-        Args:
-            recordings: One per shape.
-            tables: The profile's distinct kinds and works so far; new ones are added.
-            marks: Of the first recording: what is asked for behind which number of events.
+        ``recordings``: one per shape. ``tables``: the profile's distinct kinds and works so far;
+        new ones are added. ``marks``: of the first recording: what is asked for behind which number
+        of events.
         """
         self._recordings = recordings
         self._tables = tables
@@ -338,10 +328,8 @@ class EventFitter:
     def kind_of(self, signed: int, terms: tuple[Term, ...], origin: Group) -> EventKind:
         """Return the kind of an event of the first recording; asked for in the program's order.
 
-        Args:
-            signed: A row that is allocated, or of one that is freed its complement.
-            terms: By how much live bytes change.
-            origin: See ``Origins``.
+        ``signed``: a row that is allocated, or of one that is freed its complement. ``terms``: by
+        how much live bytes change.
         """
         row = signed if signed >= 0 else ~signed
         item = self._items[row]
@@ -391,14 +379,7 @@ def aligned(
 ) -> list[tuple[Piece, ...]]:
     """Cut recordings of one program alike; see ``cut``.
 
-    Args:
-        recordings: One per shape.
-        parts: Of each, what is cut.
-        micro_batch: Which.
-        blocks: Which modules are blocks.
-
-    Raises:
-        UnlikeShapesError: They are not the same program.
+    ``recordings``: one per shape.
     """
     cuts = [
         cut(recording, each, micro_batch=micro_batch, blocks=blocks)
@@ -423,12 +404,8 @@ class RunFitter:
     ) -> None:
         """Keep what is compared.
 
-        Args:
-            recordings: One per shape.
-            fit_size: Finds the formula of a quantity from what it is at every shape.
-            tables: As for ``EventFitter``, and ``marks``.
-            blocks: Which modules are blocks.
-            marks: Likewise.
+        ``recordings``: one per shape. ``fit_size``: finds the formula of a quantity from what it is
+        at every shape. ``tables``: as for ``EventFitter``, and ``marks``.
         """
         self._recordings = recordings
         self._costs = [by_phase(recording) for recording in recordings]
@@ -440,8 +417,7 @@ class RunFitter:
     def runs(self, parts: Sequence[Parts], *, micro_batch: int) -> tuple[Run, ...]:
         """Return the runs of one micro-batch; see ``aligned``.
 
-        Raises:
-            ValueError: The recordings are not the same program, or a size has no formula.
+        Raises ValueError: the recordings are not the same program, or a size has no formula.
         """
         every = aligned(self._recordings, parts, micro_batch=micro_batch, blocks=self._blocks)
         firsts = [pieces[0] for pieces in every]

@@ -102,11 +102,8 @@ class _Attempts:
     def __call__(self, strategy: Strategy) -> Attempt | None:
         """Simulate a strategy; None where it cannot run the job.
 
-        Raises:
-            InputError: The very first one cannot run it.
-            UnsupportedError: The same.
-            OutOfTimeError: The budget is over.
-            _EnoughError: There were enough.
+        Raises InputError: the very first one cannot run it. Raises UnsupportedError: the same.
+        Raises OutOfTimeError: the budget is over. Raises _EnoughError: there were enough.
         """
         if strategy in self.refused:
             return None
@@ -117,10 +114,8 @@ class _Attempts:
     def begin(self, leanest: Strategy, plainest: Strategy) -> None:
         """Simulate what keeps least, which says most where time is short; or the plainest.
 
-        Raises:
-            InputError: Neither can run the job.
-            UnsupportedError: The same.
-            OutOfTimeError: The budget is over.
+        Raises InputError: neither can run the job. Raises UnsupportedError: the same. Raises
+        OutOfTimeError: the budget is over.
         """
         try:
             self(leanest)
@@ -192,23 +187,12 @@ def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who
 ) -> Solution:
     """Search strategies for a job that no formula covers; see ``search.solve``.
 
-    Args:
-        job: What is trained.
-        cluster: On what.
-        pins: What the user fixed.
-        attention: How the model attends.
-        objective: ``time``: the fastest that fits. ``memory``: the smallest peak.
-        budget: Seconds after which it ends, with what it has found.
-        watch: Told of every simulation, and of the time as it passes.
-
-    Returns:
-        The best plan that was simulated, without an estimate, and the record of the search, which
-        says what was left where the budget, the most simulations or Ctrl-C ended it.
-
-    Raises:
-        InputError: A pinned value cannot run this job.
-        UnsupportedError: This version cannot run it.
-        OutOfTimeError: The budget ended before the first simulation did.
+    ``objective``: ``time``: the fastest that fits. ``memory``: the smallest peak. ``budget``:
+    seconds after which it ends, with what it has found. ``watch``: told of every simulation, and of
+    the time as it passes. Returns the best plan that was simulated, without an estimate, and the
+    record of the search, which says what was left where the budget, the most simulations or Ctrl-C
+    ended it. Raises InputError: a pinned value cannot run this job. Raises UnsupportedError: this
+    version cannot run it.
     """
     plainest, sizes = plainest_strategy(job, pins, attention, cluster.num_devices)
     is_smallest = objective == "memory"
@@ -411,8 +395,7 @@ def simulated_shortfall(budget: Budget) -> Shortfall:
     A peak of live bytes hangs on whose kernels run and not on the size of the device, so that a
     device that is too small for it needs no simulation of its own.
 
-    Args:
-        budget: After which what it returns raises ``OutOfTimeError``.
+    ``budget``: after which what it returns raises ``OutOfTimeError``.
     """
     peaks: dict[tuple[str, Strategy, str], int] = {}
 

@@ -51,11 +51,7 @@ class Alignment(NamedTuple):
     def at(self, length: int) -> list[int]:
         """Return of every item of a stream which of the shortest it is.
 
-        Args:
-            length: Tokens of a sequence.
-
-        Raises:
-            UnlikeShapesError: So many tokens are no whole number of rounds of a loop.
+        Raises UnlikeShapesError: so many tokens are no whole number of rounds of a loop.
         """
         found: list[int] = []
         before = 0
@@ -78,12 +74,8 @@ class Alignment(NamedTuple):
 def align(streams: Sequence[Sequence[Hashable]], lengths: Sequence[int]) -> Alignment:
     """Find out what is repeated as tokens become more.
 
-    Args:
-        streams: What a program does at each length, in words without sizes.
-        lengths: Tokens of a sequence, the fewest first.
-
-    Raises:
-        UnlikeShapesError: It is not the same program with longer loops.
+    ``streams``: what a program does at each length, in words without sizes. ``lengths``: tokens of
+    a sequence, the fewest first.
     """
     numbers: dict[Hashable, int] = {}
     coded = [np.array([numbers.setdefault(x, len(numbers)) for x in each]) for each in streams]
@@ -128,9 +120,6 @@ def _repeated(stream: NDArray[np.int64], start: int) -> tuple[int, int]:
     """Return the period of what a stream goes on to repeat, and how long it does.
 
     Of several periods the one that is repeated longest is a loop's.
-
-    Raises:
-        UnlikeShapesError: It repeats nothing.
     """
     best = 0, 0
     glance = stream[start : start + _GLANCE]

@@ -153,11 +153,9 @@ def marks_of(recording: Recording) -> dict[int, list[Mark]]:
 def _vectors_of(recording: Recording, names: Collection[str], *, alone: bool = False) -> list[int]:
     """List the events by which vectors come that are made by kernels of their own.
 
-    Args:
-        recording: What was traced.
-        names: Of the operations that make them beside other gradients.
-        alone: Whether only those are asked for that no other vector of the call is beside: a
-            norm's weight and bias tell themselves, as they are alike.
+    ``names``: of the operations that make them beside other gradients. ``alone``: whether only
+    those are asked for that no other vector of the call is beside: a norm's weight and bias tell
+    themselves, as they are alike.
     """
     ops = np.array([name in names for name in recording.ops], dtype=bool)
     vectors = np.array([_VECTOR.fullmatch(shape) is not None for shape, _ in recording.shapes])

@@ -48,7 +48,15 @@ def _chosen(
     profile: Profile, runs: Sequence[Run], like: Sequence[Run]
 ) -> Iterator[tuple[tuple[int, int], Terms]]:
     """Yield the sizes of allocations in chunks, as they are in the same chunk of five."""
-    partners = _partners(runs, like)
+    # Which run of five chunks is as one of two: the n-th of a phase and a role.
+    places: defaultdict[object, list[int]] = defaultdict(list)
+    for index, run in enumerate(like):
+        places[run.phase, run.group, run.role].append(index)
+    partners = {
+        index: places[run.phase, run.group, run.role].pop(0)
+        for index, run in enumerate(runs)
+        if run.group == "chunk"
+    }
     for index, run in enumerate(runs):
         if run.group != "chunk":
             continue
@@ -56,18 +64,6 @@ def _chosen(
         for place, other in _matched(mine, theirs):
             if mine[place] != theirs[other]:
                 yield (index, place), theirs[other].terms
-
-
-def _partners(runs: Sequence[Run], like: Sequence[Run]) -> Mapping[int, int]:
-    """Return which run of five chunks is as one of two: the n-th of a phase and a role."""
-    places: defaultdict[object, list[int]] = defaultdict(list)
-    for index, run in enumerate(like):
-        places[run.phase, run.group, run.role].append(index)
-    return {
-        index: places[run.phase, run.group, run.role].pop(0)
-        for index, run in enumerate(runs)
-        if run.group == "chunk"
-    }
 
 
 def _kinds(profile: Profile, run: Run) -> list[EventKind]:

@@ -56,11 +56,8 @@ def record_whole(
 ) -> Recording:
     """Return the tape of the whole model, unrolled where that is possible.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        trace: Runs a program on the pretend GPU and returns its tape.
-        counts_costs: Whether the tape has what operations cost.
+    ``trace``: runs a program on the pretend GPU and returns its tape. ``counts_costs``: whether the
+    tape has what operations cost.
     """
     stack = stack_of(job)
     is_staged = strategy.pp > 1
@@ -151,7 +148,14 @@ def _cut(
         recompute=recompute_of(strategy),
     )
     few = msgspec.structs.replace(strategy, activation_checkpointing=spelled)
-    return _with_depth(job, num_layers), few
+    # The job of a model with fewer blocks, in the description and in the configuration.
+    model = job.model
+    config = {**model.hf_config, ARCHITECTURES[model.model_type].depth_field: num_layers}
+    if config.get(_TYPES):
+        config[_TYPES] = config[_TYPES][:num_layers]
+    return msgspec.structs.replace(
+        job, model=msgspec.structs.replace(model, num_layers=num_layers, hf_config=config)
+    ), few
 
 
 def _unrolled(
@@ -204,14 +208,3 @@ def names_blocks(job: Job) -> bool:
     adapter = job.adapter
     adapted = () if adapter is None else (*adapter.targets, *adapter.trained_modules)
     return any(map(names_block, (*job.keep_fp32, *adapted)))
-
-
-def _with_depth(job: Job, num_blocks: int) -> Job:
-    """Return the job of a model with fewer blocks, in the description and in the configuration."""
-    model = job.model
-    config = {**model.hf_config, ARCHITECTURES[model.model_type].depth_field: num_blocks}
-    if config.get(_TYPES):
-        config[_TYPES] = config[_TYPES][:num_blocks]
-    return msgspec.structs.replace(
-        job, model=msgspec.structs.replace(model, num_layers=num_blocks, hf_config=config)
-    )

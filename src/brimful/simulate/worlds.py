@@ -19,11 +19,8 @@ from brimful.values.strategy import Strategy, gathers_alone, is_flat, world_size
 def world_of(job: Job, strategy: Strategy, tape: Tape, rank: int | None) -> Iterator[None]:
     """Be one of a strategy's many devices inside the block, where there are many.
 
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        tape: Which sees nothing of what the world itself does.
-        rank: Which device; None: one that holds as much as any.
+    ``tape``: which sees nothing of what the world itself does. ``rank``: which device; None: one
+    that holds as much as any.
     """
     size, chosen = world_size(strategy), fullest_rank(job, strategy) if rank is None else rank
     if size == 1 and not chosen and not gathers_alone(strategy):

@@ -71,12 +71,9 @@ class Row(NamedTuple):
 def exactness(job: Job, field: Field, value: Any) -> Exactness:
     """Say whether a switch is exact for a job.
 
-    Args:
-        job: What is trained.
-        field: The switch.
-        value: What it is set to: the micro-batch, the checkpointing as people type it, the number
-            of chunks, the kernel, the number of micro-batches of a step whose update runs inside
-            the backward pass (0: it does not), the number of data-parallel devices.
+    ``value``: what it is set to: the micro-batch, the checkpointing as people type it, the number
+    of chunks, the kernel, the number of micro-batches of a step whose update runs inside the
+    backward pass (0: it does not), the number of data-parallel devices.
     """
     row = TABLE[field]
     found = next(row.broken_by(job, value), None)

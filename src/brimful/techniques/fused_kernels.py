@@ -42,11 +42,7 @@ INTERPRETER = "TRITON_INTERPRET"
 
 
 def beside(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield what of a job Liger's kernels do not run, and why.
-
-    Args:
-        job: What is trained.
-    """
+    """Yield what of a job Liger's kernels do not run, and why."""
     model = job.model
     if model.model_type not in LIGER_MODELS:
         why = "because Liger does not patch it, or it was not compared with the plain loop"
@@ -81,12 +77,7 @@ class Head(NamedTuple):
 
 
 def fused_head(job: Job, fused: FusedKernels) -> Head | None:
-    """Return the output layer that a fused loss works on; None where the loss is PyTorch's.
-
-    Args:
-        job: What is trained.
-        fused: Whose kernels run.
-    """
+    """Return the output layer that a fused loss works on; None where the loss is PyTorch's."""
     model = job.model
     if fused != "liger" or model.model_type in SCALED_LOGITS:
         return None
@@ -98,10 +89,7 @@ def chunk_tokens(tokens: int, head: Head, *, budget: int = 1) -> int:
 
     As many as make its logits about as large as the hidden states.
 
-    Args:
-        tokens: Of a micro-batch.
-        head: The output layer.
-        budget: How many times as large (Liger's ``chunk_mem_const``, which is 1 in training).
+    ``budget``: how many times as large (Liger's ``chunk_mem_const``, which is 1 in training).
 
     Source: ``fused_linear_cross_entropy_forward``.
     """
@@ -110,13 +98,7 @@ def chunk_tokens(tokens: int, head: Head, *, budget: int = 1) -> int:
 
 
 def budget_for(tokens: int, head: Head, *, num_chunks: int) -> int | None:
-    """Return the budget under which so many tokens make so many chunks; None: there is none.
-
-    Args:
-        tokens: Of a micro-batch.
-        head: The output layer.
-        num_chunks: How many are wanted.
-    """
+    """Return the budget under which so many tokens make so many chunks; None: there is none."""
     most = -(-head.rows // head.columns)
     every = (n for n in range(1, most + 1))
     return next(

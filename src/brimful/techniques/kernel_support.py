@@ -57,13 +57,10 @@ def first_that_runs(
 ) -> tuple[Choice, str]:
     """Choose among defaults: the first that nothing speaks against.
 
-    Args:
-        choices: The default, then what may stand in for it, the likest first.
-        why_not: Says what speaks against one of them, if anything does.
-
-    Returns:
-        The choice, and what speaks against the default; empty where that is the choice. Where all
-        are refused the default with nothing said: whoever runs it refuses it in its own words.
+    ``choices``: the default, then what may stand in for it, the likest first. ``why_not``: says
+    what speaks against one of them, if anything does. Returns the choice, and what speaks against
+    the default; empty where that is the choice. Where all are refused the default with nothing
+    said: whoever runs it refuses it in its own words.
     """
     reasons: list[str] = []
     for choice in choices:
@@ -75,16 +72,7 @@ def first_that_runs(
 
 
 def check_attention(job: Job, attention: Attention, place: Place) -> Attention:
-    """Return an attention kernel as it is, or say why it cannot run in a place.
-
-    Args:
-        job: What is trained.
-        attention: The kernel.
-        place: Where.
-
-    Raises:
-        UnsupportedError: With the reason and what to use instead.
-    """
+    """Return an attention kernel as it is, or say why it cannot run in a place."""
     reason = why_not(job, attention, place)
     if reason is not None:
         raise UnsupportedError(
@@ -96,14 +84,7 @@ def check_attention(job: Job, attention: Attention, place: Place) -> Attention:
 
 
 def check_values(job: Job) -> None:
-    """Refuse to simulate a class whose sizes hang on the numbers in its tensors.
-
-    Args:
-        job: What is trained.
-
-    Raises:
-        UnsupportedError: It scores each text at the token of its end, which it looks for.
-    """
+    """Refuse to simulate a class whose sizes hang on the numbers in its tensors."""
     if job.task == "sequence-classification" and is_encoder_decoder(job.model.model_type):
         raise UnsupportedError(
             f"task={job.task} of {job.model.name} looks for the token that ends each text, and on "
@@ -113,13 +94,6 @@ def check_values(job: Job) -> None:
 
 def check_precision(job: Job, place: Place) -> Job:
     """Return the job as it is, or say why its recipe cannot run in a place.
-
-    Args:
-        job: What is trained.
-        place: Where.
-
-    Raises:
-        UnsupportedError: With the reason and what to use instead.
 
     Source: the capabilities of fp8 Tensor Cores (CUDA C++ Programming Guide); a CPU emulates.
     """
@@ -141,15 +115,7 @@ def _has_fp8(capability: float) -> bool:
 
 
 def check_fused(strategy: Strategy, place: Place) -> Strategy:
-    """Return the strategy as it is, or say why its fused kernels cannot run in a place.
-
-    Args:
-        strategy: How a job is run.
-        place: Where.
-
-    Raises:
-        UnsupportedError: With the reason and what to use instead.
-    """
+    """Return the strategy as it is, or say why its fused kernels cannot run in a place."""
     reason = why_not_fused(place) if strategy.fused_kernels != "none" else ""
     if reason:
         raise UnsupportedError(
@@ -163,10 +129,8 @@ def check_fused(strategy: Strategy, place: Place) -> Strategy:
 def why_not_fused(place: Place) -> str:
     """Say why Liger's kernels cannot run in a place; empty where they can.
 
-    Args:
-        place: Where.
-
     Source: Triton compiles for NVIDIA GPUs from compute capability 7.0 on (its README); its
+
     interpreter runs kernels in Python, for tests.
     """
     if place.kernels == "cpu":
@@ -178,13 +142,7 @@ def why_not_fused(place: Place) -> str:
 
 
 def why_not_simulated(job: Job, strategy: Strategy, place: Place) -> str:
-    """Say why ``brimful simulate`` refuses a plan; empty where it takes it.
-
-    Args:
-        job: What is trained.
-        strategy: How it is run.
-        place: On what.
-    """
+    """Say why ``brimful simulate`` refuses a plan; empty where it takes it."""
     try:
         check_simulated(strategy)
         check_values(job)
@@ -202,11 +160,8 @@ def why_emulated(precision: Precision, place: Place) -> str | None:
     Emulated recipes run, slowly and at a rate that is unknown: they are no default, and whoever
     asks for one gets it.
 
-    Args:
-        precision: The recipe.
-        place: Where.
-
     Source: Tensor Cores multiply fp16 since Volta and bf16 since Ampere (CUDA C++ Programming
+
     Guide, "Compute Capabilities").
     """
     kind = precision.partition("-")[0]
@@ -227,10 +182,6 @@ def writes_scores(job: Job, place: Place) -> bool:
     Of those that it looks for flash attention takes grouped heads; the memory-efficient kernel
     refuses them as they are, and takes them repeated, as ``efficient`` hands them over.
 
-    Args:
-        job: What is trained.
-        place: Where.
-
     Source: ``check_batch_size_and_num_heads_dense`` of sdp_utils_cpp.h.
     """
     if place.kernels == "cpu" or why_not(job, "flash", place) is None:
@@ -240,13 +191,7 @@ def writes_scores(job: Job, place: Place) -> bool:
 
 
 def why_not(job: Job, attention: Attention, place: Place) -> str | None:
-    """Return the first reason why a kernel cannot run a job in a place, if there is one.
-
-    Args:
-        job: What is trained.
-        attention: The kernel.
-        place: Where.
-    """
+    """Return the first reason why a kernel cannot run a job in a place, if there is one."""
     if place.kernels == "cpu":
         return _NOT_ON_CPU.get(attention)
     return next(_REASONS[attention](job, place.capability), None)

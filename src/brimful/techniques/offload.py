@@ -81,14 +81,10 @@ def away_of(
 ) -> Away:
     """Read what is offloaded.
 
-    Args:
-        text: As people type it: ``none``, or kinds separated by commas.
-        num_layers: Blocks of the model.
-        updates_early: Whether parameters are updated inside the backward pass, on the device.
-        is_frozen: Whether the base is frozen and adapters train.
-
-    Raises:
-        InputError: It cannot be read, names a kind twice, or more blocks than there are.
+    ``text``: as people type it: ``none``, or kinds separated by commas. ``updates_early``: whether
+    parameters are updated inside the backward pass, on the device. ``is_frozen``: whether the base
+    is frozen and adapters train. Raises InputError: it cannot be read, names a kind twice, or more
+    blocks than there are.
     """
     counts = dict(_parts(text, num_layers)) if text != NONE else {}
     parameters, is_named = counts.get("parameters", 0), bool(counts.get("optimizer", 0))
@@ -106,13 +102,9 @@ def away_of(
 def away_in(job: Job, text: str, *, updates_early: bool) -> Away:
     """Read what our own engine keeps on the host of a job.
 
-    Args:
-        job: What is trained; beside adapters its base is frozen.
-        text: As people type it.
-        updates_early: Whether parameters are updated inside the backward pass.
-
-    Raises:
-        InputError: It cannot be read; see ``away_of``.
+    ``job``: what is trained; beside adapters its base is frozen. ``updates_early``: whether
+    parameters are updated inside the backward pass. Raises InputError: it cannot be read; see
+    ``away_of``.
     """
     return away_of(
         text,
@@ -157,15 +149,8 @@ def spell_offload(away: Away, *, num_layers: int) -> str:
 def check_offload(job: Job, text: str, devices: Devices, *, updates_early: bool = False) -> None:
     """Refuse to keep on the host what our own engine does not.
 
-    Args:
-        job: What is trained.
-        text: What is to be kept there, as people type it.
-        devices: That it runs on.
-        updates_early: Whether parameters are updated inside the backward pass.
-
-    Raises:
-        InputError: The text cannot be read.
-        UnsupportedError: It does not go with something else that is asked for.
+    ``text``: what is to be kept there, as people type it. ``updates_early``: whether parameters are
+    updated inside the backward pass. Raises InputError: the text cannot be read.
     """
     away = away_in(job, text, updates_early=updates_early)
     for what, fix, nearest in _refused(job, away, devices):
@@ -215,17 +200,7 @@ def _refused_base(job: Job, devices: Devices) -> Iterator[tuple[str, str, Mappin
 
 
 def check_early(job: Job, away: Away, text: str, *, num_devices: int) -> None:
-    """Refuse an update inside the backward pass beside what keeps gradients for later.
-
-    Args:
-        job: What is trained.
-        away: What is kept on the host.
-        text: The same, as people type it.
-        num_devices: On how many devices.
-
-    Raises:
-        UnsupportedError: Says what to change.
-    """
+    """Refuse an update inside the backward pass beside what keeps gradients for later."""
     has_masters = job.precision.endswith("-master")
     travels = OPTIMIZERS[job.optimizer].travels
     refused = (

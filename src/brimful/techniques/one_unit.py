@@ -12,8 +12,7 @@ from brimful.values.strategy import Strategy, num_checkpointed, recompute_of, wh
 def check_built_unit(job: Job, strategy: Strategy) -> None:
     """Refuse the same of a model that was built before; of another nobody knows yet.
 
-    Raises:
-        UnsupportedError: As ``check_unit``.
+    Raises UnsupportedError: as ``check_unit``.
     """
     built = find_built(job.model)
     if built is not None and not built.kinds:
@@ -23,13 +22,7 @@ def check_built_unit(job: Job, strategy: Strategy) -> None:
 def check_unit(job: Job, strategy: Strategy, *, recomputes: bool) -> None:
     """Refuse what is done block by block to a body that is one unit.
 
-    Args:
-        job: Says what the model is called.
-        strategy: Says what is done.
-        recomputes: Whether its class can recompute parts of it, which it does all or none.
-
-    Raises:
-        UnsupportedError: There is no row of blocks for it.
+    ``recomputes``: whether its class can recompute parts of it, which it does all or none.
     """
     for field, instead in _one_by_one(job, strategy, recomputes=recomputes):
         raise UnsupportedError(

@@ -50,9 +50,6 @@ def check_quantization(quantization: Quantization, model: ModelSpec) -> Quantiza
     """Return it as it is, or say why it does not go with a model.
 
     Widths that a specification does not name are checked when the model is built.
-
-    Raises:
-        InputError: The group size is not one, or does not divide what a layer takes.
     """
     scheme, size = quantization.scheme, quantization.group_size
     if scheme == "int8":
@@ -78,16 +75,7 @@ def check_quantization(quantization: Quantization, model: ModelSpec) -> Quantiza
 
 
 def check_width(name: str, width: int, *, group_size: int) -> None:
-    """Refuse a layer whose rows are no whole number of groups.
-
-    Args:
-        name: What is that wide, in words.
-        width: Numbers in a row.
-        group_size: Of ``Quantization``.
-
-    Raises:
-        InputError: It does not divide the width.
-    """
+    """Refuse a layer whose rows are no whole number of groups."""
     if group_size and width % group_size:
         fits = [n for n in (128, 64, 32, 16, 8, 4, 2) if not width % n]
         hint = f"use {' or '.join(map(str, fits))}" if fits else "use scheme=int8"

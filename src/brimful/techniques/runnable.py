@@ -70,11 +70,7 @@ NUM_DEVICES = "num_devices"
 
 
 def placed(strategy: Strategy, num_devices: int) -> Strategy:
-    """Return the strategy as it is, or say that it is for another number of devices.
-
-    Raises:
-        InputError: The product of its degrees is not that number.
-    """
+    """Return the strategy as it is, or say that it is for another number of devices."""
     if world_size(strategy) != num_devices:
         if num_devices % (strategy.tp * strategy.pp):
             each, most = strategy.tp * strategy.pp, min(num_devices, strategy.tp)
@@ -101,13 +97,7 @@ def _as_many(strategy: Strategy, num_devices: int) -> dict[str, int]:
 
 
 def check_strategy(job: Job, strategy: Strategy) -> Strategy:
-    """Return the strategy as it is, or say why it cannot run this job.
-
-    Raises:
-        InputError: A count is out of range or does not divide what it must divide, or a switch
-            would change what is learnt; an allocator setting is unknown.
-        UnsupportedError: This version does not run it.
-    """
+    """Return the strategy as it is, or say why it cannot run this job."""
     check_spread(job, strategy)
     _check_reference(job, strategy)
     _check_engine(job, strategy)
@@ -144,9 +134,7 @@ def check_strategy(job: Job, strategy: Strategy) -> Strategy:
 def check_spread(job: Job, strategy: Strategy) -> None:
     """Refuse degrees that do not go together, or with the job.
 
-    Raises:
-        InputError: A degree is below 1, does not divide the batch, or shards nothing.
-        UnsupportedError: This version does not run it.
+    Raises UnsupportedError: this version does not run it.
     """
     degrees = {name: getattr(strategy, name) for name in (*DEGREES, "ep")}
     for name, degree in degrees.items():
@@ -320,11 +308,7 @@ def _check_reference(job: Job, strategy: Strategy) -> None:
 
 
 def _check_engine(job: Job, strategy: Strategy) -> None:
-    """Refuse what an engine cannot do.
-
-    Raises:
-        UnsupportedError: Says what to change.
-    """
+    """Refuse what an engine cannot do."""
     if strategy.engine == "torch":
         early, num_devices = strategy.optimizer_in_backward, world_size(strategy)
         _check_sharded_on_host(job, strategy)
@@ -345,11 +329,7 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
 
 
 def _check_sharded_on_host(job: Job, strategy: Strategy) -> None:
-    """Refuse all parameters of several devices on the host, and name who shards them there.
-
-    Raises:
-        UnsupportedError: They are to be there, and DeepSpeed can.
-    """
+    """Refuse all parameters of several devices on the host, and name who shards them there."""
     num_layers, num_devices = job.model.num_layers, world_size(strategy)
     away = what_is_away(job, strategy)
     if away.frozen:  # of which ours runs what shards no parameters
@@ -371,8 +351,7 @@ def _check_sharded_on_host(job: Job, strategy: Strategy) -> None:
 def check_simulated(strategy: Strategy) -> None:
     """Refuse an engine that is simulated by its own program and not within ours.
 
-    Raises:
-        UnsupportedError: It is DeepSpeed.
+    Raises UnsupportedError: it is DeepSpeed.
     """
     if strategy.engine != "torch":
         raise UnknownMemoryError(
@@ -383,11 +362,7 @@ def check_simulated(strategy: Strategy) -> None:
 
 
 def check_examined(strategy: Strategy) -> None:
-    """Refuse what the precision doctor does not look into.
-
-    Raises:
-        UnsupportedError: Blocks or experts are on other devices.
-    """
+    """Refuse what the precision doctor does not look into."""
     if is_flat(strategy):
         raise UnsupportedError(
             "fsdp=1 is not examined by this version; use fsdp=2: it learns the same"

@@ -27,11 +27,7 @@ _MOST_SHOWN = 900
 
 
 def check_line(text: str, *, what: str) -> str:
-    """Return text as it is where it is a ``Line``, for what comes by no schema.
-
-    Raises:
-        InputError: It has another line or a control character, or is too long.
-    """
+    """Return text as it is where it is a ``Line``, for what comes by no schema."""
     if found := UNSAFE.search(text):
         raise InputError(
             f"{what} holds {found.group()!a}, which no name has; write it on one line without "
@@ -69,8 +65,7 @@ def one_line(message: str) -> str:
 def shell_words(words: Iterable[str]) -> str:
     r"""Quote words so that bash and zsh take each back as it is, on one line whatever they hold.
 
-    Raises:
-        InputError: One holds a null character, which no argument of a program can.
+    Raises InputError: one holds a null character, which no argument of a program can.
     """
     return " ".join(map(_shell_word, words))
 
@@ -78,8 +73,7 @@ def shell_words(words: Iterable[str]) -> str:
 def split_words(text: str) -> list[str]:
     """Take the words of a command line apart, as a shell does that expands nothing.
 
-    Raises:
-        ValueError: A quote is not closed.
+    Raises ValueError: a quote is not closed.
     """
     return shlex.split(text)
 
@@ -124,10 +118,8 @@ def yaml_text(content: Any) -> str:
 def json_text(content: Any, *, indent: int | None = None, also: str = "") -> str:
     """Spell a value as JSON in which no character steers what shows it.
 
-    Args:
-        content: A struct, dict or list.
-        indent: Spaces of a level; None: all on one line.
-        also: Characters to spell besides, which stand in no JSON but within texts.
+    ``indent``: spaces of a level; None: all on one line. ``also``: characters to spell besides,
+    which stand in no JSON but within texts.
     """
     try:
         text = msgspec.json.encode(content).decode()

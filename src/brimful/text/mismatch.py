@@ -29,13 +29,8 @@ _WORDS = {
 def explain_mismatch(error: msgspec.ValidationError, kind: Any) -> str:
     """Say where content differs from the value it should be, and what to write there.
 
-    Args:
-        error: What ``msgspec.convert`` or a decoder raised.
-        kind: The type that it was asked for.
-
-    Returns:
-        One clause with the fix, such as ``job lacks the field 'seq_len'; add it``. The caller puts
-        the name of the file before it.
+    ``error``: what ``msgspec.convert`` or a decoder raised. Returns one clause with the fix, such
+    as ``job lacks the field 'seq_len'; add it``. The caller puts the name of the file before it.
     """
     match = _ERROR.fullmatch(str(error))
     assert match is not None  # the pattern takes any text

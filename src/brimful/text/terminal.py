@@ -27,11 +27,7 @@ def say(
 ) -> None:
     """Print text, its line feeds kept and everything else that does not show spelled.
 
-    Args:
-        text: What to say.
-        end: What follows it.
-        file: Where to; None: standard output.
-        flush: Whether it must be seen at once.
+    ``file``: where to; None: standard output. ``flush``: whether it must be seen at once.
     """
     if file is None or file is sys.stdout:
         _say_notes()
@@ -44,9 +40,7 @@ def say(
 def folded(text: str, columns: int) -> str:
     """Fold lines that are wider than a terminal between words; where nothing reads them.
 
-    Args:
-        text: Lines for people, as refusals, notes and progress are.
-        columns: Of the terminal.
+    ``text``: lines for people, as refusals, notes and progress are.
     """
     return "\n".join(line for each in text.split("\n") for line in _fold(each, columns))
 
@@ -75,9 +69,8 @@ _said: set[str] = set()
 def note(text: str, *, heads_answer: bool = False) -> None:
     """Say a line on stderr before the first of the answer; where none follows, not at all.
 
-    Args:
-        text: What was decided for the user. A refusal that comes instead is one sentence.
-        heads_answer: Whether it is said where the answer is, on standard output.
+    ``text``: what was decided for the user. A refusal that comes instead is one sentence.
+    ``heads_answer``: whether it is said where the answer is, on standard output.
     """
     if text not in _said and text not in _notes:
         _notes.append(text)
@@ -98,8 +91,7 @@ def num_heading_lines() -> int:
 def forget_notes(*, of_a_program: bool = False) -> None:
     """Drop what was noted: a command begins, or there is no answer.
 
-    Args:
-        of_a_program: Whether a call of a program ends; it is told once what several calls note.
+    ``of_a_program``: whether a call of a program ends; it is told once what several calls note.
     """
     _notes.clear()
     _headings.clear()
@@ -119,8 +111,7 @@ def _say_notes() -> None:
 def console(**given: Any) -> "Console":
     """Make a console that reads no markup in text and lets no text steer the terminal.
 
-    Args:
-        given: What ``rich.console.Console`` takes.
+    ``given``: what ``rich.console.Console`` takes.
     """
     made: Console = _console_class()(markup=False, emoji=False, highlight=False, **given)
     return made

@@ -30,8 +30,7 @@ def _count(node: Any, known: dict[int, float]) -> float:
 def loader(*, last_counts: bool = False) -> Any:
     """Return the loader's class; yaml is imported here, where it is used.
 
-    Args:
-        last_counts: Whether of a key that is given twice the last one counts, and is no mistake.
+    ``last_counts``: whether of a key that is given twice the last one counts, and is no mistake.
     """
     import yaml
 

@@ -24,8 +24,7 @@ _PREFIX = "base_model.model."
 def adapter_tensors(model: Any) -> dict[str, torch.Tensor]:
     """Return the trained adapters on the host under PEFT's names; all processes must call this.
 
-    Raises:
-        InputError: The model has no adapters.
+    Raises InputError: the model has no adapters.
     """
     from peft import get_peft_model_state_dict
 
@@ -39,15 +38,10 @@ def export_adapters(
 ) -> None:
     """Write the adapters in PEFT's format: ``adapter_model.safetensors``, ``adapter_config.json``.
 
-    Args:
-        model: Adapted.
-        base: Folder or hub id of the model that the adapters belong to; empty if it has none.
-        folder: Loadable by ``PeftModel.from_pretrained`` afterwards; replaced if there.
-        adapters: Of ``adapter_tensors``; None: found now.
-
-    Raises:
-        InputError: The model has no adapters.
-        RunError: The disk is full; adapters that were there before are untouched.
+    ``base``: folder or hub id of the model that the adapters belong to; empty if it has none.
+    ``folder``: loadable by ``PeftModel.from_pretrained`` afterwards; replaced if there.
+    ``adapters``: of ``adapter_tensors``; None: found now. Raises InputError: the model has no
+    adapters. Raises RunError: the disk is full; adapters that were there before are untouched.
     """
     from safetensors.torch import save_file
 
@@ -68,14 +62,10 @@ def merge(model: Any, *, dtype: torch.dtype, folder: Path) -> None:
 
     What is merged is what trained: a quantised layer's rounded weight, not the one it was made of.
 
-    Args:
-        model: Adapted, of ``transformers``.
-        dtype: Type of all weights that are written.
-        folder: Loadable by ``from_pretrained`` afterwards; replaced if there.
-
-    Raises:
-        InputError: The model has no adapters.
-        RunError: The disk is full; a model that was there before is untouched.
+    ``model``: adapted, of ``transformers``. ``dtype``: type of all weights that are written.
+    ``folder``: loadable by ``from_pretrained`` afterwards; replaced if there. Raises InputError:
+    the model has no adapters. Raises RunError: the disk is full; a model that was there before is
+    untouched.
     """
     _require_adapters(model)
     plain = plain_model(model, dtype=dtype)
@@ -88,10 +78,7 @@ def plain_model(
 ) -> Any:
     """Return a model of the same class without adapters, merged, on the host.
 
-    Args:
-        model: Adapted, of ``transformers``.
-        dtype: Type of its weights.
-        tensors: Of ``merged_tensors``; None: found now.
+    ``model``: adapted, of ``transformers``. ``tensors``: of ``merged_tensors``; None: found now.
     """
     found = merged_tensors(model, dtype=dtype) if tensors is None else tensors
     with torch.device("meta"):
@@ -109,10 +96,8 @@ def plain_model(
 def merged_tensors(model: Any, *, dtype: torch.dtype, keep: bool = True) -> dict[str, torch.Tensor]:
     """Return the parameters of the merged model on the host, under their plain names.
 
-    Args:
-        model: Adapted; where it is sharded all processes must call this.
-        dtype: Type of all of them.
-        keep: Whether this process wants them; else it helps to gather, one at a time.
+    ``model``: adapted; where it is sharded all processes must call this. ``dtype``: type of all of
+    them. ``keep``: whether this process wants them; else it helps to gather, one at a time.
     """
     made = _merged(model, dtype)
     return dict(made) if keep else {name: tensor.new_empty(0) for name, tensor in made}

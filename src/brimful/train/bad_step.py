@@ -111,16 +111,8 @@ def describe_first_bad(bad: FirstBad | None, num_micro_batches: int) -> str:
 def keep_bad_step(out: Path, bad: BadStep, batch: Batch) -> Path:
     """Write the offending micro-batch and what is known of it, all or nothing.
 
-    Args:
-        out: The run's folder.
-        bad: What is known.
-        batch: The micro-batch.
-
-    Returns:
-        The folder, ``bad-step-00000012``; replaced where it is there from an earlier attempt.
-
-    Raises:
-        RunError: The disk is full or cannot be written.
+    Returns the folder, ``bad-step-00000012``; replaced where it is there from an earlier attempt.
+    Raises RunError: the disk is full or cannot be written.
     """
     final = out / f"bad-step-{bad.step:08d}"
     temporary = out / f".{final.name}.tmp"
@@ -184,10 +176,8 @@ def must_stop(program: Program, numbers: StepNumbers, num_skipped_in_a_row: int)
     A skipped step is no error: the next one's scale is smaller. It is one after
     ``MAX_SKIPPED_IN_A_ROW``, and where the next scale but one would be below ``MIN_SCALE``.
 
-    Args:
-        program: The program; its scaler has taken note of the step.
-        numbers: What the step came to.
-        num_skipped_in_a_row: Steps skipped just before it.
+    ``program``: the program; its scaler has taken note of the step. ``num_skipped_in_a_row``: steps
+    skipped just before it.
     """
     if not numbers.skipped:
         return bool(numbers.what_is_bad())
@@ -215,16 +205,7 @@ def explain_stop(  # noqa: PLR0913 - a step, and where it is told
 ) -> RunError:
     """Find where a step went wrong, keep its batch, and say it in one sentence.
 
-    Args:
-        program: With the weights that the step began with.
-        numbers: What the step came to.
-        micro_batches: The step's, on the host.
-        position: Where the step's data begins.
-        out: The run's folder.
-        found: Of ``look_together``, on many devices.
-
-    Returns:
-        The error, to be raised by the caller.
+    ``found``: of ``look_together``, on many devices. Returns the error, to be raised by the caller.
     """
     if not _is_sought(program):
         found = NOT_SOUGHT
@@ -252,15 +233,7 @@ def look_together(
 
     Each watches its own numbers before they are sent. That process keeps the batch.
 
-    Args:
-        program: With the weights that the step began with.
-        numbers: What the step came to.
-        step: This process's part of it.
-        position: Where the step's data begins.
-        out: The run's folder.
-
-    Returns:
-        The same words in all processes; None in one that trains alone.
+    Returns the same words in all processes; None in one that trains alone.
     """
     if not is_spread() or not _is_sought(program):
         return None

@@ -107,17 +107,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 def save_checkpoint(root: Path, program: Program, progress: Progress) -> Path:
     """Save a run.
 
-    Args:
-        root: The run's ``checkpoints`` folder.
-        program: Model, optimizer and device; the generators' states are saved with them.
-        progress: The rest.
-
-    Returns:
-        The folder. Where the step is already saved and sound, nothing is written.
-
-    Raises:
-        RunError: The disk is full or cannot be written; earlier checkpoints are untouched.
-        UnsupportedError: The optimizer's state cannot be saved.
+    ``root``: the run's ``checkpoints`` folder. ``program``: model, optimizer and device; the
+    generators' states are saved with them. Returns the folder. Where the step is already saved and
+    sound, nothing is written. Raises RunError: the disk is full or cannot be written; earlier
+    checkpoints are untouched. Raises UnsupportedError: the optimizer's state cannot be saved.
     """
     return write_checkpoint(root, capture(program, base_crc32=base_checksum(program)), progress)
 
@@ -138,7 +131,8 @@ def write_checkpoint(
             if first:
                 shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir(parents=True)
-        _save_tensors(final, temporary, state, group)
+        with _named(final):
+            save_tensors(temporary, state.tensors, group=group)
         plain = merged(of_all(state.plain, group))
         with _by_first(final, group) as first:
             if first:
@@ -165,11 +159,6 @@ def _named(final: Path) -> Iterator[None]:
         raise disk_error(final, error) from error
 
 
-def _save_tensors(final: Path, temporary: Path, state: ProgramState, group: Any) -> None:
-    with _named(final):
-        save_tensors(temporary, state.tensors, group=group)
-
-
 def _rename(temporary: Path, final: Path) -> None:
     sync(temporary)
     shutil.rmtree(final, ignore_errors=True)
@@ -180,22 +169,23 @@ def _rename(temporary: Path, final: Path) -> None:
 def load_checkpoint(folder: Path, program: Program, *, is_checked: bool = False) -> Checkpoint:
     """Put a checkpoint's tensors, numbers and generator states into a freshly built program.
 
-    Args:
-        folder: Of the checkpoint.
-        program: Freshly built.
-        is_checked: Whether its content was found sound just now (``sound_checkpoint``).
-
-    Returns:
-        What the checkpoint says about itself.
-
-    Raises:
-        FileFormatError: It is not a checkpoint of ours, is damaged, or is of another model.
+    ``is_checked``: whether its content was found sound just now (``sound_checkpoint``). Returns
+    what the checkpoint says about itself. Raises FileFormatError: it is not a checkpoint of ours,
+    is damaged, or is of another model.
     """
     checkpoint = read_checkpoint(folder)
     if not is_checked:
         _check_content(folder, checkpoint)
     check_base(program, checkpoint.state)
-    _check_pieces(folder, checkpoint, program)
+    # Refuse moments in few bits of other shards: a scale is of a block that begins with one.
+    rule = OPTIMIZERS[program.job.optimizer]
+    theirs, ours = _cut(checkpoint.plan.strategy), _cut(program.strategy)
+    if rule.rounds and theirs != ours:
+        raise FileFormatError(
+            f"{folder} has moments of {rule.name} in blocks that begin with each shard of {theirs} "
+            f"and this plan has shards of {ours}; resume in the way that it was saved, or begin "
+            f"anew"
+        )
     saved = read_shapes(folder)
     room = room_for(program, saved, checkpoint.state)
     wanted = set(room) | of_others(program, saved)
@@ -206,22 +196,6 @@ def load_checkpoint(folder: Path, program: Program, *, is_checked: bool = False)
     return checkpoint
 
 
-def _check_pieces(folder: Path, checkpoint: Checkpoint, program: Program) -> None:
-    """Refuse moments in few bits of other shards: a scale is of a block that begins with one.
-
-    Raises:
-        FileFormatError: They are.
-    """
-    rule = OPTIMIZERS[program.job.optimizer]
-    theirs, ours = _cut(checkpoint.plan.strategy), _cut(program.strategy)
-    if rule.rounds and theirs != ours:
-        raise FileFormatError(
-            f"{folder} has moments of {rule.name} in blocks that begin with each shard of {theirs} "
-            f"and this plan has shards of {ours}; resume in the way that it was saved, or begin "
-            f"anew"
-        )
-
-
 def _cut(strategy: Strategy) -> str:
     """Say by what parameters are cut."""
     num_shards = strategy.dp_shard if gathers(strategy) else 1
@@ -229,11 +203,7 @@ def _cut(strategy: Strategy) -> str:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read what a checkpoint says about itself and check that its files are there in full.
-
-    Raises:
-        FileFormatError: It is not a checkpoint of ours, or files are missing or cut off.
-    """
+    """Read what a checkpoint says about itself and check that its files are there in full."""
     checkpoint = _read_manifest(folder)
     for file in checkpoint.files:
         path = folder / file.name
@@ -262,8 +232,7 @@ def list_checkpoints(root: Path) -> list[Path]:
 def newest_checkpoint(root: Path) -> Path | None:
     """Find the newest complete checkpoint; None where there is no checkpoint at all.
 
-    Raises:
-        FileFormatError: There are checkpoints and every one is damaged.
+    Raises FileFormatError: there are checkpoints and every one is damaged.
     """
     folders = list_checkpoints(root)
     for folder in reversed(folders):
@@ -293,12 +262,8 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True):
 def sound_checkpoint(root: Path) -> Sound | None:
     """Find the newest checkpoint whose files are as they were saved; reads all of their content.
 
-    Returns:
-        It; None where there is no checkpoint at all.
-
-    Raises:
-        FileFormatError: There are checkpoints and every one is damaged.
-        OtherSchemaError: The newest that can be read is of another version.
+    Returns it; None where there is no checkpoint at all. Raises OtherSchemaError: the newest that
+    can be read is of another version.
     """
     folders, damaged = list_checkpoints(root), list[Damaged]()
     for folder in reversed(folders):
@@ -326,11 +291,7 @@ def set_aside(folder: Path) -> Path:
 
     No run goes on from it then, and none counts it among its newest or writes over it.
 
-    Returns:
-        Where it is now.
-
-    Raises:
-        RunError: It cannot be renamed.
+    Raises RunError: it cannot be renamed.
     """
     names = (f"{_DAMAGED}{folder.name}{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
     target = next(path for path in map(folder.with_name, names) if not path.exists())
@@ -399,11 +360,7 @@ def _write_manifest(folder: Path, state: PlainState, progress: Progress) -> None
 
 
 def _check_manifest(folder: Path, content: bytes) -> None:
-    """Notice a flipped bit in what a checkpoint says about itself, which may be JSON all the same.
-
-    Raises:
-        FileFormatError: Its checksum is another one.
-    """
+    """Notice a flipped bit in what a checkpoint says about itself, which may still be JSON."""
     path = folder / _CHECKSUM
     if not path.is_file():
         return

@@ -104,12 +104,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def given_run(folder: Path, source: DataSource | None) -> Given:
     """Read what a finished run left.
 
-    Args:
-        folder: Of the run.
-        source: Data to judge by; None: the run's own.
-
-    Raises:
-        InputError: It has no model, or one of adapters.
+    ``source``: data to judge by; None: the run's own.
     """
     plan, model = read_plan(folder / PLAN_FILE), folder / MODEL
     if not model.is_dir():
@@ -128,13 +123,8 @@ def given_run(folder: Path, source: DataSource | None) -> Given:
 def given_folder(folder: Path, source: DataSource, *, seq_len: int | None = None) -> Given:
     """Read a folder of ``transformers``; its precision is that of its configuration.
 
-    Args:
-        folder: With weights, ``config.json`` and a tokenizer.
-        source: Data to judge by.
-        seq_len: Tokens of a row of it; None: the model's positions, at most ``LONGEST_ROW``.
-
-    Raises:
-        InputError: It cannot be read, or is quantised already.
+    ``folder``: with weights, ``config.json`` and a tokenizer. ``seq_len``: tokens of a row of it;
+    None: the model's positions, at most ``LONGEST_ROW``.
     """
     model = load_model(str(folder))
     if "quantization_config" in model.hf_config:
@@ -153,13 +143,8 @@ def given_folder(folder: Path, source: DataSource, *, seq_len: int | None = None
 def chosen(job: Job, scheme: Scheme | None, group_size: int | None) -> Quantization:
     """Return what a job's model is converted to.
 
-    Args:
-        job: Of ``Given``; one of ``qat`` has said it.
-        scheme: Asked for; None: the job's.
-        group_size: Likewise; None: the job's, or the scheme's own.
-
-    Raises:
-        InputError: Nobody says it, or the job says something else.
+    ``job``: of ``Given``; one of ``qat`` has said it. ``scheme``: asked for; None: the job's.
+    ``group_size``: likewise; None: the job's, or the scheme's own.
     """
     trained = job.quantization
     if scheme is None:
@@ -184,16 +169,9 @@ def convert_model(
 ) -> Conversion:
     """Convert, write and check.
 
-    Args:
-        given: What is converted.
-        quantization: To what.
-        out: Folder that is written, all or nothing; the check is written beside the weights.
-        cache: Folder in which token files are kept.
-
-    Raises:
-        InputError: The folder is in use, or the model does not go with the quantization.
-        UnsupportedError: torchao is not installed, or the model has no layer to quantise.
-        RunError: The disk is full.
+    ``out``: folder that is written, all or nothing; the check is written beside the weights. Raises
+    UnsupportedError: torchao is not installed, or the model has no layer to quantise. Raises
+    RunError: the disk is full.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--output {out} is not empty; choose another folder")

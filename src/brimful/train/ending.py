@@ -12,13 +12,7 @@ from brimful.values.run_files import METRICS_FILE, MODEL, RestartRow, TakeoverRo
 
 
 def finish(run: Run, last_step: int, *, is_asked: bool) -> TrainResult:
-    """Hand over what was trained, and add the run up.
-
-    Args:
-        run: Which has come to its end.
-        last_step: The last step done.
-        is_asked: Whether there was a signal.
-    """
+    """Hand over what was trained, and add the run up."""
     known = read_metrics(run.settings.out / METRICS_FILE) if is_first() else ()
     rows = told_by_first(without_experts(known))
     # Steps before were metered, or of another strategy.

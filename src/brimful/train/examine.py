@@ -54,17 +54,8 @@ def examine_plan(
 
     Of many devices all processes call this; each returns the same.
 
-    Args:
-        plan: What is run.
-        source: What it learns from.
-        settings: How closely it is looked at.
-        cache: Folder for encoded data.
-        watch: Is told how far it is.
-
-    Raises:
-        InputError: The data is unusable.
-        UnsupportedError: The plan's engine updates out of sight.
-        RunError: The plan is for a device that is not here.
+    Raises InputError: the data is unusable. Raises UnsupportedError: the plan's engine updates out
+    of sight. Raises RunError: the plan is for a device that is not here.
     """
     require_device(plan.cluster.device.kernels)
     job, strategy = plan.job, plan.strategy
@@ -105,11 +96,7 @@ def examine(
     updated. Then the steps are run as training runs them. The first one that comes to Inf or NaN,
     whatever the loss scale, ends them.
 
-    Args:
-        program: Just built; it trains.
-        steps: At least one, this process's own part of each.
-        settings: How closely it is looked at.
-        watch: Is told how far it is.
+    ``program``: just built; it trains. ``steps``: at least one, this process's own part of each.
     """
     watch("the first step, in its recipe and in a wide format", 0.0)
     compared = compare(program, steps[0])

@@ -84,9 +84,7 @@ def worst_load(row: ExpertRow) -> BlockLoad | None:
 def alarm_of(load: BlockLoad, row: ExpertRow) -> str:
     """Say in one sentence what is wrong with a block.
 
-    Args:
-        load: Of a block with ``trouble``.
-        row: What it was read from.
+    ``load``: of a block with ``trouble``.
     """
     over = f"over the last {row.num_steps} steps" if row.num_steps > 1 else "in the last step"
     where = f"block {load.block}"

@@ -45,9 +45,7 @@ class Received:
     def __init__(self, num_blocks: int, *, keeps_step: bool) -> None:
         """Have heard nothing.
 
-        Args:
-            num_blocks: Of the model that have experts.
-            keeps_step: Whether all passes of a step are kept, or one.
+        ``keeps_step``: whether all passes of a step are kept, or one.
         """
         self._step: list[list[int]] = [[] for _ in range(num_blocks)]
         self._heaviest: Rows = ((),) * num_blocks
@@ -83,11 +81,7 @@ class ExpertWatch:
     """
 
     def __init__(self, program: Program) -> None:
-        """Hook into every block with experts that this process has.
-
-        Args:
-            program: Of an architecture with experts.
-        """
+        """Hook into every block with experts that this process has."""
         experts, strategy = experts_of(program.job.model), program.strategy
         self._experts, self._strategy = experts, strategy
         self._advice = _advice(program.job, strategy)
@@ -161,8 +155,7 @@ class ExpertWatch:
     def after_step(self, *, is_last: bool) -> bool:
         """Count a step; return whether it ends a window. The same in every process.
 
-        Args:
-            is_last: Whether the run ends here, or is saved: what goes on counts anew.
+        ``is_last``: whether the run ends here, or is saved: what goes on counts anew.
         """
         self._received.end_step()
         self._num_steps += 1
@@ -171,11 +164,7 @@ class ExpertWatch:
         return is_last or self._num_steps >= window
 
     def row(self, step: int) -> ExpertRow:
-        """Add up a window over all processes, and begin the next one; all call this.
-
-        Args:
-            step: Its last.
-        """
+        """Add up a window over all processes, and begin the next one; all call this."""
         counts = torch.cat([self._load.flatten(), self._dropped])
         if is_spread():
             dist.all_reduce(counts)

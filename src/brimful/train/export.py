@@ -27,34 +27,33 @@ def export_model(
     user's is its state under the names it has there, in ``model.safetensors``. What training
     switched off (dropout, the cache of generation) is in the configuration as it was given.
 
-    Args:
-        model: The model, without adapters (``adapter_export`` writes those).
-        tokenizer_path: The ``tokenizer.json`` that its data was written with; with a
-            ``tokenizer_config.json`` beside it, it is handed on as it is, and else it is one that
-            was trained here, which ends a text with ``END_OF_TEXT``. None: there is none.
-        folder: Where to; replaced if there.
-        state: The whole model's tensors, where the model itself holds shards; None: its own.
-
-    Raises:
-        RunError: The disk is full; a model that was there before is untouched.
+    ``model``: the model, without adapters (``adapter_export`` writes those). ``tokenizer_path``:
+    the ``tokenizer.json`` that its data was written with; with a ``tokenizer_config.json`` beside
+    it, it is handed on as it is, and else it is one that was trained here, which ends a text with
+    ``END_OF_TEXT``. None: there is none. ``folder``: where to; replaced if there. ``state``: the
+    whole model's tensors, where the model itself holds shards; None: its own. Raises RunError: the
+    disk is full; a model that was there before is untouched.
     """
     with replacing(folder) as temporary, quiet_bars():
         if isinstance(model, UserModule):
-            _save_module(model, temporary)
+            from safetensors.torch import save_model
+
+            save_model(model.model, str(temporary / WEIGHTS))
             return
         tokenizer = _tokenizer(tokenizer_path)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
         if tokenizer_path is not None and not _is_given(tokenizer_path):
-            _end_with(model, tokenizer.eos_token_id)
+            # Let texts end with our token: the configuration's special ids belong to another
+            # tokenizer. An encoder-decoder was trained to begin with the id that its configuration
+            # names, and to read its padding, so that both stay; a classifier writes no text.
+            configs = [model.config, getattr(model, "generation_config", None)]
+            for config in (config for config in configs if config is not None):
+                config.bos_token_id, config.eos_token_id = None, tokenizer.eos_token_id
+                if not model.config.is_encoder_decoder:
+                    config.pad_token_id = None
         with as_given(model.config, getattr(model, GIVEN, {})):
             model.save_pretrained(temporary, state_dict=state)
-
-
-def _save_module(model: UserModule, folder: Path) -> None:
-    from safetensors.torch import save_model
-
-    save_model(model.model, str(folder / WEIGHTS))
 
 
 def _is_given(tokenizer_path: Path) -> bool:
@@ -69,19 +68,6 @@ def _tokenizer(path: Path | None) -> Any:
     if _is_given(path):
         return AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
     return PreTrainedTokenizerFast(tokenizer_object=read_tokenizer(path), eos_token=END_OF_TEXT)
-
-
-def _end_with(model: Any, end_id: int) -> None:
-    """Let texts end with our token: the configuration's special ids belong to another tokenizer.
-
-    An encoder-decoder was trained to begin with the id that its configuration names, and to read
-    its padding, so that both stay; a classifier writes no text.
-    """
-    configs = [model.config, getattr(model, "generation_config", None)]
-    for config in (config for config in configs if config is not None):
-        config.bos_token_id, config.eos_token_id = None, end_id
-        if not model.config.is_encoder_decoder:
-            config.pad_token_id = None
 
 
 @contextmanager

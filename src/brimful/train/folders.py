@@ -16,8 +16,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     What is written is on the disk before it has the name, and what was there before is deleted
     last: whenever the process is killed, one of the two is left.
 
-    Raises:
-        RunError: The disk is full; what was there before is untouched.
+    Raises RunError: the disk is full; what was there before is untouched.
     """
     temporary, before = (folder.with_name(f".{folder.name}.{end}") for end in ("tmp", "old"))
     try:

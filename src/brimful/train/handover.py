@@ -27,14 +27,10 @@ from brimful.train.world import is_first, together
 def hand_over(program: Program, *, tokenizer_path: Path | None, folder: Path, merged: bool) -> None:
     """Write what was trained, all or nothing; of many processes all call this, one writes.
 
-    Args:
-        program: Trained.
-        tokenizer_path: The ``tokenizer.json`` that its data was written with; None: there is none.
-        folder: Where to; replaced if there.
-        merged: Whether adapters go into their layers; a job without any is not asked.
-
-    Raises:
-        RunError: The disk is full; what was there before is untouched.
+    ``tokenizer_path``: the ``tokenizer.json`` that its data was written with; None: there is none.
+    ``folder``: where to; replaced if there. ``merged``: whether adapters go into their layers; a
+    job without any is not asked. Raises RunError: the disk is full; what was there before is
+    untouched.
     """
     with unwrapped(program.model):
         _hand_over(program, tokenizer_path=tokenizer_path, folder=folder, merged=merged)
@@ -78,9 +74,8 @@ def _whole_model(program: Program) -> torch.nn.Module:
 def _gathered(program: Program) -> dict[str, torch.Tensor] | None:
     """Gather a model in pieces on the first process's host, one tensor at a time.
 
-    Returns:
-        What ``state_dict`` would hold of the whole model; empty in the other processes; None where
-        every process has it whole.
+    Returns what ``state_dict`` would hold of the whole model; empty in the other processes; None
+    where every process has it whole.
     """
     named = named_state(program)
     if is_parted(named.values()):

@@ -19,8 +19,7 @@ def catch_interrupts() -> Iterator[Callable[[], bool]]:
     because the terminal and whoever started them both pass the first one on. In another thread than
     the main one signals are not ours to handle, and the answer is always no.
 
-    Yields:
-        A function: has the run been asked to stop?
+    Yields a function: has the run been asked to stop?
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

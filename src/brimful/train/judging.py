@@ -25,14 +25,7 @@ PREDICTS_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "seq2seq"})
 def judge_heldout(program: Program, batches: Sequence[Batch], step: int, tally: Tally) -> EvalRow:
     """Judge the model after a step.
 
-    Args:
-        program: The program.
-        batches: The held-out sample.
-        step: The step just done.
-        tally: Knows the best loss so far.
-
-    Raises:
-        RunError: The loss is not finite.
+    Raises RunError: the loss is not finite.
     """
     hits = Hits()
     with hits.counting(program):
@@ -98,25 +91,19 @@ class Hits:
         return self.num_right / self.num_counted if self.num_counted else None
 
     def _count(self, scores: Any, labels: torch.Tensor, _num_targets: int) -> None:
-        if not _are_class_scores(scores, labels):
+        # Tell whether it is [batch, classes, ...] beside whole numbers [batch, ...]. So torch's
+        # cross-entropy is called; a module of the user's may learn something else.
+        if not (
+            isinstance(scores, torch.Tensor)
+            and scores.is_floating_point()
+            and not labels.is_floating_point()
+            and scores.ndim == labels.ndim + 1
+            and scores.shape[:1] + scores.shape[2:] == labels.shape
+        ):
             return
         counted = labels != IGNORE_INDEX
         self.num_right += int(((scores.argmax(1) == labels) & counted).sum())
         self.num_counted += int(counted.sum())
-
-
-def _are_class_scores(scores: Any, labels: torch.Tensor) -> bool:
-    """Tell whether it is [batch, classes, ...] beside whole numbers [batch, ...].
-
-    So torch's cross-entropy is called; a module of the user's may learn something else.
-    """
-    return (
-        isinstance(scores, torch.Tensor)
-        and scores.is_floating_point()
-        and not labels.is_floating_point()
-        and scores.ndim == labels.ndim + 1
-        and scores.shape[:1] + scores.shape[2:] == labels.shape
-    )
 
 
 def _no_number(program: Program, batches: Sequence[Batch], step: int, loss: float) -> RunError:

@@ -94,17 +94,16 @@ def view(
     best: EvalRow | None,
     experts: ExpertRow | None = None,
 ) -> "RenderableType":
-    """Lay the numbers of a step out, in at most 80 columns.
-
-    Args:
-        report: The step.
-        last: The newest result on held-out data.
-        best: The best one.
-        experts: How experts were loaded last.
-    """
+    """Lay the numbers of a step out, in at most 80 columns."""
     from rich.console import Group
 
-    lines = [_loss_line(report), _speed_line(report)]
+    row = report.row
+    parts = [
+        f"loss {describe_number(row.loss, '.4f')}",
+        f"lr {row.learning_rate:.2e}",
+        f"norm {describe_number(row.grad_norm, '.2f')}",
+    ]
+    lines = ["  ".join([*parts, *describe_scale(report)]), _speed_line(report)]
     if last is not None:
         lines.append(_eval_line(last, best))
     if experts is not None:
@@ -149,16 +148,6 @@ def _peak_cells(
     bar = ProgressBar(total=whole, completed=top, complete_style=tone, finished_style=tone)
     words = UNKNOWN if peak_bytes is None else format_bytes(peak_bytes)
     return bar, f"{words} of {format_bytes(limit_bytes)}{ranks}"
-
-
-def _loss_line(report: StepReport) -> str:
-    row = report.row
-    parts = [
-        f"loss {describe_number(row.loss, '.4f')}",
-        f"lr {row.learning_rate:.2e}",
-        f"norm {describe_number(row.grad_norm, '.2f')}",
-    ]
-    return "  ".join([*parts, *describe_scale(report)])
 
 
 def _speed_line(report: StepReport) -> str:

@@ -117,21 +117,11 @@ def train(
     CPU, repeats the very same losses. The meter sees a run that begins, and one that goes on where
     nothing was measured of its strategy yet.
 
-    Args:
-        plan: What is run.
-        settings: Where it is kept and how often it is saved and judged.
-        observer: Who watches.
-        meter: What measures building the program and its first steps.
-        ways: What it may do when memory runs out; by default nothing.
-
-    Returns:
-        How the run ended.
-
-    Raises:
-        InputError: The data is unusable, the folder in use, or the plan not the run's own.
-        UnsupportedError: A logger's package is not installed.
-        RunError: The disk is full, memory is, or the loss is not a number.
-        ShortageError: Memory ran out, and the run is to be started again by another strategy.
+    ``settings``: where it is kept and how often it is saved and judged. ``meter``: what measures
+    building the program and its first steps. ``ways``: what it may do when memory runs out; by
+    default nothing. Raises InputError: the data is unusable, the folder in use, or the plan not the
+    run's own. Raises UnsupportedError: a logger's package is not installed. Raises RunError: the
+    disk is full, memory is, or the loss is not a number.
     """
     check_loggers(settings.track)
     observers = Observers(observer)
@@ -233,15 +223,11 @@ def _opened(plan: Plan, settings: RunSettings) -> Resumed | None:
         _check_resumable(plan, settings)
         if is_first():
             resumed = open_run_folder(plan, settings.out, resume=settings.resume)
-            _name_launch(settings.out)
+            # Write which launch runs here, so that its next group of processes goes on.
+            place = place_here()
+            if place is not None:
+                write_text(settings.out / LAUNCH_FILE, place.launch)
     return told_by_first(resumed)
-
-
-def _name_launch(out: Path) -> None:
-    """Write which launch runs here, so that its next group of processes goes on."""
-    place = place_here()
-    if place is not None:
-        write_text(out / LAUNCH_FILE, place.launch)
 
 
 def _check_resumable(plan: Plan, settings: RunSettings) -> None:
@@ -293,7 +279,10 @@ def _run_steps(run: Run, position: DataPosition) -> tuple[Run, int, bool]:
             if run.experts is not None and run.experts.after_step(is_last=is_saved):
                 _note_experts(run, run.experts, step)
             if is_last or step % settings.eval_every_steps == 0:
-                _judge(run, step)
+                row = judge_heldout(run.program, run.data.heldout, step, run.tally)
+                append_row(run.metrics, row)
+                run.tally.take(row)
+                run.observer.on_eval(row)
             if is_saved:
                 _save(run, step, position)
             _note(run, run.saver.finished())
@@ -436,13 +425,6 @@ def _report(run: Run, row: TrainRow) -> StepReport:
         limit_bytes=offered_bytes(run.plan.cluster),
         remaining_s=(run.plan.job.num_steps - row.step) * mean_s,
     )
-
-
-def _judge(run: Run, step: int) -> None:
-    row = judge_heldout(run.program, run.data.heldout, step, run.tally)
-    append_row(run.metrics, row)
-    run.tally.take(row)
-    run.observer.on_eval(row)
 
 
 def _note_experts(run: Run, watch: ExpertWatch, step: int) -> None:

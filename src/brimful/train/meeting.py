@@ -25,13 +25,7 @@ _POLL_S = 0.02
 def meet(rank: int, size: int, *, timeout_s: float) -> Any:
     """Return the store of this group alone.
 
-    Args:
-        rank: Of this process.
-        size: How many there are.
-        timeout_s: How long to wait for the others.
-
-    Raises:
-        RunError: Some did not come.
+    Raises RunError: some did not come.
     """
     timeout = timedelta(seconds=timeout_s)
     store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timeout))
@@ -48,14 +42,7 @@ def named_anew(store: Any, rank: int, size: int, *, timeout_s: float) -> str:
     name and all the numbers that it saw. Who finds its own number there knows that the answer is
     new, and accepts; the first goes on when all have.
 
-    Args:
-        store: Shared by all.
-        rank: Of this process.
-        size: How many there are.
-        timeout_s: How long to wait for the others.
-
-    Raises:
-        RunError: Some did not come.
+    Raises RunError: some did not come.
     """
     deadline = time.monotonic() + timeout_s
     if rank > 0:

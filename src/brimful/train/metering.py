@@ -37,8 +37,7 @@ class _Peak(msgspec.Struct):
 def measured_before(path: Path) -> int | None:
     """Return the peak in bytes that an earlier process of a run measured; None where none did.
 
-    Args:
-        path: Of the run's measurement, which is that of the strategy it has now.
+    ``path``: of the run's measurement, which is that of the strategy it has now.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Peak).measured_peak_allocated_bytes
@@ -49,9 +48,8 @@ def measured_before(path: Path) -> int | None:
 def measured_peak(meter: Meter) -> int | None:
     """Return the highest peak in bytes that the meters of all processes have read.
 
-    Args:
-        meter: After ``stop``; of many processes all call this. None is known of one that has no
-            ``reading``.
+    ``meter``: after ``stop``; of many processes all call this. None is known of one that has no
+    ``reading``.
     """
     reading = getattr(meter, "reading", None)
     own = 0 if reading is None else reading.measured_peak_allocated_bytes

@@ -21,9 +21,8 @@ def open_metrics(path: Path, *, last_step: int) -> BinaryIO:
     continuation repeats those steps, and the file stays one curve. That memory ran out, or a
     process was lost, stays: it happened, whatever was repeated.
 
-    Raises:
-        FileFormatError: A row before the cut is broken.
-        RunError: The file cannot be written.
+    Raises FileFormatError: a row before the cut is broken. Raises RunError: the file cannot be
+    written.
     """
     known = read_metrics(path) if path.exists() else ()
     kept = [row for row in known if row.step <= last_step or isinstance(row, EVENTS)]
@@ -34,12 +33,8 @@ def open_metrics(path: Path, *, last_step: int) -> BinaryIO:
 def append_row(file: BinaryIO | None, row: Row) -> None:
     """Write one row and hand it to the operating system.
 
-    Args:
-        file: Of ``open_metrics``; None: another process writes it.
-        row: Of this step.
-
-    Raises:
-        RunError: The disk is full.
+    ``file``: of ``open_metrics``; None: another process writes it. Raises RunError: the disk is
+    full.
     """
     if file is None:
         return
@@ -53,8 +48,7 @@ def append_row(file: BinaryIO | None, row: Row) -> None:
 def add_row(path: Path, row: Row) -> None:
     """Write one row behind those of a file that nobody has open, a half one cut off.
 
-    Raises:
-        RunError: The disk is full.
+    Raises RunError: the disk is full.
     """
     known = read_metrics(path) if path.exists() else ()
     write_bytes(path, b"".join(map(_line, (*known, row))))
@@ -63,11 +57,7 @@ def add_row(path: Path, row: Row) -> None:
 def sync_metrics(file: BinaryIO | None) -> None:
     """Make the rows durable, so that no checkpoint is ever ahead of its curve.
 
-    Args:
-        file: As for ``append_row``.
-
-    Raises:
-        RunError: The disk is full.
+    ``file``: as for ``append_row``. Raises RunError: the disk is full.
     """
     if file is None:
         return
@@ -83,11 +73,7 @@ def without_experts(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 def read_metrics(path: Path) -> tuple[Row, ...]:
-    """Read all rows; a last line without its line end was cut off by a kill and is left out.
-
-    Raises:
-        FileFormatError: The file cannot be read or a whole line is no row.
-    """
+    """Read all rows; a last line without its line end was cut off by a kill and is left out."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except OSError as error:

@@ -45,13 +45,8 @@ def find_origin(
 ) -> Origin | None:
     """Run a step's forwards and backwards once more, without an update, up to the first Inf or NaN.
 
-    Args:
-        program: With the weights that the step began with; its gradients are dropped.
-        micro_batches: The step's, on the host.
-        loss_scale: What the step's loss was multiplied by.
-
-    Returns:
-        Where it is; None where none appears this time.
+    ``program``: with the weights that the step began with; its gradients are dropped. Returns where
+    it is; None where none appears this time.
     """
     num_targets = count_targets(micro_batches)
     program.optimizer.zero_grad(set_to_none=True)
@@ -77,11 +72,7 @@ def find_in_forward(
     Where a module is handed what is not finite already, the one around it made that in its own
     code, between its parts, and is named.
 
-    Args:
-        program: The program.
-        batch: One micro-batch.
-        number: Which of its step, from 0.
-        num_targets: Unmasked targets of the whole step.
+    ``number``: which of its step, from 0.
     """
     precision, watch = program.job.precision, _Watch()
     with watch.over(_names(program)), micro_batch_context(precision):

@@ -14,14 +14,8 @@ from brimful.values.strategy import Strategy, world_size
 def observed(run: Path, job: Job, strategy: Strategy) -> dict[int, Routing]:
     """Return every process's routing, of the passes in which its experts got most rows.
 
-    Args:
-        run: Folder of the run.
-        job: Of the same model, on sequences as long.
-        strategy: That of the run: rows are counted pass by pass.
-
-    Raises:
-        InputError: The run has no such rows, or was another one.
-        FileFormatError: Its curve cannot be read.
+    ``strategy``: that of the run: rows are counted pass by pass. Raises FileFormatError: its curve
+    cannot be read.
     """
     _check_same(run, job, strategy)
     rows = [row for row in read_metrics(run / METRICS_FILE) if isinstance(row, ExpertRow)]

@@ -16,12 +16,7 @@ from brimful.values.task_words import judged_by, noun
 
 
 def describe_data(summary: Summary, job: Job) -> str:
-    """Say in one line where the data comes from, how much it is, and what was left out.
-
-    Args:
-        summary: Of the prepared data.
-        job: What learns from it.
-    """
+    """Say in one line where the data comes from, how much it is, and what was left out."""
     num_skipped = sum(skipped.num_records for skipped in summary.skipped)
     parts = [
         *_counted(summary, job),
@@ -53,12 +48,9 @@ def _bar(summary: Summary, job: Job) -> list[str]:
 
 
 def describe_trained(program: Program) -> str:
-    """Say how many parameters train, and what share of all they are.
-
-    Args:
-        program: Built.
-    """
-    counts = [(_num_trained(program), _num_parameters(program))]
+    """Say how many parameters train, and what share of all they are."""
+    # Count every parameter, adapters among them: all of one that is packed, or parted.
+    counts = [(_num_trained(program), sum(_num_values(p) for p in _own_parameters(program)))]
     if program.pipeline is not None:
         counts = _by_stage(program, counts[0])
     trained, total = (sum(numbers) for numbers in zip(*counts, strict=True))
@@ -78,11 +70,6 @@ def _num_trained(program: Program) -> int:
     return sum(_num_values(p) for p in _own_parameters(program) if p.requires_grad)
 
 
-def _num_parameters(program: Program) -> int:
-    """Count every parameter, adapters among them: all of one that is packed, or parted."""
-    return sum(_num_values(p) for p in _own_parameters(program))
-
-
 def _own_parameters(program: Program) -> Iterator[torch.nn.Parameter]:
     """Yield the parameters, but for a copy that another device of a pipeline counts."""
     pipeline = program.pipeline
@@ -98,13 +85,7 @@ def _num_values(parameter: Any) -> int:
 
 
 def describe_compiled(row: TrainRow, num: int, seconds: float) -> str:
-    """Say what compiling the update took.
-
-    Args:
-        row: Of the step in which it was compiled.
-        num: Updates, one for each shape of parameter.
-        seconds: For all of them.
-    """
+    """Say what compiling the update took."""
     return (
         f"step {row.step} took {format_seconds(row.step_s)}, of which compiling the update for "
         f"{num} {'shape' if num == 1 else 'shapes'} of parameters took {format_seconds(seconds)}"

@@ -32,13 +32,7 @@ _RUN_FILES = BEFORE_TRAINING | {METRICS_FILE, DATA_FILE, CHECKPOINTS, MODEL}
 def check_out(out: Path, *, resume: bool) -> None:
     """Refuse a folder that a run cannot begin in, or cannot go on in; writes nothing.
 
-    Args:
-        out: The run's folder; need not be there.
-        resume: Whether a run is to go on.
-
-    Raises:
-        InputError: It is in use, or holds no run to go on with.
-        RunError: It cannot be read or written.
+    ``out``: the run's folder; need not be there. ``resume``: whether a run is to go on.
     """
     try:
         present = {path.name for path in out.iterdir()} if out.exists() else set()
@@ -61,11 +55,7 @@ def check_out(out: Path, *, resume: bool) -> None:
 def token_cache(out: Path) -> Path:
     """Choose where token files are kept: in the user's cache, or in ``out`` where that is closed.
 
-    Args:
-        out: The run's folder.
-
-    Returns:
-        The folder, for ``RunSettings.cache``.
+    Returns the folder, for ``RunSettings.cache``.
     """
     cache = cache_dir() / TOKENS
     try:

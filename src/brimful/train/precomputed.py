@@ -39,11 +39,7 @@ _SCORES, _DATA = "scores", "data_hash"
 
 
 def check_askable(strategy: Strategy, source: DataSource) -> None:
-    """Refuse a reference computed beforehand over data that is never there as a whole.
-
-    Raises:
-        UnsupportedError: The data is streamed.
-    """
+    """Refuse a reference computed beforehand over data that is never there as a whole."""
     if strategy.reference == "precomputed" and source.streaming:
         raise UnsupportedError(
             "reference=precomputed asks the reference model about all pairs before training, and "
@@ -61,18 +57,9 @@ def with_reference(
 ) -> "tuple[Batches, list[Batch]]":
     """Give batches what the reference says of their answers, where that is computed beforehand.
 
-    Args:
-        program: With its first weights: not yet trained, not yet loaded from a checkpoint.
-        batches: Of the training data.
-        heldout: The fixed sample to judge by.
-        data_hash: What stands for the training data.
-        folder: Of the run; holds ``FILE`` afterwards.
-
-    Returns:
-        Both; as they are for any other kind of reference.
-
-    Raises:
-        RunError: The disk is full.
+    ``program``: with its first weights: not yet trained, not yet loaded from a checkpoint.
+    ``folder``: of the run; holds ``FILE`` afterwards. Returns both; as they are for any other kind
+    of reference. Raises RunError: the disk is full.
     """
     if program.strategy.reference != "precomputed":
         return batches, list(heldout)

@@ -88,17 +88,17 @@ class ProgramState(NamedTuple):
 def capture(program: Program, *, base_crc32: int | None) -> ProgramState:
     """List a program's state. Its tensors are the very memory that trains: no copy is made.
 
-    Args:
-        program: Between two steps.
-        base_crc32: What ``base_checksum`` says of it; the same from the first step to the last.
-
-    Raises:
-        UnsupportedError: The optimizer keeps something that is neither a tensor nor a number.
+    ``base_crc32``: what ``base_checksum`` says of it; the same from the first step to the last.
+    Raises UnsupportedError: the optimizer keeps something that is neither a tensor nor a number.
     """
     tensors, shared = _saved_once(program)
+    entries: dict[str, dict[str, Plain]] = {}
+    for parameter_name, key, value in _entries(program):
+        if not isinstance(value, torch.Tensor):
+            entries.setdefault(parameter_name, {})[key] = _pack(value)
     plain = PlainState(
         device=program.device.type,
-        optimizer=_plain_entries(program),
+        optimizer=entries,
         groups=tuple(_group_numbers(group) for group in program.optimizer.param_groups),
         scaler=_scaler_state(program),
         shared=shared,
@@ -114,21 +114,20 @@ def room_for(
 ) -> dict[str, torch.Tensor]:
     """Make room to load into: a fresh optimizer has no state before its first step.
 
-    Args:
-        program: Freshly built.
-        saved: Size and element type of what is saved.
-        plain: As saved.
-
-    Returns:
-        The model's own memory, and new memory for the rest, under the names that the program
-        knows: not those of the checkpoint where that is of another model.
+    Returns the model's own memory, and new memory for the rest, under the names that the program
+    knows: not those of the checkpoint where that is of another model.
     """
     room = {**_model_tensors(program), **random_states(program.device)}
     trained = _updated_here(program)
     for name, shape in saved.items():
         _, parameter_name = _split(name)
         if parameter_name in trained:
-            if _travels(program, trained[parameter_name], shape):
+            # Whether a parameter's state is on the host between updates (`offload.travelling`).
+            if (
+                program.early is not None
+                and trained[parameter_name] in program.early.travelling
+                and math.prod(shape.size) > 1
+            ):
                 room[name] = take(OPTIMIZER_STATE, shape.size, shape.dtype, program.device)
                 continue
             on_host = _belongs_on_host(program, name, shape, plain)
@@ -140,8 +139,7 @@ def room_for(
 def adopt(program: Program, room: Mapping[str, torch.Tensor], plain: PlainState) -> None:
     """Give a program the state that was loaded into ``room``; the model's is there already.
 
-    Raises:
-        FileFormatError: ``plain`` is of another program.
+    Raises FileFormatError: ``plain`` is of another program.
     """
     trained, here = _trained(program), _updated_here(program)
     state = own_optimizer(program).state
@@ -157,8 +155,18 @@ def adopt(program: Program, room: Mapping[str, torch.Tensor], plain: PlainState)
         group.update({key: _unpack(value) for key, value in numbers.items()})
     if isinstance(program.optimizer, HostOptimizer):
         program.optimizer.refresh()
-    _restore_scaler(program, plain)
-    _restore_random(room, program.device)
+    scaler = getattr(program, "scaler", None)
+    if (scaler is None) != (plain.scaler is None):
+        has, lacks = ("checkpoint", "plan") if scaler is None else ("plan", "checkpoint")
+        raise FileFormatError(
+            f"the {has} has a loss scaler and the {lacks} has none; "
+            f"resume with the plan that started the run"
+        )
+    if scaler is not None and plain.scaler is not None:
+        scaler.load_state_dict({key: _unpack(value) for key, value in plain.scaler.items()})
+    torch.set_rng_state(room["rng.cpu"])
+    if "rng.cuda" in room:
+        torch.cuda.set_rng_state(room["rng.cuda"], program.device)
 
 
 def of_others(program: Program, saved: Mapping[str, TensorShape]) -> set[str]:
@@ -189,11 +197,7 @@ def merged(states: Sequence[PlainState]) -> PlainState:
 
 
 def check_base(program: Program, plain: PlainState) -> None:
-    """Refuse to go on over another frozen base than the adapters were trained on.
-
-    Raises:
-        FileFormatError: The checksums differ.
-    """
+    """Refuse to go on over another frozen base than the adapters were trained on."""
     now = base_checksum(program)
     if now != plain.base_crc32:
         source = program.job.weights or f"seed={program.job.seed}"
@@ -211,20 +215,7 @@ def base_checksum(program: Program) -> int | None:
     """
     if program.pipeline is None:
         return _checksum(_unsaved_base(program), None)
-    return _checksum_of_row(program)
-
-
-def _checksum(named: Iterable[tuple[str, torch.Tensor]], checksum: int | None) -> int | None:
-    """Go on with a checksum, ``None`` at first."""
-    for name, tensor in named:
-        checksum = zlib.crc32(name.encode(), checksum or 0)
-        for chunk in _bytes_of(tensor):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
-
-
-def _checksum_of_row(program: Program) -> int | None:
-    """Hand the checksum from stage to stage."""
+    # Hand the checksum from stage to stage.
     strategy, copies = program.strategy, _copies(program)
     own = {name: x for name, x in _unsaved_base(program) if x not in copies}
     listed = of_all(list(own))
@@ -235,6 +226,15 @@ def _checksum_of_row(program: Program) -> int | None:
     for place, names in groupby(every, owner.__getitem__):
         some = [(name, own[name]) for name in names if name in own]
         checksum = of_all(_checksum(some, checksum))[firsts[place]]
+    return checksum
+
+
+def _checksum(named: Iterable[tuple[str, torch.Tensor]], checksum: int | None) -> int | None:
+    """Go on with a checksum, ``None`` at first."""
+    for name, tensor in named:
+        checksum = zlib.crc32(name.encode(), checksum or 0)
+        for chunk in _bytes_of(tensor):
+            checksum = zlib.crc32(chunk, checksum)
     return checksum
 
 
@@ -319,9 +319,6 @@ def _entries(program: Program) -> Iterator[tuple[str, str, Any]]:
     """List (parameter's name, key, value) of the optimizer's state.
 
     Of a parameter none of whose numbers are here another device tells, which has updated it.
-
-    Raises:
-        UnsupportedError: Something in it could not be saved and would be lost.
     """
     names = {parameter: name for name, parameter in _trained(program).items()}
     for parameter, state in own_optimizer(program).state.items():
@@ -366,14 +363,6 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     return owner, *layout
 
 
-def _plain_entries(program: Program) -> dict[str, dict[str, Plain]]:
-    entries: dict[str, dict[str, Plain]] = {}
-    for parameter_name, key, value in _entries(program):
-        if not isinstance(value, torch.Tensor):
-            entries.setdefault(parameter_name, {})[key] = _pack(value)
-    return entries
-
-
 def _group_numbers(group: dict[str, Any]) -> dict[str, Plain]:
     # Switches (fused, foreach) are the program's own; some optimizers count their steps here.
     return {key: _pack(value) for key, value in group.items() if type(value) in (int, float)}
@@ -384,15 +373,6 @@ def _on_host(program: Program, tensors: Mapping[str, torch.Tensor]) -> Iterator[
         key, _ = _split(name)
         if key is not None and tensor.device.type != program.device.type:
             yield name
-
-
-def _travels(program: Program, parameter: torch.nn.Parameter, shape: TensorShape) -> bool:
-    """Whether a parameter's state is on the host between updates (``offload.travelling``)."""
-    return (
-        program.early is not None
-        and parameter in program.early.travelling
-        and math.prod(shape.size) > 1
-    )
 
 
 def _belongs_on_host(program: Program, name: str, shape: TensorShape, plain: PlainState) -> bool:
@@ -449,24 +429,6 @@ def _scaler_state(program: Program) -> dict[str, Plain] | None:
     if scaler is None:
         return None
     return {key: _pack(value) for key, value in scaler.state_dict().items()}
-
-
-def _restore_scaler(program: Program, plain: PlainState) -> None:
-    scaler = getattr(program, "scaler", None)
-    if (scaler is None) != (plain.scaler is None):
-        has, lacks = ("checkpoint", "plan") if scaler is None else ("plan", "checkpoint")
-        raise FileFormatError(
-            f"the {has} has a loss scaler and the {lacks} has none; "
-            f"resume with the plan that started the run"
-        )
-    if scaler is not None and plain.scaler is not None:
-        scaler.load_state_dict({key: _unpack(value) for key, value in plain.scaler.items()})
-
-
-def _restore_random(states: Mapping[str, torch.Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["rng.cpu"])
-    if "rng.cuda" in states:
-        torch.cuda.set_rng_state(states["rng.cuda"], device)
 
 
 def _pack(value: float | None) -> Plain:

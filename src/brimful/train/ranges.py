@@ -35,10 +35,7 @@ class Box(NamedTuple):
 def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
     """Yield the boxes that a range of a tensor's numbers consists of, in order.
 
-    Args:
-        shape: Of the tensor.
-        start: The first number, in the order in which they lie.
-        stop: The one behind the last.
+    ``start``: the first number, in the order in which they lie.
     """
     if start >= stop:
         return

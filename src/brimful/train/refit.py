@@ -19,13 +19,8 @@ from brimful.values.strategy import Strategy, world_size
 def refitted(plan: Plan, num_devices: int) -> Plan:
     """Return a plan of the same job for as many devices as there are.
 
-    Args:
-        plan: What the run began with; returned as it is where it is for that many.
-        num_devices: Processes that train together now.
-
-    Raises:
-        InputError: The global batch cannot be split over them, or nothing fits.
-        UnsupportedError: No formula covers the job, and its strategy cannot be stretched.
+    ``plan``: what the run began with; returned as it is where it is for that many. Raises
+    UnsupportedError: no formula covers the job, and its strategy cannot be stretched.
     """
     if world_size(plan.strategy) == num_devices:
         return plan

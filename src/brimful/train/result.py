@@ -65,12 +65,7 @@ class TrainResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_result(result: TrainResult, job: Job) -> str:
-    """Sum a run up in one or two lines: how much it saw and how fast, and how good it became.
-
-    Args:
-        result: How it ended.
-        job: What was learnt.
-    """
+    """Sum a run up in one or two lines: how much it saw and how fast, and how good it became."""
     parts = [
         f"{result.num_steps} steps",
         f"{format_count(result.num_targets)} {noun(job.task)} learnt from",

@@ -26,15 +26,8 @@ def write_rounded(
     A quantised weight is several plain tensors in the file, and its metadata says how they are put
     together again: nothing is pickled.
 
-    Args:
-        model: Of ``rounding.convert``.
-        quantization: What its layers hold.
-        left: Paths of linear layers that were left whole.
-        source: Folder of the model before; its tokenizer is handed on.
-        folder: Where to; it exists.
-
-    Raises:
-        OSError: The disk is full.
+    ``model``: of ``rounding.convert``. ``source``: folder of the model before; its tokenizer is
+    handed on. ``folder``: where to; it exists. Raises OSError: the disk is full.
     """
     from transformers import TorchAoConfig
     from transformers.quantizers.quantizer_torchao import TorchAoHfQuantizer
@@ -54,9 +47,7 @@ def read_rounded(model: nn.Module, folder: Path) -> None:
 
     They are read by ``from_pretrained``, as a user's program reads them.
 
-    Args:
-        model: The converted one, whose weights are let go of.
-        folder: Written before.
+    ``model``: the converted one, whose weights are let go of.
     """
     device = next(model.parameters()).device
     with quiet_bars():

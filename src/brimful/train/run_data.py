@@ -34,14 +34,9 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
 def prepare_data(plan: Plan, settings: RunSettings, *, before: Sequence[Strategy] = ()) -> RunData:
     """Read, encode or find again what a plan is trained on.
 
-    Args:
-        plan: Says the job, and how many rows run together.
-        settings: Where it is, and how much it is judged by.
-        before: Other strategies of the run: it is judged by one sample, which is at least a
-            micro-batch of the first.
-
-    Raises:
-        InputError: It is unusable.
+    ``plan``: says the job, and how many rows run together. ``settings``: where it is, and how much
+    it is judged by. ``before``: other strategies of the run: it is judged by one sample, which is
+    at least a micro-batch of the first. Raises InputError: it is unusable.
     """
     prepared = prepare(
         as_source(settings.data),

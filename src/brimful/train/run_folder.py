@@ -32,19 +32,11 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
 def open_run_folder(plan: Plan, out: Path, *, resume: bool) -> Resumed | None:
     """Make a run's folder ready, and find where to go on.
 
-    Args:
-        plan: What will be run; written to ``plan.yaml``.
-        out: The folder.
-        resume: Go on from the newest checkpoint; from the beginning where the run was ended before
-            its first one.
-
-    Returns:
-        The checkpoint to go on from; None to begin.
-
-    Raises:
-        InputError: The folder is in use, or its checkpoint is of another plan.
-        FileFormatError: Its checkpoints are damaged.
-        RunError: It cannot be written.
+    ``plan``: what will be run; written to ``plan.yaml``. ``resume``: go on from the newest
+    checkpoint; from the beginning where the run was ended before its first one. Returns the
+    checkpoint to go on from; None to begin. Raises InputError: the folder is in use, or its
+    checkpoint is of another plan. Raises FileFormatError: its checkpoints are damaged. Raises
+    RunError: it cannot be written.
     """
     check_out(out, resume=resume)
     found = sound_checkpoint(out / CHECKPOINTS) if resume else None
@@ -80,18 +72,13 @@ def _resumed(found: Sound, out: Path) -> Resumed:
 def write_source(path: Path, source: DataSource) -> None:
     """Write what a run is trained on, so that it can go on without being told again.
 
-    Raises:
-        RunError: It cannot be written.
+    Raises RunError: it cannot be written.
     """
     write_text(path, json_text(source))
 
 
 def read_source(path: Path) -> DataSource:
-    """Read what ``write_source`` wrote.
-
-    Raises:
-        FileFormatError: It is damaged.
-    """
+    """Read what ``write_source`` wrote."""
     try:
         return check_source(msgspec.json.decode(path.read_bytes(), type=DataSource))
     except (OSError, ValueError) as error:
@@ -101,18 +88,13 @@ def read_source(path: Path) -> DataSource:
 def write_settings(path: Path, settings: RunSettings) -> None:
     """Write how a run is kept and watched, so that it goes on alike.
 
-    Raises:
-        RunError: It cannot be written.
+    Raises RunError: it cannot be written.
     """
     write_text(path, json_text(stored(settings)))
 
 
 def read_settings(path: Path) -> StoredSettings:
-    """Read what ``write_settings`` wrote.
-
-    Raises:
-        FileFormatError: It is damaged.
-    """
+    """Read what ``write_settings`` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=StoredSettings)
     except (OSError, ValueError) as error:
@@ -127,8 +109,7 @@ def check_same_plan(saved: Plan, given: Plan) -> None:
     The cluster and the estimate may differ: they say what is expected, not what is computed. The
     strategy may where there are more or fewer devices now, which it must be laid out for.
 
-    Raises:
-        InputError: Names the first field that differs, and both values.
+    Raises InputError: names the first field that differs, and both values.
     """
     check_same_job(saved.job, given.job)
     if world_size(saved.strategy) == world_size(given.strategy):
@@ -140,14 +121,6 @@ def check_same_length(out: Path, saved: Job, given: Job) -> None:
 
     Warm-up and decay of the learning rate are of all steps, so that those which were done are not
     those of a longer run.
-
-    Args:
-        out: The run's folder.
-        saved: What it was started with.
-        given: What it is to go on with.
-
-    Raises:
-        InputError: The number of steps differs.
     """
     if saved.num_steps == given.num_steps:
         return
@@ -168,8 +141,7 @@ def check_same_length(out: Path, saved: Job, given: Job) -> None:
 def check_same_job(saved: Job, given: Job) -> None:
     """Refuse to go on with another job than a run was started with.
 
-    Raises:
-        InputError: Names the first field that differs, and both values.
+    Raises InputError: names the first field that differs, and both values.
     """
     _check_same("job", saved, given)
 
@@ -185,11 +157,7 @@ def _check_same(part: str, saved: Job | Strategy, given: Job | Strategy) -> None
 
 
 def check_same_data(resumed: Resumed, tokens_hash: str) -> None:
-    """Refuse to go on with other data than a run was started with.
-
-    Raises:
-        InputError: It is other data.
-    """
+    """Refuse to go on with other data than a run was started with."""
     if resumed.checkpoint.tokens_hash != tokens_hash:
         raise InputError(
             f"the run was started with data {resumed.checkpoint.tokens_hash} and this is "
@@ -198,11 +166,7 @@ def check_same_data(resumed: Resumed, tokens_hash: str) -> None:
 
 
 def require_device(kernels: str) -> str:
-    """Return torch's name of the device that a plan is for.
-
-    Raises:
-        RunError: This machine has none.
-    """
+    """Return torch's name of the device that a plan is for."""
     import torch
 
     if kernels == "cuda" and not torch.cuda.is_available():

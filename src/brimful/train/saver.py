@@ -40,17 +40,15 @@ class Saver(ABC):
     def save(self, program: Program, progress: Progress) -> None:
         """Save a run between two steps; the program may change as soon as this returns.
 
-        Raises:
-            RunError: This checkpoint, or the one before it, could not be written.
-            UnsupportedError: The optimizer's state cannot be saved.
+        Raises RunError: this checkpoint, or the one before it, could not be written. Raises
+        UnsupportedError: the optimizer's state cannot be saved.
         """
 
     @abstractmethod
     def finished(self) -> list[Saved]:
         """List the checkpoints that became whole since this was last asked; does not wait.
 
-        Raises:
-            RunError: One could not be written.
+        Raises RunError: one could not be written.
         """
 
     @abstractmethod
@@ -62,17 +60,10 @@ class Saver(ABC):
 def open_saver(root: Path, *, mode: SaveMode, kept: Kept) -> Iterator[Saver]:
     """Keep the checkpoints of a run while it lasts.
 
-    Args:
-        root: The run's ``checkpoints`` folder.
-        mode: ``sync`` writes while training waits, ``async`` in the background.
-        kept: Which checkpoints are kept.
-
-    Yields:
-        The saver. When the block ends nothing is being written any more.
-
-    Raises:
-        RunError: The last checkpoint could not be written. Where the run ended with another
-            error, that one says so too.
+    ``root``: the run's ``checkpoints`` folder. ``mode``: ``sync`` writes while training waits,
+    ``async`` in the background. Yields the saver. When the block ends nothing is being written any
+    more. Raises RunError: the last checkpoint could not be written. Where the run ended with
+    another error, that one says so too.
     """
     if mode == "sync":
         yield _SyncSaver(root, kept)
@@ -82,7 +73,15 @@ def open_saver(root: Path, *, mode: SaveMode, kept: Kept) -> Iterator[Saver]:
         try:
             yield saver
         except BaseException as error:
-            _add_failure(error, saver)
+            # Let an error that ends the run say that its last checkpoint failed too.
+            try:
+                saver.wait()
+            except BrimfulError as failure:
+                also = f"; besides, the last checkpoint failed: {failure}"
+                if isinstance(error, BrimfulError):
+                    error.args = (f"{error}{also}",)
+                else:
+                    error.add_note(also.removeprefix("; "))
             raise
         saver.wait()
 
@@ -191,15 +190,3 @@ def _room(tensor: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     # Only pinned memory is filled without a second copy in between.
     room = torch.empty(own.shape, dtype=own.dtype, pin_memory=own.is_cuda)
     return sharded_as(tensor, room)
-
-
-def _add_failure(error: BaseException, saver: Saver) -> None:
-    """Let an error that ends the run say that its last checkpoint failed too."""
-    try:
-        saver.wait()
-    except BrimfulError as failure:
-        also = f"; besides, the last checkpoint failed: {failure}"
-        if isinstance(error, BrimfulError):
-            error.args = (f"{error}{also}",)
-        else:
-            error.add_note(also.removeprefix("; "))

@@ -16,9 +16,7 @@ FINAL_FRACTION = 0.1
 def learning_rate_at(job: Job, step: int) -> float:
     """Return the learning rate of a step: linear warm-up to the peak, then the job's schedule.
 
-    Args:
-        job: Gives peak, warm-up, schedule and length.
-        step: From 1 to ``job.num_steps``.
+    ``step``: from 1 to ``job.num_steps``.
     """
     if step < job.warmup_steps:
         return job.learning_rate * step / job.warmup_steps

@@ -76,11 +76,9 @@ def plain_settings(
 ) -> RunSettings:
     """Return the settings of a run that begins, with changes.
 
-    Args:
-        out: The run's folder.
-        data: What is trained on; a path is read by its suffix, None is the standard library.
-        cache: Folder in which token files are kept between runs.
-        changes: Fields of ``RunSettings`` that differ.
+    ``data``: what is trained on; a path is read by its suffix, None is the standard library.
+    ``cache``: folder in which token files are kept between runs. ``changes``: fields of
+    ``RunSettings`` that differ.
     """
     plain = RunSettings(
         out=out,

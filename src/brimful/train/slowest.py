@@ -55,10 +55,7 @@ class FirstForward:
 def ends_of(seconds: float, used_bytes: int, peak_bytes: int) -> Ranks:
     """Compare this process's numbers with those of the others; all must call this.
 
-    Args:
-        seconds: Of ``FirstForward``.
-        used_bytes: In use after the step.
-        peak_bytes: The largest so far.
+    ``used_bytes``: in use after the step.
     """
     if not is_spread():
         return Ranks(None, None, used_bytes, peak_bytes)

@@ -13,13 +13,9 @@ from brimful.values.strategy import stage_rank
 def of_all_stages(program: Program, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Bring the tensors of every stage to the first process; of many processes all call this.
 
-    Args:
-        program: Its model is cut into stages, or not: then nothing is sent.
-        tensors: Of this process's stages, whole and on the host where this is the first process of
-            those that have them.
-
-    Returns:
-        All of them on the first process's host, under one name each; in others what they gave.
+    ``program``: its model is cut into stages, or not: then nothing is sent. ``tensors``: of this
+    process's stages, whole and on the host where this is the first process of those that have them.
+    Returns all of them on the first process's host, under one name each; in others what they gave.
     """
     if program.pipeline is None:
         return dict(tensors)

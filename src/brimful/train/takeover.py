@@ -108,9 +108,7 @@ def shortage_of(error: BaseException, where: Whereabouts) -> Shortage:
 def may_stay(program: Program, shortage: Shortage) -> bool:
     """Whether the step can be taken again in this process, with everything kept.
 
-    Args:
-        program: Whose step failed; with no experts, whose routers were heard before it did.
-        shortage: Where.
+    ``program``: whose step failed; with no experts, whose routers were heard before it did.
     """
     return (
         shortage.phase in _IN_PLACE and not is_spread() and can_retarget(program, program.strategy)
@@ -134,18 +132,8 @@ def taken_over(
 ) -> tuple[Plan, TakeoverRow]:
     """Ask for the next plan.
 
-    Args:
-        plan: What needed too much.
-        shortage: Where.
-        rows: Of the run so far: no strategy is tried twice.
-        ways: Who is asked.
-        in_place: Whether the run goes on in place.
-
-    Returns:
-        The next plan, and the row that says so.
-
-    Raises:
-        RunError: Nothing is left.
+    ``rows``: of the run so far: no strategy is tried twice. ``in_place``: whether the run goes on
+    in place. Returns the next plan, and the row that says so. Raises RunError: nothing is left.
     """
     known = [row.failed for row in rows if isinstance(row, TakeoverRow)]
     failed = tuple(dict.fromkeys([*known, shortage.strategy]))
@@ -194,8 +182,7 @@ def strategies_of(rows: tuple[Row, ...]) -> tuple[Strategy, ...]:
 def start_again(plan: Plan, shortage: Shortage, out: Path, ways: Ways) -> tuple[Plan, TakeoverRow]:
     """Choose the next plan of a run that starts again, and write it down; by one process.
 
-    Raises:
-        RunError: Nothing is left, or the disk is full.
+    Raises RunError: nothing is left, or the disk is full.
     """
     following, row = taken_over(plan, shortage, rows_of(out), ways, in_place=False)
     forget_measured(out)
@@ -207,8 +194,7 @@ def start_again(plan: Plan, shortage: Shortage, out: Path, ways: Ways) -> tuple[
 def forget_measured(out: Path) -> None:
     """Delete what was searched, simulated and measured of a strategy that is not run any more.
 
-    Raises:
-        RunError: It cannot be deleted.
+    Raises RunError: it cannot be deleted.
     """
     for name in (MEASUREMENT_FILE, SIMULATION_FILE, SEARCH_FILE):
         try:
@@ -220,8 +206,7 @@ def forget_measured(out: Path) -> None:
 def note_shortage(out: Path, shortage: Shortage) -> None:
     """Write down that memory ran out, for the process that starts again in place of this one.
 
-    Raises:
-        RunError: The disk is full.
+    Raises RunError: the disk is full.
     """
     folder = out / SHORTAGES
     try:
@@ -232,11 +217,7 @@ def note_shortage(out: Path, shortage: Shortage) -> None:
 
 
 def noted_shortage(out: Path) -> Shortage | None:
-    """Return what ``note_shortage`` wrote, of several processes the first; None: nothing did.
-
-    Raises:
-        FileFormatError: It is damaged.
-    """
+    """Return what ``note_shortage`` wrote, of several processes the first; None: nothing did."""
     paths = sorted((out / SHORTAGES).glob("*.json"))
     if not paths:
         return None

@@ -55,14 +55,9 @@ def save_tensors(folder: Path, tensors: dict[str, torch.Tensor], *, group: Any =
 
     Of many processes all call this; each writes its shards, and its share of what all have.
 
-    Args:
-        folder: There already.
-        tensors: By name; of DTensors and of ranges each process writes its part.
-        group: In which processes agree, by the host; None: the default one.
-
-    Raises:
-        OSError: The disk is full or cannot be written.
-        RunError: DCP failed for another reason.
+    ``tensors``: by name; of DTensors and of ranges each process writes its part. ``group``: in
+    which processes agree, by the host; None: the default one. Raises OSError: the disk is full or
+    cannot be written. Raises RunError: DCP failed for another reason.
     """
     boxed = in_boxes(tensors)
     try:
@@ -91,12 +86,14 @@ def _write(writer: Any, planner: Any, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def read_shapes(folder: Path) -> dict[str, TensorShape]:
-    """List the tensors of a folder.
-
-    Raises:
-        FileFormatError: It was not written by ``save_tensors``.
-    """
-    metadata = _read_metadata(folder)
+    """List the tensors of a folder."""
+    try:
+        with (folder / _METADATA).open("rb") as file:
+            metadata = _MetadataUnpickler(file).load()
+    except Exception as error:  # a broken pickle raises anything
+        raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
+    if not isinstance(metadata, Metadata):
+        raise FileFormatError(f"{folder} is not a checkpoint; name another")
     entries = metadata.state_dict_metadata
     for name, entry in entries.items():
         if not isinstance(entry, TensorStorageMetadata):
@@ -114,11 +111,7 @@ def read_shapes(folder: Path) -> dict[str, TensorShape]:
 
 
 def load_tensors(folder: Path, targets: dict[str, torch.Tensor], *, torch_version: str) -> None:
-    """Fill tensors in place; call ``read_shapes`` first, which refuses what must not be read.
-
-    Raises:
-        FileFormatError: The files are damaged, or the sizes are others.
-    """
+    """Fill tensors in place; call ``read_shapes`` first, which refuses what must not be read."""
     try:
         with _one_process():
             dcp.load(in_boxes(targets), storage_reader=dcp.FileSystemReader(folder))
@@ -164,14 +157,3 @@ class _MetadataUnpickler(pickle.Unpickler):
         if module in ("pathlib", "pathlib._local") and name in ("PosixPath", "WindowsPath"):
             return PurePosixPath
         raise pickle.UnpicklingError(f"it holds {module}.{name}, which no checkpoint needs")
-
-
-def _read_metadata(folder: Path) -> Metadata:
-    try:
-        with (folder / _METADATA).open("rb") as file:
-            metadata = _MetadataUnpickler(file).load()
-    except Exception as error:  # a broken pickle raises anything
-        raise FileFormatError(f"{folder} is not a checkpoint ({error}); name another") from error
-    if not isinstance(metadata, Metadata):
-        raise FileFormatError(f"{folder} is not a checkpoint; name another")
-    return metadata

@@ -24,8 +24,7 @@ class Whereabouts:
     def __init__(self, strategy: Strategy) -> None:
         """Nothing has begun.
 
-        Args:
-            strategy: How it is run at first.
+        ``strategy``: how it is run at first.
         """
         self.strategy = strategy
         self.step, self.phase = 0, LOAD

@@ -47,11 +47,7 @@ class Place(NamedTuple):
 
 
 def place_here() -> Place | None:
-    """Read from the environment which process this is; None: one that was started alone.
-
-    Raises:
-        InputError: The variables are no numbers.
-    """
+    """Read from the environment which process this is; None: one that was started alone."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     if not all(name in os.environ for name in names):
         return None
@@ -68,10 +64,7 @@ def place_here() -> Place | None:
 def joined(place: Place, kernels: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
     """Be one of the processes inside the block.
 
-    Args:
-        place: Which.
-        kernels: ``cpu`` or ``cuda``.
-        timeout_s: See ``TIMEOUT_S``.
+    ``kernels``: ``cpu`` or ``cuda``.
     """
     if kernels == "cuda":
         torch.cuda.set_device(place.local_rank)
@@ -194,11 +187,8 @@ def together(group: Any = None) -> Iterator[None]:
     Without it the others would wait for one that has gone, until ``TIMEOUT_S``. Nothing inside the
     block may be a collective.
 
-    Args:
-        group: Of ``host_group``; None: the default one.
-
-    Raises:
-        BrimfulError: The first process's by rank that had one, in all of them.
+    ``group``: of ``host_group``; None: the default one. Raises BrimfulError: the first process's by
+    rank that had one, in all of them.
     """
     if not is_spread():
         yield
@@ -275,8 +265,7 @@ def made_again(kind: str, text: str) -> BrimfulError:
 def first_alone(make: Callable[[], T]) -> T:
     """Call in the first process of each machine, then in the others: they find what it made.
 
-    Raises:
-        BrimfulError: Any process's, in all of them.
+    Raises BrimfulError: Any process's, in all of them.
     """
     made: list[T] = []
     is_early = not is_spread() or os.environ.get("LOCAL_RANK", "0") == "0"

@@ -270,9 +270,7 @@ MAX_SEED = 2**63 - 1
 def check_job(job: Job) -> Job:
     """Return the job as it is, or say what is wrong with it.
 
-    Raises:
-        InputError: A size is absurd, or the sequence is longer than the model's positions.
-        UnsupportedError: This version does not train it.
+    Raises UnsupportedError: this version does not train it.
     """
     for field in ("seq_len", "global_batch", "num_steps"):
         value = getattr(job, field)

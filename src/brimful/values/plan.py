@@ -243,31 +243,24 @@ def to_yaml(value: msgspec.Struct) -> str:
 def read_yaml(path: Path, kind: type[Value]) -> Value:
     """Read a value from YAML.
 
-    Args:
-        path: The file.
-        kind: The class it must be.
-
-    Returns:
-        The value, its fields checked for type and name.
-
-    Raises:
-        FileFormatError: It cannot be read, is not YAML, or has an unknown or missing field.
+    ``kind``: the class it must be. Returns the value, its fields checked for type and name. Raises
+    FileFormatError: it cannot be read, is not YAML, or has an unknown or missing field.
     """
     raw = load_yaml(path)
     if kind is Plan:
-        _check_schema(raw, path)
+        # Refuse another version before its fields are looked at: they would all seem wrong.
+        schema = raw.get("schema", PLAN_SCHEMA) if isinstance(raw, dict) else PLAN_SCHEMA
+        if schema != PLAN_SCHEMA:
+            raise FileFormatError(
+                f"{path} has schema {schema!r} and this version reads {PLAN_SCHEMA!r}; plan again"
+            )
     return convert(raw, kind, source=str(path))
 
 
 def load_yaml(path: Path, *, last_counts: bool = False) -> Any:
     """Read a YAML file into plain dicts and lists.
 
-    Args:
-        path: The file.
-        last_counts: Whether of a key that is given twice the last one counts, as of flags.
-
-    Raises:
-        FileFormatError: It cannot be read or is not YAML.
+    ``last_counts``: whether of a key that is given twice the last one counts, as of flags.
     """
     try:
         text = read_whole(path, most_bytes=MOST_YAML_BYTES).decode("utf-8")
@@ -280,19 +273,6 @@ def load_yaml(path: Path, *, last_counts: bool = False) -> Any:
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", None) or error
         raise FileFormatError(f"{path} cannot be read ({reason}); check the path") from error
-    return _parse_yaml(text, path, last_counts=last_counts)
-
-
-def _check_schema(raw: Any, path: Path) -> None:
-    """Refuse another version before its fields are looked at: they would all seem wrong."""
-    schema = raw.get("schema", PLAN_SCHEMA) if isinstance(raw, dict) else PLAN_SCHEMA
-    if schema != PLAN_SCHEMA:
-        raise FileFormatError(
-            f"{path} has schema {schema!r} and this version reads {PLAN_SCHEMA!r}; plan again"
-        )
-
-
-def _parse_yaml(text: str, path: Path, *, last_counts: bool = False) -> Any:
     import yaml
 
     from brimful.text.yaml_loader import loader
@@ -311,11 +291,7 @@ def _parse_yaml(text: str, path: Path, *, last_counts: bool = False) -> Any:
 
 
 def convert(raw: Any, kind: type[Value], *, source: str) -> Value:
-    """Turn plain dicts and lists into a value, or say which field is wrong.
-
-    Raises:
-        FileFormatError: A field is unknown, missing or of the wrong type.
-    """
+    """Turn plain dicts and lists into a value, or say which field is wrong."""
     if raw is None:
         raise FileFormatError(f"{source} is empty; plan again or give another file")
     try:

@@ -194,12 +194,7 @@ def stage_rank(strategy: Strategy, place: int) -> int:
 
 
 def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
-    """Count the blocks whose activations are recomputed, from the first block on.
-
-    Raises:
-        InputError: The value is not ``none``, or a ``Recompute`` with or without ``:K``, K at most
-            ``num_layers``.
-    """
+    """Count the blocks whose activations are recomputed, from the first block on."""
     text = strategy.activation_checkpointing
     if text == "none":
         return 0

@@ -24,10 +24,7 @@ def thin(
 
     Buckets end where phases do, so that every phase keeps its own peak.
 
-    Args:
-        live_bytes: Bytes alive after each event.
-        phase_starts: Event at which each phase begins.
-        phases: Its name.
+    ``live_bytes``: bytes alive after each event.
     """
     num_events = len(live_bytes)
     edges = np.linspace(0, num_events, min(NUM_BUCKETS, num_events) + 1).astype(int)

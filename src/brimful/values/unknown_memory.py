@@ -23,11 +23,7 @@ class UnknownOp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def unknown_ops_of(num_calls: Mapping[str, int]) -> tuple[UnknownOp, ...]:
-    """List operations, those called most often first.
-
-    Args:
-        num_calls: How often each was called.
-    """
+    """List operations, those called most often first."""
     ordered = sorted(num_calls.items(), key=lambda pair: (-pair[1], pair[0]))
     return tuple(UnknownOp(op=op, num_calls=count) for op, count in ordered)
 
@@ -35,9 +31,7 @@ def unknown_ops_of(num_calls: Mapping[str, int]) -> tuple[UnknownOp, ...]:
 def peak_statement(peak_bytes: int, unknown_ops: Sequence[UnknownOp]) -> str:
     """Say what the peak is, and if the memory of some kernels is unknown, that it is a bound.
 
-    Args:
-        peak_bytes: The simulated peak.
-        unknown_ops: Operations of whose kernels' own memory nothing is known.
+    ``unknown_ops``: operations of whose kernels' own memory nothing is known.
     """
     words = [f"{_short(one.op)} ({_calls(one.num_calls)})" for one in unknown_ops]
     return _statement(peak_bytes, words)
@@ -46,9 +40,7 @@ def peak_statement(peak_bytes: int, unknown_ops: Sequence[UnknownOp]) -> str:
 def named_statement(peak_bytes: int, unknown_ops: Sequence[str]) -> str:
     """Say the same where calls were not counted: most blocks of a model are not traced.
 
-    Args:
-        peak_bytes: The simulated peak.
-        unknown_ops: Operations of whose kernels' own memory nothing is known.
+    ``unknown_ops``: operations of whose kernels' own memory nothing is known.
     """
     return _statement(peak_bytes, [_short(op) for op in unknown_ops])
 
@@ -56,9 +48,8 @@ def named_statement(peak_bytes: int, unknown_ops: Sequence[str]) -> str:
 def unknown_words(ops: Sequence[str], left_bytes: int) -> str:
     """Say which kernels may take more than was counted, and how much is left for them.
 
-    Args:
-        ops: Operations of whose kernels' own memory nothing is known.
-        left_bytes: What an allocator may hold beyond what was counted.
+    ``ops``: operations of whose kernels' own memory nothing is known. ``left_bytes``: what an
+    allocator may hold beyond what was counted.
     """
     names = {_short(op).lstrip("_") for op in ops}
     forward = sorted(name for name in names if not _is_backward_of(name, names))

@@ -88,13 +88,10 @@ class Loop:
                 if updates.count > num_seen:
                     num_seen = updates.count
                     num_done += 1
-                    self._end_step(watcher, num_done)
-
-    def _end_step(self, watcher: Watcher, number: int) -> None:
-        watcher.end_step()
-        step_s = watcher.step_s[-1] if watcher.step_s else None
-        self._rows.append(LoopRow(step=number, step_s=step_s))
-        watcher.begin_step()
+                    watcher.end_step()
+                    step_s = watcher.step_s[-1] if watcher.step_s else None
+                    self._rows.append(LoopRow(step=num_done, step_s=step_s))
+                    watcher.begin_step()
 
     def __exit__(
         self,

@@ -37,16 +37,7 @@ def twins(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Pair:
     Raises:
         UnsupportedError: A tensor is of a class of its own, such as a quantised weight.
     """
-    memo = _memo(model)
-    state, optimizer.state = optimizer.state, type(optimizer.state)(dict)
-    try:
-        return Pair(*copy.deepcopy((model, optimizer), memo))
-    finally:
-        optimizer.state = state
-
-
-def _memo(model: torch.nn.Module) -> dict[int, Any]:
-    """Say for every tensor of a model what stands for it."""
+    # Say for every tensor of a model what stands for it.
     memo: dict[int, Any] = {}
     for name, tensor in _tensors(model):
         if type(tensor) not in _PLAIN:
@@ -57,7 +48,11 @@ def _memo(model: torch.nn.Module) -> dict[int, Any]:
         memo[id(tensor)] = _like(tensor)
         if tensor.grad is not None:
             memo[id(tensor.grad)] = None
-    return memo
+    state, optimizer.state = optimizer.state, type(optimizer.state)(dict)
+    try:
+        return Pair(*copy.deepcopy((model, optimizer), memo))
+    finally:
+        optimizer.state = state
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -45,13 +45,7 @@ _BILLION = 1e9
 def answer(state: State, stage: Stage, words: Words) -> Part:
     """Answer a question.
 
-    Args:
-        state: The question.
-        stage: How well.
-        words: The language of the page.
-
-    Returns:
-        The answer; where it is refused, why.
+    Returns the answer; where it is refused, why.
     """
     forget_notes()
     try:
@@ -103,14 +97,7 @@ def _changes(asked: dict[str, Any], near: argparse.Namespace) -> dict[str, Any]:
 def answered(args: argparse.Namespace, typed: str, stage: Stage, words: Words) -> Part:
     """Answer what is not refused.
 
-    Args:
-        args: The question.
-        typed: The same as a command.
-        stage: How well.
-        words: The language of the page.
-
-    Raises:
-        BrimfulError: It is.
+    Raises BrimfulError: it is.
     """
     if inference.is_asked(args):
         return _inference(args, typed, words)
@@ -155,8 +142,7 @@ def _around(
 ) -> "tuple[Around, dict[str, str] | None]":
     """Find what is said beside a prediction, what takes long only in the last stage.
 
-    Returns:
-        What is said, and the fields of what would make it fit; None: nothing is known of that.
+    Returns what is said, and the fields of what would make it fit; None: nothing is known of that.
     """
     from brimful.cli.fixes import NO_FIXES, fixes_of
     from brimful.show.estimate import Around

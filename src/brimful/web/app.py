@@ -85,9 +85,8 @@ class Pools(NamedTuple):
 def make_app(allowed_hosts: Sequence[str] = (), *, framed_by: Sequence[str] = ()) -> Starlette:
     """Make the application.
 
-    Args:
-        allowed_hosts: Names by which it may be reached besides loopback; ``*.name`` is any below.
-        framed_by: Origins that may show the page in a frame.
+    ``allowed_hosts``: names by which it may be reached besides loopback; ``*.name`` is any below.
+    ``framed_by``: origins that may show the page in a frame.
     """
     pools = Pools(Pool(_QUICK), Pool(_REPLAYS), Pool(_SLOW), Pool(_JOBS))
 
@@ -172,11 +171,7 @@ def _refusal(text: str, status: int = 400) -> JSONResponse:
 
 
 async def _query(request: Request) -> dict[str, str]:
-    """Read the fields of a question, of an address or of a body.
-
-    Raises:
-        InputError: It has another shape, or a field twice.
-    """
+    """Read the fields of a question, of an address or of a body."""
     if request.method == "POST":
         body = b""
         async for chunk in request.stream():
@@ -217,8 +212,7 @@ _OWN = ("lang", "stage", "axis", "target", "verb", "other", "about")
 async def _asked(request: Request) -> _Asked:
     """Read a request.
 
-    Raises:
-        BrimfulError: Something in it cannot be used.
+    Raises BrimfulError: something in it cannot be used.
     """
     query = await _query(request)
     own = {key: query.pop(key) for key in _OWN if key in query}

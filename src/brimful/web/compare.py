@@ -54,13 +54,7 @@ class Side(NamedTuple):
 def compared(state: State, other: State, words: Words) -> Html:
     """Set both side by side.
 
-    Args:
-        state: What the page asks.
-        other: What was kept to be compared with it.
-        words: The language of the page.
-
-    Raises:
-        BrimfulError: One of them is refused.
+    Raises BrimfulError: one of them is refused.
     """
     kept, here = _side(other), _side(state)
     rows = [

@@ -82,11 +82,8 @@ class _Searched(NamedTuple):
 def offers(state: State) -> Iterator[Offer]:
     """Yield what every kind of GPU can do, those with a price first; some twice, then replayed.
 
-    Args:
-        state: The question; as many of each kind as it names are looked at.
-
-    Raises:
-        BrimfulError: It is refused for every kind.
+    ``state``: the question; as many of each kind as it names are looked at. Raises BrimfulError: it
+    is refused for every kind.
     """
     counts = split_counts(state.given[GPUS])
     nodes, each = counts.num_nodes, counts.per_node

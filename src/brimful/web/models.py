@@ -36,11 +36,7 @@ class Found(NamedTuple):
 
 
 def find_model(state: State) -> Found:
-    """Find the model of a question.
-
-    Raises:
-        InputError: It is no known one, and the hub was not to be asked.
-    """
+    """Find the model of a question."""
     if state.config is not None:
         return _pasted(state.config)
     typed = state.given[MODEL]

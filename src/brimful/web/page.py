@@ -94,12 +94,8 @@ def main_page(
 ) -> str:
     """Set the page.
 
-    Args:
-        state: What its address asks.
-        words: Its language.
-        part: The answer, as far as it is known at once; None: it is refused.
-        refused: Why.
-        kept: The address of a question to compare with; may be empty.
+    ``part``: the answer, as far as it is known at once; None: it is refused. ``kept``: the address
+    of a question to compare with; may be empty.
     """
     text = Template(resources.files(_OWN).joinpath("assets", "page.html").read_text("utf-8"))
     strings = {key.replace(".", "_"): markup.text(words[key]) for key in _SHOWN}

@@ -60,9 +60,7 @@ class Worker:
     async def start(cls, nice: int, own: Mapping[str, str]) -> "Worker":
         """Begin a process; it answers when it is ready.
 
-        Args:
-            nice: How much it stands back behind others.
-            own: Variables of its environment beside those of this process.
+        ``own``: variables of its environment beside those of this process.
         """
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **own}
         process = await asyncio.create_subprocess_exec(
@@ -84,14 +82,7 @@ class Worker:
     async def send(self, request: Request, limit_s: float, late: Callable[[], None]) -> None:
         """Ask it; when the time is over it is ended, whether or not somebody reads what it says.
 
-        Args:
-            request: JSON.
-            limit_s: Seconds that it may take.
-            late: Called when they are over.
-
-        Raises:
-            ConnectionError: It has ended.
-            TimeoutError: It was ended.
+        Raises ConnectionError: it has ended. Raises TimeoutError: it was ended.
         """
         self.num_asked += 1
         self._timer = asyncio.get_running_loop().call_later(limit_s, self._end_late, late)
@@ -115,9 +106,8 @@ class Worker:
     async def read(self) -> Event | None:
         """Return the next that it says; None: that was all.
 
-        Raises:
-            ConnectionError: It has ended, or says what is no event.
-            TimeoutError: It was ended, as the question took too long.
+        Raises ConnectionError: it has ended, or says what is no event. Raises TimeoutError: it was
+        ended, as the question took too long.
         """
         event = await self._read()
         if event["event"] != "end":
@@ -176,11 +166,7 @@ class Pool:
         self._is_open = True
 
     def begin(self, own: Mapping[str, str]) -> None:
-        """Begin the processes, and do not wait for them.
-
-        Args:
-            own: Variables of their environment.
-        """
+        """Begin the processes, and do not wait for them."""
         self._own = own
         for _ in range(self._kept.size):
             self._later(self._add())
@@ -255,15 +241,10 @@ class Pool:
     async def ask(self, request: Request, *, urgency: int = 0) -> AsyncIterator[Event]:
         """Yield what a process says to a request.
 
-        Args:
-            request: JSON.
-            urgency: Whoever has less is served first.
-
-        Raises:
-            BusyError: Too many wait.
-            TimeoutError: It took longer than a question may; its process was ended, whether or
-                not somebody took what it said.
-            ConnectionError: The process ended by itself, or said what is no event.
+        ``urgency``: whoever has less is served first. Raises BusyError: too many wait. Raises
+        TimeoutError: it took longer than a question may; its process was ended, whether or not
+        somebody took what it said. Raises ConnectionError: the process ended by itself, or said
+        what is no event.
         """
         worker = await self._take(urgency)
         is_whole = False

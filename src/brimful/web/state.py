@@ -92,14 +92,7 @@ class State(NamedTuple):
 
 
 def read_state(query: Mapping[str, str]) -> State:
-    """Read a question, and refuse what no page of ours asks.
-
-    Args:
-        query: Of an address, or of a form.
-
-    Raises:
-        InputError: A field is unknown, too long, no line, or names something on this machine.
-    """
+    """Read a question, and refuse what no page of ours asks."""
     given: dict[str, str] = {}
     for key, value in query.items():
         if key not in FIELDS:
@@ -140,11 +133,7 @@ def _check(state: State) -> None:
 
 
 def check_name(text: str) -> None:
-    """Refuse what names a file, a folder, a plan, a job file or a factory instead of a model.
-
-    Raises:
-        InputError: It does.
-    """
+    """Refuse what names a file, a folder, a plan, a job file or a factory instead of a model."""
     if is_hub_id(text) or _ADDRESS.fullmatch(text):
         return
     if text.startswith((".", "-")) or any(mark in text for mark in _PATHS):
@@ -155,11 +144,7 @@ def check_name(text: str) -> None:
 
 
 def read_pasted(text: str) -> dict[str, Any]:
-    """Read a pasted config.json.
-
-    Raises:
-        InputError: It is too large, too deep, or no JSON object.
-    """
+    """Read a pasted config.json."""
     if len(text.encode("utf-8", "replace")) > 4 * MOST_CONFIG_BYTES:
         raise _too_large(text)
     depth = deepest = 0
@@ -218,10 +203,8 @@ def query_of(state: State, **more: str) -> str:
 def arguments(state: State, model: str, *, verb: str = "estimate") -> list[str]:
     """Write a question as the arguments of a verb.
 
-    Args:
-        state: The question.
-        model: Where its model stands: a name, or the folder of a pasted configuration.
-        verb: ``plan`` and ``shop`` search the strategy, of which nothing is said to them.
+    ``model``: where its model stands: a name, or the folder of a pasted configuration. ``verb``:
+    ``plan`` and ``shop`` search the strategy, of which nothing is said to them.
     """
     given = [model, *WHATS[state.what], f"--gpus={state.given[GPUS]}"]
     return [*given, *_flags(state, verb)]
@@ -255,10 +238,7 @@ def command(
 ) -> str:
     """Write a question as it is typed in a terminal.
 
-    Args:
-        state: The question.
-        verb: That asks it.
-        changes: Flags that are another question's, as argparse calls them; None takes one out.
+    ``changes``: flags that are another question's, as argparse calls them; None takes one out.
     """
     model = "config.json" if state.config is not None else state.given[MODEL]
     new = dict(changes or {})

@@ -121,15 +121,9 @@ def _short(value: float | None) -> float | None:
 def static_page(model: str, cells: Sequence[Cell | str] | None = None) -> str:
     """Set the page of one model.
 
-    Args:
-        model: Its name.
-        cells: Of ``states``, in their order; None: they are computed, which takes minutes.
-
-    Returns:
-        HTML that needs no other file, no server and no network.
-
-    Raises:
-        BrimfulError: The model is not known here.
+    ``cells``: of ``states``, in their order; None: they are computed, which takes minutes. Returns
+    HTML that needs no other file, no server and no network. Raises BrimfulError: the model is not
+    known here.
     """
     found = find_model(read_state({MODEL: model}))
     every = [cell_of(state) for state in states(found.argument)] if cells is None else cells

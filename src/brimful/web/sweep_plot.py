@@ -30,10 +30,7 @@ SOFT = "currentColor"
 def sweep_figure(found: Sweep, state: State, text: Words) -> Html:
     """Set a sweep with its caption.
 
-    Args:
-        found: The sweep.
-        state: What was asked, from which each point differs in one setting.
-        text: The language of the page.
+    ``state``: what was asked, from which each point differs in one setting.
     """
     title = text[f"axis.{found.axis}"]
     known = [point for point in found.points if point.peak_bytes is not None]

@@ -87,12 +87,7 @@ class Sweep(NamedTuple):
 def sweep(state: State, axis: str) -> Sweep:
     """Ask a question over one axis.
 
-    Args:
-        state: What is asked.
-        axis: Of ``AXES``.
-
-    Raises:
-        BrimfulError: The question itself is refused, or has no such axis.
+    Raises BrimfulError: the question itself is refused, or has no such axis.
     """
     if axis not in AXES:
         raise unknown_name("axis", axis[:40], AXES)
@@ -160,11 +155,7 @@ def _peak(state: State, model: str) -> tuple[int, int]:
 
 
 def inference_peak(job: "InferenceJob", cluster: Cluster) -> tuple[int, int]:
-    """Return what each GPU takes at most to write text, and what tensors may take.
-
-    Raises:
-        UnsupportedError: No formula says it.
-    """
+    """Return what each GPU takes at most to write text, and what tensors may take."""
     from brimful.cost.inference import estimate_inference
     from brimful.cost.inference_shared import share_inference
 

@@ -31,8 +31,7 @@ YAML, REPORT = "plan.yaml", "report"
 def plan_of(state: State) -> Plan:
     """Return a question as the plan that it describes.
 
-    Raises:
-        BrimfulError: It is refused, or is about no training.
+    Raises BrimfulError: it is refused, or is about no training.
     """
     from brimful.cost.estimate import estimate_or_none
 
@@ -103,12 +102,8 @@ def rules(state: State) -> Html:
 def taken_along(state: State, target: str) -> Exported:
     """Write a question as what something else takes.
 
-    Args:
-        state: The question.
-        target: ``plan.yaml``, or a target of ``brimful export``.
-
-    Raises:
-        BrimfulError: There is no such target, or it would train something else.
+    ``target``: ``plan.yaml``, or a target of ``brimful export``. Raises BrimfulError: there is no
+    such target, or it would train something else.
     """
     plan = plan_of(state)
     if target == YAML:

@@ -51,8 +51,7 @@ def tables() -> dict[str, dict[str, str]]:
 def words_of(language: str) -> Words:
     """Return the strings of a language.
 
-    Raises:
-        UnknownNameError: There is none of that name.
+    Raises UnknownNameError: there is none of that name.
     """
     if language not in tables():
         raise unknown_name("language", language[:20], tables())

@@ -37,7 +37,10 @@ def main() -> None:
     os.environ[_NO_TOKEN] = "1"
     os.chdir(folder)
     try:
-        _warm()
+        # Import what answers, and answer once, so that the first question waits for nothing.
+        from brimful.web.answers import answer
+
+        answer(read_state({}), "replayed", words_of("en"))
         _tell(answers, {"event": "ready"})
         for line in sys.stdin:
             _answer(json.loads(line), lambda event: _tell(answers, event))
@@ -59,13 +62,6 @@ def _tell(answers: IO[str], event: Event) -> None:
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-
-
-def _warm() -> None:
-    """Import what answers, and answer once, so that the first question waits for nothing."""
-    from brimful.web.answers import answer
-
-    answer(read_state({}), "replayed", words_of("en"))
 
 
 def _answer(request: dict[str, Any], tell: Tell) -> None:
@@ -93,20 +89,17 @@ def _refusing(request: dict[str, Any], tell: Tell) -> None:
     try:
         words = words_of(request.get("language", "en"))
         state = read_state(request["query"])
-        _let_ask_hub(allowed="hub" in state.given)
+        # Say whether the hub's client may ask it, to one that was imported before too.
+        allowed = "hub" in state.given
+        os.environ[_OFFLINE] = "0" if allowed else "1"
+        constants = sys.modules.get("huggingface_hub.constants")
+        if constants is not None:
+            constants.HF_HUB_OFFLINE = not allowed  # type: ignore[attr-defined]
         _OPERATIONS[request["do"]](state, request, words, tell)
     except BrimfulError as error:
         tell({"event": "refused", "text": one_line(str(error))})
     except ModuleNotFoundError as error:
         tell({"event": "refused", "text": _missing(error)})
-
-
-def _let_ask_hub(*, allowed: bool) -> None:
-    """Say whether the hub's client may ask it, to one that was imported before too."""
-    os.environ[_OFFLINE] = "0" if allowed else "1"
-    constants = sys.modules.get("huggingface_hub.constants")
-    if constants is not None:
-        constants.HF_HUB_OFFLINE = not allowed  # type: ignore[attr-defined]
 
 
 def _missing(error: ModuleNotFoundError) -> str:

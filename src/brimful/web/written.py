@@ -34,8 +34,7 @@ class Written(NamedTuple):
 def written(args: argparse.Namespace) -> Written:
     """Answer, and print nothing.
 
-    Raises:
-        BrimfulError: It is refused.
+    Raises BrimfulError: it is refused.
     """
     from brimful.cost.decoding import decoding_of
 

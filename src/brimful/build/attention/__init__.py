@@ -39,9 +39,7 @@ def model_inputs(program: Program, batch: Batch) -> dict[str, Any]:
 
     Padding comes last, so that a causal token never sees it: only packing needs more.
 
-    Args:
-        program: Says how it attends and whether rows hold several documents.
-        batch: One micro-batch, on the device.
+    ``program``: says how it attends and whether rows hold several documents.
     """
     if attends_by_itself(program.model):
         return {}

@@ -23,8 +23,7 @@ KERNELS = (torch.ops.higher_order.flex_attention,)
 def causal_blocks(inputs: torch.Tensor) -> BlockMask:
     """Say which blocks of scores a row of one document needs; see ``document_blocks``.
 
-    Args:
-        inputs: [B, S], of which the shape and the device matter.
+    ``inputs``: [B, S], of which the shape and the device matter.
     """
 
     def may_look(_row: Any, _head: Any, query: Any, key: Any) -> Any:
@@ -36,8 +35,7 @@ def causal_blocks(inputs: torch.Tensor) -> BlockMask:
 def document_blocks(segments: torch.Tensor) -> BlockMask:
     """Say which blocks of scores are needed where a token sees its own document up to itself.
 
-    Args:
-        segments: [B, S] of int32: the document of each token in its row.
+    ``segments``: [B, S] of int32: the document of each token in its row.
     """
 
     def may_look(row: Any, _head: Any, query: Any, key: Any) -> Any:

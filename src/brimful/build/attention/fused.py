@@ -37,9 +37,7 @@ Forward = Callable[..., tuple[torch.Tensor, None]]
 def _pinned(backend: SDPBackend, *, takes_grouped: bool) -> Forward:
     """Return an attention that runs on one kernel or not at all.
 
-    Args:
-        backend: The kernel.
-        takes_grouped: Whether it serves several query heads with one key head.
+    ``takes_grouped``: whether it serves several query heads with one key head.
     """
 
     def attend(  # noqa: PLR0913 - transformers' signature

@@ -17,14 +17,8 @@ def causal_mask(
 ) -> torch.Tensor | None:
     """Make the mask that an attention written out adds to its scores.
 
-    Args:
-        attention: How the model attends.
-        seq_len: Tokens per sequence.
-        dtype: Type of the hidden states.
-        device: Where they live.
-
-    Returns:
-        [1, 1, S, S]; None for fused attention, which implies the mask.
+    ``seq_len``: tokens per sequence. Returns [1, 1, S, S]; None for fused attention, which implies
+    the mask.
     """
     if attention != "eager":
         return None
@@ -37,14 +31,7 @@ def window_mask(
 ) -> torch.Tensor:
     """Make the mask under which a token sees itself and the ``window - 1`` before it.
 
-    Args:
-        seq_len: Tokens of a row.
-        window: Tokens that are seen.
-        dtype: Type of the queries.
-        device: Where they live.
-
-    Returns:
-        [1, 1, S, S].
+    Returns [1, 1, S, S].
     """
     shape = (1, 1, seq_len, _padded(seq_len))
     mask = torch.zeros(shape, dtype=dtype, device=device)[..., :seq_len]
@@ -71,13 +58,8 @@ def document_mask(
     One mask of numbers serves every block. A boolean one would be a fraction of its size, but
     ``scaled_dot_product_attention`` makes numbers of it anew in every block and keeps them all.
 
-    Args:
-        segments: [B, S] of int32: the document of each token in its row.
-        dtype: Type of the queries.
-        window: Tokens of its document that a token sees, itself included; None: all before it.
-
-    Returns:
-        [B, 1, S, S].
+    ``segments``: [B, S] of int32: the document of each token in its row. ``window``: tokens of its
+    document that a token sees, itself included; None: all before it. Returns [B, 1, S, S].
     """
     num_rows, seq_len = segments.shape
     shape = (num_rows, 1, seq_len, _padded(seq_len))
@@ -90,13 +72,8 @@ def document_mask(
 def neighbour_mask(segments: torch.Tensor, *, dtype: torch.dtype, window: int) -> torch.Tensor:
     """Make the mask under which a token sees its text to a distance, on both sides of itself.
 
-    Args:
-        segments: [B, S] of int32: 0 for padding.
-        dtype: Type of the queries.
-        window: The farthest token that is seen, as ``transformers`` counts: that one included.
-
-    Returns:
-        [B, 1, S, S].
+    ``segments``: [B, S] of int32: 0 for padding. ``window``: the farthest token that is seen, as
+    ``transformers`` counts: that one included. Returns [B, 1, S, S].
     """
     num_rows, seq_len = segments.shape
     shape = (num_rows, 1, seq_len, _padded(seq_len))

@@ -60,11 +60,7 @@ def other_kinds(config: Any) -> list[str]:
 
 
 def read_as_one_text(model: Any) -> None:
-    """Let a model that makes its own masks take each row for one text, without a look at it.
-
-    Args:
-        model: Whose base model is called from here on.
-    """
+    """Let a model that makes its own masks take each row for one text, without a look at it."""
     base = body_of(model)
     base.forward = _as_one_text(base.forward)
 

@@ -6,11 +6,8 @@ import torch
 def document_positions(segments: torch.Tensor) -> torch.Tensor:
     """Count every document's tokens from 0.
 
-    Args:
-        segments: [batch, tokens] of int32: the document of each token in its row.
-
-    Returns:
-        [batch, tokens] of int64.
+    ``segments``: [batch, tokens] of int32: the document of each token in its row. Returns [batch,
+    tokens] of int64.
     """
     places = torch.arange(segments.shape[1], device=segments.device)
     starts = torch.where(begins_document(segments), places, 0)

@@ -28,11 +28,8 @@ KERNELS = (_flash,)
 def document_bounds(segments: torch.Tensor) -> torch.Tensor:
     """Find where each document begins in the rows laid end to end, and where the last ends.
 
-    Args:
-        segments: [B, S] of int32: the document of each token in its row.
-
-    Returns:
-        [N + 1] of int32, from 0 to B * S; padding is a document of its row.
+    ``segments``: [B, S] of int32: the document of each token in its row. Returns [N + 1] of int32,
+    from 0 to B * S; padding is a document of its row.
     """
     starts = begins_document(segments).flatten().nonzero().flatten()
     return torch.cat([starts, starts.new_tensor([segments.numel()])]).int()

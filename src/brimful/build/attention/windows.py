@@ -34,12 +34,7 @@ _BY_KIND = re.compile(r"isinstance\(\w+_mask_mapping := attention_mask, dict\)")
 
 
 def window_of(config: Any, seq_len: int) -> int | None:
-    """Return how far some blocks see, in tokens; None where that is no less than a row.
-
-    Args:
-        config: Of a model.
-        seq_len: Tokens of a row.
-    """
+    """Return how far some blocks see, in tokens; None where that is no less than a row."""
     config = config.get_text_config()
     kinds = _kinds(config)
     if kinds and not any(word in kind for kind in kinds for word in LIMITED):
@@ -75,10 +70,7 @@ def masks(
 ) -> torch.Tensor | dict[str, torch.Tensor | None] | None:
     """Make the masks of a model with windows, in the form in which its class takes them.
 
-    Args:
-        model: The model.
-        make: Makes the mask of blocks with a window of so many tokens, or without any.
-        window: Tokens of the window.
+    ``make``: makes the mask of blocks with a window of so many tokens, or without any.
     """
     if form_of(model) == "one":
         return make(window)

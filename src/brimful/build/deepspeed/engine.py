@@ -39,13 +39,7 @@ class EngineRoot(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     """
 
     def __init__(self, root: nn.Module, job: Job, device: torch.device) -> None:
-        """Keep what is called.
-
-        Args:
-            root: Holds the model.
-            job: Says the recipe.
-            device: Where it runs.
-        """
+        """Keep what is called."""
         super().__init__()
         self.root = root
         self._precision, self._device = job.precision, device
@@ -58,11 +52,7 @@ class EngineRoot(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
 
 def import_deepspeed(device: torch.device) -> Any:
-    """Import DeepSpeed for a device.
-
-    Raises:
-        UnsupportedError: It is not installed.
-    """
+    """Import DeepSpeed for a device."""
     if device.type == "cpu":
         os.environ.setdefault(_ACCELERATOR, "cpu")
     try:
@@ -81,22 +71,22 @@ def import_deepspeed(device: torch.device) -> Any:
 def build_engine(root: nn.Module, job: Job, strategy: Strategy, device: torch.device) -> Any:
     """Part a model, its gradients and its optimizer's state among the processes.
 
-    Args:
-        root: Holds the model, whole on its device.
-        job: Says types, rates and batches.
-        strategy: Says the stage and what is on the host.
-        device: Where.
-
-    Returns:
-        A ``DeepSpeedEngine``: what a micro-batch is called through.
-
-    Raises:
-        UnsupportedError: DeepSpeed is not installed, or would hold parameters in another type.
+    ``strategy``: says the stage and what is on the host. Returns a ``DeepSpeedEngine``: what a
+    micro-batch is called through. Raises UnsupportedError: DeepSpeed is not installed, or would
+    hold parameters in another type.
     """
     _check_types(root, job)
     deepspeed = import_deepspeed(device)
-    _check_fp16(deepspeed, job)
-    _join_alone(device)
+    accelerator = deepspeed.accelerator.get_accelerator()
+    if HELD[job.precision] == "fp16" and not accelerator.is_fp16_supported():
+        raise UnsupportedError(
+            f"precision={job.precision} is refused by DeepSpeed on a {accelerator.device_name()} "
+            f"without units for fp16; use bf16-master or fp32, or engine=torch"
+        )
+    # Make a group of one where this process trains alone: DeepSpeed needs one, and its number.
+    if not dist.is_initialized():
+        join_alone(device.type)
+        os.environ.setdefault("LOCAL_RANK", "0")
     optimizer = rule_named(job.optimizer)(parameter_groups(job, root), job)
     engine, *_ = deepspeed.initialize(
         model=EngineRoot(root, job, device),
@@ -105,22 +95,6 @@ def build_engine(root: nn.Module, job: Job, strategy: Strategy, device: torch.de
         dist_init_required=False,
     )
     return engine
-
-
-def _join_alone(device: torch.device) -> None:
-    """Make a group of one where this process trains alone: DeepSpeed needs one, and its number."""
-    if not dist.is_initialized():
-        join_alone(device.type)
-        os.environ.setdefault("LOCAL_RANK", "0")
-
-
-def _check_fp16(deepspeed: Any, job: Job) -> None:
-    accelerator = deepspeed.accelerator.get_accelerator()
-    if HELD[job.precision] == "fp16" and not accelerator.is_fp16_supported():
-        raise UnsupportedError(
-            f"precision={job.precision} is refused by DeepSpeed on a {accelerator.device_name()} "
-            f"without units for fp16; use bf16-master or fp32, or engine=torch"
-        )
 
 
 def base_optimizer(engine: Any) -> torch.optim.Optimizer:

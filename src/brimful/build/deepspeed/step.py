@@ -21,9 +21,7 @@ def runs(program: Program) -> bool:
 def mark_last(program: Program, *, is_last: bool) -> None:
     """Say before a micro-batch whether the update follows it.
 
-    Args:
-        program: Run by DeepSpeed.
-        is_last: Whether it is the last of a step.
+    ``is_last``: whether it is the last of a step.
     """
     engine: Any = program.root
     engine.set_gradient_accumulation_boundary(is_last)
@@ -46,11 +44,8 @@ def backward(program: Program, loss: torch.Tensor) -> None:
 def update(program: Program, *, learning_rate: float) -> tuple[torch.Tensor, bool]:
     """Clip, step the optimizer and drop the gradients; gradients that are not finite are dropped.
 
-    Returns:
-        The norm before clipping and without the loss scale, and whether the step was skipped.
-
-    Raises:
-        RunError: No loss scale is small enough.
+    Returns the norm before clipping and without the loss scale, and whether the step was skipped.
+    Raises RunError: no loss scale is small enough.
     """
     engine: Any = program.root
     for group in engine.optimizer.param_groups:

@@ -27,13 +27,9 @@ def gathered(
 ) -> dict[str, torch.Tensor]:
     """Gather parted tensors; every process must call this.
 
-    Args:
-        program: Run by DeepSpeed, between two steps.
-        named: Of the model's ``state_dict(keep_vars=True)``; a tied one under all its names.
-        keep: Whether this process keeps what it sees.
-
-    Returns:
-        Whole tensors on the host under the same names; empty where they are not kept.
+    ``named``: of the model's ``state_dict(keep_vars=True)``; a tied one under all its names.
+    ``keep``: whether this process keeps what it sees. Returns whole tensors on the host under the
+    same names; empty where they are not kept.
     """
     engine: Any = program.root
     engine.empty_partition_cache()  # what a forward pass has begun to gather for the next one

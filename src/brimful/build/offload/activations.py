@@ -131,11 +131,7 @@ class AwayActivations:
     """The flights of a forward pass, in the order in which blocks run."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make the lanes.
-
-        Args:
-            device: Where blocks compute.
-        """
+        """Make the lanes."""
         self._down, self._up = Lane(device), Lane(device)
         self._latest: Flight | None = None
 
@@ -165,10 +161,8 @@ def memory_of(tensor: torch.Tensor) -> int:
 def stays(tensor: torch.Tensor, kept: Collection[int], num_tokens: int) -> bool:
     """Whether a saved tensor is left where it is: small, or held by others too.
 
-    Args:
-        tensor: What autograd saves.
-        kept: Memories of parameters, buffers, and what all blocks are given alike.
-        num_tokens: Of the micro-batch: what has as many numbers for each grows with it.
+    ``kept``: memories of parameters, buffers, and what all blocks are given alike. ``num_tokens``:
+    of the micro-batch: what has as many numbers for each grows with it.
     """
     if memory_of(tensor) in kept:
         return True

@@ -66,11 +66,8 @@ def offload_blocks(
 ) -> Offloaded:
     """Let blocks be called so that what is away is brought, and what they keep is sent.
 
-    Args:
-        model: On its device, but for what is away; its blocks checkpointed as they will be.
-        away: What is to be on the host.
-        device: Where blocks compute.
-        num_checkpointed: Blocks that are checkpointed, from the first on.
+    ``model``: on its device, but for what is away; its blocks checkpointed as they will be.
+    ``num_checkpointed``: blocks that are checkpointed, from the first on.
     """
     blocks = decoder_blocks(model)
     sent = num_sent(away, len(blocks))

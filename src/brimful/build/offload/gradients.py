@@ -33,11 +33,7 @@ class HostGradients:
     """Takes gradients from the device and keeps them as ``grad`` of tensors on the host."""
 
     def __init__(self, device: torch.device) -> None:
-        """Begin with none.
-
-        Args:
-            device: Where gradients come from.
-        """
+        """Begin with none."""
         self._device = device
         self._lane = Lane(device)
         self._room: dict[torch.Tensor, torch.Tensor] = {}
@@ -51,9 +47,7 @@ class HostGradients:
     def take(self, home: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one gradient; the caller lets go of it.
 
-        Args:
-            home: What it is the gradient of, on the host.
-            gradient: On the device, of the same shape.
+        ``home``: what it is the gradient of, on the host.
         """
         is_first = home.grad is None
         if is_first:

@@ -44,14 +44,7 @@ def on_host(purpose: str) -> Iterator[None]:
 def take(
     purpose: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Take host memory that copies from or to a device run with.
-
-    Args:
-        purpose: What it is for.
-        shape: Of the tensor.
-        dtype: Of its elements.
-        device: What copies to or from it.
-    """
+    """Take host memory that copies from or to a device run with."""
     with on_host(purpose):
         return torch.empty(shape, dtype=dtype, device=HOST, pin_memory=device.type == "cuda")
 

@@ -16,11 +16,7 @@ class Lane:
     """One direction of copies."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make its stream.
-
-        Args:
-            device: The one that computes.
-        """
+        """Make its stream."""
         self.device = device
         self._module: Any = torch.get_device_module(device)
         self._stream: Any = self._module.Stream()
@@ -28,8 +24,7 @@ class Lane:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> Any:
         """Begin to copy, behind all that the device was given so far; of shards each its own.
 
-        Returns:
-            An event: let ``wait`` wait for it before either tensor is used or dropped.
+        Returns an event: let ``wait`` wait for it before either tensor is used or dropped.
         """
         self._stream.wait_stream(self._module.current_stream())
         with torch.no_grad(), self._module.stream(self._stream):

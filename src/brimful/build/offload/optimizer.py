@@ -46,11 +46,9 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
     ) -> None:
         """Copy the parameters to the host and wait for their gradients.
 
-        Args:
-            groups: As torch's optimizers take them, each with its ``lr``.
-            make: Makes ``inner`` from groups of homes.
-            device: Where the parameters compute.
-            away: Those that are kept on the host; who computes with them brings their gradients.
+        ``groups``: as torch's optimizers take them, each with its ``lr``. ``make``: makes ``inner``
+        from groups of homes. ``away``: those that are kept on the host; who computes with them
+        brings their gradients.
         """
         super().__init__(groups, defaults={})
         self.holds = False
@@ -89,8 +87,7 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
     def make_state(self, fill: Callable[[torch.optim.Optimizer], None]) -> None:
         """Make on the host what the rule keeps, as the first update would.
 
-        Args:
-            fill: Makes the state of the optimizer of the homes.
+        ``fill``: makes the state of the optimizer of the homes.
         """
         with on_host(OPTIMIZER_STATE):
             fill(self.inner)
@@ -110,8 +107,7 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
     def step(self, closure: None = None) -> None:
         """Update on the host what has a gradient, and bring it to the device.
 
-        Args:
-            closure: Not used; torch's optimizers have it.
+        ``closure``: not used; torch's optimizers have it.
         """
         del closure
         self.collect()
@@ -130,8 +126,7 @@ class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's own
         """Forget the gradients on both sides; their room on the host stays.
 
-        Args:
-            set_to_none: Not used; torch's optimizers have it.
+        ``set_to_none``: not used; torch's optimizers have it.
         """
         del set_to_none
         for parameter, home in self.homes.items():

@@ -60,9 +60,7 @@ class AwayBlocks:
     def __init__(self, blocks: Sequence[nn.Module], device: torch.device) -> None:
         """Take the blocks.
 
-        Args:
-            blocks: With parameters on the host, which are marked (``at_home``).
-            device: Where they compute.
+        ``blocks``: with parameters on the host, which are marked (``at_home``).
         """
         self._slots = [_slots_of(block) for block in blocks]
         self._device = device
@@ -162,9 +160,7 @@ def is_away(parameter: torch.Tensor) -> bool:
 def at_home(like: torch.Tensor, device: torch.device) -> nn.Parameter:
     """Return a parameter in memory of the host, empty and marked.
 
-    Args:
-        like: Of its shape and type, and whether it trains.
-        device: What copies of it run to.
+    ``like``: of its shape and type, and whether it trains.
     """
     memory = take_like(PARAMETERS, like.detach(), device)
     home = nn.Parameter(memory, requires_grad=like.requires_grad)

@@ -30,12 +30,7 @@ def travels(value: Any) -> bool:
 
 
 def sent_home(state: State, device: torch.device) -> State:
-    """Return a state as it is kept between updates: what travels in memory of the host.
-
-    Args:
-        state: As the rule made it, on the device.
-        device: Which copies run to and from.
-    """
+    """Return a state as it is kept between updates: what travels in memory of the host."""
     return {key: _at_home(value, device) for key, value in state.items()}
 
 
@@ -46,9 +41,7 @@ def _at_home(value: Any, device: torch.device) -> Any:
 def bring(lane: Lane, home: State) -> Brought:
     """Begin to copy a state to the device.
 
-    Args:
-        lane: Towards the device.
-        home: As ``sent_home`` returned it.
+    ``home``: as ``sent_home`` returned it.
     """
     here = {
         key: torch.empty_like(value, device=lane.device) if travels(value) else value
@@ -61,13 +54,8 @@ def bring(lane: Lane, home: State) -> Brought:
 def take_home(lane: Lane, home: State, here: State) -> tuple[list[Any], list[torch.Tensor]]:
     """Begin to copy an updated state home.
 
-    Args:
-        lane: Towards the host.
-        home: What ``bring`` was given; what does not travel is put there at once.
-        here: On the device.
-
-    Returns:
-        What to wait for, and what must live until then.
+    ``home``: what ``bring`` was given; what does not travel is put there at once. Returns what to
+    wait for, and what must live until then.
     """
     moved = [key for key, value in here.items() if travels(value)]
     home.update({key: value for key, value in here.items() if key not in moved})

@@ -21,13 +21,9 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Make the job's optimizer over every parameter that trains, decay on matrices only.
 
-    Args:
-        job: Says the rule and its rates.
-        model: On its device, sharded where it is to be.
-        parted: Makes the optimizer of which this device keeps a part (ZeRO-1); None: all of it.
-
-    Raises:
-        UnsupportedError: The rule needs a library that is not installed.
+    ``model``: on its device, sharded where it is to be. ``parted``: makes the optimizer of which
+    this device keeps a part (ZeRO-1); None: all of it. Raises UnsupportedError: the rule needs a
+    library that is not installed.
     """
     groups = parameter_groups(job, model)
     if parted is not None and not TECHNIQUES[job.precision].has_masters:

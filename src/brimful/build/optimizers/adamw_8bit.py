@@ -29,8 +29,7 @@ _RULE = "adam"
 def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:
     """Make AdamW with 8-bit moments.
 
-    Raises:
-        UnsupportedError: bitsandbytes is not installed.
+    Raises UnsupportedError: bitsandbytes is not installed.
     """
     return AdamW8bit(groups, lr=job.learning_rate, betas=(job.beta1, job.beta2), eps=job.epsilon)
 
@@ -43,14 +42,8 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untype
     ) -> None:
         """Take groups of parameters, each with its ``weight_decay``.
 
-        Args:
-            groups: As torch's optimizers take them.
-            lr: Learning rate of groups without their own.
-            betas: Decay rates of the two moments.
-            eps: What is added to the root of the second moment.
-
-        Raises:
-            UnsupportedError: bitsandbytes is not installed.
+        ``lr``: learning rate of groups without their own. ``eps``: what is added to the root of the
+        second moment. Raises UnsupportedError: bitsandbytes is not installed.
         """
         self._kernels = _bitsandbytes()
         self._tables: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -60,8 +53,7 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]  # torch is untype
     def step(self, closure: None = None) -> None:
         """Update every parameter that has a gradient.
 
-        Args:
-            closure: Not used; torch's optimizers have it.
+        ``closure``: not used; torch's optimizers have it.
         """
         del closure
         for group in self.param_groups:

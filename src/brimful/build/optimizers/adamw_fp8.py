@@ -11,7 +11,6 @@ from brimful.values.job import Job
 def build(groups: list[Group], job: Job) -> torch.optim.Optimizer:
     """Make it.
 
-    Raises:
-        UnsupportedError: torchao or a compiler is missing.
+    Raises UnsupportedError: torchao or a compiler is missing.
     """
     return in_few_bits(groups, job, EIGHT_BITS)

@@ -39,8 +39,7 @@ def parameter_groups(job: Job, model: nn.Module) -> list[Group]:
     over other devices than the first ones are, as experts can be, come in groups of their own:
     kernels that update many at once take those of one mesh.
 
-    Raises:
-        UnsupportedError: The rule updates matrices alone, and a block trains stacks of them.
+    Raises UnsupportedError: the rule updates matrices alone, and a block trains stacks of them.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     decays = {"weight_decay": job.weight_decay, "lr": job.learning_rate}
@@ -48,7 +47,13 @@ def parameter_groups(job: Job, model: nn.Module) -> list[Group]:
     if rule.tells_hidden:
         hidden = set(_hidden(job, model))
         groups.append({**decays, "params": [p for p in trained if p in hidden], HIDDEN: True})
-    for alike in _by_mesh([p for p in trained if p not in hidden]):
+    # Part parameters by the devices that share them, in the order of their first ones.
+    parameters = [p for p in trained if p not in hidden]
+    found: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        found.setdefault(mesh, []).append(parameter)
+    for alike in list(found.values()) or [[]]:
         groups.append({**decays, "params": [p for p in alike if _num_dims(p) > 1]})
         ones = [p for p in alike if _num_dims(p) <= 1]
         groups.append({**decays, "params": ones, "weight_decay": 0.0})
@@ -76,15 +81,6 @@ def _hidden(job: Job, model: nn.Module) -> Iterator[nn.Parameter]:
                 yield parameter
 
 
-def _by_mesh(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Part parameters by the devices that share them, in the order of their first ones."""
-    found: dict[Any, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-        found.setdefault(mesh, []).append(parameter)
-    return list(found.values()) or [[]]
-
-
 def rule_named(name: str) -> Rule:
     """Import what makes an optimizer: ``build`` in the file that is called as its record's is."""
     module = import_module(f"brimful.build.optimizers.{name.replace('-', '_')}")
@@ -103,11 +99,8 @@ def first_state(
 
     Of a sharded one it is asked what is kept of the largest shard, so that all devices keep alike.
 
-    Args:
-        state: The record's.
-        parameter: On its device.
-        settings: Of the job; of a state that depends on none they may be left out.
-        is_hidden: Whether it is a matrix of a block.
+    ``settings``: of the job; of a state that depends on none they may be left out. ``is_hidden``:
+    whether it is a matrix of a block.
     """
     found, share = {}, share_of(parameter)
     for kept in state(Updated(share, is_hidden), settings):

@@ -29,8 +29,7 @@ _UNCOMPILED = rounded_of(OPTIMIZERS[DEFAULT])
 def in_few_bits(groups: list[Group], job: Job, held: Format) -> torch.optim.Optimizer:
     """Make AdamW with moments of a format.
 
-    Raises:
-        UnsupportedError: torchao or a compiler is missing.
+    Raises UnsupportedError: torchao or a compiler is missing.
     """
     betas = (job.beta1, job.beta2)
     rates: dict[str, Any] = {"lr": job.learning_rate, "betas": betas, "eps": job.epsilon}
@@ -57,8 +56,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
     ) -> None:
         """Take groups of parameters, each with its ``weight_decay``.
 
-        Raises:
-            UnsupportedError: torchao or a compiler is missing.
+        Raises UnsupportedError: torchao or a compiler is missing.
         """
         self._held = held
         self._torchao = _require_torchao()
@@ -74,8 +72,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
     def step(self, closure: None = None) -> None:
         """Update every parameter that has a gradient.
 
-        Args:
-            closure: Not used; torch's optimizers have it.
+        ``closure``: not used; torch's optimizers have it.
         """
         del closure
         for group in self.param_groups:
@@ -96,8 +93,7 @@ class LowBitAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is unty
     def imitate(self, kernels: str) -> None:
         """Say whose kernels a pretend device stands for.
 
-        Args:
-            kernels: ``cuda`` or ``cpu``.
+        ``kernels``: ``cuda`` or ``cpu``.
         """
         self._kernels = kernels
 
@@ -189,11 +185,7 @@ def _require_torchao() -> _Torchao:
 
 
 def _require_compiler(parameters: list[torch.Tensor]) -> None:
-    """Refuse a device for which nothing can be compiled here.
-
-    Raises:
-        UnsupportedError: There is no C++ compiler, or no Triton.
-    """
+    """Refuse a device for which nothing can be compiled here."""
     from torch._inductor import cpp_builder, exc
     from torch.utils._triton import has_triton
 

@@ -29,9 +29,7 @@ class MuonBesideAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is 
     def __init__(self, groups: list[Group], job: Job) -> None:
         """Give each rule its groups, with its own settings in them.
 
-        Args:
-            groups: As ``parameter_groups`` makes them.
-            job: Says the rates.
+        ``groups``: as ``parameter_groups`` makes them.
         """
         betas = (job.beta1, job.beta2)
         hidden = [group for group in groups if group.get(HIDDEN)]
@@ -51,8 +49,7 @@ class MuonBesideAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is 
     def step(self, closure: None = None) -> None:
         """Update every parameter that has a gradient.
 
-        Args:
-            closure: Not used; torch's optimizers have it.
+        ``closure``: not used; torch's optimizers have it.
         """
         del closure
         for rule in self._rules:
@@ -69,8 +66,7 @@ class ShardedMuon(torch.optim.Muon):  # type: ignore[misc]  # torch is untyped t
     def step(self, closure: None = None) -> None:
         """Update every matrix that has a gradient.
 
-        Args:
-            closure: Not used; torch's optimizers have it.
+        ``closure``: not used; torch's optimizers have it.
         """
         shards = [
             (parameter, group)
@@ -105,9 +101,8 @@ class ShardedMuon(torch.optim.Muon):  # type: ignore[misc]  # torch is untyped t
 def _gathered(parameter: DTensor, rows: torch.Tensor) -> torch.Tensor:
     """Return the whole of what every device has rows of, as it has of a parameter.
 
-    Args:
-        parameter: Cut by rows over one axis of its mesh.
-        rows: This device's, which are padded where others have more.
+    ``parameter``: cut by rows over one axis of its mesh. ``rows``: this device's, which are padded
+    where others have more.
     """
     axis = next(i for i, each in enumerate(parameter.placements) if not each.is_replicate())
     share = share_of(parameter)

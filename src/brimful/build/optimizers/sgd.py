@@ -32,8 +32,7 @@ class LocalSGD(torch.optim.SGD):  # type: ignore[misc]  # torch is untyped to my
     def step(self, closure: None = None) -> None:
         """Update every parameter that has a gradient.
 
-        Args:
-            closure: Not used; torch's optimizers have it.
+        ``closure``: not used; torch's optimizers have it.
         """
         del closure
         for group in self.param_groups:

@@ -45,14 +45,8 @@ def parallelize(
 ) -> tuple[nn.Module, ...]:
     """Spread a model that has no bytes yet over the devices of a strategy, in place.
 
-    Args:
-        root: Holds the model, on ``meta``.
-        job: Says in which types is computed and reduced.
-        strategy: Says the degrees.
-        mesh: Of ``build_mesh``.
-
-    Returns:
-        What is called: the root, or this device's stages of a pipeline.
+    ``root``: holds the model, on ``meta``. Returns what is called: the root, or this device's
+    stages of a pipeline.
     """
     spread = None
     if mesh is not None and strategy.ep > 1:
@@ -90,14 +84,7 @@ def settle_frozen(root: nn.Module, strategy: Strategy) -> None:
 def settle(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | None) -> nn.Module:
     """Finish what needs the model's bytes.
 
-    Args:
-        root: Holds the model, on its device.
-        job: Says how many micro-batches there are.
-        strategy: Says the degrees, and whether gradients are held.
-        mesh: Of ``build_mesh``.
-
-    Returns:
-        What a micro-batch is called through.
+    Returns what a micro-batch is called through.
     """
     spread = data_mesh(mesh)
     if is_flat(strategy) and spread is not None:
@@ -119,10 +106,8 @@ def parted(strategy: Strategy, mesh: DeviceMesh | None) -> Parted | None:
 def sync_gradients(root: nn.Module, strategy: Strategy, *, is_last: bool) -> None:
     """Say whether the next backward reduces gradients.
 
-    Args:
-        root: What a micro-batch is called through.
-        strategy: Says whether gradients are held until the last micro-batch.
-        is_last: Whether it is the last of a step.
+    ``strategy``: says whether gradients are held until the last micro-batch. ``is_last``: whether
+    it is the last of a step.
     """
     reduces = is_last or strategy.accumulate == "reduce-each"
     if is_flat(strategy):

@@ -15,8 +15,7 @@ _made: list[dist.ProcessGroup] = []
 def join_alone(device_type: str) -> None:
     """Make a process group of one; nothing where there is a group already.
 
-    Args:
-        device_type: ``cpu`` or ``cuda``.
+    ``device_type``: ``cpu`` or ``cuda``.
     """
     if dist.is_initialized():
         return

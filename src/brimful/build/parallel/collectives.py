@@ -26,10 +26,7 @@ _SCATTER = "reduce_scatter_single" if _IS_NEW else "reduce_scatter_tensor"
 def gather_rows(every: torch.Tensor, rows: torch.Tensor, group: ProcessGroup) -> None:
     """Put the rows of every device, of which each has as many, one below the other.
 
-    Args:
-        every: Where; no gradient is known of it.
-        rows: This device's.
-        group: The devices.
+    ``every``: where; no gradient is known of it.
     """
     getattr(dist, _GATHER)(every, rows, group=group)
 
@@ -37,12 +34,8 @@ def gather_rows(every: torch.Tensor, rows: torch.Tensor, group: ProcessGroup) ->
 def gather_tokens(x_nD: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # noqa: N803
     """Put every device's tokens together.
 
-    Args:
-        x_nD: [n, D]; alike in shape on every device.
-        group: The devices.
-
-    Returns:
-        [N, D]. Its gradient is summed over the devices, which each used all tokens.
+    ``x_nD``: [n, D]; alike in shape on every device. Returns [N, D]. Its gradient is summed over
+    the devices, which each used all tokens.
     """
     gathered: torch.Tensor = _GatherTokens.apply(x_nD, group)
     return gathered
@@ -51,12 +44,8 @@ def gather_tokens(x_nD: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # n
 def scatter_sum(x_ND: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # noqa: N803
     """Add up what every device has of all tokens, and keep this device's tokens.
 
-    Args:
-        x_ND: [N, D], a term of the sum.
-        group: The devices; their number divides N.
-
-    Returns:
-        [n, D].
+    ``x_ND``: [N, D], a term of the sum. ``group``: the devices; their number divides N. Returns [n,
+    D].
     """
     summed: torch.Tensor = _ScatterSum.apply(x_ND, group)
     return summed
@@ -65,12 +54,7 @@ def scatter_sum(x_ND: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # noq
 def gather_features(x_Nf: torch.Tensor, group: ProcessGroup) -> torch.Tensor:  # noqa: N803
     """Put every device's features together.
 
-    Args:
-        x_Nf: [..., f].
-        group: The devices.
-
-    Returns:
-        [..., F]. Its gradient is summed over the devices.
+    ``x_Nf``: [..., f]. Returns [..., F]. Its gradient is summed over the devices.
     """
     by_feature = x_Nf.movedim(-1, 0).contiguous()
     gathered: torch.Tensor = _GatherTokens.apply(by_feature, group)
@@ -91,14 +75,9 @@ def exchange_rows(
 ) -> torch.Tensor:
     """Send every device some of this one's rows, and get some of each one's (all-to-all).
 
-    Args:
-        x_ND: [N, ...]: rows for the first device of the group, then those for the second, and on.
-        sent: How many go to each device; N in all.
-        received: How many come from each.
-        group: The devices.
-
-    Returns:
-        [sum of ``received``, ...], those of the first device first. Gradients go back the same way.
+    ``x_ND``: [N, ...]: rows for the first device of the group, then those for the second, and on.
+    ``sent``: how many go to each device; N in all. Returns [sum of ``received``, ...], those of the
+    first device first. Gradients go back the same way.
     """
     exchanged: torch.Tensor = _ExchangeRows.apply(x_ND, list(sent), list(received), group)
     return exchanged

@@ -47,12 +47,8 @@ class _Site(NamedTuple):
 def expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
     """Part the experts of a model that has no bytes yet among the devices of a group, in place.
 
-    Args:
-        model: Of ``transformers``, on ``meta``.
-        mesh: The axis of expert parallelism; its size divides the number of experts.
-
-    Raises:
-        UnsupportedError: The class runs its experts in another way than as one grouped product.
+    ``model``: of ``transformers``, on ``meta``. ``mesh``: the axis of expert parallelism; its size
+    divides the number of experts.
     """
     every = list(expert_modules(model))
     if not every:

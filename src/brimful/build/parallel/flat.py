@@ -42,9 +42,6 @@ def policy_of(precision: Precision) -> MixedPrecision | None:
 
     That is what FSDP2 is told: mixed recipes gather in 16 bits, cast what comes into a unit, and
     reduce in fp32.
-
-    Args:
-        precision: The recipe.
     """
     dtype = COMPUTE_DTYPE.get(precision)
     if dtype is None:
@@ -55,12 +52,8 @@ def policy_of(precision: Precision) -> MixedPrecision | None:
 def shard_rows(root: nn.Module, mesh: DeviceMesh) -> None:
     """Shard every parameter by rows, in place, on ``meta``: how it is until ``wrap``.
 
-    Args:
-        root: What a micro-batch is called through.
-        mesh: Of one axis that shards, or of one that replicates and one that shards.
-
-    Raises:
-        UnsupportedError: A unit would have parameters of several types, or share one with another.
+    ``mesh``: of one axis that shards, or of one that replicates and one that shards. Raises
+    UnsupportedError: a unit would have parameters of several types, or share one with another.
     """
     _check_units(root)
     axis, pieces = _sharing(mesh), Pieces()
@@ -72,14 +65,10 @@ def shard_rows(root: nn.Module, mesh: DeviceMesh) -> None:
 def wrap(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh) -> nn.Module:
     """Hand every unit to FSDP1, then the rest, in place.
 
-    Args:
-        root: What a micro-batch is called through; of ``shard_rows``, with its weights.
-        job: Says the types.
-        strategy: Says whether units stay gathered after forward, and whether there are replicas.
-        mesh: Of one axis that shards, or of one that replicates and one that shards.
-
-    Returns:
-        What a micro-batch is called through from now on.
+    ``root``: what a micro-batch is called through; of ``shard_rows``, with its weights.
+    ``strategy``: says whether units stay gathered after forward, and whether there are replicas.
+    ``mesh``: of one axis that shards, or of one that replicates and one that shards. Returns what a
+    micro-batch is called through from now on.
     """
     word = sharding_of(strategy)
     how: dict[str, Any] = {
@@ -105,8 +94,7 @@ def unwrapped(model: nn.Module) -> Iterator[None]:
 
     Nor are there hooks then, which would gather the whole model to say what it keeps.
 
-    Args:
-        model: Between two steps; without FSDP1 it stays as it is.
+    ``model``: between two steps; without FSDP1 it stays as it is.
     """
     around = [
         (parent, name, child)
@@ -124,22 +112,13 @@ def unwrapped(model: nn.Module) -> Iterator[None]:
 
 
 def sync_flat(root: nn.Module, *, reduces: bool) -> None:
-    """Say whether the next backward reduces gradients; nothing where FSDP1 is not.
-
-    Args:
-        root: What a micro-batch is called through.
-        reduces: Whether it does.
-    """
+    """Say whether the next backward reduces gradients; nothing where FSDP1 is not."""
     for unit in _wrapped(root):
         unit._sync_gradients = reduces  # noqa: SLF001 - what its ``no_sync`` sets
 
 
 def reshard_flat(root: nn.Module) -> None:
-    """Let go of what a forward pass without a backward left gathered; nothing where FSDP1 is not.
-
-    Args:
-        root: What a micro-batch is called through.
-    """
+    """Let go of what a forward pass without a backward left gathered by FSDP1."""
     for unit in _wrapped(root):
         if unit._handle is not None:  # noqa: SLF001
             runtime._reshard(unit, unit._handle, True)  # noqa: SLF001

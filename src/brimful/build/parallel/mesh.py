@@ -16,9 +16,8 @@ def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh | None:
     Ranks that tell each other the most stand next to each other: those of ``tp``, then those that
     share a copy. Those of ``pp`` tell each other the least.
 
-    Args:
-        strategy: Says the degrees; an axis of one device is left out.
-        device_type: ``cpu``, ``cuda`` or the pretend ``gpu``.
+    ``strategy``: says the degrees; an axis of one device is left out. ``device_type``: ``cpu``,
+    ``cuda`` or the pretend ``gpu``.
     """
     degrees = {
         PIPELINE: strategy.pp,
@@ -36,11 +35,7 @@ def build_mesh(strategy: Strategy, device_type: str) -> DeviceMesh | None:
 
 
 def data_mesh(mesh: DeviceMesh | None) -> DeviceMesh | None:
-    """Return the part of a mesh whose devices see different samples; None where all see the same.
-
-    Args:
-        mesh: Of ``build_mesh``.
-    """
+    """Return the part of a mesh whose devices see different samples; None: all see the same."""
     if mesh is None:
         return None
     names = mesh.mesh_dim_names or ()
@@ -56,9 +51,7 @@ def experts_mesh(strategy: Strategy, device_type: str) -> DeviceMesh:
     Ranks of one group of ``ep`` stand next to each other. Axes, also those of one device: ``pp``,
     ``dp_replicate``, ``same_experts`` = dp_shard x tp / ep, ``ep``.
 
-    Args:
-        strategy: Says the degrees; ``ep`` more than 1.
-        device_type: As for ``build_mesh``.
+    ``strategy``: says the degrees; ``ep`` more than 1. ``device_type``: as for ``build_mesh``.
     """
     same = strategy.dp_shard * strategy.tp // strategy.ep
     sizes = (strategy.pp, strategy.dp_replicate, same, strategy.ep)

@@ -14,10 +14,6 @@ def narrow_inputs(model: nn.Module, dtype: torch.dtype) -> None:
     """Let every block cast its floating inputs, ``cast_forward_inputs`` of FSDP2.
 
     All parameters are in the type that they are gathered in, whatever their class keeps them in.
-
-    Args:
-        model: Whose blocks.
-        dtype: What they compute in.
     """
     for parameter in model.parameters():
         if parameter.dtype == torch.float32:

@@ -41,11 +41,8 @@ def cut_parameters(
 ) -> None:
     """Cut a module's own parameters by name, in place.
 
-    Args:
-        module: On ``meta``.
-        mesh: One axis.
-        pieces: What was cut already; it is added to.
-        placements: Those that are not named are whole on every device.
+    ``pieces``: what was cut already; it is added to. ``placements``: those that are not named are
+    whole on every device.
     """
     for name, whole in list(module.named_parameters(recurse=False)):
         if whole not in pieces:

@@ -133,11 +133,7 @@ class Pipeline:
     ) -> None:
         """Put stages in order.
 
-        Args:
-            parts: This device's.
-            stages: Of the same number.
-            site: Says the order, and how many micro-batches there are.
-            tied: Of ``tied_ends``.
+        ``site``: says the order, and how many micro-batches there are.
         """
         schedule = site.strategy.pp_schedule
         self.parts, self._stages = tuple(parts), tuple(stages)
@@ -158,12 +154,9 @@ class Pipeline:
     def step(self, batch: Batch, differentiated: Differentiated) -> list[torch.Tensor]:
         """Run forward and backward of every micro-batch; gradients accumulate.
 
-        Args:
-            batch: All micro-batches of the step one behind the other, on the device.
-            differentiated: Makes of a micro-batch's loss what is differentiated: the scaled one.
-
-        Returns:
-            The losses, detached, where the last stage is; else nothing.
+        ``batch``: all micro-batches of the step one behind the other, on the device.
+        ``differentiated``: makes of a micro-batch's loss what is differentiated: the scaled one.
+        Returns the losses, detached, where the last stage is; else nothing.
         """
         losses = self._run(self._schedule.step, batch, differentiated)
         if self.tied is not None:
@@ -203,11 +196,8 @@ def build_pipeline(
 ) -> Pipeline:
     """Make this device's stages of a pipeline.
 
-    Args:
-        model: Of which they are parts.
-        parts: Of ``parallelize``.
-        called: What each of them is called through, e.g. DDP.
-        site: What is run, how, and where.
+    ``called``: what each of them is called through, e.g. DDP. ``site``: what is run, how, and
+    where.
     """
     message = _message(model, site.job, site.strategy)
     pairs = zip(parts, called, strict=True)

@@ -45,10 +45,7 @@ def own_part(items: Sequence[T], strategy: Strategy) -> Sequence[T]:
 def even_part(items: Sequence[T], strategy: Strategy, *, fill: Callable[[T], T]) -> Sequence[T]:
     """Return ``own_part``, made as long as any process's: all must gather equally often.
 
-    Args:
-        items: Not empty.
-        strategy: Says how many processes there are.
-        fill: Makes what counts for nothing from one that counts.
+    ``fill``: makes what counts for nothing from one that counts.
     """
     num_missing = -len(items) % data_parallel(strategy)
     return own_part([*items, *[fill(items[0])] * num_missing], strategy)
@@ -77,9 +74,7 @@ def row_group(mesh: DeviceMesh | None) -> Any:
 def summed(number: torch.Tensor, group: Any) -> torch.Tensor:
     """Return the sum of every process's number, in place; as it is without a group.
 
-    Args:
-        number: A tensor on the device, alike in shape everywhere.
-        group: Of ``data_group``.
+    ``number``: a tensor on the device, alike in shape everywhere.
     """
     if group is not None:
         dist.all_reduce(number, group=group)

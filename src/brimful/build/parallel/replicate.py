@@ -33,10 +33,7 @@ _IGNORED = "_ddp_params_and_buffers_to_ignore"
 def replicate(root: nn.Module, mesh: DeviceMesh, *, holds: bool) -> nn.Module:
     """Wrap what a micro-batch is called through.
 
-    Args:
-        root: Holds the model, on its device.
-        mesh: One axis.
-        holds: Whether gradients are held over several micro-batches.
+    ``holds``: whether gradients are held over several micro-batches.
     """
     setattr(root, _IGNORED, [name for name, each in root.named_parameters() if is_away(each)])
     return DistributedDataParallel(
@@ -50,14 +47,7 @@ def replicate(root: nn.Module, mesh: DeviceMesh, *, holds: bool) -> nn.Module:
 def partitioned(
     mesh: DeviceMesh, groups: list[Group], rule: Rule, job: Job
 ) -> torch.optim.Optimizer:
-    """Make an optimizer of which each device keeps a part: whole parameters, evenly by size.
-
-    Args:
-        mesh: One axis.
-        groups: Of parameters, whole on every device.
-        rule: Makes the optimizer of one part.
-        job: Says its rates.
-    """
+    """Make an optimizer of which each device keeps a part: whole parameters, evenly by size."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # its package compiles by torch.jit
         from torch.distributed.optim import ZeroRedundancyOptimizer

@@ -60,11 +60,8 @@ def assumed(routing: Assumed) -> Iterator[None]:
 def rows_of(load_E: torch.Tensor, block: int, num_rows: int, group: ProcessGroup) -> Rows:  # noqa: N803
     """Tell the group how many rows come for each expert.
 
-    Args:
-        load_E: [E], int64: this device's rows for each expert of the block.
-        block: Number of the sparse block among the model's.
-        num_rows: Their sum.
-        group: The devices; all call this.
+    ``load_E``: [E], int64: this device's rows for each expert of the block. ``group``: the devices;
+    all call this.
     """
     size = group.size()
     theirs_Ge = torch.empty_like(load_E)  # noqa: N806

@@ -61,11 +61,8 @@ def policy_of(precision: Precision) -> MixedPrecisionPolicy:
 def shard(model: nn.Module, job: Job, strategy: Strategy, meshes: Meshes) -> None:
     """Shard every block, then the rest, in place.
 
-    Args:
-        model: What a micro-batch is called through, on ``meta``.
-        job: Says the types.
-        strategy: Says whether units stay gathered after forward.
-        meshes: Over which devices.
+    ``model``: what a micro-batch is called through, on ``meta``. ``strategy``: says whether units
+    stay gathered after forward.
     """
     how: dict[str, Any] = {
         "mesh": meshes.data,
@@ -82,16 +79,15 @@ def shard(model: nn.Module, job: Job, strategy: Strategy, meshes: Meshes) -> Non
     fully_shard(model, **{**how, "reshard_after_forward": False})
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            _add_up(module)
+            # Let gradients be summed, not averaged: each process has its share of one global loss.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
 
 
 def shard_frozen(model: nn.Module, job: Job, data: DeviceMesh | None) -> None:
     """Shard what is only asked, in place: no backward ends that would free what stays gathered.
 
-    Args:
-        model: What it is called through, on ``meta``.
-        job: Says the types.
-        data: Over which devices; see ``Meshes``.
+    ``model``: what it is called through, on ``meta``. ``data``: over which devices; see ``Meshes``.
     """
     how: dict[str, Any] = {"mesh": data, "reshard_after_forward": True}
     policies = (policy_of(job.precision), MixedPrecisionPolicy())
@@ -103,9 +99,8 @@ def shard_frozen(model: nn.Module, job: Job, data: DeviceMesh | None) -> None:
 def units_of(model: nn.Module) -> list[tuple[nn.Module, bool]]:
     """List blocks and kept modules, inner ones first, and whether each is in fp32.
 
-    Raises:
-        UnsupportedError: A module holds parameters of two types that train, and none of its own
-            parts holds all of one.
+    Raises UnsupportedError: a module holds parameters of two types that train, and none of its own
+    parts holds all of one.
     """
     kept, blocks = [*kept_modules(model), *_of_another_type(model)], decoder_blocks(model)
     wide = {id(inner) for module in kept for inner in module.modules()}
@@ -116,11 +111,7 @@ def units_of(model: nn.Module) -> list[tuple[nn.Module, bool]]:
 
 
 def _of_another_type(model: nn.Module) -> list[nn.Module]:
-    """List the outermost modules that their class keeps in another type than the rest of a model.
-
-    Raises:
-        UnsupportedError: As ``units_of``.
-    """
+    """List the outermost modules that their class keeps in another type than the model."""
     count = Counter(parameter.dtype for parameter in _trained(model))
     if len(count) < 2:  # noqa: PLR2004 - one type
         return []
@@ -154,9 +145,6 @@ def _apart(experts: Iterable[nn.Module], mesh: DeviceMesh) -> Callable[[nn.Param
 
     They are cut by expert where each device gets as many, else by the rows of every expert where
     those come out even.
-
-    Raises:
-        UnsupportedError: This PyTorch knows one mesh for all parameters of a unit.
     """
     if not hasattr(fsdp, _PLACED):
         raise UnsupportedError(
@@ -183,12 +171,6 @@ def _sharing(mesh: DeviceMesh) -> Any:
         return fsdp.FSDPMeshInfo(mesh[SAME_EXPERTS], shard_mesh_dim=0)
     both = mesh[REPLICATE, SAME_EXPERTS]
     return fsdp.HSDPMeshInfo(both, shard_mesh_dim=1, replicate_mesh_dim=0)
-
-
-def _add_up(unit: FSDPModule) -> None:
-    """Let gradients be summed, not averaged: each process has its share of one global loss."""
-    unit.set_gradient_divide_factor(1.0)
-    unit.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
 
 
 def adopt_sharded(model: nn.Module) -> None:

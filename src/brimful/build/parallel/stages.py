@@ -81,9 +81,7 @@ class StagePart(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     def forward(self, x: torch.Tensor, **fields: Any) -> torch.Tensor:
         """Run one micro-batch.
 
-        Args:
-            x: Tokens of the first stage; what the stage before hands on of others.
-            fields: Of the micro-batch.
+        ``x``: tokens of the first stage; what the stage before hands on of others.
         """
         assert self.share is not None, "the pipeline says how parts are run before it runs them"
         with _passed_by(self.others):
@@ -93,17 +91,9 @@ class StagePart(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 def cut_stages(model: Any, spec: ModelSpec, split: Split, device: int) -> tuple[StagePart, ...]:
     """Leave one device its stages of a model that has no bytes yet, in place.
 
-    Args:
-        model: A decoder on ``meta``.
-        spec: Says how many blocks there are.
-        split: Says which stage has which.
-        device: Which device of the row this is.
-
-    Returns:
-        The device's stages, in order; modules that belong to none of them are absent in the model.
-
-    Raises:
-        UnsupportedError: Adapters leave a stage nothing to train, or untie what is tied.
+    ``model``: a decoder on ``meta``. Returns the device's stages, in order; modules that belong to
+    none of them are absent in the model. Raises UnsupportedError: adapters leave a stage nothing to
+    train, or untie what is tied.
     """
     pieces = _pieces(model, blocks_of_stages(spec, split))
     _check_ends(model, spec)

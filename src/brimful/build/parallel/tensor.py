@@ -48,12 +48,8 @@ _POSITIONS = "position_embeddings"
 def tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
     """Cut a decoder that has no bytes yet over the devices of a group, in place.
 
-    Args:
-        model: A decoder of ``transformers``, on ``meta``.
-        mesh: The axis of tensor parallelism.
-
-    Raises:
-        UnsupportedError: A layer is of no known kind.
+    ``model``: a decoder of ``transformers``, on ``meta``. Raises UnsupportedError: a layer is of no
+    known kind.
     """
     parallelize_module(model, mesh, styles_of(model))
     body_of(model).register_forward_pre_hook(_number_tokens, with_kwargs=True)
@@ -64,11 +60,8 @@ def styles_of(model: Any) -> dict[str, ParallelStyle]:
 
     Blocks with experts may stand beside dense ones: there every layer has its own name.
 
-    Args:
-        model: A decoder. Experts, if it has any, are parted among devices and not cut.
-
-    Raises:
-        UnsupportedError: A layer is of no known kind.
+    ``model``: a decoder. Experts, if it has any, are parted among devices and not cut. Raises
+    UnsupportedError: a layer is of no known kind.
     """
     cut: Pieces = {}
     found: dict[str, ParallelStyle] = {}

@@ -39,11 +39,7 @@ def tied_ends(model: Any, job: Job, strategy: Strategy, mesh: DeviceMesh | None)
 
     All devices call this: groups of processes are made.
 
-    Args:
-        model: With this device's modules.
-        job: Says whether the head is tied.
-        strategy: Says where the ends of the pipeline are.
-        mesh: Of ``build_mesh``.
+    ``strategy``: says where the ends of the pipeline are.
     """
     if not job.model.tied_embeddings or strategy.pp_schedule in V_SHAPED:
         return None  # a V begins and ends on one device

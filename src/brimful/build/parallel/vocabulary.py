@@ -51,12 +51,8 @@ def part_of(head: nn.Module) -> VocabularyPart | None:
 def own_rows(ids: torch.Tensor, part: VocabularyPart) -> tuple[torch.Tensor, torch.Tensor]:
     """Number tokens by this device's rows.
 
-    Args:
-        ids: Of the whole vocabulary, or ``IGNORE_INDEX``.
-        part: This device's.
-
-    Returns:
-        Row by row of this device's, 0 for those of others, and whether they are of others.
+    ``ids``: of the whole vocabulary, or ``IGNORE_INDEX``. Returns row by row of this device's, 0
+    for those of others, and whether they are of others.
     """
     local = ids - part.start
     others = (local < 0) | (local >= part.num_rows)
@@ -70,10 +66,8 @@ def summed_cross_entropy(
 ) -> torch.Tensor:
     """Return the sum of the unmasked tokens' losses, the same number on every device.
 
-    Args:
-        logits_Nv: [N, v] of fp32: this device's rows.
-        labels_N: [N] of the whole vocabulary, or ``IGNORE_INDEX``.
-        part: This device's.
+    ``logits_Nv``: [N, v] of fp32: this device's rows. ``labels_N``: [N] of the whole vocabulary, or
+    ``IGNORE_INDEX``.
     """
     loss: torch.Tensor = _CrossEntropy.apply(logits_Nv, labels_N, part)
     return loss

@@ -45,11 +45,8 @@ def forward_context(
 ) -> AbstractContextManager[None]:
     """Return the context for one micro-batch's forward pass.
 
-    Args:
-        precision: The recipe.
-        device: Where it runs.
-        is_sharded: Whether parameters are gathered in the type that they compute in
-            (``parallel.shard``), so that nothing is left for autocast.
+    ``is_sharded``: whether parameters are gathered in the type that they compute in
+    (``parallel.shard``), so that nothing is left for autocast.
     """
     return contextlib.nullcontext() if is_sharded else TECHNIQUES[precision].forward(device)
 

@@ -29,17 +29,9 @@ def convert(
 ) -> nn.Module:
     """Let linear layers multiply in fp8, in place; their parameters stay what they are.
 
-    Args:
-        model: On any device, before it is sharded.
-        keeps: Tells by its path whether a layer is left as it is.
-        emulate: Whether products are computed in fp32, of numbers rounded to fp8.
-        pads: Whether tokens are filled up to a multiple of 16, for products that add over them.
-
-    Returns:
-        The same model.
-
-    Raises:
-        UnsupportedError: torchao is not installed, or there is no such layer.
+    ``model``: on any device, before it is sharded. ``keeps``: tells by its path whether a layer is
+    left as it is. ``emulate``: whether products are computed in fp32, of numbers rounded to fp8.
+    ``pads``: whether tokens are filled up to a multiple of 16, for products that add over them.
     """
     float8 = require_torchao()
     config = float8.Float8LinearConfig(emulate=emulate, pad_inner_dim=pads)
@@ -60,11 +52,7 @@ def convert(
 
 
 def require_torchao() -> Any:
-    """Return the package ``torchao.float8``.
-
-    Raises:
-        UnsupportedError: It is not installed.
-    """
+    """Return the package ``torchao.float8``."""
     quiet_libraries()
     try:
         from torchao import float8

@@ -27,15 +27,9 @@ _is_crossed = True
 def find_kept(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
     """Find the modules that are named, each by its path.
 
-    Args:
-        model: On any device.
-        names: Last parts of paths: ``norm``, ``mlp.gate``, ``layers.0.input_layernorm``.
-
-    Returns:
-        Those that lie in no other one; in the order of the model.
-
-    Raises:
-        InputError: A name names nothing, or what is never called itself.
+    ``names``: last parts of paths: ``norm``, ``mlp.gate``, ``layers.0.input_layernorm``. Returns
+    those that lie in no other one; in the order of the model. Raises InputError: a name names
+    nothing, or what is never called itself.
     """
     paths = {path: module for path, module in model.named_modules() if path}
     for name in names:
@@ -93,9 +87,8 @@ def hold(model: nn.Module, dtype: torch.dtype, *, besides: Iterable[nn.Module]) 
 def lay_border(module: nn.Module, *, returned: torch.dtype | None) -> None:
     """Let a module run in fp32, whatever surrounds it.
 
-    Args:
-        module: Its own ``forward`` stands; hooks of the module see what is outside of the border.
-        returned: The type of what it hands on; None: fp32.
+    ``module``: its own ``forward`` stands; hooks of the module see what is outside of the border.
+    ``returned``: the type of what it hands on; None: fp32.
     """
     inside = module.forward
 

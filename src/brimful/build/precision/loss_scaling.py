@@ -44,11 +44,8 @@ class LossScaler:
     def update(self, *, is_finite: bool) -> None:
         """Adapt the scale after a step.
 
-        Args:
-            is_finite: Whether the step's gradients held no Inf or NaN.
-
-        Raises:
-            RunError: The scale has become so small that something else is wrong.
+        ``is_finite``: whether the step's gradients held no Inf or NaN. Raises RunError: the scale
+        has become so small that something else is wrong.
 
         Source: ``_amp_update_scale_`` in ``aten/src/ATen/native/cuda/AmpKernels.cu``.
         """

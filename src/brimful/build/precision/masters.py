@@ -40,10 +40,9 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
     ) -> None:
         """Take the groups of parameters.
 
-        Args:
-            groups: As torch's optimizers take them, each with its ``lr``.
-            rule: Makes the optimizer that updates the masters, from groups of them.
-            bucket_bytes: Of fp32 gradients that may exist at a time on this device.
+        ``groups``: as torch's optimizers take them, each with its ``lr``. ``rule``: makes the
+        optimizer that updates the masters, from groups of them. ``bucket_bytes``: of fp32 gradients
+        that may exist at a time on this device.
         """
         super().__init__(groups, defaults={})
         self.gradient_factor: float | torch.Tensor = 1.0
@@ -57,8 +56,7 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
     def step(self, closure: None = None) -> None:
         """Update every parameter that has a gradient.
 
-        Args:
-            closure: Not used; torch's optimizers have it.
+        ``closure``: not used; torch's optimizers have it.
         """
         del closure
         inner = self.ready()
@@ -80,8 +78,7 @@ class MasterWeights(torch.optim.Optimizer):  # type: ignore[misc]  # torch is un
     def make_state(self, fill: Callable[[torch.optim.Optimizer], None]) -> None:
         """Make the masters and what the rule keeps of them, as the first update would.
 
-        Args:
-            fill: Makes the state of the optimizer of the masters.
+        ``fill``: makes the state of the optimizer of the masters.
         """
         self._inner = None  # of an earlier try, should there have been one
         inner = self.ready()

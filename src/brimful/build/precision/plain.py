@@ -21,10 +21,8 @@ def plain(
 ) -> Technique:
     """Return the technique of one type for everything.
 
-    Args:
-        dtype: The type.
-        products: The context of a whole micro-batch; by default there is none.
-        has_masters: Whether the optimizer keeps fp32 copies.
+    ``products``: the context of a whole micro-batch; by default there is none. ``has_masters``:
+    whether the optimizer keeps fp32 copies.
     """
     return Technique(dtype, forward=_as_it_is, products=products, has_masters=has_masters)
 

@@ -35,14 +35,9 @@ _FORMAT, _TRANSPOSED, _SHAPE = "brimful_format", "brimful_transposed", "brimful_
 def swap(model: nn.Module, base: Held, *, dtype: torch.dtype, keeps: Callable[[str], bool]) -> None:
     """Replace linear layers by quantised ones on ``meta``, in place.
 
-    Args:
-        model: On ``meta``.
-        base: One of ``FORMATS``.
-        dtype: What the layers compute in; their biases have it.
-        keeps: Tells by its path whether a layer is left as it is.
-
-    Raises:
-        UnsupportedError: The format's package is not installed.
+    ``base``: one of ``FORMATS``. ``dtype``: what the layers compute in; their biases have it.
+    ``keeps``: tells by its path whether a layer is left as it is. Raises UnsupportedError: the
+    format's package is not installed.
     """
     for name, layer in list(model.named_modules()):
         if (type(layer) is nn.Linear or isinstance(layer, Conv1D)) and not keeps(name):
@@ -89,10 +84,8 @@ def fill(module: Any, weight: torch.Tensor) -> None:
     Quantised where it lies, as transformers does: what a device's load needs at most is one full
     weight beside the quantised ones. Random weights and loaded ones are filled alike.
 
-    Args:
-        module: For which ``is_quantized``.
-        weight: Of ``full_shape``, laid out as in the layer that was replaced, on the device where
-            the module shall live, of any floating-point type.
+    ``module``: for which ``is_quantized``. ``weight``: of ``full_shape``, laid out as in the layer
+    that was replaced, on the device where the module shall live, of any floating-point type.
     """
     rows = weight.T if getattr(module, _TRANSPOSED) else weight
     FORMATS[getattr(module, _FORMAT)].fill(module, rows.to(module.compute_dtype))
@@ -101,8 +94,7 @@ def fill(module: Any, weight: torch.Tensor) -> None:
 def read_by_copies(module: Any) -> None:
     """Let a filled layer compute with copies of its weight, each for as long as it is needed.
 
-    Args:
-        module: For which ``is_quantized``; of a format that can.
+    ``module``: for which ``is_quantized``; of a format that can.
     """
     by_copies = FORMATS[getattr(module, _FORMAT)].by_copies
     assert by_copies is not None  # check_offload refused the others

@@ -42,11 +42,7 @@ class Format(NamedTuple):
 
 
 def require_bitsandbytes() -> Any:
-    """Return the package ``bitsandbytes``.
-
-    Raises:
-        UnsupportedError: It is not installed.
-    """
+    """Return the package ``bitsandbytes``."""
     try:
         import bitsandbytes
     except ImportError as error:

@@ -120,8 +120,7 @@ class _Int4Parts:
 def config_of(quantization: Quantization) -> Any:
     """Return torchao's own name for what ``qat`` trains for and a conversion makes.
 
-    Raises:
-        UnsupportedError: torchao is not installed.
+    Raises UnsupportedError: torchao is not installed.
     """
     torchao, size = require_torchao(), quantization.group_size
     return torchao.Int8DynamicActivationIntxWeightConfig(
@@ -131,11 +130,7 @@ def config_of(quantization: Quantization) -> Any:
 
 
 def require_torchao() -> Any:
-    """Return the package ``torchao.quantization``.
-
-    Raises:
-        UnsupportedError: It is not installed.
-    """
+    """Return the package ``torchao.quantization``."""
     quiet_libraries()
     try:
         import torchao.quantization

@@ -47,9 +47,8 @@ class TokenScores(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     def forward(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         """Return the tokens' log-probabilities, [N] of fp32, 0 where ``IGNORE_INDEX``.
 
-        Args:
-            hidden_ND: [tokens, hidden].
-            labels_N: [tokens], the next token of each, or ``IGNORE_INDEX``.
+        ``hidden_ND``: [tokens, hidden]. ``labels_N``: [tokens], the next token of each, or
+        ``IGNORE_INDEX``.
         """
         if self.num_chunks == 1:
             return self._scores(hidden_ND, labels_N)
@@ -89,10 +88,8 @@ class PreferenceLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to my
     ) -> torch.Tensor:
         """Return the sum of the unmasked pairs' losses divided by ``num_targets``.
 
-        Args:
-            rewards_B2: [pairs, answers].
-            labels_B: [pairs], which answer is preferred, or ``IGNORE_INDEX``.
-            num_targets: Unmasked pairs of the whole optimizer step.
+        ``rewards_B2``: [pairs, answers]. ``labels_B``: [pairs], which answer is preferred, or
+        ``IGNORE_INDEX``.
         """
         total = functional.cross_entropy(
             rewards_B2,
@@ -138,9 +135,7 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
 def first_scores(program: Program, batch: Batch) -> torch.Tensor:
     """Return the answers' log-probabilities under the model as it is: [pairs, answers] of fp32.
 
-    Args:
-        program: Before its first step, it is its own reference.
-        batch: On the device.
+    ``program``: before its first step, it is its own reference.
     """
     return _answer_scores(program, program.model, batch, _answer_labels(batch))
 

@@ -31,22 +31,14 @@ class SummedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         self.summed = model.summed
 
     def forward(self, output: Any, labels: torch.Tensor, num_targets: int) -> torch.Tensor:
-        """Return the user's sum of losses divided by ``num_targets``.
-
-        Args:
-            output: What the module returned.
-            labels: As the data has them.
-            num_targets: Unmasked labels of the whole optimizer step.
-        """
+        """Return the user's sum of losses divided by ``num_targets``."""
         return self.summed(output, labels) / num_targets
 
 
 def skeleton(job: Job, _strategy: Strategy) -> UserModule:
     """Build the user's module on ``meta``.
 
-    Raises:
-        InputError: The factory fails.
-        UnsupportedError: Something is asked for that needs to know its blocks.
+    Raises InputError: the factory fails.
     """
     if job.method != "full":
         raise UnsupportedError(

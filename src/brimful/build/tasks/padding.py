@@ -21,12 +21,7 @@ ROW_MULTIPLE = 8
 def padding_mask(batch: Batch, dtype: torch.dtype) -> torch.Tensor | None:
     """Make the mask under which no token sees padding.
 
-    Args:
-        batch: One micro-batch; without segments it has no padding.
-        dtype: Type of the queries.
-
-    Returns:
-        [B, 1, 1, S], or None.
+    ``batch``: one micro-batch; without segments it has no padding. Returns [B, 1, 1, S], or None.
     """
     if batch.segments is None:
         return None

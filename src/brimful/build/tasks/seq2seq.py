@@ -54,11 +54,7 @@ _ADDED = "final_logits_bias"
 
 
 def skeleton(job: Job, strategy: Strategy) -> nn.Module:
-    """Build the encoder-decoder on ``meta``.
-
-    Raises:
-        UnsupportedError: It is of another kind, or its attention takes no mask.
-    """
+    """Build the encoder-decoder on ``meta``."""
     if not is_encoder_decoder(job.model.model_type):
         raise UnsupportedError(
             f"task=seq2seq trains models that read one text and write another, as T5 and BART, and "
@@ -89,11 +85,7 @@ def skeleton(job: Job, strategy: Strategy) -> nn.Module:
 
 
 def _mark_heads(model: Any, job: Job) -> None:
-    """Note how logits are made: of a writer with a head of its own, as of any decoder.
-
-    Raises:
-        UnsupportedError: That is not known of it.
-    """
+    """Note how logits are made: of a writer with a head of its own, as of any decoder."""
     writer = model.get_decoder()
     if not _has_head(writer):
         with contextlib.suppress(OwnWayError):
@@ -140,7 +132,12 @@ def share(program: Program, batch: Batch, num_targets: int) -> torch.Tensor:
         use_cache=False,
     )[0]
     written_BTD = before_head(writer, written_BTD)  # noqa: N806
-    if _is_scaled(model):
+    # Whether states shrink before the head: where it is tied (Mesh TensorFlow's T5).
+    config = model.config
+    is_tied = getattr(config, "tie_word_embeddings", False)
+    is_tied = getattr(config, "scale_decoder_outputs", is_tied)
+    of = _class_of(model)
+    if bool(is_tied) and _SCALES in _forward_source(of.__module__, of.__name__):
         written_BTD = written_BTD * model.config.d_model**-0.5  # noqa: N806
     total: torch.Tensor = program.loss(
         written_BTD.flatten(0, 1), batch.labels.flatten(), num_targets
@@ -201,15 +198,6 @@ def _written_so_far(model: Any, labels_BT: torch.Tensor) -> torch.Tensor:  # noq
     return moved
 
 
-def _is_scaled(model: Any) -> bool:
-    """Whether states shrink before the head: where it is tied (Mesh TensorFlow's T5)."""
-    config = model.config
-    is_tied = getattr(config, "tie_word_embeddings", False)
-    is_tied = getattr(config, "scale_decoder_outputs", is_tied)
-    of = _class_of(model)
-    return bool(is_tied) and _SCALES in _forward_source(of.__module__, of.__name__)
-
-
 @cache
 def _forward_source(module: str, name: str) -> str:
     return inspect.getsource(inspect.unwrap(getattr(sys.modules[module], name).forward))
@@ -226,7 +214,8 @@ def _masks_by_itself(model: Any) -> bool:
     if model.config.model_type in SEQ2SEQ_TYPES:
         return False
     source = _source(_module_of(model).__name__)
-    written = inspect.signature(_forward_of(model.get_decoder())).parameters
+    of = _class_of(model.get_decoder())
+    written = inspect.signature(inspect.unwrap(of.forward)).parameters
     is_alone = not lets_attend(source) or _makes_several(model)
     return is_alone and is_causal_by_itself(source) and _ACROSS in written
 
@@ -235,11 +224,6 @@ def _makes_several(model: nn.Module) -> bool:
     """Whether a class makes masks of several kinds, though it lets others attend."""
     source = _source(_module_of(model).__name__)
     return _MAKES_MASKS in source and _SEVERAL_MASKS in source and lets_attend(source)
-
-
-def _forward_of(stack: nn.Module) -> Any:
-    of = _class_of(stack)
-    return inspect.unwrap(of.forward)
 
 
 @cache

@@ -46,10 +46,7 @@ class LabelLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     ) -> torch.Tensor:
         """Return the sum of the unmasked texts' losses divided by ``num_targets``.
 
-        Args:
-            logits_BL: [batch, labels].
-            labels_B: [batch], or ``IGNORE_INDEX``.
-            num_targets: Unmasked texts of the whole optimizer step.
+        ``logits_BL``: [batch, labels]. ``labels_B``: [batch], or ``IGNORE_INDEX``.
         """
         total = functional.cross_entropy(
             logits_BL.float(), labels_B, reduction="sum", ignore_index=IGNORE_INDEX
@@ -58,11 +55,7 @@ class LabelLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
 
 def skeleton(job: Job, strategy: Strategy) -> nn.Module:
-    """Build the classifier on ``meta``.
-
-    Raises:
-        UnsupportedError: Its attention cannot be given from outside, and is asked to be.
-    """
+    """Build the classifier on ``meta``."""
     check_taken(job, strategy.attention)
     model: Any = skeleton_of(AutoModelForSequenceClassification, job, strategy)
     if attends_by_itself(model) and strategy.attention != "eager":

@@ -27,12 +27,7 @@ _PLUGIN = "grouped_mlp_experimental"
 
 
 def stand_in(noted: OtherKernels, known: KnownValues) -> StandIn:
-    """Return the extension; the package itself has to be installed.
-
-    Args:
-        noted: Where launches are noted.
-        known: What is known of values.
-    """
+    """Return the extension; the package itself has to be installed."""
     functions: dict[str, Callable[..., Any]] = {
         **gemms.FUNCTIONS,
         **quantizing.FUNCTIONS,
@@ -69,11 +64,7 @@ def stand_in(noted: OtherKernels, known: KnownValues) -> StandIn:
 
 
 def _loads_no_library(common: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Yield what keeps Transformer Engine from looking for shared libraries.
-
-    Args:
-        common: ``transformer_engine.common``.
-    """
+    """Yield what keeps Transformer Engine from looking for shared libraries."""
 
     def load(framework: str) -> None:
         if framework != "torch":
@@ -86,8 +77,7 @@ def _loads_no_library(common: Any) -> Iterator[tuple[Any, str, Any]]:
 def _plain_tensors(utils: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield what lets fused attention take pretend tensors: it asks for ``torch.Tensor`` itself.
 
-    Args:
-        utils: The module in which the kernel of attention is chosen.
+    ``utils``: the module in which the kernel of attention is chosen.
     """
     choose = utils.get_attention_backend
 
@@ -102,8 +92,7 @@ def _plain_tensors(utils: Any) -> Iterator[tuple[Any, str, Any]]:
 def _signs_are_unknown(nvfp4: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield what keeps NVFP4 from reading the signs of its Hadamard transform off the card.
 
-    Args:
-        nvfp4: ``transformer_engine.pytorch.tensor.nvfp4_tensor``.
+    ``nvfp4``: ``transformer_engine.pytorch.tensor.nvfp4_tensor``.
     """
     yield nvfp4, "get_random_sign_mask_for_rht", lambda _with_signs, _device: 0
 

@@ -47,11 +47,7 @@ def made(
 ) -> Any:
     """Return what a quantiser makes of a shape, not filled; without one a plain tensor.
 
-    Args:
-        quantizer: Python's; None: nothing is quantised.
-        shape: Of the tensor that it stands for.
-        dtype: The type that it seems to have.
-        where: The device; None: the card.
+    ``quantizer``: Python's; None: nothing is quantised. ``where``: the device; None: the card.
     """
     where = where or torch.device("cuda")
     if quantizer is None:
@@ -80,10 +76,6 @@ def _bytes(where: torch.device, *shape: int) -> torch.Tensor:
 
 def _fp32(where: torch.device, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=where)
-
-
-def _stride(shape: tuple[int, ...]) -> list[int]:
-    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
 def _of_classes(

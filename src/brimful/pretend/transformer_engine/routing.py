@@ -18,8 +18,7 @@ _BYTES = NAMES["NVTERoutingMapFormat"].BYTEMAP
 def functions(known: KnownValues) -> dict[str, Callable[..., Any]]:
     """Return them.
 
-    Args:
-        known: What is known of values: which experts tokens are taken to choose.
+    ``known``: what is known of values: which experts tokens are taken to choose.
     """
 
     def _map(logits: torch.Tensor, topk: int, form: Any) -> torch.Tensor:

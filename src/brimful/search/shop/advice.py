@@ -13,11 +13,7 @@ _ALIKE = 0.02
 
 
 def advice(found: Market) -> tuple[str, ...]:
-    """Say what decides: memory, then the number, then what more money buys.
-
-    Args:
-        found: What there is.
-    """
+    """Say what decides: memory, then the number, then what more money buys."""
     return (*_memory(found), *_against(found), *_more(found))
 
 

@@ -74,13 +74,7 @@ def key_of(grid: Grid) -> Key:
 
 
 def least_work(job: Job, attention: Attention, device: Device) -> Work:
-    """Count what every program does at least, whatever the kind of GPU.
-
-    Args:
-        job: What is trained.
-        attention: How the model attends.
-        device: Any with the same kernels.
-    """
+    """Count what every program does at least, whatever the kind of GPU."""
     sizes = range(1, min(job.global_batch, MAX_MICRO_BATCH) + 1)
     micro_batches = tuple(n for n in sizes if job.global_batch % n == 0)
     amounts = {
@@ -143,14 +137,7 @@ def _family(job: Job, key: Key, micro_batch: int, chunks: int) -> Family:
 
 
 def _amounts(job: Job, attention: Attention, device: Device, families: tuple[Family, ...]) -> Array:
-    """Return the least work of a device and step, each micro-batch as cheap as any: [4, families].
-
-    Args:
-        job: What is trained.
-        attention: How the model attends.
-        device: Any with the same kernels.
-        families: That run alike, of other micro-batches.
-    """
+    """Return the least work of a device and step, micro-batches as cheap as any: [4, families]."""
     one = families[0]
     profile = profile_for(job, attention, device, one)
     twice = msgspec.structs.replace(job, global_batch=2 * job.global_batch)

@@ -42,14 +42,10 @@ class Found(NamedTuple):
 def fastest(search: Search, space: Sequence[Grid], least: Least, *, bar_s: float) -> Found | None:
     """Find the fastest strategy that fits and is faster than ``bar_s``.
 
-    Args:
-        search: What for, and what grids of other kinds of GPU share with it.
-        space: Every strategy.
-        least: Seconds of one device of the kind, at least (``bound.py``).
-        bar_s: Seconds of a step; infinity: the fastest, whatever it takes.
-
-    Returns:
-        What ``solve`` would choose; None where it does not fit or is not faster than the bar.
+    ``search``: what for, and what grids of other kinds of GPU share with it. ``least``: seconds of
+    one device of the kind, at least (``bound.py``). ``bar_s``: seconds of a step; infinity: the
+    fastest, whatever it takes. Returns what ``solve`` would choose; None where it does not fit or
+    is not faster than the bar.
     """
     bounds = [(_bound(search, grid, least), i, grid) for i, grid in enumerate(space)]
     best_s, tables = bar_s, []

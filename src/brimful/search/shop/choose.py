@@ -40,12 +40,7 @@ class Point(NamedTuple):
 def choose(found: Market, limits: Limits) -> Choice | None:
     """Choose from the frontier: what it beats is never better; see ``taken``.
 
-    Args:
-        found: What there is.
-        limits: What was asked.
-
-    Returns:
-        The choice; None where nothing has a price and a time.
+    Returns the choice; None where nothing has a price and a time.
     """
     if not found.frontier:
         return None

@@ -51,12 +51,7 @@ def least_offers(
 ) -> list[LeastOffer]:
     """List what may meet what was asked, the cheapest first; empty: nothing can.
 
-    Args:
-        job: What is trained; it needs no formula, but a count of operations for each token.
-        num_parameters: Of its model.
-        rents: Dollars of an hour of each GPU.
-        limits: What was asked.
-        most: GPUs of one kind.
+    ``job``: what is trained; it needs no formula, but a count of operations for each token.
     """
     flops = least_flops_per_token(job, num_parameters)
     assert flops is not None, "asked before"
@@ -82,11 +77,7 @@ def least_rooms(
 ) -> list[LeastRoom]:
     """List the fewest GPUs of each kind that have room for the states, the cheapest hour first.
 
-    Args:
-        job: What is trained; it needs no formula.
-        num_parameters: Of its model.
-        rents: Dollars of an hour of each GPU.
-        most: GPUs of one kind.
+    ``job``: what is trained; it needs no formula.
     """
     states = least_bytes(job, num_parameters).total
     found = []

@@ -91,16 +91,10 @@ def look(  # noqa: PLR0913 - what is looked for, and who is told
 ) -> list[Cell]:
     """Look until what is wanted of all that nothing beats is known.
 
-    Args:
-        shelf: What they share.
-        cells: Known by their bounds.
-        wanted: Which of those that nothing beats, as far as is known, have to be known how well.
-        every: Whether all have to be certain, those that something beats too.
-        on_look: Is told of each look and of the share that needs none any more.
-        on_certain: Is told of each as soon as it is certain.
-
-    Returns:
-        The same, in order.
+    ``wanted``: which of those that nothing beats, as far as is known, have to be known how well.
+    ``every``: whether all have to be certain, those that something beats too. ``on_look``: is told
+    of each look and of the share that needs none any more. ``on_certain``: is told of each as soon
+    as it is certain.
     """
     seen = list(cells)
     while (place := _next(seen, wanted, every=every)) is not None:
@@ -157,9 +151,7 @@ def bar_of(cell: Cell, certain: Sequence[Cell]) -> tuple[float, Cell | None]:
     Where it takes t seconds it costs c t. What takes T seconds and U dollars beats it once
     t >= T and c t >= U: t >= max(T, U / c).
 
-    Args:
-        cell: Nothing beats it where its rent is unknown.
-        certain: What there is.
+    ``cell``: nothing beats it where its rent is unknown.
     """
     price = cell.kind.usd_per_gpu_hour
     if price is None:
@@ -186,10 +178,7 @@ def settled(shelf: Shelf, one: Cell) -> Cell:
 def closer(shelf: Shelf, one: Cell, *, bar_s: float) -> Cell:
     """Look at a cell once more: by live bytes, or by its replay.
 
-    Args:
-        shelf: What cells share.
-        one: What is known of it.
-        bar_s: Seconds of a step from which on it is beaten.
+    ``bar_s``: seconds of a step from which on it is beaten.
     """
     if one.cluster.num_nodes > 1 and not one.cluster.network:
         return one._replace(why_not=NO_NETWORK)

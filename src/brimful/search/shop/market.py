@@ -70,13 +70,9 @@ def market(
 ) -> Market:
     """Find what can be had.
 
-    Args:
-        request: What for.
-        on_look: Is told of each choice that is looked at and of the share that is behind.
-        on_found: Is told of what is owned, and of each choice as soon as it is certain.
-
-    Raises:
-        UnsupportedError: No formula covers the job on any of the kinds.
+    ``on_look``: is told of each choice that is looked at and of the share that is behind.
+    ``on_found``: is told of what is owned, and of each choice as soon as it is certain. Raises
+    UnsupportedError: no formula covers the job on any of the kinds.
     """
     shelf = Shelf(request)
     mine = []
@@ -287,11 +283,8 @@ def _by_kind(
 ) -> Iterator[Option]:
     """Find what each kind that has a price does best, as if there were no other.
 
-    Args:
-        shelf: What cells share.
-        seen: All of them, as far as they are known.
-        known: The frontier, of which one is taken, and needs no other look.
-        on_look: Is told of each look.
+    ``seen``: all of them, as far as they are known. ``known``: the frontier, of which one is taken,
+    and needs no other look.
     """
     request = shelf.request
     limits, num = request.limits or Limits(), request.job.num_steps

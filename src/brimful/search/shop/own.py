@@ -69,11 +69,7 @@ def cheapest_owned(
 ) -> Option | None:
     """Return one's own GPUs where a run is cheapest there of all that does what was asked.
 
-    Args:
-        owned: What is owned.
-        own: What owning each means.
-        limits: What was asked; the fastest for some money is rented or owned alike.
-        rented: The best that can be rented.
+    ``limits``: what was asked; the fastest for some money is rented or owned alike.
     """
     if limits.budget_usd is not None and limits.deadline_s is None:
         return None
@@ -90,13 +86,7 @@ def cheapest_owned(
 
 
 def ownership(option: Option, prices: Prices, terms: Terms) -> Ownership:
-    """Say what owning the GPUs of an option means.
-
-    Args:
-        option: Says how many, and for how long.
-        prices: Of rent and of buying.
-        terms: What the user said.
-    """
+    """Say what owning the GPUs of an option means."""
     hours = option.num_gpus * option.predicted_days * _HOURS_PER_DAY
     kwh = energy_kwh(option.kind, hours)
     electricity = _times(kwh, terms.usd_per_kwh)
@@ -137,14 +127,8 @@ def break_even_hours(
 
     buy + used h = rented h: h = buy / (rented - used).
 
-    Args:
-        buy_usd: To buy one.
-        rented: Dollars of an hour of rent.
-        used: Dollars of an hour of electricity.
-
-    Returns:
-        Hours; None where one of them is unknown, or an hour of rent is no dearer than its
-        electricity: then buying never pays.
+    Returns hours; None where one of them is unknown, or an hour of rent is no dearer than its
+    electricity: then buying never pays.
     """
     if buy_usd is None or rented is None or used is None or rented <= used:
         return None

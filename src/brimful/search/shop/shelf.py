@@ -121,8 +121,7 @@ class Shelf:
     def leanest(self, cluster: Cluster) -> Leanest:
         """Return the strategy with the smallest peak of live tensors, as far as it was looked for.
 
-        Raises:
-            BrimfulError: The job cannot be spread over so many.
+        Raises BrimfulError: the job cannot be spread over so many.
         """
         key = _key(self.request.job, cluster)
         if key not in self._leanest:

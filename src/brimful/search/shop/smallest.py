@@ -16,10 +16,7 @@ MAX_LOOKS = 6
 def smallest(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
     """Return the cell of the fewest GPUs that holds within what was asked; None: none was found.
 
-    Args:
-        shelf: What cells share.
-        seen: All of them, as far as they are known.
-        limits: What was asked.
+    ``seen``: all of them, as far as they are known.
     """
     num_steps, looks = shelf.request.job.num_steps, 0
     ordered = sorted(seen, key=lambda one: (one.cluster.num_devices, one.usd))
@@ -39,10 +36,7 @@ def smallest(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
 def one_node(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
     """Return the best cell of one machine within what was asked; None: none was found.
 
-    Args:
-        shelf: What cells share.
-        seen: All of them, as far as they are known.
-        limits: What was asked.
+    ``seen``: all of them, as far as they are known.
     """
     num_steps, best, looks = shelf.request.job.num_steps, None, 0
 
@@ -69,11 +63,7 @@ def one_node(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
 def fewer(shelf: Shelf, cells: Sequence[Cell], limits: Limits, *, most_usd: float) -> Cell | None:
     """Return the fewest GPUs of a kind that do what was asked for no more than some money.
 
-    Args:
-        shelf: What cells share.
-        cells: Of that kind, fewer of them than are best.
-        limits: What was asked.
-        most_usd: Dollars of the run.
+    ``cells``: of that kind, fewer of them than are best.
     """
     num_steps = shelf.request.job.num_steps
     most = Limits(limits.deadline_s, min(most_usd, limits.budget_usd or math.inf))

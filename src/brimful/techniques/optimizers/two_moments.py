@@ -20,8 +20,6 @@ def moments_of(parameter: Updated) -> tuple[Kept, Kept]:
 def two_moments(name: str, **fields: Any) -> Optimizer:
     """Return the record of one of them.
 
-    Args:
-        name: As it is typed.
-        fields: Others of ``Optimizer``.
+    ``fields``: others of ``Optimizer``.
     """
     return Optimizer(name=name, words="AdamW", **fields)

@@ -26,16 +26,7 @@ class Spread(NamedTuple):
 
 
 def check_experts_split(job: Job, spread: Spread) -> None:
-    """Refuse a job whose experts cannot be parted among so many devices.
-
-    Args:
-        job: What is trained.
-        spread: The degrees.
-
-    Raises:
-        InputError: A degree does not divide what it must divide.
-        UnsupportedError: This version does not part such experts.
-    """
+    """Refuse a job whose experts cannot be parted among so many devices."""
     ep, tp = spread.ep, spread.tp
     if ep == 1:
         return

@@ -23,16 +23,7 @@ def sharding_of(strategy: Strategy) -> str:
 
 
 def check_flat(job: Job, strategy: Strategy) -> None:
-    """Refuse FSDP1 where it shards nothing, or beside what it cannot do or was not compared with.
-
-    Args:
-        job: What is trained.
-        strategy: How.
-
-    Raises:
-        InputError: It shards nothing.
-        UnsupportedError: It does not go with something; the sentence says what to change.
-    """
+    """Refuse FSDP1 where it shards nothing, or beside what it cannot or was not compared with."""
     if strategy.fsdp == DEFAULT_FSDP:
         return
     if world_size(strategy) == 1:

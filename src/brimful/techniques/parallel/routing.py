@@ -30,10 +30,6 @@ def worst(job: Job, ep: int) -> Routing:
 
     All devices of the group have as many tokens. A token sends no more rows to a device than it
     chooses experts, nor than the device has.
-
-    Args:
-        job: Says which model.
-        ep: Devices that part the experts among them.
     """
     experts = known_experts(job.model)
     choices = experts.num_experts_per_token
@@ -52,10 +48,8 @@ class Replay:
     def __call__(self, block: int, num_sent: int, is_recomputed: bool) -> int:  # noqa: FBT001
         """Return the rows that this device gets in the next pass of a block.
 
-        Args:
-            block: Number of the sparse block among the model's, from 0.
-            num_sent: Rows that each device of the group sends.
-            is_recomputed: Whether it is run once more, in the order of the first time.
+        ``block``: number of the sparse block among the model's, from 0. ``is_recomputed``: whether
+        it is run once more, in the order of the first time.
         """
         if not self._routing.received:
             return round(num_sent * self._routing.share)

@@ -76,10 +76,6 @@ def balanced_blocks(model: ModelSpec, num_stages: int) -> tuple[int, ...]:
     """Divide blocks so that the slowest stage is as fast as can be, the head being work too.
 
     Stages with a block more than others come last: earlier ones keep more micro-batches.
-
-    Args:
-        model: Its blocks count alike.
-        num_stages: At most as many as blocks.
     """
     num, others = model.num_layers, num_stages - 1
     if not others:
@@ -105,17 +101,20 @@ def head_in_blocks(model: ModelSpec) -> float:
 def check_pipeline(job: Job, split: Split, *, num_micro_batches: int) -> None:
     """Refuse a job that cannot be run as a pipeline, or not as this one.
 
-    Args:
-        job: What is trained.
-        split: How it is laid out.
-        num_micro_batches: Of one device's step.
-
-    Raises:
-        InputError: Counts do not go together.
-        UnsupportedError: This version does not cut such a model, or not so.
+    Raises InputError: counts do not go together. Raises UnsupportedError: this version does not cut
+    such a model, or not so.
     """
     if split.pp == 1:
-        _check_alone(split)
+        given = {
+            f"pp_schedule={split.schedule}": split.schedule != "1f1b",
+            f"stages_per_device={split.stages_per_device}": split.stages_per_device != 1,
+            f"stage_blocks={list(split.stage_blocks)}": bool(split.stage_blocks),
+        }
+        named = next((what for what, is_given in given.items() if is_given), None)
+        if named is not None:
+            raise InputError(
+                f"{named} is of a pipeline and pp=1 has none; use pp 2 or more, or leave it out"
+            )
         return
     _check_kind(job, split)
     _check_stages(split)
@@ -125,19 +124,6 @@ def check_pipeline(job: Job, split: Split, *, num_micro_batches: int) -> None:
 
 NO_PIPELINE = {"pp": 1, "pp_schedule": None, "stages_per_device": None, "stage_blocks": None}
 """What is answered where a pipeline is refused."""
-
-
-def _check_alone(split: Split) -> None:
-    given = {
-        f"pp_schedule={split.schedule}": split.schedule != "1f1b",
-        f"stages_per_device={split.stages_per_device}": split.stages_per_device != 1,
-        f"stage_blocks={list(split.stage_blocks)}": bool(split.stage_blocks),
-    }
-    named = next((what for what, is_given in given.items() if is_given), None)
-    if named is not None:
-        raise InputError(
-            f"{named} is of a pipeline and pp=1 has none; use pp 2 or more, or leave it out"
-        )
 
 
 def _check_kind(job: Job, split: Split) -> None:

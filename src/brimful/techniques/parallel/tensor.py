@@ -27,14 +27,7 @@ def check_tensor(job: Job, tp: int, *, ep: int = 1) -> None:
 
     The vocabulary may be cut unevenly: the last device has fewer rows of it.
 
-    Args:
-        job: What is trained.
-        tp: Devices that share every matrix.
-        ep: Devices that part experts among them.
-
-    Raises:
-        InputError: The degree does not divide what every device must have an equal part of.
-        UnsupportedError: This version does not cut such a model.
+    Raises UnsupportedError: this version does not cut such a model.
     """
     if tp == 1:
         return

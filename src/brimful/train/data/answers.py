@@ -48,8 +48,8 @@ def mark_answers(conversation: Conversation, coder: Coder) -> Marked:
     ``return_assistant_tokens_mask`` is not taken: where the last character of an answer belongs to
     no token it marks everything that follows.
 
-    Raises:
-        BadRecordError: The template refuses the conversation, or does not tell where answers are.
+    Raises BadRecordError: the template refuses the conversation, or does not tell where answers
+    are.
     """
     rendered = render(conversation, coder)
     encoded = coder.tokenizer(rendered.text, add_special_tokens=False, return_offsets_mapping=True)
@@ -65,11 +65,7 @@ def mark_answers(conversation: Conversation, coder: Coder) -> Marked:
 
 
 def render(conversation: Conversation, coder: Coder) -> Rendered:
-    """Write a conversation as text and find the answers in it.
-
-    Raises:
-        BadRecordError: As above.
-    """
+    """Write a conversation as text and find the answers in it."""
     if has_markers(coder.template):
         text, spans = _apply(coder, conversation, conversation.messages, marked=True)
     else:

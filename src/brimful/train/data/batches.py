@@ -84,11 +84,7 @@ class TokenBatches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_batches(tokens: Any, job: Job, *, micro_batch: int) -> TokenBatches:
-    """Check that the data is enough for one step, and make batches of it.
-
-    Raises:
-        DataError: It is not.
-    """
+    """Check that the data is enough for one step, and make batches of it."""
     batches = TokenBatches(
         tokens=tokens,
         seq_len=job.seq_len,
@@ -108,15 +104,8 @@ def open_batches(tokens: Any, job: Job, *, micro_batch: int) -> TokenBatches:
 def heldout_batches(tokens: Any, job: Job, *, micro_batch: int, num_tokens: int) -> list["Batch"]:
     """Pick a fixed sample of the held-out text, spread evenly over it.
 
-    Args:
-        tokens: The held-out token file, mapped.
-        job: Says how long a sequence is.
-        micro_batch: Sequences per batch.
-        num_tokens: About how many tokens to take; at least one whole micro-batch is taken where the
-            text has as much.
-
-    Raises:
-        DataError: The held-out text is shorter than one sequence.
+    ``micro_batch``: sequences per batch. ``num_tokens``: about how many tokens to take; at least
+    one whole micro-batch is taken where the text has as much.
     """
     import numpy as np
 
@@ -140,11 +129,7 @@ def shuffled(index: int, *, num_items: int, seed: int, epoch: int) -> int:
     finite domains"). Fewer than four
     walks per item on average, and constant memory.
 
-    Args:
-        index: The place, from 0 to ``num_items`` - 1.
-        num_items: How many there are.
-        seed: Seed of the order.
-        epoch: Every epoch has an order of its own.
+    ``index``: the place, from 0 to ``num_items`` - 1.
     """
     half_bits = max(1, ((num_items - 1).bit_length() + 1) // 2)
     half_mask = (1 << half_bits) - 1

@@ -78,12 +78,8 @@ class Coder(msgspec.Struct, frozen=True, kw_only=True):
     def framed_ids(self, text: str, *, max_tokens: int) -> tuple[list[int], bool]:
         """Write a text as an encoder reads it, between the tokenizer's own marks.
 
-        Args:
-            text: The text.
-            max_tokens: Most tokens; the text is cut, never the marks.
-
-        Returns:
-            The ids, and whether the text was cut.
+        ``max_tokens``: most tokens; the text is cut, never the marks. Returns the ids, and whether
+        the text was cut.
         """
         if self.is_own:
             ids, end = self.text_ids(text), [] if self.end_id is None else [self.end_id]
@@ -112,8 +108,7 @@ class Coder(msgspec.Struct, frozen=True, kw_only=True):
 def code_documents(coder: Coder, texts: Iterable[str]) -> Iterator[list[int]]:
     """Turn texts into token ids one after the other, each between the tokenizer's own marks.
 
-    Yields:
-        Ids in order; where one list ends says nothing.
+    Yields ids in order; where one list ends says nothing.
     """
     begin, end = coder.marks()
     for text in texts:
@@ -126,9 +121,8 @@ def code_documents(coder: Coder, texts: Iterable[str]) -> Iterator[list[int]]:
 def own_coder(path: Path, template: str | None) -> Coder:
     """Wrap a tokenizer that was trained here.
 
-    Args:
-        path: Its ``tokenizer.json``.
-        template: A chat template that is used in place of the built-in one.
+    ``path``: its ``tokenizer.json``. ``template``: a chat template that is used in place of the
+    built-in one.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -144,12 +138,8 @@ def own_coder(path: Path, template: str | None) -> Coder:
 def open_coder(where: str, template: str | None) -> Coder:
     """Open the tokenizer of a model.
 
-    Args:
-        where: ``tokenizer.json``, a folder, or a name on the hub.
-        template: A chat template that is used in place of the tokenizer's.
-
-    Raises:
-        InputError: It cannot be loaded, or cannot say where in a text its tokens are.
+    ``where``: ``tokenizer.json``, a folder, or a name on the hub. ``template``: a chat template
+    that is used in place of the tokenizer's.
     """
     tokenizer = _load(where)
     if not getattr(tokenizer, "is_fast", False):
@@ -162,11 +152,7 @@ def open_coder(where: str, template: str | None) -> Coder:
 
 
 def tokenizer_of_weights(weights: str | None) -> str | None:
-    """Return where the tokenizer of a model's weights is; None where there are no weights.
-
-    Raises:
-        InputError: The folder has none.
-    """
+    """Return where the tokenizer of a model's weights is; None where there are no weights."""
     if weights is None or not Path(weights).is_dir():
         return weights
     if not any((Path(weights) / name).is_file() for name in _TOKENIZER_FILES):

@@ -43,13 +43,8 @@ def conversation_needs(messages_field: str) -> tuple[tuple[str, ...], ...]:
 def parse_conversation(fields: dict[str, Any], messages_field: str) -> Conversation:
     """Read a conversation from whichever shape a record has.
 
-    Args:
-        fields: The record: messages, ShareGPT's conversations, prompt and completion, or Alpaca's
-            instruction, input and output.
-        messages_field: Field of the messages.
-
-    Raises:
-        BadRecordError: It has none of the shapes, or nothing to learn in it.
+    ``fields``: the record: messages, ShareGPT's conversations, prompt and completion, or Alpaca's
+    instruction, input and output.
     """
     messages, first_answer = _messages(fields, messages_field)
     if not messages:
@@ -76,7 +71,17 @@ def _messages(fields: dict[str, Any], messages_field: str) -> tuple[list[Message
         )
         return prompt + completion, len(prompt)
     if set(ALPACA) <= set(fields):
-        return _alpaca(fields), 0
+        question = string_field(fields, "instruction")
+        if fields.get("input"):
+            question = f"{question}\n\n{string_field(fields, 'input')}"
+        system = fields.get("system")
+        begin = [{"role": "system", "content": string_field(fields, "system")}] if system else []
+        answer = string_field(fields, "output")
+        return [
+            *begin,
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ], 0
     shapes = [" and ".join(map(repr, need)) for need in conversation_needs(messages_field)]
     raise BadRecordError("no conversation", f"it has no {', no '.join(shapes)}")
 
@@ -87,26 +92,8 @@ def _side(fields: dict[str, Any], name: str, role: str) -> list[Message]:
     return [{"role": role, "content": string_field(fields, name)}]
 
 
-def _alpaca(fields: dict[str, Any]) -> list[Message]:
-    question = string_field(fields, "instruction")
-    if fields.get("input"):
-        question = f"{question}\n\n{string_field(fields, 'input')}"
-    system = fields.get("system")
-    begin = [{"role": "system", "content": string_field(fields, "system")}] if system else []
-    answer = string_field(fields, "output")
-    return [
-        *begin,
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": answer},
-    ]
-
-
 def listed_messages(value: Any, name: str) -> list[Message]:
-    """Read a list of messages.
-
-    Raises:
-        BadRecordError: It is none, or a message of it cannot be used.
-    """
+    """Read a list of messages."""
     if not isinstance(value, list):
         raise BadRecordError(
             f"field {name!r} is no list", f"field {name!r} is {kind_of(value)} and must be a list"

@@ -65,15 +65,9 @@ class Corpus(msgspec.Struct, frozen=True, kw_only=True):
 def load_corpus(data: Path | None) -> Corpus:
     """Find the text to train on.
 
-    Args:
-        data: A UTF-8 text file or a folder of .md, .py and .txt files; None takes the sources of
-            the Python standard library that runs this program.
-
-    Returns:
-        The documents; their text stays on disk.
-
-    Raises:
-        DataError: Missing, unreadable, empty, not UTF-8, or (standard library) too little.
+    ``data``: a UTF-8 text file or a folder of .md, .py and .txt files; None takes the sources of
+    the Python standard library that runs this program. Returns the documents; their text stays on
+    disk.
     """
     if data is None:
         return standard_library(Path(sysconfig.get_path("stdlib")))
@@ -91,11 +85,7 @@ def standard_library(root: Path) -> Corpus:
     filled up to ``MIN_STANDARD_LIBRARY_BYTES`` with its tests, then with its encoding tables, as
     far as they are there.
 
-    Args:
-        root: The ``stdlib`` folder of an interpreter.
-
-    Raises:
-        DataError: Fewer bytes than that are there.
+    ``root``: the ``stdlib`` folder of an interpreter.
     """
     documents: list[Document] = []
     total_bytes = 0
@@ -118,11 +108,7 @@ def standard_library(root: Path) -> Corpus:
 
 
 def read_document(document: Document) -> str:
-    """Read the text of a document.
-
-    Raises:
-        DataError: It changed or vanished since it was found.
-    """
+    """Read the text of a document."""
     content = _read_bytes(document.path)[document.start_byte : document.stop_byte]
     if len(content) != document.num_bytes or _bad_byte(content) is not None:
         raise DataError(f"{document.path} changed while it was being read; start again")
@@ -205,7 +191,14 @@ def _split(source: str, documents: list[Document]) -> Corpus:
     train = [document for document in documents if not is_heldout(document.name)]
     if not heldout or not train:
         longest = max(documents, key=lambda document: document.num_bytes)
-        head, tail = _cut_tail(longest)
+        content = _read_bytes(longest.path)
+        target = longest.num_bytes * (1000 - HELDOUT_PERMILLE) // 1000
+        newline = content.rfind(b"\n", max(0, target - MIB), target)
+        cut = newline + 1 if newline >= 0 else _character_start(content, target)
+        head, tail = (
+            msgspec.structs.replace(longest, stop_byte=cut),
+            msgspec.structs.replace(longest, start_byte=cut),
+        )
         train = [head if document is longest else document for document in documents]
         heldout = [tail]
     return Corpus(source=source, train=tuple(train), heldout=tuple(heldout))
@@ -215,17 +208,6 @@ def is_heldout(name: str) -> bool:
     """Say whether a file is held out; depends on its relative path and nothing else."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % 1000 < HELDOUT_PERMILLE
-
-
-def _cut_tail(document: Document) -> tuple[Document, Document]:
-    content = _read_bytes(document.path)
-    target = document.num_bytes * (1000 - HELDOUT_PERMILLE) // 1000
-    newline = content.rfind(b"\n", max(0, target - MIB), target)
-    cut = newline + 1 if newline >= 0 else _character_start(content, target)
-    return (
-        msgspec.structs.replace(document, stop_byte=cut),
-        msgspec.structs.replace(document, start_byte=cut),
-    )
 
 
 def _character_start(content: bytes, position: int) -> int:

@@ -45,8 +45,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 def choose_split(origin: Origin, encoder: Encoder, source: DataSource) -> Split:
     """Look at all records and choose those to hold out; neither part is empty.
 
-    Raises:
-        DataError: All records are the same; or a bad record, where those end the run.
+    Raises DataError: all records are the same; or a bad record, where those end the run.
     """
     if origin.read_heldout is not None:
         return _given_split(origin, encoder)
@@ -79,8 +78,7 @@ def parsed_records(
 ) -> Iterator[Parsed]:
     """Read all records, those of a held-out file last.
 
-    Raises:
-        DataError: A bad record, where those end the run.
+    Raises DataError: a bad record, where those end the run.
     """
     yield from parse_items(origin.read(), encoder, split, tally)
     if origin.read_heldout is not None:
@@ -103,8 +101,7 @@ def encode_parsed(
 ) -> Iterator[list[Sample]]:
     """Make the samples of records, those of one record at a time.
 
-    Raises:
-        DataError: A bad record, where those end the run.
+    Raises DataError: a bad record, where those end the run.
     """
     for content, where, _ in records:
         try:

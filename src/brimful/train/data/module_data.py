@@ -49,11 +49,9 @@ class ModuleBatches:
     def __init__(self, dataset: Any, numbers: list[int], job: Job, *, micro_batch: int) -> None:
         """Keep the data and the sizes.
 
-        Args:
-            dataset: Map-style: ``dataset[n]`` is an input and a label.
-            numbers: Which samples are trained on.
-            job: Says how many make a step, and the seed of the order.
-            micro_batch: Samples per forward pass; changes nothing of what a step sees.
+        ``dataset``: map-style: ``dataset[n]`` is an input and a label. ``job``: says how many make
+        a step, and the seed of the order. ``micro_batch``: samples per forward pass; changes
+        nothing of what a step sees.
         """
         self.numbers = numbers
         self._dataset = dataset
@@ -75,9 +73,7 @@ class ModuleBatches:
 def open_module_data(job: Job, source: DataSource, *, micro_batch: int) -> ModuleData:
     """Open the dataset of a job's factory.
 
-    Raises:
-        DataError: ``--data`` is something else, there is no dataset, or it has too few samples.
-        InputError: The factory fails.
+    Raises InputError: the factory fails.
     """
     from brimful.build.user_module import user_data
 

@@ -61,12 +61,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 def open_origin(source: DataSource, needs: Needs) -> Origin:
     """Find what a source means; reads no record yet.
 
-    Args:
-        source: The source.
-        needs: Fields that records must have.
-
-    Raises:
-        DataError: There is nothing, or nothing of use.
+    ``needs``: fields that records must have. Raises DataError: there is nothing, or nothing of use.
     """
     origin = _open(source, needs)
     if source.heldout is None:
@@ -84,12 +79,8 @@ def open_origin(source: DataSource, needs: Needs) -> Origin:
 def check_present(source: DataSource, task: Task) -> None:
     """Refuse a source that names nothing, or nothing to read, before anything is done for it.
 
-    Args:
-        source: The source.
-        task: What is trained; a module brings data of its own.
-
-    Raises:
-        DataError: There is no such file or folder, it is empty, or it cannot be read.
+    ``task``: what is trained; a module brings data of its own. Raises DataError: there is no such
+    file or folder, it is empty, or it cannot be read.
     """
     if task == "module":
         return
@@ -128,7 +119,13 @@ def text_corpus(source: DataSource) -> Corpus | None:
 def _open(source: DataSource, needs: Needs) -> Origin:
     corpus = text_corpus(source)
     if corpus is not None:
-        return _of_corpus(corpus)
+        return Origin(
+            words=corpus.source,
+            read=lambda: _read_documents(corpus.train),
+            read_heldout=lambda: _read_documents(corpus.heldout),
+            fingerprint=lambda quick: _hash_corpus(corpus, quick=quick),
+            is_text=True,
+        )
     if _format(source) != "datasets":
         return _of_files(source, needs)
     return _of_data_set(source, needs)
@@ -197,16 +194,6 @@ def _visible(folder: Path) -> list[Path]:
         for path in folder.rglob("*")
         if path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-
-
-def _of_corpus(corpus: Corpus) -> Origin:
-    return Origin(
-        words=corpus.source,
-        read=lambda: _read_documents(corpus.train),
-        read_heldout=lambda: _read_documents(corpus.heldout),
-        fingerprint=lambda quick: _hash_corpus(corpus, quick=quick),
-        is_text=True,
     )
 
 

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 def pack(lengths: Sequence[int], *, capacity: int) -> list[list[int]]:
     """Lay items into as few rows as best-fit-decreasing finds; at most 11/9 of the fewest + 1.
 
-    Args:
-        lengths: Of each item; none is longer than ``capacity``.
-        capacity: Most that a row holds.
-
-    Returns:
-        For each row its items; every item is in one row.
+    ``lengths``: of each item; none is longer than ``capacity``. Returns for each row its items;
+    every item is in one row.
 
     Source:
         Johnson 1974, "Fast algorithms for bin packing".

@@ -27,10 +27,7 @@ def _num_chosen(pair: Arrays) -> int:
 def pair_batch(pairs: Sequence[Arrays], *, width: int, pad_id: int) -> "Batch":
     """Make a micro-batch of pairs.
 
-    Args:
-        pairs: Samples of ``encoders.preference``.
-        width: Tokens of a row.
-        pad_id: What fills rows up.
+    ``pairs``: samples of ``encoders.preference``.
     """
     import numpy as np
     import torch

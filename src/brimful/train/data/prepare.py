@@ -152,18 +152,11 @@ def prepare(  # noqa: PLR0913 - what is read, and how much of it is kept apart
 ) -> Prepared:
     """Make the data of a job ready.
 
-    Args:
-        source: Where it is and how it is read.
-        job: What is learnt from it.
-        micro_batch: Rows per forward pass.
-        cache: Folder in which encoded data is kept between runs.
-        num_eval_tokens: About how large the fixed held-out sample is.
-        num_judged: Rows of it at least, where there are as many; a micro-batch in any case.
-
-    Raises:
-        DataError: The data is missing, broken (named by file and line), or too little.
-        InputError: The tokenizer cannot be used.
-        RunError: The disk is full.
+    ``micro_batch``: rows per forward pass. ``cache``: folder in which encoded data is kept between
+    runs. ``num_eval_tokens``: about how large the fixed held-out sample is. ``num_judged``: rows of
+    it at least, where there are as many; a micro-batch in any case. Raises DataError: the data is
+    missing, broken (named by file and line), or too little. Raises InputError: the tokenizer cannot
+    be used. Raises RunError: the disk is full.
     """
     request = _Request(
         source=source,

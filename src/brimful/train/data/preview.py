@@ -32,17 +32,8 @@ class _Token(NamedTuple):
 def preview(prepared: Prepared, *, number: int, width: int) -> str:
     r"""Show a row as the model sees it, its special tokens spelt out.
 
-    Args:
-        prepared: The data.
-        number: Which row of the first step, from 1.
-        width: Columns of the terminal.
-
-    Returns:
-        Lines; those that begin with ``loss`` hold the tokens that the model learns to write. A line
-        end of the text is shown as ``\n``.
-
-    Raises:
-        InputError: The step has fewer rows.
+    ``number``: which row of the first step, from 1. Returns lines; those that begin with ``loss``
+    hold the tokens that the model learns to write. A line end of the text is shown as ``\n``.
     """
     if prepared.coder is None:
         raise InputError("a module's samples are no text; there is nothing to preview")

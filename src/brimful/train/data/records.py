@@ -43,9 +43,7 @@ class BadRecordError(Exception):
     def __init__(self, reason: str, detail: str = "") -> None:
         """Keep what is wrong.
 
-        Args:
-            reason: The fault, the same for all records that have it: records are counted by it.
-            detail: The fault in this record.
+        ``reason``: the fault, the same for all records that have it: records are counted by it.
         """
         super().__init__(detail or reason)
         self.reason = reason
@@ -71,19 +69,14 @@ class Tally:
     def __init__(self, on_bad_record: OnBadRecord) -> None:
         """Begin with none.
 
-        Args:
-            on_bad_record: Whether a bad record ends the run or is counted.
+        ``on_bad_record``: whether a bad record ends the run or is counted.
         """
         self.on_bad_record = on_bad_record
         self.num_truncated = 0
         self._counts: dict[str, tuple[int, str]] = {}
 
     def bad(self, where: str, reason: str, detail: str) -> None:
-        """Count a record that cannot be used, or end the run.
-
-        Raises:
-            DataError: Bad records end the run; names the record.
-        """
+        """Count a record that cannot be used, or end the run."""
         if self.on_bad_record == "stop":
             raise DataError(
                 f"{where}: {detail}; correct it, or leave such records out with "
@@ -115,11 +108,7 @@ def sound_records(items: Iterable[Record | Broken], tally: Tally) -> Iterator[Re
 
 
 def string_field(fields: dict[str, Any], name: str) -> str:
-    """Return a field of text.
-
-    Raises:
-        BadRecordError: It is missing or no text.
-    """
+    """Return a field of text."""
     if name not in fields:
         raise BadRecordError(f"no field {name!r}", f"it has no field {name!r} ({_names(fields)})")
     value = fields[name]

@@ -49,12 +49,8 @@ class SampleBatches:
     ) -> None:
         """Keep the data and the sizes.
 
-        Args:
-            windows: The data.
-            shape: How rows become batches.
-            global_batch: Rows per optimizer step.
-            micro_batch: Rows per forward pass; changes neither which rows a step sees nor their
-                order.
+        ``global_batch``: rows per optimizer step. ``micro_batch``: rows per forward pass; changes
+        neither which rows a step sees nor their order.
         """
         self.windows = windows
         self.shape = shape
@@ -84,14 +80,7 @@ class FileWindows:
     """Samples on disk, in a shuffled order without replacement within a pass."""
 
     def __init__(self, samples: SampleFile, *, seq_len: int, packed: bool, seed: int) -> None:
-        """Keep the samples and how they are laid out.
-
-        Args:
-            samples: The samples.
-            seq_len: The longest row.
-            packed: Whether samples share rows.
-            seed: Seed of the order.
-        """
+        """Keep the samples and how they are laid out."""
         self.samples = samples
         self.seq_len = seq_len
         self.packed = packed

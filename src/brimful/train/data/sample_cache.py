@@ -112,9 +112,8 @@ class SampleRecipe(msgspec.Struct, frozen=True, kw_only=True):
 def prepare_samples(recipe: SampleRecipe, *, cache: Path) -> SampleFolder:
     """Return the samples of a recipe, from the cache or made now.
 
-    Raises:
-        DataError: A record cannot be used, or nothing is left.
-        RunError: The disk is full.
+    Raises DataError: a record cannot be used, or nothing is left. Raises RunError: the disk is
+    full.
     """
     key = recipe.key()
     folder, samples = cached_folder(

@@ -88,13 +88,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def write_samples(samples: Iterable[Sample], folder: Path, *, vocab_size: int) -> Written:
     """Write samples as they come; a few of them are in memory at a time.
 
-    Args:
-        samples: The samples.
-        folder: Where the files go.
-        vocab_size: Rows of the model's embedding; decides the element type.
-
-    Raises:
-        InputError: A token has no row.
+    ``vocab_size``: rows of the model's embedding; decides the element type. Raises InputError: a
+    token has no row.
     """
     import numpy as np
 

@@ -62,9 +62,7 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def plain_source(path: str, **changes: Any) -> DataSource:
     """Return a source with the names that most data uses, with changes.
 
-    Args:
-        path: Where the data is.
-        changes: Fields of ``DataSource`` that differ.
+    ``changes``: fields of ``DataSource`` that differ.
     """
     plain = DataSource(
         path=path,
@@ -95,11 +93,7 @@ def as_source(data: DataSource | Path | None) -> DataSource:
 
 
 def check_source(source: DataSource) -> DataSource:
-    """Return the source as it is, or say what is wrong with it.
-
-    Raises:
-        InputError: A size is out of range, or a name is no line.
-    """
+    """Return the source as it is, or say what is wrong with it."""
     for field in source.__struct_fields__:
         value = getattr(source, field)
         if isinstance(value, str) and field != "chat_template":

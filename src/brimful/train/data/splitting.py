@@ -27,13 +27,7 @@ def plain_threshold(share: float) -> int:
 def threshold(hashes: "array[int]", *, share: float, words: str) -> int:
     """Return the hash below which records are held out, so that neither part is empty.
 
-    Args:
-        hashes: Of all records; those with the same content have the same and stay together.
-        share: About how much is held out.
-        words: Where the records come from, for the message.
-
-    Raises:
-        DataError: All records are the same.
+    ``hashes``: of all records; those with the same content have the same and stay together.
     """
     import numpy as np
 

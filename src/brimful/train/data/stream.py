@@ -76,10 +76,7 @@ class StreamWindows:
     def __init__(self, stream: Stream, settings: StreamSettings, tally: Tally) -> None:
         """Keep what is read; reading begins with the first window.
 
-        Args:
-            stream: What is read.
-            settings: How it becomes rows.
-            tally: Counts the records of the first pass that are left out.
+        ``tally``: counts the records of the first pass that are left out.
         """
         self.stream = stream
         self.settings = settings
@@ -90,8 +87,7 @@ class StreamWindows:
     def window_at(self, epoch: int, index: int) -> Window:
         """Return the window that begins after ``index`` records of a pass.
 
-        Raises:
-            DataError: A bad record, where those end the run; or a pass without a sample.
+        Raises DataError: a bad record, where those end the run; or a pass without a sample.
         """
         if self._newest is None or self._newest[0] != (epoch, index):
             self._newest = (epoch, index), self._make(epoch, index)
@@ -150,14 +146,8 @@ def heldout_samples(
 ) -> list[Sample]:
     """Read held-out samples from the front of a stream until there are enough.
 
-    Args:
-        stream: What is read.
-        settings: As for training.
-        num_tokens: About how many tokens are enough, in as many samples as follows.
-        num_samples: Fewest samples, where there are as many.
-
-    Raises:
-        DataError: There is none.
+    ``num_tokens``: about how many tokens are enough, in as many samples as follows.
+    ``num_samples``: fewest samples, where there are as many.
     """
     origin, tally = stream.origin, Tally("skip")
     judged = origin.read_heldout
@@ -195,8 +185,7 @@ def wrap(samples: Sequence[Sample], seq_len: int) -> list[Sample]:
 def checked(samples: list[Sample], vocab_size: int) -> list[Sample]:
     """Return samples whose every token the model has a row for.
 
-    Raises:
-        InputError: One has not.
+    Raises InputError: one has not.
     """
     for sample in samples:
         check_tokens(sample.inputs, vocab_size)

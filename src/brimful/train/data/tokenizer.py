@@ -24,16 +24,9 @@ _PIECES_PER_CALL = 16
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int, num_chars: int) -> Any:
     """Learn merges; the same texts give the same merges.
 
-    Args:
-        texts: The training text, in a fixed order.
-        vocab_size: Rows of the model's embedding; the vocabulary is at most this.
-        num_chars: About how long the texts are together; decides how thinly they are sampled.
-
-    Returns:
-        A ``tokenizers.Tokenizer`` that knows all 256 bytes and ``<|endoftext|>``.
-
-    Raises:
-        InputError: The vocabulary cannot hold the bytes.
+    ``vocab_size``: rows of the model's embedding; the vocabulary is at most this. ``num_chars``:
+    about how long the texts are together; decides how thinly they are sampled. Returns a
+    ``tokenizers.Tokenizer`` that knows all 256 bytes and ``<|endoftext|>``.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -63,12 +56,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int, num_chars: int) ->
 def encode_documents(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
     """Turn texts into token ids, each text followed by the end-of-text token.
 
-    Args:
-        tokenizer: As ``train_tokenizer`` returns it.
-        texts: Whole documents; a long one is encoded in pieces that end with a line.
-
-    Yields:
-        Ids in order; where one list ends says nothing.
+    ``tokenizer``: as ``train_tokenizer`` returns it. ``texts``: whole documents; a long one is
+    encoded in pieces that end with a line. Yields ids in order; where one list ends says nothing.
     """
     end = tokenizer.token_to_id(END_OF_TEXT)
     pieces = ((piece, last) for text in texts for piece, last in _mark_last(split_text(text)))
@@ -105,11 +94,7 @@ def write_tokenizer(tokenizer: Any, path: Path) -> None:
 
 
 def read_tokenizer(path: Path) -> Any:
-    """Read ``tokenizer.json``.
-
-    Raises:
-        FileFormatError: It is missing or no tokenizer.
-    """
+    """Read ``tokenizer.json``."""
     from tokenizers import Tokenizer
 
     try:
@@ -127,11 +112,7 @@ def unigram_entropy(tokens: "npt.NDArray[np.unsignedinteger[Any]]") -> float:
     frequencies of the training text would give a cross-entropy, which is never lower (Gibbs), so
     this is the harder bar; a model below it has learnt to use context.
 
-    Args:
-        tokens: Held-out token ids, any number of them.
-
-    Returns:
-        Nats per token; 0 for no tokens.
+    Returns nats per token; 0 for no tokens.
     """
     import numpy as np
 

@@ -125,18 +125,10 @@ def prepare_texts(
 ) -> TokenFolder:
     """Return the encoded texts, from the cache or made now.
 
-    Args:
-        texts: The text.
-        coder: The tokenizer; None: one is trained on the text.
-        vocab_size: Rows of the model's embedding.
-        cache: Folder in which token folders are kept, one per text, tokenizer and vocabulary.
-
-    Returns:
-        The folder; a folder with its final name is always complete.
-
-    Raises:
-        DataError: The text cannot be read.
-        RunError: The disk is full.
+    ``coder``: the tokenizer; None: one is trained on the text. ``cache``: folder in which token
+    folders are kept, one per text, tokenizer and vocabulary. Returns the folder; a folder with its
+    final name is always complete. Raises DataError: the text cannot be read. Raises RunError: the
+    disk is full.
     """
     key = f"{texts.fingerprint}-{vocab_size}"
     key = key if coder is None else f"{key}-{coder.identity()}"
@@ -160,18 +152,8 @@ def cached_folder(
 ) -> tuple[Path, Manifest]:
     """Return a folder of the cache, made now where it is not there or not whole.
 
-    Args:
-        cache: The cache.
-        key: The folder's name.
-        make: Fills a folder that is given its name only when it is whole.
-        read: Reads a folder's manifest; None where it is not whole.
-
-    Returns:
-        The folder and its manifest.
-
-    Raises:
-        DataError: Another process changes it all the time.
-        RunError: The disk is full.
+    ``make``: fills a folder that is given its name only when it is whole. ``read``: reads a
+    folder's manifest; None where it is not whole. Raises RunError: the disk is full.
     """
     folder = cache / key
     cached = read(folder, key)
@@ -186,7 +168,13 @@ def cached_folder(
             shutil.rmtree(folder, ignore_errors=True)
             _rename_if_free(temporary, folder)
     except (OSError, RunError) as error:
-        raise _cache_error(cache, error) from error
+        # --out does not decide where this lies, so disk_error's advice would mislead.
+        cause = error if isinstance(error, OSError) else error.__cause__
+        reason = getattr(cause, "strerror", None) or cause
+        raise RunError(
+            f"token files cannot be written to {cache} ({reason}); "
+            f"free some space or set BRIMFUL_CACHE to another folder"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     made = read(folder, key)
@@ -202,16 +190,6 @@ def _rename_if_free(temporary: Path, folder: Path) -> None:
     except OSError as error:
         if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
             raise
-
-
-def _cache_error(cache: Path, error: OSError | RunError) -> RunError:
-    # --out does not decide where this lies, so disk_error's advice would mislead.
-    cause = error if isinstance(error, OSError) else error.__cause__
-    reason = getattr(cause, "strerror", None) or cause
-    return RunError(
-        f"token files cannot be written to {cache} ({reason}); "
-        f"free some space or set BRIMFUL_CACHE to another folder"
-    )
 
 
 def map_tokens(path: Path, *, vocab_size: int) -> "Tokens":
@@ -274,11 +252,7 @@ def _write_tokens(encoded: Iterable[list[int]], path: Path, *, vocab_size: int) 
 
 
 def check_tokens(ids: list[int], vocab_size: int) -> None:
-    """Refuse a token that the model has no row for.
-
-    Raises:
-        InputError: There is one.
-    """
+    """Refuse a token that the model has no row for."""
     if ids and max(ids) >= vocab_size:
         raise InputError(
             f"the tokenizer writes token {max(ids)} and the model has vocab_size={vocab_size} "

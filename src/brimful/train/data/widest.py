@@ -15,11 +15,8 @@ from brimful.build.batch import IGNORE_INDEX, Batch
 def widest(batch: Batch, *, seq_len: int) -> Batch:
     """Fill the rows of a micro-batch up to the longest that a job allows.
 
-    Args:
-        batch: Inputs [B, S], labels [B], [B, S] or [B, T], segments [B, S], and of pairs inputs and
-            segments [B, 2, S]; without segments every row is whole, and the batch is returned as
-            it is.
-        seq_len: The longest row.
+    ``batch``: inputs [B, S], labels [B], [B, S] or [B, T], segments [B, S], and of pairs inputs and
+    segments [B, 2, S]; without segments every row is whole, and the batch is returned as it is.
     """
     if batch.segments is None:
         return batch

@@ -22,9 +22,7 @@ LOGGERS: dict[str, MakeLogger] = {
 def check_loggers(names: Iterable[str]) -> None:
     """Refuse what cannot log, before anything is prepared.
 
-    Raises:
-        UnknownNameError: There is no such logger.
-        UnsupportedError: Its package is not installed.
+    Raises UnknownNameError: there is no such logger.
     """
     for name in names:
         if name not in LOGGERS:
@@ -37,13 +35,7 @@ def check_loggers(names: Iterable[str]) -> None:
 
 
 def open_loggers(names: Iterable[str], run: LoggedRun, observers: Observers) -> None:
-    """Let loggers watch a run; one that cannot start is left out, and the user is told.
-
-    Args:
-        names: Which.
-        run: What they log.
-        observers: Gets them.
-    """
+    """Let loggers watch a run; one that cannot start is left out, and the user is told."""
     for name in names:
         try:
             logger = LOGGERS[name](run)

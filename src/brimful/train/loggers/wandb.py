@@ -34,7 +34,12 @@ class WandbLogger:
 
         folder = run.out / WANDB
         run_id = _run_id(folder)
-        before = _unsynced(folder, run_id)
+        # What earlier processes of this run wrote and nobody has uploaded.
+        before = [
+            path
+            for path in folder.glob(f"offline-run-*-{run_id}")
+            if not (path / f"run-{run_id}.wandb.synced").exists()
+        ]
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             dir=str(run.out),
@@ -105,12 +110,3 @@ def _run_id(folder: Path) -> str:
     run_id = secrets.token_hex(4)
     write_text(path, run_id + "\n")
     return run_id
-
-
-def _unsynced(folder: Path, run_id: str) -> list[Path]:
-    """List what earlier processes of this run wrote and nobody has uploaded."""
-    return [
-        path
-        for path in folder.glob(f"offline-run-*-{run_id}")
-        if not (path / f"run-{run_id}.wandb.synced").exists()
-    ]

@@ -12,11 +12,7 @@ from brimful.values.job import Job
 
 
 def encoder_for(job: Job, source: DataSource) -> Encoder:
-    """Return the encoder of a job's task.
-
-    Raises:
-        UnsupportedError: The task makes its own batches.
-    """
+    """Return the encoder of a job's task."""
     if job.task == "chat":
         return chat_encoder(source.messages_field)
     if job.task == "dpo":

@@ -12,8 +12,7 @@ from brimful.train.data.encoders.base import IGNORED, Encoded, Encoder, Sample, 
 def chat_encoder(messages_field: str) -> Encoder:
     """Make the encoder of records with a conversation.
 
-    Args:
-        messages_field: Its field, where it is a list of messages.
+    ``messages_field``: its field, where it is a list of messages.
     """
 
     def parse(fields: dict[str, Any]) -> Conversation:

@@ -21,10 +21,8 @@ class Labelled(NamedTuple):
 def labelled_encoder(text_field: str, label_field: str, config: dict[str, Any]) -> Encoder:
     """Make the encoder of records with a text and a class.
 
-    Args:
-        text_field: Field of the text.
-        label_field: Field of the class: its number, or its name where the model names classes.
-        config: The model's configuration, which says how many classes there are.
+    ``label_field``: field of the class: its number, or its name where the model names classes.
+    ``config``: the model's configuration, which says how many classes there are.
     """
     names = class_names(config)
 

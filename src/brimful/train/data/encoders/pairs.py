@@ -15,12 +15,7 @@ class Pair(NamedTuple):
 
 
 def pair_encoder(source_field: str, target_field: str) -> Encoder:
-    """Make the encoder of records with a source and a target.
-
-    Args:
-        source_field: Field of what is read.
-        target_field: Field of what is written.
-    """
+    """Make the encoder of records with a source and a target."""
 
     def parse(fields: dict[str, Any]) -> Pair:
         pair = Pair(string_field(fields, source_field), string_field(fields, target_field))
@@ -34,13 +29,9 @@ def pair_encoder(source_field: str, target_field: str) -> Encoder:
 
 def _encode(pair: Pair, coder: Coder, max_tokens: int) -> Encoded:
     source, cut_source = coder.framed_ids(pair.source, max_tokens=max_tokens)
-    target, cut_target = _target_ids(pair.target, coder, max_tokens)
-    return Encoded([Sample(source, target)], cut_source or cut_target, "")
-
-
-def _target_ids(text: str, coder: Coder, max_tokens: int) -> tuple[list[int], bool]:
-    """Write a target; it ends with the token that ends a text, whatever the tokenizer adds."""
-    ids = coder.text_ids(text)
+    # Write a target; it ends with the token that ends a text, whatever the tokenizer adds.
+    ids = coder.text_ids(pair.target)
     end = [] if coder.end_id is None else [coder.end_id]
     room = max_tokens - len(end)
-    return [*ids[:room], *end], len(ids) > room
+    target, cut_target = ([*ids[:room], *end], len(ids) > room)
+    return Encoded([Sample(source, target)], cut_source or cut_target, "")

@@ -9,11 +9,7 @@ from brimful.train.data.records import string_field
 
 
 def text_encoder(text_field: str) -> Encoder:
-    """Make the encoder of records with a text.
-
-    Args:
-        text_field: Its field.
-    """
+    """Make the encoder of records with a text."""
 
     def parse(fields: dict[str, Any]) -> str:
         return string_field(fields, text_field)

@@ -20,8 +20,7 @@ UNREADABLE = (OSError, EOFError, zlib.error)
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file for reading; one that ends in .gz or .zst is unpacked while it is read.
 
-    Raises:
-        DataError: It cannot be opened.
+    Raises DataError: it cannot be opened.
     """
     try:
         if path.suffix == ".gz":
@@ -44,11 +43,7 @@ def unreadable(path: Path | str, error: Exception) -> DataError:
 
 
 def require(module: str, what: str) -> Any:
-    """Import a library that comes with ``brimful[data]``.
-
-    Raises:
-        InputError: It is not installed.
-    """
+    """Import a library that comes with ``brimful[data]``."""
     import importlib
 
     try:
@@ -60,11 +55,7 @@ def require(module: str, what: str) -> Any:
 
 
 def check_columns(names: Iterable[str], needs: Needs, where: str) -> None:
-    """Refuse a table none of whose rows could be used.
-
-    Raises:
-        DataError: Columns are missing.
-    """
+    """Refuse a table none of whose rows could be used."""
     found = list(names)
     if needs and not any(set(need) <= set(found) for need in needs):
         wanted = " or ".join(" and ".join(map(repr, need)) for need in needs)

@@ -17,13 +17,8 @@ _MAX_FIELD_CHARS = 1 << 27
 def read_csv(path: Path, name: str, needs: Needs) -> Iterator[Record | Broken]:
     """Read one record per row; every value is text.
 
-    Args:
-        path: The file.
-        name: What messages call it.
-        needs: Columns that the header must have.
-
-    Raises:
-        DataError: The file is not UTF-8, or its header lacks columns.
+    ``needs``: columns that the header must have. Raises DataError: the file is not UTF-8, or its
+    header lacks columns.
     """
     csv.field_size_limit(_MAX_FIELD_CHARS)
     with open_bytes(path) as file:

@@ -19,11 +19,7 @@ def is_saved(path: Path) -> bool:
 
 
 def open_saved(source: DataSource) -> Any:
-    """Open a data set that ``save_to_disk`` wrote; its rows stay on disk.
-
-    Raises:
-        DataError: The folder is damaged, or has no such split.
-    """
+    """Open a data set that ``save_to_disk`` wrote; its rows stay on disk."""
     library = require("datasets", "data set folders")
     try:
         opened = library.load_from_disk(source.path)
@@ -31,15 +27,18 @@ def open_saved(source: DataSource) -> Any:
         raise DataError(
             f"{source.path} is no sound data set folder ({_reason(error)}); save it again"
         ) from error
-    return _pick_split(library, opened, source)
+    if not isinstance(opened, library.DatasetDict):
+        return opened
+    if source.split not in opened:
+        raise DataError(
+            f"{source.path} has the splits {', '.join(map(str, opened))} and "
+            f"split={source.split} is none of them; name one of them"
+        )
+    return opened[source.split]
 
 
 def open_hub(source: DataSource) -> Any:
-    """Open a data set of the hub, from the local cache where there is no network.
-
-    Raises:
-        DataError: It cannot be reached, does not exist, or has no such split.
-    """
+    """Open a data set of the hub, from the local cache where there is no network."""
     library = require("datasets", "data sets of the hub")
     try:
         return library.load_dataset(
@@ -56,13 +55,7 @@ def open_hub(source: DataSource) -> Any:
 def read_data_set(opened: Any, name: str, needs: Needs) -> Iterator[Record | Broken]:
     """Read one record per row.
 
-    Args:
-        opened: A ``Dataset`` or an ``IterableDataset``.
-        name: What messages call it.
-        needs: Columns that it must have.
-
-    Raises:
-        DataError: Columns are missing, or reading fails midway.
+    ``opened``: a ``Dataset`` or an ``IterableDataset``. ``needs``: columns that it must have.
     """
     if opened.column_names is not None:
         check_columns(opened.column_names, needs, name)
@@ -80,17 +73,6 @@ def read_data_set(opened: Any, name: str, needs: Needs) -> Iterator[Record | Bro
 def identity(opened: Any) -> str:
     """Return what stands for the content of an opened data set."""
     return str(getattr(opened, "_fingerprint", None) or getattr(opened, "info", ""))
-
-
-def _pick_split(library: Any, opened: Any, source: DataSource) -> Any:
-    if not isinstance(opened, library.DatasetDict):
-        return opened
-    if source.split not in opened:
-        raise DataError(
-            f"{source.path} has the splits {', '.join(map(str, opened))} and "
-            f"split={source.split} is none of them; name one of them"
-        )
-    return opened[source.split]
 
 
 def _reason(error: Exception) -> str:

@@ -20,13 +20,7 @@ def read_json(path: Path, name: str, needs: Needs) -> Iterator[Record | Broken]:
 
     Files that are called .json and hold JSON lines are read as such.
 
-    Args:
-        path: The file.
-        name: What messages call it.
-        needs: Handed on.
-
-    Raises:
-        DataError: The file is no JSON, or holds no list.
+    Raises DataError: the file is no JSON, or holds no list.
     """
     with open_bytes(path) as file:
         try:

@@ -14,15 +14,7 @@ _BOM = b"\xef\xbb\xbf"
 def read_jsonl(path: Path, name: str, _needs: Needs) -> Iterator[Record | Broken]:
     """Read one record per line; blank lines are none.
 
-    Args:
-        path: The file.
-        name: What messages call it.
-
-    Yields:
-        Records and broken lines, in order.
-
-    Raises:
-        DataError: The file cannot be read.
+    Yields records and broken lines, in order. Raises DataError: the file cannot be read.
     """
     with open_bytes(path) as file:
         number = 0
@@ -39,16 +31,12 @@ def _parse(line: bytes, where: str) -> Record | Broken:
     try:
         fields = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _broken(line, where, error)
+        try:
+            line.decode()
+        except UnicodeDecodeError as undecodable:
+            return Broken(where, "not UTF-8", f"it is not UTF-8 at byte {undecodable.start}")
+        return Broken(where, "no JSON", f"it is no JSON ({error})")
     if not isinstance(fields, dict):
         detail = f"it is {kind_of(fields)} and must be an object"
         return Broken(where, "no JSON object", detail)
     return Record(fields, where)
-
-
-def _broken(line: bytes, where: str, error: Exception) -> Broken:
-    try:
-        line.decode()
-    except UnicodeDecodeError as undecodable:
-        return Broken(where, "not UTF-8", f"it is not UTF-8 at byte {undecodable.start}")
-    return Broken(where, "no JSON", f"it is no JSON ({error})")

@@ -12,14 +12,8 @@ _ROWS_PER_READ = 256
 def read_parquet(path: Path, name: str, needs: Needs) -> Iterator[Record | Broken]:
     """Read one record per row.
 
-    Args:
-        path: The file.
-        name: What messages call it.
-        needs: Columns that the file must have.
-
-    Raises:
-        DataError: The file is damaged, or lacks columns.
-        InputError: pyarrow is not installed.
+    ``needs``: columns that the file must have. Raises DataError: the file is damaged, or lacks
+    columns. Raises InputError: pyarrow is not installed.
     """
     arrow = require("pyarrow", "Parquet files")
     parquet = require("pyarrow.parquet", "Parquet files")
