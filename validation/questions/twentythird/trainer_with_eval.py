@@ -1,5 +1,6 @@
 """Fine-tune a 0.5B on our support mails with the Trainer; accuracy before and after."""
 import numpy as np
+import torch
 from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer, TrainingArguments, default_data_collator
 
