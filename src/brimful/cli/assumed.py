@@ -41,6 +41,7 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
     words += [*_label_words(args), *_rocm_words(args), *_encoder_words(job)]
+    words += _router_words(job)
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     if job.task == "seq2seq":  # one length, of both
@@ -51,14 +52,28 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
 
 
 def _size_facts(job: "Job") -> tuple[Fact, ...]:
-    """Say how many parameters a model has that a file describes, which nobody knows by its name."""
-    from brimful.files.writing import is_there
-    from brimful.models.config import exact_count
+    """Say how many parameters a model has that a file describes, and how many a token uses.
 
-    count = exact_count(job.model) if is_there(job.model.name) else None
-    if not count:
+    Of mixtures both are said whoever describes them: all are held.
+    """
+    from brimful.files.writing import is_there
+    from brimful.models.config import active_parameters, exact_count, has_layout
+
+    count = exact_count(job.model)
+    used = active_parameters(job.model) if count and has_layout(job.model) else count
+    if not count or not (is_there(job.model.name) or used != count):
         return ()
-    return (Fact("model", f"{format_count(count)} parameters ({job.model.model_type})"),)
+    kind = f" ({job.model.model_type})" if is_there(job.model.name) else ""
+    some = f", {format_count(used)} of them used by each token" if used and used != count else ""
+    return (Fact("model", f"{format_count(count)} parameters{some}{kind}"),)
+
+
+def _router_words(job: "Job") -> list[str]:
+    """Say that a mixture is trained without the loss that its own configuration names."""
+    balance = job.model.hf_config.get("router_aux_loss_coef")
+    if not balance or job.router_aux_loss or job.adapter is not None:
+        return []
+    return [f"without the loss of its routers (--router-aux-loss {balance:g})"]
 
 
 def _whole_facts(job: "Job") -> tuple[Fact, ...]:

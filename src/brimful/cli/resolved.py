@@ -38,6 +38,7 @@ from brimful.values.job import (
     PACKINGS,
     PREFERENCE,
     QAT,
+    QUANTIZED,
     SCALED,
     WHOLE,
     Adapter,
@@ -216,7 +217,7 @@ def job_from(
     where = [cluster_from(args).device] if devices is None else devices
     precision = usual.precision_from(args, where)
     optimizer: Optimizer = _or(args.optimizer, defaults.OPTIMIZER)
-    method, base = _packed(args, _or(args.method, defaults.METHOD))
+    method, base = _packed(args, args.method or _method_told(args))
     job = check_job(
         Job(
             model=for_task(model, task),
@@ -304,6 +305,20 @@ _BASES: dict[str, Base] = {
 """Formats of uploads, and the base of adapters that is about as large."""
 _UNTRAINED = ("fp4", "fp8")
 """Of their words: what no adapters are put beside."""
+
+
+def _method_told(args: argparse.Namespace) -> Method:
+    """Return the method that the other flags tell where ``--method`` is not given."""
+    told: dict[Method, tuple[str, ...]] = {"lora": ADAPTER, QAT: QUANTIZATION}
+    for method, names in told.items():
+        given = next((name for name in names if getattr(args, name) is not None), None)
+        if given is None:
+            continue
+        meant: Method = "qlora" if args.base in QUANTIZED else method
+        flag = f"--{given.replace('_', '-')} {getattr(args, given)}"
+        note_once(f"--method {meant} is taken, as {flag} is given")
+        return meant
+    return defaults.METHOD
 
 
 def _packed(args: argparse.Namespace, method: Method) -> tuple[Method, Base | None]:

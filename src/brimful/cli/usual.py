@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from brimful.cli import defaults
+from brimful.cli.parsing import note_once
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Device
 from brimful.models.kernels import attentions_of, check_taken, left_out
@@ -44,16 +45,23 @@ def check_runs(job: Job, attention: Attention, device: Device) -> Attention:
 def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Precision:
     """Resolve ``--precision``; without it the first default that any of the devices has units for.
 
-    ``devices``: what may run the job: one kind, or all that are compared.
+    What is asked for and has no units is emulated, which is said. ``devices``: what may run the
+    job: one kind, or all that are compared.
     """
-    if args.precision is not None:
-        return cast("Precision", args.precision)
 
     def refusal(recipe: Precision) -> str | None:
         reasons = [why_emulated(recipe, place_of(device)) for device in devices]
         return reasons[0] if reasons and all(reasons) else None
 
     chosen, reason = first_that_runs(defaults.PRECISIONS, refusal)
+    if args.precision is not None:
+        asked = cast("Precision", args.precision)
+        if emulated := refusal(asked):
+            note_once(
+                f"precision={asked} would be emulated, slowly, at a speed that is unknown: "
+                f"{emulated}; --precision {chosen} has them"
+            )
+        return asked
     if reason:
         say_replaced(args, f"precision={chosen}", defaults.PRECISION, reason)
     return chosen
