@@ -60,10 +60,13 @@ def test_a_card_without_units_for_bf16_takes_the_next_recipe(brimful, gpu, preci
     assert (content["job"]["loss_scale"] is not None) == (precision == "fp16-mixed")
 
 
-def test_a_recipe_that_was_asked_for_is_kept_where_it_is_emulated(brimful):
-    argv = ("smollm2-135m", "--gpus", "v100-16gb", *SMALL, "--precision", "bf16-mixed")
-    said = brimful("estimate", *argv)
-    assert (said.code, said.err) == (0, "")
+def test_a_recipe_that_was_asked_for_is_kept_where_it_is_emulated_and_that_is_said(brimful):
+    argv = ("smollm2-135m", *SMALL, "--precision", "bf16-mixed")
+    said = brimful("estimate", *argv, "--gpus", "v100-16gb")
+    assert said.code == 0
+    assert "precision=bf16-mixed would be emulated" in said.err
+    assert "--precision fp16-mixed has them" in said.err
+    assert "emulated" not in brimful("estimate", *argv, *H100).err
 
 
 @pytest.mark.parametrize(
@@ -98,3 +101,20 @@ def test_devices_share_what_can_be_shared(brimful, flags, zero):
     assert said.code == 0, said.err
     assert instead(said) == [f"zero={zero}"]
     assert json.loads(said.out)["strategy"]["zero"] == zero
+
+
+@pytest.mark.parametrize(
+    ("flags", "method"),
+    [(("--lora-rank", 8), "lora"), (("--lora-alpha", 8, "--base", "nf4"), "qlora")],
+)
+def test_a_flag_of_adapters_tells_the_method(brimful, flags, method):
+    said = brimful("estimate", "smollm2-135m", *H100, *SMALL, *flags, "--json")
+    assert f"--method {method} is taken, as {flags[0]} is given" in said.err
+    assert json.loads(said.out)["job"]["method"] == method
+    refused = brimful("estimate", "smollm2-135m", *H100, *SMALL, *flags, "--method", "full")
+    assert refused.code == 2
+
+
+def test_a_flag_of_quantisation_tells_the_method(brimful):
+    said = brimful("estimate", "smollm2-135m", *H100, *SMALL, "--qat-scheme", "int8")
+    assert "method=qat" in said.err

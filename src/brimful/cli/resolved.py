@@ -315,8 +315,7 @@ def _method_told(args: argparse.Namespace) -> Method:
         if given is None:
             continue
         meant: Method = "qlora" if args.base in QUANTIZED else method
-        flag = f"--{given.replace('_', '-')} {getattr(args, given)}"
-        note_once(f"--method {meant} is taken, as {flag} is given")
+        note_once(f"--method {meant} is taken, as --{given.replace('_', '-')} is given")
         return meant
     return defaults.METHOD
 

@@ -81,8 +81,10 @@ def facts(
     is_fp8 = "precision" in without
     ours = f"{args.precision if is_fp8 else 'eager'}{', eager,' * (is_fp8 and len(without) > 1)}"
     times = most_times(estimate, device, fp8=is_fp8, compiled="compile" in without)
-    faster = "" if times is None else f", at most {times:.1f} x as fast"
-    return (Fact("stands in", f"{ours} for {theirs}, whose memory is not told{faster}"),)
+    rate = None if estimate is None else estimate.tokens_per_s
+    so = "" if rate is None else f": {rate:,.0f} tokens/s so"
+    faster = "" if times is None else f", at most {times:.1f} x as fast with them"
+    return (Fact("stands in", f"{ours} for {theirs}, whose memory is not told{so}{faster}"),)
 
 
 def most_times(
