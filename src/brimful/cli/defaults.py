@@ -10,7 +10,7 @@ from brimful.values.strategy import DEFAULT_FSDP, Accumulate, Attention, Compile
 
 GPUS = "local"
 PRETEND_GPU = "h100-80gb"
-METHOD = "full"
+METHOD: Method = "full"
 QAT_SCHEME: Scheme = "int4"
 PRECISION: Precision = "bf16-mixed"
 PRECISIONS: tuple[Precision, ...] = (PRECISION, "fp16-mixed", "fp32")
