@@ -108,6 +108,17 @@ def test_a_flag_that_it_cannot_be_told_is_refused(capsys):
     assert "leave --loss-chunks out" in err
 
 
+@pytest.mark.skipif(find_spec("trl") is not None, reason="it would run")
+@pytest.mark.torch
+def test_a_simulation_takes_what_the_program_does_anyway(capsys):
+    flags = ("llama-3.2-1b", "--gpus", "h100-80gb", "--seq-len", "512", "--for", "trl")
+    code, _, err = said(capsys, "simulate", *flags)
+    assert code == 2
+    assert "TRL runs here as it is, and is not installed" in err  # not that it has no whole loss
+    code, _, err = said(capsys, "simulate", *flags, "--loss-chunks", "1")
+    assert "trl cannot be told loss_chunks=1" in err
+
+
 def test_a_job_that_it_cannot_be_given_is_refused(capsys):
     code, _, err = said(capsys, "plan", *ASKED, "--for", "trl", "--task", "dpo", "--no-proof")
     assert code == 2

@@ -117,6 +117,17 @@ def narrow(args: argparse.Namespace) -> None:
             _fix(args, field, told)
 
 
+def take_told(args: argparse.Namespace) -> None:
+    """Fix what the program does whatever it is told, where nobody typed it: one strategy is run."""
+    if not is_other(args) or resolved.is_plan(args.model):
+        return
+    from brimful.export.told import narrowed
+
+    for field, told in narrowed(_asking(args)).items():
+        if getattr(args, field) is None and not isinstance(told, list):
+            _fix(args, field, told)
+
+
 def _narrow_to_source(args: argparse.Namespace) -> None:
     """Leave out what the program whose settings were read does not do, where nobody typed it.
 

@@ -110,6 +110,7 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
             "writes one, and simulate --from FILE runs it"
         )
     for_program.settle(args)
+    for_program.take_told(args)
     asked = resolved.asked(args)
     if for_program.is_other(args):
         return _run_program(args, asked)
