@@ -9,8 +9,8 @@ and its live and reserved peaks are compared with the simulation's.
 ``python validation/architectures_part.py [SEED]`` prints what the rows say together; it becomes a
 part of ``prove.py`` with its first whole run.
 
-Every architecture is a fork with a limit of time. Rows are kept as they come, by sources and seed,
-so that a run that was cut short goes on.
+Every architecture is a fork with a limit of CPU time, so that a busy machine decides nothing. Rows
+are kept as they come, by sources and seed, so that a run that was cut short goes on.
 """
 
 import contextlib
@@ -18,9 +18,10 @@ import logging
 import multiprocessing
 import random
 import re
+import resource
+import signal
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections import Counter
@@ -59,7 +60,8 @@ from brimful.values.strategy import Attention, Strategy, world_size
 MOST_BLOCKS = 12
 _FEW_BLOCKS, _MOST_DRAWS = 2, 20
 """Of a class that is run by itself; and that are made in the place of one that it cannot run."""
-LIMIT_S = 240
+LIMIT_S, _WAITED_S = 240, 3600
+"""CPU seconds of an architecture; and what one that does nothing is waited for."""
 NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
@@ -119,25 +121,31 @@ def _apart(name: str, seed: int) -> ArchitectureRow:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_tell, args=(theirs, name, seed))
-    start_s = time.perf_counter()
+    before_s = _spent_s()
     process.start()
     theirs.close()
-    try:
-        row: ArchitectureRow | None = ours.recv() if ours.poll(LIMIT_S) else None
-        cause = f"took more than {LIMIT_S} s"
-    except EOFError:
-        row, cause = None, "ended its process"
+    row: ArchitectureRow | None = None
+    with contextlib.suppress(EOFError):
+        row = ours.recv() if ours.poll(_WAITED_S) else None
     process.kill()
     process.join()
-    spent_s = time.perf_counter() - start_s
     if row is None:
-        return ArchitectureRow(model_type=name, cause=cause, spent_s=spent_s)
-    return msgspec.structs.replace(row, spent_s=spent_s)
+        is_slow = process.exitcode == -signal.SIGXCPU
+        cause = f"took more than {LIMIT_S} s" if is_slow else "ended its process"
+        row = ArchitectureRow(model_type=name, cause=cause)
+    return msgspec.structs.replace(row, spent_s=_spent_s() - before_s)
+
+
+def _spent_s() -> float:
+    """Return the CPU seconds of forks that ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def _tell(pipe: Any, name: str, seed: int) -> None:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, 2 * LIMIT_S))
     pipe.send(tried(name, seed))
 
 
