@@ -52,7 +52,7 @@ from brimful.simulate.own_stack import kinds_shown, stack_of
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.runs import Blocks, Parts, RunFitter, UnlikeShapesError, cut
 from brimful.simulate.tables import Tables
-from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
+from brimful.simulate.traced import BASES, TURING, fitted_of, marks_of, recipe_of, with_formulas
 from brimful.techniques.offload import NOTHING, spell_offload
 from brimful.values.job import Adapter, Job, plain_job
 from brimful.values.strategy import Strategy, spell_checkpointing
@@ -339,13 +339,15 @@ class _Trial:
         cases, own, body = list(chain.from_iterable(groups)), traced.own, traced.body
         self._groups = groups
         recording = _recorded(own, body, cases, more)
-        self._kept, self._marks = with_formulas(recording), marks_of(recording)
+        self._numbers = {case: number for number, case in enumerate([*cases, *more], start=1)}
+        ran = ((case.B * case.S, _parts(number)) for case, number in self._numbers.items())
+        fitted = fitted_of(recording, {phase: num for num, each in ran for phase in each.values()})
+        self._kept, self._marks = with_formulas(recording, fitted), marks_of(recording, fitted)
         stack = stack_of(own, body)
         starts = _starts(own.built, stack.places)
         self._blocks = Blocks(
             stack.num_again, _path_of(starts), kinds_shown(own), starts, stack.numbers
         )
-        self._numbers = {case: number for number, case in enumerate([*cases, *more], start=1)}
         self._traced, self._tables = traced, traced.tables
 
     def is_told(self, cases: Sequence[TokenShape]) -> bool:
