@@ -40,6 +40,7 @@ from evidence import Summary, relative, spread_of
 from progress import shown
 from sampler import cluster_for
 
+import brimful
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
 from brimful.cost.estimate import estimate
@@ -49,7 +50,7 @@ from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
 from brimful.errors import BrimfulError, UnknownMemoryError, UnsupportedError
 from brimful.files.remembered import once_for_each
-from brimful.files.traced import source_hash
+from brimful.files.traced import digest
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import default_task, read_config
 from brimful.models.kernels import attentions_of
@@ -89,7 +90,7 @@ def run(*, seed: int, quick: bool) -> tuple[list[ArchitectureRow], Summary]:
     names = every = architectures()
     if quick:
         names = random.Random(seed).sample(names, NUM_QUICK)  # noqa: S311 - cases, not secrets
-    kept = Path(tempfile.gettempdir()) / f"brimful-architectures-{source_hash()}-{seed}.jsonl"
+    kept = Path(tempfile.gettempdir()) / f"brimful-architectures-{_sources()}-{seed}.jsonl"
     rows = {row.model_type: row for row in _read(kept)}
     missing = [name for name in names if name not in rows]
     for library in ("brimful.simulate.on_demand", "brimful.simulate.run"):
@@ -101,6 +102,12 @@ def run(*, seed: int, quick: bool) -> tuple[list[ArchitectureRow], Summary]:
             file.write(msgspec.json.encode(rows[name]) + b"\n")
     found = [rows[name] for name in names]
     return found, summarize(found)
+
+
+def _sources() -> str:
+    """Hash all of our sources: what traces, and what predicts by it."""
+    files = sorted(Path(brimful.__file__).parent.rglob("*.py"))
+    return digest(*(file.read_text(encoding="utf-8") for file in files))
 
 
 def _read(kept: Path) -> Iterator[ArchitectureRow]:

@@ -192,9 +192,9 @@ def missing_needs(
     return sorted(found)
 
 
-def refusal_of(key: str) -> str:
-    """Return under which name it is kept why a program could not be traced."""
-    return f"{key}{REFUSED}"
+def refusal_of(key: str, seq_len: int | None = None) -> str:
+    """Return under which name it is kept why a program could not be traced, at one length alone."""
+    return f"{key}{'' if seq_len is None else f'.{seq_len}'}{REFUSED}"
 
 
 def is_foreseen(
