@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.own_programs import traced_adapters, traced_task
+from brimful.cost.own_programs import tells_chunks, traced_adapters, traced_task
 from brimful.cost.profiles import (
     OF_ONE,
     PROFILE_SCHEMA,
@@ -212,7 +212,7 @@ def _unrolled_or_whole(
                     raise
     whole = traced.own._replace(is_unrolled=not traced.own.built.loops)
     if traced.own.built.loops:
-        chunks = [num for num in chunks if num <= TWO_CHUNKS]
+        chunks = [num for num in chunks if tells_chunks(num, whole.job.seq_len)]
     return _variants(traced._replace(own=whole), chunks, fits_one=fits_one)
 
 
@@ -322,8 +322,9 @@ def _tried(
 
 
 def _losses(shapes: Sequence[TokenShape], chunks: Sequence[int]) -> list[list[TokenShape]]:
-    """List the cases of each number of chunks."""
-    return [[in_chunks(shape, n) for shape in shapes] for n in chunks]
+    """List the cases of each number of chunks; one shape alone tells what few of them are."""
+    told = [n for n in chunks if n <= TWO_CHUNKS or len(shapes) > 1] or [1]
+    return [[in_chunks(shape, n) for shape in shapes] for n in told]
 
 
 class _Trial:
