@@ -29,7 +29,7 @@ class ArchitectureRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         model_type: Its name.
         cause: Why it has no prediction; empty where it has one.
         peaks: Of the strategies drawn, as far as it came.
-        spent_s: Seconds that all of it took.
+        spent_s: CPU seconds that all of it took.
         left_out: Shapes that were drawn first, with what its class ends in there by itself.
     """
 

@@ -9,8 +9,8 @@ and its live and reserved peaks are compared with the simulation's.
 ``python validation/architectures_part.py [SEED]`` prints what the rows say together; it becomes a
 part of ``prove.py`` with its first whole run.
 
-Every architecture is a fork with a limit of time. Rows are kept as they come, by sources and seed,
-so that a run that was cut short goes on.
+Every architecture is a fork with a limit of CPU time, so that a busy machine decides nothing. Rows
+are kept as they come, by sources and seed, so that a run that was cut short goes on.
 """
 
 import contextlib
@@ -18,9 +18,10 @@ import logging
 import multiprocessing
 import random
 import re
+import resource
+import signal
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections import Counter
@@ -39,6 +40,7 @@ from evidence import Summary, relative, spread_of
 from progress import shown
 from sampler import cluster_for
 
+import brimful
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
 from brimful.cost.estimate import estimate
@@ -48,7 +50,7 @@ from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
 from brimful.errors import BrimfulError, UnknownMemoryError, UnsupportedError
 from brimful.files.remembered import once_for_each
-from brimful.files.traced import source_hash
+from brimful.files.traced import digest
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import default_task, read_config
 from brimful.models.kernels import attentions_of
@@ -59,7 +61,8 @@ from brimful.values.strategy import Attention, Strategy, world_size
 MOST_BLOCKS = 12
 _FEW_BLOCKS, _MOST_DRAWS = 2, 20
 """Of a class that is run by itself; and that are made in the place of one that it cannot run."""
-LIMIT_S = 240
+LIMIT_S, _WAITED_S = 240, 3600
+"""CPU seconds of an architecture; and what one that does nothing is waited for."""
 NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
@@ -87,7 +90,7 @@ def run(*, seed: int, quick: bool) -> tuple[list[ArchitectureRow], Summary]:
     names = every = architectures()
     if quick:
         names = random.Random(seed).sample(names, NUM_QUICK)  # noqa: S311 - cases, not secrets
-    kept = Path(tempfile.gettempdir()) / f"brimful-architectures-{source_hash()}-{seed}.jsonl"
+    kept = Path(tempfile.gettempdir()) / f"brimful-architectures-{_sources()}-{seed}.jsonl"
     rows = {row.model_type: row for row in _read(kept)}
     missing = [name for name in names if name not in rows]
     for library in ("brimful.simulate.on_demand", "brimful.simulate.run"):
@@ -99,6 +102,12 @@ def run(*, seed: int, quick: bool) -> tuple[list[ArchitectureRow], Summary]:
             file.write(msgspec.json.encode(rows[name]) + b"\n")
     found = [rows[name] for name in names]
     return found, summarize(found)
+
+
+def _sources() -> str:
+    """Hash all of our sources: what traces, and what predicts by it."""
+    files = sorted(Path(brimful.__file__).parent.rglob("*.py"))
+    return digest(*(file.read_text(encoding="utf-8") for file in files))
 
 
 def _read(kept: Path) -> Iterator[ArchitectureRow]:
@@ -119,25 +128,31 @@ def _apart(name: str, seed: int) -> ArchitectureRow:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_tell, args=(theirs, name, seed))
-    start_s = time.perf_counter()
+    before_s = _spent_s()
     process.start()
     theirs.close()
-    try:
-        row: ArchitectureRow | None = ours.recv() if ours.poll(LIMIT_S) else None
-        cause = f"took more than {LIMIT_S} s"
-    except EOFError:
-        row, cause = None, "ended its process"
+    row: ArchitectureRow | None = None
+    with contextlib.suppress(EOFError):
+        row = ours.recv() if ours.poll(_WAITED_S) else None
     process.kill()
     process.join()
-    spent_s = time.perf_counter() - start_s
     if row is None:
-        return ArchitectureRow(model_type=name, cause=cause, spent_s=spent_s)
-    return msgspec.structs.replace(row, spent_s=spent_s)
+        is_slow = process.exitcode == -signal.SIGXCPU
+        cause = f"took more than {LIMIT_S} s" if is_slow else "ended its process"
+        row = ArchitectureRow(model_type=name, cause=cause)
+    return msgspec.structs.replace(row, spent_s=_spent_s() - before_s)
+
+
+def _spent_s() -> float:
+    """Return the CPU seconds of forks that ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def _tell(pipe: Any, name: str, seed: int) -> None:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, 2 * LIMIT_S))
     pipe.send(tried(name, seed))
 
 

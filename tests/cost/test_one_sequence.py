@@ -1,9 +1,11 @@
 """One sequence at a time is not copied where attention is written out: both rungs know."""
 
 import pytest
+from msgspec.structs import replace
 
 from brimful.cost.estimate import estimate
-from brimful.cost.profiles import load_profile
+from brimful.cost.own_programs import tells_chunks
+from brimful.cost.profiles import OF_ONE, PROFILE_SCHEMA, Profile, Variant, _of_one, load_profile
 from brimful.cost.programs import program_of
 from brimful.cost.requests import asked_of
 from cost.replays import ALLOCATORS, reserved
@@ -70,3 +72,20 @@ def test_works_of_one_sequence_have_fewer_operations(precision, attention):
 def test_fused_attention_does_not_mind():
     job = make_job(precision="bf16")
     assert not program_of(job, "sdpa", "cuda", "full", is_one=True).is_one
+
+
+def test_one_sequence_has_no_chunks_that_several_told():
+    one, many = Variant(first=(), later=()), Variant(first=(), later=())
+    variants = {"plain": many, f"{OF_ONE}plain": one, "plain+chunks": many}
+    kept = Profile(
+        schema=PROFILE_SCHEMA, key="", versions=(), source_hash="", kinds=(), works=(),
+        variants=variants,
+    )  # fmt: skip
+    assert _of_one(kept, "one").variants == {"plain": one}
+    alike = {"plain": many, "plain+chunks": many}
+    assert _of_one(replace(kept, variants=alike), "one").variants == alike
+
+
+def test_one_length_tells_chunks_where_five_do_not_divide_it():
+    assert [tells_chunks(num, 1024) for num in (1, 2, 6)] == [True, True, True]
+    assert [tells_chunks(num, 1000) for num in (1, 2, 6)] == [True, True, False]

@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.cost.recipes import FP32_BYTES
 from brimful.errors import UnsupportedError
-from brimful.models.config import layout_of, parameter_count, read_config
+from brimful.models.config import default_task, layout_of, parameter_count, read_config
 from brimful.models.layout import all_parameters, num_elements
+from brimful.values.job import plain_job
+from brimful.values.strategy import Strategy
 from models.meta import SMALL, named_shapes, types_of
 
 CASES = {
@@ -192,3 +195,18 @@ def test_blocks_are_counted_by_where_they_are():
 def test_an_unknown_architecture_has_no_layout():
     with pytest.raises(UnsupportedError, match="no formula"):
         layout_of(read_config("x", {"model_type": "gemma", "num_hidden_layers": 1}))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("model_type", SMALL)
+def test_a_layout_says_what_its_class_keeps_in_fp32(model_type):
+    from brimful.build.tasks import task_of
+
+    spec = spec_of(model_type)
+    job = plain_job(spec, task=default_task(spec), precision="bf16", seq_len=64, global_batch=1)
+    strategy = Strategy(
+        micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="eager"
+    )
+    kept = {p.name for p in all_parameters(layout_of(spec)) if p.wide}
+    built = task_of(job).skeleton(job, strategy)
+    assert kept == {name for name, p in built.named_parameters() if p.dtype.itemsize == FP32_BYTES}

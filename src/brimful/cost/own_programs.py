@@ -171,14 +171,14 @@ def missing_needs(
     """List what of some needs was not traced on this machine, and may be.
 
     At one length of sequences alone, as where a program differs with each and no loop over tokens
-    says how, a chunk of the loss is not told from a fifth of it all. What parts experts is left out
-    where that was refused before, and need not be.
+    says how, chunks of the loss may not be told. What parts experts is left out where that was
+    refused before, and need not be.
     """
     found, built, needs = set(), find_built(job.model), list(needs)
     may_part = not any(need.ep == 1 for need in needs)
     is_of_one_length = built is not None and built.loops and not built.by_token
     for need in needs:
-        if is_of_one_length and need.num_chunks > TWO_CHUNKS:
+        if is_of_one_length and not tells_chunks(need.num_chunks, job.seq_len):
             continue
         program = chosen_program(
             job, attention, kernels, need.recompute,
@@ -192,9 +192,14 @@ def missing_needs(
     return sorted(found)
 
 
-def refusal_of(key: str) -> str:
-    """Return under which name it is kept why a program could not be traced."""
-    return f"{key}{REFUSED}"
+def tells_chunks(num_chunks: int, seq_len: int) -> bool:
+    """Whether sequences of one length tell a chunk of the loss from a fifth of it all."""
+    return num_chunks <= TWO_CHUNKS or seq_len % NUM_CHUNKS > 0
+
+
+def refusal_of(key: str, seq_len: int | None = None) -> str:
+    """Return under which name it is kept why a program could not be traced, at one length alone."""
+    return f"{key}{'' if seq_len is None else f'.{seq_len}'}{REFUSED}"
 
 
 def is_foreseen(

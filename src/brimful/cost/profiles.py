@@ -340,13 +340,11 @@ def differs_for_one(profile: Profile) -> bool:
 def _of_one(profile: Profile, key: str) -> Profile:
     """Return what one sequence runs: works in the place of those that more of them run.
 
-    A profile that was traced here has variants of one sequence instead.
+    A profile that was traced here has variants of one sequence instead, where that is told.
     """
     works = [profile.works[profile.of_one.get(i, i)] for i in range(len(profile.works))]
-    variants = {
-        name: profile.variants.get(f"{OF_ONE}{name}", variant)
-        for name, variant in profile.variants.items()
-    }
+    named = profile.variants.items()
+    own = {name.removeprefix(OF_ONE): each for name, each in named if name.startswith(OF_ONE)}
     return msgspec.structs.replace(
-        profile, key=key, works=tuple(works), variants=variants, of_one={}
+        profile, key=key, works=tuple(works), variants=own or profile.variants, of_one={}
     )

@@ -93,7 +93,7 @@ def spread_runs(
             _worked(
                 profile.works[run.work],
                 2 * num,
-                *_reduced_inside(profile, run, more, way),
+                *_moved_inside(profile, run, more, way),
                 num_parts,
             )
             for run, more in zip(runs, added, strict=True)
@@ -218,51 +218,73 @@ def signed_pieces(base: int, signed: tuple[Signed, ...], num_parts: int = 1) -> 
 
 
 class _Inside(NamedTuple):
-    """Pieces that go within a run, behind so many of its events."""
+    """Pieces that come or go within a run, behind so many of its events."""
 
-    place: int = 0
-    gone: tuple[Signed, ...] = ()
+    place: int
+    signed: tuple[Signed, ...]
 
 
-def _reduced_inside(
+def _moved_inside(
     profile: Profile, run: Run, more: Additions, way: Way
-) -> tuple[Additions, _Inside]:
-    """Let go of what the block before was reduced from where a unit inside of this one is reduced.
+) -> tuple[Additions, tuple[_Inside, ...]]:
+    """Move into a run of backward what units inside of its block do at other times than the block.
 
-    That is behind the gradient of what comes into it, which is made after that of its parameters.
+    What the next block needs is gathered where backward comes to the first of these units, which is
+    behind the gradient of what follows it in the block. What the block before was reduced from goes
+    where the last of them is reduced: behind the gradient of what comes into that unit, which is
+    made after that of its parameters.
     """
-    if not (way.inner and run.phase == "backward" and is_block(run) and way.reduces):
-        return more, _Inside()
+    if not (way.inner and run.phase == "backward" and is_block(run)):
+        return more, ()
     kinds = profile.kinds
     events = profile.works[run.work].events
     grows = [place for place, event in enumerate(events) if _grows(kinds[event])]
     own = [at for at, place in enumerate(grows) if _is_inner(kinds[events[place]], way)]
+    if not own:
+        return more, ()
+    gradients = [place for place in grows if _is_gradient(kinds[events[place]])]
+    place = max((place + 1 for place in gradients if place < grows[own[-1]]), default=0)
+    start = max((at + 1 for at, each in enumerate(more.before) if _is_copied(each)), default=0)
+    inside = [_Inside(place, more.before[start:])] if start else []
+    before = more.before[:start] if start else more.before
     buffers = [place for place, signed in enumerate(more.behind) if _is_buffer(signed)]
     comes = next((place for place in buffers if more.behind[place][0] == COME), 0)
     early = [place for place in buffers if place < comes]
-    if not own or not early:
-        return more, _Inside()
     behind = tuple(each for place, each in enumerate(more.behind) if place not in early)
     place = grows[min(own[0] + 1, len(grows) - 1)] + 1
-    return more._replace(behind=behind), _Inside(place, tuple(more.behind[at] for at in early))
+    inside += [_Inside(place, tuple(more.behind[at] for at in early))] if early else []
+    return Additions(before, behind), tuple(sorted(inside))
+
+
+def _is_gradient(kind: EventKind) -> bool:
+    return kind.item == ITEM_NAMES.index(GRADIENTS)
 
 
 def _is_inner(kind: EventKind, way: Way) -> bool:
-    is_gradient = kind.item == ITEM_NAMES.index(GRADIENTS)
-    return is_gradient and [*kind.terms] in [[Term("", float(size))] for size in way.inner]
+    return _is_gradient(kind) and [*kind.terms] in [[Term("", float(size))] for size in way.inner]
 
 
 def _is_buffer(signed: Signed) -> bool:
     return signed[1] % NUM_PIECES in {Piece.BLOCK_BUFFER, Piece.EXPERTS_BUFFER}
 
 
+def _is_copied(signed: Signed) -> bool:
+    """Whether it is the end of what a block's own parameters come by."""
+    gathered = {Piece.BLOCK_GATHERED, Piece.EXPERTS_GATHERED}
+    return signed[0] == GO and signed[1] % NUM_PIECES in gathered
+
+
 @once_for_each
-def _worked(work: Work, base: int, more: Additions, inside: _Inside, num_parts: int) -> Work:
-    before, within, behind = (
-        signed_pieces(base, signed, num_parts) for signed in (more.before, inside.gone, more.behind)
-    )
-    first, last = work.events[: inside.place], work.events[inside.place :]
-    return with_events(work, (*before, *first, *within, *last, *behind))
+def _worked(
+    work: Work, base: int, more: Additions, inside: tuple[_Inside, ...], num_parts: int
+) -> Work:
+    events = list(signed_pieces(base, more.before, num_parts))
+    start = 0
+    for place, signed in inside:
+        events += (*work.events[start:place], *signed_pieces(base, signed, num_parts))
+        start = place
+    events += (*work.events[start:], *signed_pieces(base, more.behind, num_parts))
+    return with_events(work, tuple(events))
 
 
 @once_for_each

@@ -61,7 +61,10 @@ def experts(spec: ModelSpec) -> Experts:
 
 
 def layout(spec: ModelSpec) -> Layout:
-    """Lay out the parameters: T5's, and in a sparse block a router of E (h + bias) and E MLPs."""
+    """Lay out the parameters: T5's, and in a sparse block a router of E (h + bias) and E MLPs.
+
+    The router stays in fp32 (``build/switch.py``).
+    """
     sizes = t5.sizes_of(spec.hf_config, DEFAULTS)
     encoder, decoder = _sparse_blocks(sizes)
     dense, sparse = _mlp(spec, "mlp", "linear"), _sparse_mlp(spec, sizes)
@@ -87,7 +90,7 @@ def _sparse_mlp(spec: ModelSpec, sizes: dict[str, Any]) -> Parameters:
     name, bias = "mlp.router.classifier", bool(sizes["router_bias"])
     matrices = linear(name, spec.hidden_size, num_experts, bias=bias)
     return (
-        *(part._replace(kind="router") for part in matrices),
+        *(part._replace(kind="router", wide=True) for part in matrices),
         *(
             part
             for i in range(num_experts)

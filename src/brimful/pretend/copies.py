@@ -179,10 +179,10 @@ def _rows(
     born = np.flatnonzero(births)
     frees = np.flatnonzero(~births)
     freed = row_at[sequence.place[aim[frees]]]
-    if len(np.unique(freed)) != len(freed):
-        raise NotPeriodicError("one tensor would be freed twice")
     died = np.full(len(born), NEVER)
     died[freed] = frees
+    if np.count_nonzero(died != NEVER) != len(freed):
+        raise NotPeriodicError("one tensor would be freed twice")
     events = row_at.copy()
     events[frees] = ~freed
     until = np.where(aim[born] == NOWHERE, 0, sequence.place[aim[born]] + 1)

@@ -117,7 +117,7 @@ def trace_needs(
             program, job, built, gathers, ep, sending, watched.on_op, on_silent=silent.update
         )
         try:
-            _check_refused(program.key)
+            _check_refused(program.key, job.seq_len)
             for body, chunks in wanted.items():
                 watched.begin(_named(own, body))
                 known = load_profile(program.key) if has_profile(program.key) else None
@@ -132,7 +132,7 @@ def trace_needs(
             except UnsupportedError as refused:
                 if error.__cause__ is not None:  # a class that ends in an error there too
                     keep_built(job.model, built)
-                    keep_traced(refusal_of(program.key), str(refused))
+                    keep_traced(refusal_of(program.key, job.seq_len), str(refused))
                 raise
             return
         except UnsupportedError as error:
@@ -195,8 +195,8 @@ class _Watched:
         self._watch(Tracing(self._num_done, self._num_bodies, self._what, spent_s))
 
 
-def _check_refused(key: str) -> None:
-    """Refuse at once what was traced before, and had no formula."""
-    refused = read_traced(refusal_of(key), str)
-    if refused is not None:
-        raise UnsupportedError(refused)
+def _check_refused(key: str, seq_len: int) -> None:
+    """Refuse at once what was traced before, and had no formula, be it at this length alone."""
+    for name in (refusal_of(key), refusal_of(key, seq_len)):
+        if (refused := read_traced(name, str)) is not None:
+            raise UnsupportedError(refused)

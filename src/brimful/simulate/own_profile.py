@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.own_programs import traced_adapters, traced_task
+from brimful.cost.own_programs import tells_chunks, traced_adapters, traced_task
 from brimful.cost.profiles import (
     OF_ONE,
     PROFILE_SCHEMA,
@@ -52,7 +52,7 @@ from brimful.simulate.own_stack import kinds_shown, stack_of
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
 from brimful.simulate.runs import Blocks, Parts, RunFitter, UnlikeShapesError, cut
 from brimful.simulate.tables import Tables
-from brimful.simulate.traced import BASES, TURING, marks_of, recipe_of, with_formulas
+from brimful.simulate.traced import BASES, TURING, fitted_of, marks_of, recipe_of, with_formulas
 from brimful.techniques.offload import NOTHING, spell_offload
 from brimful.values.job import Adapter, Job, plain_job
 from brimful.values.strategy import Strategy, spell_checkpointing
@@ -207,7 +207,7 @@ def _unrolled_or_whole(
                     raise
     whole = traced.own._replace(is_unrolled=not traced.own.built.loops)
     if traced.own.built.loops:
-        chunks = [num for num in chunks if num <= TWO_CHUNKS]
+        chunks = [num for num in chunks if tells_chunks(num, whole.job.seq_len)]
     return _variants(traced._replace(own=whole), chunks, fits_one=fits_one)
 
 
@@ -301,8 +301,9 @@ def _tried(
 
 
 def _losses(shapes: Sequence[TokenShape], chunks: Sequence[int]) -> list[list[TokenShape]]:
-    """List the cases of each number of chunks."""
-    return [[in_chunks(shape, n) for shape in shapes] for n in chunks]
+    """List the cases of each number of chunks; one shape alone tells what few of them are."""
+    told = [n for n in chunks if n <= TWO_CHUNKS or len(shapes) > 1] or [1]
+    return [[in_chunks(shape, n) for shape in shapes] for n in told]
 
 
 class _Trial:
@@ -318,13 +319,15 @@ class _Trial:
         cases, own, body = list(chain.from_iterable(groups)), traced.own, traced.body
         self._groups = groups
         recording = _recorded(own, body, cases, more)
-        self._kept, self._marks = with_formulas(recording), marks_of(recording)
+        self._numbers = {case: number for number, case in enumerate([*cases, *more], start=1)}
+        ran = ((case.B * case.S, _parts(number)) for case, number in self._numbers.items())
+        fitted = fitted_of(recording, {phase: num for num, each in ran for phase in each.values()})
+        self._kept, self._marks = with_formulas(recording, fitted), marks_of(recording, fitted)
         stack = stack_of(own, body)
         starts = _starts(own.built, stack.places)
         self._blocks = Blocks(
             stack.num_again, _path_of(starts), kinds_shown(own), starts, stack.numbers
         )
-        self._numbers = {case: number for number, case in enumerate([*cases, *more], start=1)}
         self._traced, self._tables = traced, traced.tables
 
     def is_told(self, cases: Sequence[TokenShape]) -> bool:

@@ -1,7 +1,8 @@
 """Tracing a program at small sizes: what is run, and what of a recording a profile keeps."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,8 @@ FITTED_BUFFERS = (
     "the input in the type of the result",
 )
 """Workspaces that have formulas, by the names that the table of workspaces gives them."""
+OF_TOKENS = ("gradients in fp32",)
+"""Those that have one where each token has as many bytes of them, and grow beyond a few tiles."""
 TURING = 7.5
 AS_FP16: dict[Precision, Precision] = {"bf16": "fp16", "bf16-mixed": "fp16-mixed"}
 _ROWS_ADDED = "aten.embedding_dense_backward.default"
@@ -111,18 +114,42 @@ def traced_at(
     return Traced(kept, tuple(shapes), marks_of(recordings[0]))
 
 
-def with_formulas(recording: Recording) -> Recording:
-    """Leave out workspaces that have no formula: all but those of flash attention and softmax.
+def with_formulas(recording: Recording, fitted: Collection[str] = FITTED_BUFFERS) -> Recording:
+    """Leave out workspaces that have no formula: all but those of attention and softmax.
 
     Theirs hang on the card's multiprocessors, on tiles and thresholds, and are small beside what
     is alive then; cuBLAS's, which stays, is closed form (``cost.memory``).
+
+    Args:
+        recording: What was traced.
+        fitted: Those that stay, by their names.
     """
-    return recording.without(_is_left_out(recording))
+    return recording.without(_is_left_out(recording, fitted))
 
 
-def _is_left_out(recording: Recording) -> NDArray[np.bool_]:
+def fitted_of(recording: Recording, num_tokens: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the workspaces that have formulas at widths of one's own, which are numbers there.
+
+    Args:
+        recording: What was traced, at several shapes.
+        num_tokens: Tokens of a micro-batch, by the phases in which they run.
+    """
+    found = list(FITTED_BUFFERS)
+    for buffer in set(OF_TOKENS).intersection(recording.ops):
+        each: dict[str, set[Fraction]] = {}
+        for row in np.flatnonzero(recording.op == recording.ops.index(buffer)):
+            phase = recording.phases[recording.phase[row]]
+            share = Fraction(int(recording.num_bytes[row]), num_tokens.get(phase, 1))
+            each.setdefault(phase, set()).add(share)
+        is_alike = all(shares == next(iter(each.values())) for shares in each.values())
+        if is_alike and each.keys() <= num_tokens.keys():
+            found.append(buffer)
+    return tuple(found)
+
+
+def _is_left_out(recording: Recording, fitted: Collection[str]) -> NDArray[np.bool_]:
     """Tell which rows are workspaces without a formula: [rows]."""
-    kept = np.array([name in FITTED_BUFFERS for name in recording.ops], dtype=bool)
+    kept = np.array([name in fitted for name in recording.ops], dtype=bool)
     workspace = np.array([item == WORKSPACES for item in recording.items], dtype=bool)
     left_out: NDArray[np.bool_] = workspace[recording.item] & ~kept[recording.op]
     return left_out
@@ -133,9 +160,11 @@ _NORMS = ("aten.native_layer_norm_backward.default", "aten._fused_rms_norm_backw
 _MARKS: dict[str, Mark] = {BLAS: "cuBLAS", BLAS_LT: "cuBLASLt", _ROWS_ADDED: "embedding"}
 
 
-def marks_of(recording: Recording) -> dict[int, list[Mark]]:
+def marks_of(
+    recording: Recording, fitted: Collection[str] = FITTED_BUFFERS
+) -> dict[int, list[Mark]]:
     """Return what is asked for behind how many of the events that stay, by operation."""
-    left_out = _is_left_out(recording)
+    left_out = _is_left_out(recording, fitted)
     row = np.where(recording.events >= 0, recording.events, ~recording.events)
     stays = np.cumsum(~left_out[row])
     born = {name: recording.born[recording.op == op] for op, name in enumerate(recording.ops)}
