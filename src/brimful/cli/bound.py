@@ -150,7 +150,12 @@ def bounded_of(
         model: What is trained.
         num_parameters: That it has.
     """
-    from brimful.cost.least import least_bytes, least_flops_per_token, spread_of
+    from brimful.cost.least import (
+        blocks_away_bytes,
+        least_bytes,
+        least_flops_per_token,
+        spread_of,
+    )
     from brimful.hardware.names import split_counts
     from brimful.show.bound import Bounded
 
@@ -160,16 +165,20 @@ def bounded_of(
         return None
     job, num = resolved.job_from(args, (), model), nodes * each
     flops = least_flops_per_token(job, num_parameters)
+    least, offload = (
+        least_bytes(job, num_parameters),
+        args.offload if isinstance(args.offload, str) else "",
+    )
+    spread = spread_of(num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=offload)
+    away = blocks_away_bytes(job, least, offload)
     rate = getattr(card.rates, job.precision.partition("-")[0], None) or 0.0
     return Bounded(
         job=job,
         num_parameters=num_parameters,
         gpu=card.description,
         usable_bytes=_usable_bytes(args, card),
-        least=least_bytes(job, num_parameters),
-        spread=spread_of(
-            num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=args.offload or ""
-        ),
+        least=least,
+        spread=spread._replace(parameters_away=away),
         tokens_per_s=rate * num / flops if flops and rate else None,
     )
 
