@@ -218,6 +218,27 @@ def test_four_bits_are_spelled_as_the_program_spells_them(brimful, files):
     assert "changes what is learnt" in told["words"]
 
 
+@pytest.mark.usefixtures("alone")
+def test_beside_fewer_texts_at_once_stands_what_keeps_them(brimful, files):
+    """TRL loads a frozen base in fp32, where nobody says otherwise."""
+    wide = {
+        "model_name_or_path": "llama-3.1-8b", "dataset_name": "x", "use_peft": True, "lora_r": 16,
+        "lora_target_modules": "all-linear", "max_length": 4096, "bf16": True,
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 1e-4,
+    }  # fmt: skip
+    (files / "trl.yaml").write_text(yaml.safe_dump(wide), "utf-8")
+    answer = json.loads(planned(brimful, "trl.yaml", "l40s", "--json").out)
+    assert answer["verdict"] == "NO"
+    fewer, kept = answer["file_changes"]
+    assert (fewer["keeps_batch"], kept["keeps_batch"]) == (False, True)
+    names = [{each["key"] for each in told["keys"]} for told in (fewer, kept)]
+    assert "per_device_train_batch_size" in names[0]
+    assert names[1] == {"dtype"}
+    changed(files / "trl.yaml", kept["keys"])
+    after = json.loads(planned(brimful, "trl.yaml", "l40s", "--json").out)
+    assert after["verdict"] != "NO"
+
+
 @pytest.mark.usefixtures("files", "alone")
 def test_a_search_that_runs_out_of_time_finds_no_change(brimful, monkeypatch):
     """The answer was thrown away then."""

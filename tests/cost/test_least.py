@@ -4,7 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from brimful.cost.estimate import estimate
-from brimful.cost.least import least_bytes, least_flops_per_token, least_on_device, spread_of
+from brimful.cost.least import (
+    blocks_away_bytes,
+    least_bytes,
+    least_flops_per_token,
+    least_on_device,
+    spread_of,
+)
 from brimful.cost.recipes import RECIPES
 from brimful.models.config import active_parameters, load_model, parameter_count
 from brimful.values.job import Adapter
@@ -60,6 +66,22 @@ def test_what_is_offloaded_is_on_no_device():
     away = least_on_device(least, spread_of(1, None, replicas=1, offload="optimizer"))
     assert (away.gradients, away.optimizer_state) == (0, 0)
     assert away.parameters == least.parameters
+
+
+@pytest.mark.parametrize("num_layers", [1, MODEL.num_layers])
+def test_a_base_that_waits_on_the_host_is_on_no_device(num_layers):
+    """Embedding and head stay; a bound has no more of a layer than what is there."""
+    job = replace(job_of(), method="qlora", adapter=replace(ADAPTER, base="nf4"))
+    least = least_bytes(job, COUNT)
+    away = blocks_away_bytes(job, least, f"parameters:{num_layers}")
+    kept = least_on_device(
+        least, spread_of(2, 1, replicas=1, offload="")._replace(parameters_away=away)
+    )
+    rows = MODEL.vocab_size * MODEL.hidden_size * (2 - MODEL.tied_embeddings)
+    layers = least.parameters - 2 * rows
+    stays = layers * (1 - num_layers / MODEL.num_layers)
+    assert kept.parameters == pytest.approx(2 * rows + stays, abs=1)
+    assert blocks_away_bytes(job, least, "optimizer") == blocks_away_bytes(job, least, "") == 0
 
 
 def test_products_of_a_token_are_below_those_that_are_predicted():

@@ -10,7 +10,7 @@ from brimful.search.alternatives import alternatives
 from brimful.search.decide import decide
 from brimful.search.gains import Search, gains
 from brimful.search.ledger import ledger
-from brimful.search.offers import offers
+from brimful.search.offers import offers, plainest
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.units import format_bytes
@@ -84,6 +84,14 @@ def test_every_offer_changes_the_job_in_one_thing_and_none_that_it_has():
         precision="bf16", optimizer="sgd", method="qlora", adapter=make_adapter(base="nf4-double")
     )
     assert offers(has) == ()
+
+
+def test_a_frozen_base_in_fp32_is_offered_in_16_bits_before_all_else():
+    wide = make_job(precision="bf16-mixed", method="lora", adapter=make_adapter(base="same"))
+    first, *others = offers(wide)
+    assert (first.allow, first.job.adapter.base) == ("--base bf16", "bf16")
+    assert plainest([offer.allow for offer in (*others, first)])[0] == "--base bf16"
+    assert "--base bf16" not in [offer.allow for offer in offers(first.job)]
 
 
 def test_the_adapters_offered_are_the_command_lines_defaults():

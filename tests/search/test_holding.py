@@ -7,6 +7,7 @@ from brimful.allocator.config import EXPANDABLE
 from brimful.cost.reserved import candidate_of, predicted_reserved
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
+from brimful.search import holding
 from brimful.search.holding import hold, looked_at
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
@@ -71,6 +72,14 @@ def test_an_allocator_that_is_pinned_is_the_only_one():
     held = hold(searched(12, allocator="expandable_segments:True"))
     assert held.reserved.allocator == "expandable_segments:True"
     assert held.solution.plan.strategy.allocator == "expandable_segments:True"
+
+
+def test_what_takes_least_is_looked_at_after_as_many_as_may_be(monkeypatch):
+    """What was found does not hold; that says nothing of what needs two thirds of it."""
+    monkeypatch.setattr(holding, "MAX_REPLAYS", 0)
+    held = hold(searched(9))
+    assert held.reserved.word == "fits"
+    assert held.solution.plan.strategy.micro_batch == 1
 
 
 def test_what_recomputes_all_is_looked_at_before_nothing_is_said_to_hold():

@@ -170,6 +170,23 @@ def test_a_no_of_one_strategy_says_what_would_fit_and_what_others_take(capsys):
     assert "next brimful plan with the same flags" in told
 
 
+@pytest.mark.parametrize(
+    "ask", ["estimate llama-3.1-8b --gpus h100", "plan llama-3.1-8b --gpus 4090 --offload none"]
+)
+def test_a_no_says_what_its_peak_is_made_of(capsys, ask):
+    code, lines = answered(capsys, ask)
+    assert code == 1
+    (line,) = [line for line in lines if line.startswith("at peak ")]
+    assert re.search(r"(optimizer state|parameters) [\d.]+ GiB", line)
+
+
+def test_a_no_says_what_the_host_takes_of_what_it_has(capsys):
+    ask = "llama-3.1-8b --gpus 4090 --no-proof --offload optimizer --precision bf16-mixed"
+    code, lines = answered(capsys, f"plan {ask} --host-memory 512GB")
+    assert code == 1
+    assert re.search(r"host +takes [\d.]+ GiB to train.*; it has 476.84 GiB", paragraph(lines))
+
+
 def test_a_no_without_any_settings_names_another_gpu_and_what_could_be_allowed(capsys):
     code, lines = answered(capsys, "estimate llama-3.1-8b --gpus h100")
     told = paragraph(lines)

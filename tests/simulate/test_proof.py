@@ -18,7 +18,7 @@ from brimful.show.settings import differing_words
 from brimful.simulate import proof as proof_module
 from brimful.simulate.proof import MAX_TRIALS, Trial, prove
 from brimful.simulate.run import simulate
-from brimful.units import MIB
+from brimful.units import MIB, format_bytes
 from brimful.values.results import Reserved
 from samples import make_adapter, make_cluster, make_job, make_model
 
@@ -269,7 +269,89 @@ def test_of_what_was_passed_over_the_better_half_is_looked_at_again(too_much, mo
     few = next(n for n, trial in enumerate(proven.proof.trials) if not trial.excess_bytes)
     monkeypatch.setattr(proof_module, "MAX_TRIALS", few)  # one less than the first that fits
     ended = prove(space.best(), LONG).proof
-    assert (ended.word, len(ended.trials), ended.num_passed_over > 0) == ("no", few, True)
+    assert (ended.word, len(ended.trials), ended.num_passed_over > 0) == ("fits", few + 1, True)
+    assert leanness(space, ended.trials[-1].strategy) == leanness(space, leanest_of(space))
+
+
+def leanest_of(space):
+    """Return what takes least alive of micro-batches of 1 with every block checkpointed."""
+    table, least = space.table, float("inf")
+    for row in range(len(table.fits)):
+        strategy = space.strategy(row)
+        is_lean = strategy.micro_batch == 1 and ":" not in strategy.activation_checkpointing
+        if is_lean and table.peak_bytes[row] < least:
+            least, found = table.peak_bytes[row], strategy
+    return found
+
+
+def leanness(space, strategy):
+    """Return what a strategy takes alive."""
+    plain = msgspec.structs.replace(strategy, allocator="")
+    rows = [row for row in range(len(space.table.fits)) if space.strategy(row) == plain]
+    return space.table.peak_bytes[rows[0]]
+
+
+class Slow:
+    """Simulates so many plans, each short by a quarter of a card; then its time is over."""
+
+    def __init__(self, capacity, times):
+        self.now_s, self.left, self.capacity = 0.0, times, capacity
+        self.budget = Budget(60, clock=lambda: self.now_s)
+
+    def __call__(self, plan, budget):
+        if not self.left:
+            self.now_s = 61.0
+        budget.check()
+        self.left -= 1
+        held = self.capacity * 5 // 4
+        reserved = Reserved(
+            allocator="", capacity_bytes=self.capacity, firm_bytes=self.capacity,
+            outcome="out of memory", simulated_peak_reserved_bytes=self.capacity,
+            simulated_unhindered_bytes=held, simulated_peak_block_bytes=self.capacity,
+            num_retries=0, short_bytes=MIB, where="",
+        )  # fmt: skip
+        return Trial(strategy=plan.strategy, reserved=reserved, excess_bytes=held - self.capacity)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_time_that_ends_before_what_has_room_was_simulated_says_no_no(largest, times):
+    """That 1 or 2 fell short says nothing of what needs less by more than they lacked."""
+    found = searched(largest + 6 * MIB)
+    capacity = largest + 6 * MIB
+    slow = Slow(capacity, times)
+    proven = prove(found, slow.budget, simulates=slow)
+    plan, proof = proven.solution.plan, proven.proof
+    assert (proof.word, proof.has_room, len(proof.trials)) == ("unproven", True, times)
+    peaks = [made.estimate.predicted_peak_allocated_bytes for made in (plan, found.plan)]
+    assert peaks[0] <= peaks[1] - capacity // 4
+    assert peaks[0] <= capacity
+    (line,) = told(proven)
+    assert line.startswith("unproven: the budget of 60 s was over; brimful simulate shows")
+    short = format_bytes(capacity * 5 // 4 - capacity)
+    assert f"What is faster does not: {times} strateg" in line
+    assert f"short by {short} of {format_bytes(capacity)}" in line, "as the meter of a NO has it"
+    assert not replaced_facts(proof)
+
+
+def test_what_takes_least_is_no_more_than_what_was_looked_at_is_a_no(least):
+    """Nothing is left that could take less: then it is a NO, whatever ended it."""
+    pins = Pins(micro_batch=1, activation_checkpointing="full", loss_chunks=1)
+    found = searched(least * 2, pins)
+    slow = Slow(least * 2, 1)
+    proof = prove(found, slow.budget, simulates=slow).proof
+    assert (proof.word, proof.has_room) == ("no", False)
+
+
+def test_of_what_no_replay_is_known_the_plan_has_room_where_time_is_over(largest, monkeypatch):
+    """Tensors alone at the limit are no sure fit: the allocator adds to them."""
+    monkeypatch.setattr(proof_module, "looked_at", lambda _space, _row: None)
+    found = searched(largest)
+    slow = Slow(largest, 0)
+    proven = prove(found, slow.budget, simulates=slow)
+    made = proven.solution.plan.estimate
+    assert (proven.proof.word, proven.proof.has_room) == ("unproven", True)
+    assert made.predicted_peak_reserved_bytes.high <= largest
+    assert "leaves less than the allocator may take" in told(proven)[0]
 
 
 def test_a_faster_plan_that_is_tight_stands_beside_the_plan(largest):

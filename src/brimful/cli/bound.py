@@ -142,7 +142,12 @@ def bounded_of(
     args: argparse.Namespace, model: "ModelSpec", num_parameters: int
 ) -> "Bounded | None":
     """Count what a run needs at least; None: the card is not known."""
-    from brimful.cost.least import least_bytes, least_flops_per_token, spread_of
+    from brimful.cost.least import (
+        blocks_away_bytes,
+        least_bytes,
+        least_flops_per_token,
+        spread_of,
+    )
     from brimful.hardware.names import split_counts
     from brimful.show.bound import Bounded
 
@@ -152,6 +157,10 @@ def bounded_of(
         return None
     job, num = resolved.job_from(args, (), model), nodes * each
     flops = least_flops_per_token(job, num_parameters)
+    least = least_bytes(job, num_parameters)
+    offload = args.offload if isinstance(args.offload, str) else ""
+    spread = spread_of(num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=offload)
+    away = blocks_away_bytes(job, least, offload)
     rate = getattr(card.rates, job.precision.partition("-")[0], None) or 0.0
     # What the run may use of a card.
     limit, usable = args.memory_limit, resolved.card_bytes(args) or card.usable_bytes
@@ -160,10 +169,8 @@ def bounded_of(
         num_parameters=num_parameters,
         gpu=card.description,
         usable_bytes=limit.of(usable) if isinstance(limit, Share) else limit or usable,
-        least=least_bytes(job, num_parameters),
-        spread=spread_of(
-            num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=args.offload or ""
-        ),
+        least=least,
+        spread=spread._replace(parameters_away=away),
         tokens_per_s=rate * num / flops if flops and rate else None,
     )
 

@@ -7,6 +7,7 @@ as ``plan --from`` of it would be.
 
 import argparse
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,6 +50,7 @@ class FileChange(msgspec.Struct, frozen=True, kw_only=True):
         times: How many times as fast as the file as it stands; None where that does not fit.
         price: Why not the same is learnt; empty: it is.
         words: All of it in a line.
+        keeps_batch: Whether as many texts are at once on a GPU as the file has them.
     """
 
     keys: "tuple[Change, ...]"
@@ -57,6 +59,7 @@ class FileChange(msgspec.Struct, frozen=True, kw_only=True):
     times: float | None
     price: str
     words: str
+    keeps_batch: bool = True
 
 
 class _Asked(NamedTuple):
@@ -131,9 +134,39 @@ def _fitting(asked: _Asked, *, is_tight: bool) -> Iterator[FileChange]:
             continue
         changed = _changed(asked, freed, typed, price=price)
         if changed is not None and not (is_tight and changed.is_tight):
-            yield changed
+            if price or changed.keeps_batch:
+                yield changed
+            else:
+                yield from _with_batch(asked, changed)
             if not price:
                 return
+
+
+def _with_batch(asked: _Asked, smaller: FileChange) -> Iterator[FileChange]:
+    """Yield what takes fewer texts at once and what keeps them; what fits for sure comes first."""
+    if not smaller.is_tight:
+        yield smaller
+        yield from islice(_keeping_batch(asked), 1)
+        return
+    other = next(_keeping_batch(asked), None)
+    pair = [smaller] if other is None else [smaller, other]
+    yield from sorted(pair, key=lambda each: each.is_tight or bool(each.price))
+
+
+def _keeping_batch(asked: _Asked) -> Iterator[FileChange]:
+    """Yield what fits with as many texts at once, and what its owner could allow for that."""
+    from brimful.search.ways_out import has_room
+
+    for typed, price, job in _allowed(asked.plan.job):
+        if not asked.budget.left_s or "seq_len" in typed:
+            return
+        freed = _freed(asked, typed, fuses=True) if has_room(job, asked.plan.cluster) else None
+        if freed is None:
+            continue
+        freed.micro_batch = asked.plan.strategy.micro_batch
+        changed = _changed(asked, freed, typed, price=price)
+        if changed is not None and changed.keeps_batch:
+            yield changed
 
 
 def _allowed(job: "Job") -> "Iterator[tuple[dict[str, Any], str, Job]]":
@@ -248,6 +281,7 @@ def _changed(
 def _as_file(asked: _Asked, changed: "Changed", price: str, now: float | None) -> FileChange | None:
     """Plan what a file says with other keys; None: that does not hold."""
     from brimful.search.ways_out import reserved_word
+    from brimful.show.beside import on_host
 
     try:
         new = _variant(asked.args, {}, changed.content)
@@ -265,13 +299,15 @@ def _as_file(asked: _Asked, changed: "Changed", price: str, now: float | None) -
         times=now / step_s if now and step_s else None,
         price=price,
         words="",
+        keeps_batch=found.plan.strategy.micro_batch >= asked.plan.strategy.micro_batch,
     )
-    words = _words(asked.args.source, found.plan.job, without_words)
+    host = "" if made is None else on_host(made, found.plan.strategy)
+    words = _words(asked.args.source, found.plan.job, without_words, host)
     return msgspec.structs.replace(without_words, words=words)
 
 
-def _words(source: Path, job: "Job", change: FileChange) -> str:
-    """Say which keys, and what comes of them."""
+def _words(source: Path, job: "Job", change: FileChange, host: str) -> str:
+    """Say which keys, and what comes of them, of the host too."""
     from brimful.programs.settings import name_of
     from brimful.show.run import rate_words
 
@@ -284,7 +320,7 @@ def _words(source: Path, job: "Job", change: FileChange) -> str:
         how = f"{change.times:.2g} x as fast"
     rate = f", {rate_words(job, change.step_s)}" if change.step_s else ""
     why = f" ({change.price}: it changes what is learnt)" if change.price else ""
-    return f"{'; '.join(said)}: {how}{rate}, predicted{why}"
+    return f"{'; '.join(said)}: {how}{rate}{host}, predicted{why}"
 
 
 def key_words(change: "Change") -> str:

@@ -45,6 +45,7 @@ def summary_of(
     """Say what was found; where it was simulated, by what that said."""
     from brimful.show.plan import plan_summary
 
+    found = _nearest(found, proof)
     plan, best = found.plan, found.record.rows[0]
     run = run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s)
     told = plan_summary(_with_untraced(args, found), run, _reserved_of(proof))
@@ -56,6 +57,18 @@ def summary_of(
     return for_program.within(args, told)
 
 
+def _nearest(found: "Solution", proof: "Proof | None") -> "Solution":
+    """Return what was found with the settings of what lacked least, where nothing holds."""
+    from brimful.cost.estimate import estimate
+
+    plan = found.plan
+    if proof is None or proof.word != "no" or proof.nearest.strategy == plan.strategy:
+        return found
+    strategy = proof.nearest.strategy
+    made = estimate(plan.job, plan.cluster, strategy)
+    return found._replace(plan=msgspec.structs.replace(plan, strategy=strategy, estimate=made))
+
+
 def _reserved_of(proof: "Proof | None") -> "Reserved | None":
     """Return what simulating said of the plan, or of what is nearest where none holds."""
     if proof is None or not proof.trials or proof.word == "unproven":
@@ -63,7 +76,7 @@ def _reserved_of(proof: "Proof | None") -> "Reserved | None":
     trials = proof.trials
     if proof.chosen is not None:
         return trials[proof.chosen].reserved
-    return min(trials, key=lambda each: each.reserved.short_bytes).reserved
+    return proof.nearest.reserved
 
 
 def proven_facts(found: "Solution", proof: "Proof | None") -> "Sequence[Fact]":

@@ -242,7 +242,20 @@ def _plan_instead(args: argparse.Namespace, why: str) -> int:
     words = ["plan", "--from", str(args.source), *(["--gpus", args.gpus] if args.gpus else [])]
     more = "here its settings are planned in Brimful's own loop"
     say(f"brimful: {why}; {more}", file=sys.stderr, flush=True)
-    return main([*words, *(["--json"] if args.json else [])])
+    return main([*words, *_cluster_words(args), *(["--json"] if args.json else [])])
+
+
+def _cluster_words(args: argparse.Namespace) -> list[str]:
+    """Type again what was said of the machines beside their GPUs."""
+    sizes = {name: getattr(args, name, None) for name in ("host_memory", "card_memory")}
+    words = [
+        word
+        for name, size in sizes.items()
+        if size is not None
+        for word in (f"--{name.replace('_', '-')}", f"{size}B")
+    ]
+    network = getattr(args, "network", None)
+    return [*words, *(["--network", network] if network else [])]
 
 
 def show_run(args: argparse.Namespace, asked: "Program", gpu: str) -> int:

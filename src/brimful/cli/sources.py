@@ -4,8 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from brimful.cli import defaults, flags, resolved, uncompiled
 from brimful.cli.output import show
+from brimful.cli.shards_away import plan_away
 from brimful.errors import InputError, UnsupportedError
 from brimful.units import format_bytes
 from brimful.values.strategy import Strategy
@@ -63,19 +66,23 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
     for taken in kept:
         times = micro_batch if taken.is_each and isinstance(micro_batch, int) else 1
         setattr(args, taken.flag, taken.value * times if taken.is_each else taken.value)
-    flat = tuple(_flat_notes(args)) if any(each.flag == "fsdp" for each in kept) else ()
+    away = plan_away(args, read.moves_shards, kept)
+    kept = [replace(each, value=away.flags.get(each.flag, each.value)) for each in kept]
+    is_flat = any(each.flag == "fsdp" for each in kept) and args.fsdp is not None
+    flat = tuple(_flat_notes(args)) if is_flat else ()
     unfused: tuple[str, ...] = ()
     if any(each.flag == "fused_kernels" and each.value != "none" for each in kept):
         unfused = tuple(_unfused_words(args))
     args.planned_without = uncompiled.plan_without(args, (each.flag for each in kept))
     left_out = {
-        *(("fsdp",) if flat else ()), *(("fused_kernels",) if unfused else ()),
+        *(("fsdp",) if flat or away.flags else ()), *(("fused_kernels",) if unfused else ()),
         *args.planned_without,
     }  # fmt: skip
     args.said_by_file = frozenset(each.flag for each in kept) - left_out
     on_disk = _lay_on_disk(args, read.on_disk)
     stand_ins = (
         *read.stand_ins,
+        *away.words,
         *unfused,
         *_paged_words(args, read.paged),
         *([on_disk] if on_disk else ()),

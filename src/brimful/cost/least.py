@@ -14,6 +14,7 @@ from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
 from brimful.models.config import active_parameters, has_layout
 from brimful.models.spec import ModelSpec
+from brimful.techniques.offload import away_of
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Base, Job, Task
 
@@ -58,6 +59,7 @@ class Spread(NamedTuple):
         gradients: That share gradients.
         optimizer_state: That share the optimizer's state.
         is_offloaded: Whether state and gradients are kept on the host between their uses.
+        parameters_away: Bytes of all parameters that blocks keep there, of one copy of the model.
     """
 
     num_devices: int
@@ -65,6 +67,7 @@ class Spread(NamedTuple):
     gradients: int
     optimizer_state: int
     is_offloaded: bool = False
+    parameters_away: int = 0
 
 
 def spread_of(num_devices: int, zero: int | None, *, replicas: int, offload: str) -> Spread:
@@ -114,6 +117,21 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
     return Least(num_parameters * recipe.parameter, num_parameters * recipe.gradient, int(kept))
 
 
+def blocks_away_bytes(job: Job, least: Least, offload: str) -> int:
+    """Count what blocks keep on the host of their parameters, at the most, of one copy.
+
+    Args:
+        job: What is trained.
+        least: What there is of it.
+        offload: What is kept on the host, as people type it.
+    """
+    if "parameters" not in offload or not job.model.num_layers:
+        return 0
+    away = away_of(offload, num_layers=job.model.num_layers).parameters
+    stays = min(least.parameters, int(_num_unpacked(job) * _UNPACKED_BYTES))
+    return -(-(least.parameters - stays) * away // job.model.num_layers)
+
+
 def least_of_whole(job: Job) -> Least:
     """Count what modules of the model's own take that train beside adapters; nothing of none.
 
@@ -133,7 +151,7 @@ def least_of_whole(job: Job) -> Least:
 def least_on_device(least: Least, spread: Spread) -> Least:
     """Return the part of one device, what is kept on the host left out."""
     return Least(
-        -(-least.parameters // spread.parameters),
+        -(-max(0, least.parameters - spread.parameters_away) // spread.parameters),
         0 if spread.is_offloaded else -(-least.gradients // spread.gradients),
         0 if spread.is_offloaded else -(-least.optimizer_state // spread.optimizer_state),
     )

@@ -57,11 +57,12 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
     open_fsdp(leaves)
     words = options.split() if isinstance(options, str) else options
     words = [str(word) for word in words] if isinstance(words, list) else []
-    is_away = (
-        takes_switch(leaves, "cpu_offload")
-        | takes_switch(leaves, "offload_params")
-        | ("offload" in words)
-    )
+    says = {
+        f"{_FSDP}.cpu_offload": takes_switch(leaves, "cpu_offload"),
+        f"{_FSDP}.offload_params": takes_switch(leaves, "offload_params"),
+        "fsdp: offload": "offload" in words,
+    }
+    away = next((key for key, is_on in says.items() if is_on), "")
     version = str(leaves.rest.pop(f"{_FSDP}.version", ""))
     recomputes = takes_switch(leaves, "activation_checkpointing")
     key, word = _strategy_of(leaves, words)
@@ -72,21 +73,24 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
         )
     if num_devices == 1:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
+        if away:
+            leaves.say_shards_away(away)
         return recomputes
     leaves.say("zero", STAGES[word], key)
     if version == str(FLAT_FSDP) and STAGES[word]:
         leaves.say("fsdp", FLAT_FSDP, f"{_FSDP}.version")
     if word.startswith("HYBRID"):
         take_hybrid(leaves, num_devices, word, key)
-    take_fsdp_offload(leaves, is_away=is_away)
+    take_fsdp_offload(leaves, away)
     return recomputes
 
 
-def take_fsdp_offload(leaves: Leaves, *, is_away: bool) -> None:
+def take_fsdp_offload(leaves: Leaves, key: str) -> None:
     """Take FSDP's offload; a file that does not ask for it keeps all on the GPUs."""
-    leaves.say("offload", "optimizer" if is_away else "none", f"{_FSDP}.cpu_offload")
-    if is_away:
-        leaves.notes.append("FSDP's offload moves the shards too: planned without that")
+    if key:
+        leaves.say_shards_away(key)
+    else:
+        leaves.say("offload", "none", f"{_FSDP}.cpu_offload")
 
 
 def _strategy_of(leaves: Leaves, words: list[str]) -> tuple[str, str]:

@@ -53,6 +53,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         second_copy: Devices that share a copy of the parameters more (ZeRO++'s hpZ); 0: none.
         stand_ins: What is planned in place of what it says, where that could turn a verdict.
         paged: The optimizer whose state leaves a GPU that is full; empty: none does.
+        moves_shards: The key by which FSDP keeps shards of parameters on the host too; empty: none.
     """
 
     taken: tuple[Taken, ...]
@@ -64,6 +65,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     second_copy: int = 0
     stand_ins: tuple[str, ...] = ()
     paged: str = ""
+    moves_shards: str = ""
 
     def joined(self, other: "Read", section: str = "") -> "Read":
         """Return what this file and another say; where both say a flag, as this one does.
@@ -83,6 +85,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
             second_copy=self.second_copy or other.second_copy,
             stand_ins=self.stand_ins + other.stand_ins,
             paged=self.paged or other.paged,
+            moves_shards=self.moves_shards or other.moves_shards,
         )
 
 
@@ -101,6 +104,7 @@ class Leaves:
         self.second_copy = 0
         self.stand_ins: list[str] = []
         self.paged = ""
+        self.moves_shards = ""
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -154,6 +158,15 @@ class Leaves:
         if value is not None:
             self.taken.append(Taken(flag=flag, value=value, key=key))
 
+    def say_shards_away(self, key: str) -> None:
+        """Take FSDP's offload, which keeps the optimizer on the host and all that it updates.
+
+        Args:
+            key: That asks for it.
+        """
+        self.say("offload", "optimizer", key)
+        self.moves_shards = key
+
     def accumulate(self, steps: int, num_devices: int, key: str) -> None:
         """Take how many micro-batches a step adds up, where nothing says how large one is."""
         if steps < 2:  # noqa: PLR2004 - which adds nothing up
@@ -180,6 +193,7 @@ class Leaves:
             second_copy=self.second_copy,
             stand_ins=tuple(self.stand_ins),
             paged=self.paged,
+            moves_shards=self.moves_shards,
         )
 
 

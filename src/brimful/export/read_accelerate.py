@@ -73,6 +73,9 @@ def _devices(leaves: Leaves, num_devices: int) -> None:
 def _fsdp(leaves: Leaves, num_devices: int) -> None:
     version = leaves.take(f"{_FSDP}.fsdp_version", int)
     stage, key = _stage(leaves, num_devices)
+    away = f"{_FSDP}.fsdp_offload_params" if _is(leaves, "fsdp_offload_params") else ""
+    if away:
+        leaves.say_shards_away(away)
     if num_devices == 1:
         leaves.notes.append("FSDP shards nothing on one device: planned without")
         return
@@ -89,10 +92,7 @@ def _fsdp(leaves: Leaves, num_devices: int) -> None:
     if _is(leaves, "fsdp_activation_checkpointing"):
         again = f"{_FSDP}.fsdp_activation_checkpointing"
         leaves.say("activation_checkpointing", ["full"], again)
-    if _is(leaves, "fsdp_offload_params"):
-        leaves.say("offload", "optimizer", f"{_FSDP}.fsdp_offload_params")
-        leaves.notes.append("fsdp_offload_params moves the shards too: planned without that")
-    else:
+    if not away:
         leaves.say("offload", "none", f"(no {_FSDP}.fsdp_offload_params)")
 
 

@@ -197,14 +197,19 @@ def _memory(leaves: Leaves, num_devices: int) -> None:
         leaves.say(flag, degree, key)
     is_sharded = _is_fsdp(leaves)
     leaves.rest.pop("fsdp", None)
-    if is_sharded and num_devices > 1:
-        _fsdp(leaves)
+    if is_sharded:
+        _fsdp(leaves, num_devices)
 
 
-def _fsdp(leaves: Leaves) -> None:
+def _fsdp(leaves: Leaves, num_devices: int) -> None:
+    away = "fsdp_config.offload_params" if takes_switch(leaves, "offload_params") else ""
+    if num_devices == 1:
+        if away:
+            leaves.say_shards_away(away)
+        return
+    take_fsdp_offload(leaves, away)
     stays = leaves.take("fsdp_config.reshard_after_forward", bool, True) is False
     leaves.say("zero", 2 if stays else 3, "fsdp_config")
-    take_fsdp_offload(leaves, is_away=takes_switch(leaves, "offload_params"))
     version = leaves.take("fsdp_version", int)
     if version in {None, FLAT_FSDP}:
         leaves.say("fsdp", FLAT_FSDP, "(no fsdp_version)" if version is None else "fsdp_version")

@@ -97,9 +97,10 @@ def read_torchtitan(
     key = "loss.num_chunks"  # later releases', whose files are no TOML: of their command lines
     leaves.say("loss_chunks", leaves.take(key, int, 1) if key in leaves.rest else 1, key)
     is_away = leaves.take(f"{_TRAINING}.enable_cpu_offload", bool, False)
-    leaves.say("offload", "optimizer" if is_away else "none", f"{_TRAINING}.enable_cpu_offload")
     if is_away:
-        leaves.notes.append("enable_cpu_offload moves the shards too: planned without that")
+        leaves.say_shards_away(f"{_TRAINING}.enable_cpu_offload")
+    else:
+        leaves.say("offload", "none", f"{_TRAINING}.enable_cpu_offload")
     return leaves.read()
 
 

@@ -352,7 +352,7 @@ def _offload(leaves: Leaves, num_devices: int, num_layers: int, *, is_away: bool
         )
     by_fsdp = leaves.take("fsdp_cpu_offload", bool, False) and num_devices > 1
     if by_fsdp:
-        leaves.notes.append("fsdp_cpu_offload moves the shards too: planned without that")
+        leaves.moves_shards = "fsdp_cpu_offload"
     kept = ["optimizer"] * (is_away or by_fsdp) + [f"activations:{num_layers}"] * is_sent
     leaves.say("offload", ",".join(kept) or "none", _AWAY if is_sent else "fsdp_cpu_offload")
 

@@ -15,7 +15,7 @@ from brimful.cost.reserved import Candidate, candidate_of, shortage
 from brimful.hardware.cluster import Cluster
 from brimful.search.rows import Found
 from brimful.search.solve import Solution, Space
-from brimful.search.walk import Looked, before_row, lead, walk
+from brimful.search.walk import Looked, before_row, lead, roomiest, walk
 from brimful.values.job import Job
 from brimful.values.plan import PredictedReserved
 from brimful.values.strategy import Strategy, recompute_of
@@ -55,13 +55,27 @@ def hold(found: Solution) -> Held:
     while not lead(looking.space, looking.look).is_ended and looking.widen():
         pass
     walk(looking.space, looking.look)
-    best = looking.best()
+    best = looking.best() or looking.roomiest()
     if best is None:
         return Held(_with_reserved(found, looking.of(found.row)), looking.of(found.row))
     row, reserved = best
     space = looking.space
     if row != found.row or space is not found.space:
         found = space.without(before_row(space, row)).best()
+    return Held(_with_reserved(found, reserved), reserved)
+
+
+def held_at(space: Space, row: int) -> Held:
+    """Return the strategy of a row as what is best, and what the allocator makes of it.
+
+    Args:
+        space: What was searched.
+        row: Of one that fits by its live bytes.
+    """
+    looking = _Looking(space)
+    looking.look(row, 0)
+    reserved = looking.of(row)
+    found = space.without(before_row(space, row)).best()
     return Held(_with_reserved(found, reserved), reserved)
 
 
@@ -132,9 +146,23 @@ class _Looking:
         """Replay the strategy of a row, once; see ``search.walk``."""
         if row in self._looked:
             return self._looked[row]
-        space = self.space
         if len(self._candidates) == MAX_REPLAYS:
             return None
+        return self._replay(row)
+
+    def roomiest(self) -> tuple[int, PredictedReserved] | None:
+        """Look at what takes least, after as many looks as may be; None: it was, or is not known.
+
+        Returns:
+            As ``best``.
+        """
+        if len(self._candidates) < MAX_REPLAYS:
+            return None
+        row = roomiest(self.space, self._candidates)
+        return None if row is None or self._replay(row) is None else self.best()
+
+    def _replay(self, row: int) -> Looked | None:
+        space = self.space
         strategy = space.strategy(row)
         candidate = candidate_of(space.job, space.cluster, strategy)
         if candidate is None:

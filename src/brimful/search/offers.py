@@ -14,7 +14,15 @@ LORA_RANK, LORA_ALPHA = 16, 32.0
 """Of the adapters that are offered to a job that has none; tested equal to the command line's."""
 QLORA_BASE: Base = "nf4-double"
 _PURE, _ROUNDED = ("--precision",), ("--optimizer",)
-_LEAST_FIRST = (*_PURE, *_ROUNDED, "--method lora", "--method qlora", "--method", "--seq-len")
+_LEAST_FIRST = (
+    "--base",
+    *_PURE,
+    *_ROUNDED,
+    "--method lora",
+    "--method qlora",
+    "--method",
+    "--seq-len",
+)
 """Flags, in the order of how much else they leave as it was asked for."""
 LORA_BASES: dict[str, Base] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 """How LoRA holds the base where a recipe computes in 16 bits on fp32; any other: ``same``."""
@@ -35,8 +43,11 @@ class Offer(NamedTuple):
 
 
 def offers(job: Job) -> tuple[Offer, ...]:
-    """List rounded moments, or whole ones, LoRA, QLoRA and pure bf16, without what a job has."""
-    made = (_rounded(job), _whole(job), _lora(job), _qlora(job), _pure(job))
+    """List rounded moments, or whole ones, LoRA, QLoRA and pure bf16, without what a job has.
+
+    Of adapters beside a base in fp32 that base in 16 bits comes first.
+    """
+    made = (_halved(job), _rounded(job), _whole(job), _lora(job), _qlora(job), _pure(job))
     return tuple(offer for offer in made if offer is not None)
 
 
@@ -77,6 +88,15 @@ def _whole(job: Job) -> Offer | None:
         return None
     changed = msgspec.structs.replace(job, optimizer=whole)
     return Offer(f"--optimizer {whole}", f"{rule.words}'s moments are not rounded", changed)
+
+
+def _halved(job: Job) -> Offer | None:
+    """Hold a frozen base in 16 bits that a recipe of fp32 holds as wide as what trains."""
+    half = LORA_BASES.get(job.precision)
+    if job.adapter is None or job.adapter.base != "same" or half is None:
+        return None
+    words = "frozen weights are held in 16 bits"
+    return Offer(f"--base {half}", words, _adapted(job, half))
 
 
 def _lora(job: Job) -> Offer | None:

@@ -42,7 +42,7 @@ from brimful.search.table import (
     strategy_at,
 )
 from brimful.values.job import Job
-from brimful.values.plan import PLAN_SCHEMA, Plan
+from brimful.values.plan import PLAN_SCHEMA, MemoryItem, Plan
 from brimful.values.results import Reserved
 from brimful.values.strategy import Attention, Strategy
 
@@ -163,6 +163,7 @@ class Solution(NamedTuple):
         row: Its row there.
         reserved: What the allocator made of it where it was simulated; None: that is not known.
         host_bytes: What a node's host holds of what is offloaded, where it was simulated.
+        items: What is alive at its peak, where it was simulated.
         offloaded: The nearest to fitting of what offloads, where that was searched and no more fits
             than without.
         counts: What is best on other numbers of devices, where these were searched too, the most
@@ -176,6 +177,7 @@ class Solution(NamedTuple):
     row: int = 0
     reserved: Reserved | None = None
     host_bytes: int = 0
+    items: tuple[MemoryItem, ...] = ()
     offloaded: Plan | None = None
     counts: tuple[Plan, ...] = ()
 

@@ -8,9 +8,12 @@ in micro-batches of 8 and 4.2 in those of 4, with as many live bytes. So a strat
 lack what one that is spread alike, with no larger micro-batch, lacked, and the difference of their
 live bytes. That is likely and not certain: once one holds, what was expected not to, is faster by
 what is worth it and near enough, is looked at too.
+
+Where time, or the most looks, ends that before anything held, nothing is known of what takes less
+(``roomiest``): whoever looks asks of it before saying that nothing fits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +48,7 @@ Look = Callable[[int, int], Looked | None]
 """Look at a row, told how many are passed over so far; None ends the walk."""
 
 
-def walk(space: Space, look: Look) -> None:
+def walk(space: Space, look: Look) -> "Expected":
     """Look at rows of a space, best first, until one fits; then at what was passed over."""
     seen = set[int]()
 
@@ -56,6 +59,18 @@ def walk(space: Space, look: Look) -> None:
     led = lead(space, noted)
     if not led.is_ended and _look_again(space, led, noted):
         _look_at_leanest(space, seen, look)
+    return led.expected
+
+
+def roomiest(space: Space, seen: Collection[int]) -> int | None:
+    """Return what takes least of what fits by its live bytes; None: it was looked at, or none does.
+
+    Args:
+        space: What was searched.
+        seen: Rows that were looked at.
+    """
+    order = _leanest_first(space, space.table.fits)
+    return None if not len(order) or int(order[0]) in seen else int(order[0])
 
 
 class Expected:
@@ -155,19 +170,25 @@ def _look_at_leanest(space: Space, seen: set[int], look: Look) -> None:
 
     Where updates have the peak it is the same for every number of recomputed blocks.
     """
-    table = space.table
-    plain = table.fits & (table.recompute == 0)
+    plain = space.table.fits & (space.table.recompute == 0)
     plain[list(seen)] = False
-    rows = np.flatnonzero(plain)
-    if not len(rows):
-        return
-    least, most = table.micro_batch[rows].min(), table.num_blocks[rows].max()
-    rows = rows[(table.micro_batch[rows] == least) & (table.num_blocks[rows] == most)]
-    order = rows[np.lexsort((table.step_s[rows], table.peak_bytes[rows]))]
+    order = _leanest_first(space, plain)
     for row in order[:NUM_LEANEST].tolist():
         looked = look(row, len(order) - 1)
         if looked is None or looked.fits:
             return
+
+
+def _leanest_first(space: Space, which: NDArray[np.bool_]) -> Rows:
+    """Order those of the smallest micro-batches that recompute most, what takes least first."""
+    table, rows = space.table, np.flatnonzero(which)
+    if not len(rows):
+        return rows
+    rows = rows[table.micro_batch[rows] == table.micro_batch[rows].min()]
+    rows = rows[table.num_blocks[rows] == table.num_blocks[rows].max()]
+    keys = table.step_s, table.recompute, table.peak_bytes  # the last one first
+    ordered: Rows = rows[np.lexsort([key[rows] for key in keys])]
+    return ordered
 
 
 def _places(space: Space) -> Rows:

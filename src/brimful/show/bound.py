@@ -93,7 +93,7 @@ def needed_facts(least: Least, usable_bytes: int, num_devices: int) -> tuple[Fac
 def _host(known: Bounded) -> tuple[Fact, ...]:
     if not known.spread.is_offloaded:
         return ()
-    away = known.least.gradients + known.least.optimizer_state
+    away = known.least.gradients + known.least.optimizer_state + known.spread.parameters_away
     return (
         Fact("host", f"{format_bytes(away)} or more in the CPUs' memory, of all GPUs together"),
     )

@@ -9,6 +9,7 @@ from brimful.show.beside import Known, against_facts, beside_facts, spread_facts
 from brimful.show.predicted import (
     host_facts,
     host_meter,
+    host_share,
     meter_of,
     subject_words,
     tight_facts,
@@ -23,6 +24,8 @@ from brimful.values.results import REFERENCE
 from brimful.values.strategy import Strategy
 
 NUM_LARGEST = 3
+LINE = 70
+"""Letters of a line behind its label."""
 LEAST_NAMED, LEAST_TOLD = 0.03, 0.1
 """Of all tensors at the peak: what is larger is named, however many are; and of that, what is left
 out altogether."""
@@ -51,6 +54,7 @@ def estimate_summary(
 ) -> Summary:
     """Say what a prediction says."""
     verdict, host = verdict_and_host(cluster, estimate)
+    is_first = verdict == "NO" and host is None  # before what helps; else the host's is
     return Summary(
         verdict,
         subject_words(job, cluster),
@@ -63,11 +67,12 @@ def estimate_summary(
             ),
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
+            *(_at_peak(estimate) if is_first else ()),
             *around.fixes,
             *around.stages,
             *(() if verdict == "NO" else around.run),
             *spread_facts(job, cluster, strategy, estimate, around.others),
-            *largest_facts(estimate.items, _reserved_bytes(estimate)),
+            *(() if is_first else _at_peak(estimate)),
             *(
                 against_facts(job, cluster, strategy, _known(estimate, verdict))
                 if around.is_compared
@@ -85,6 +90,28 @@ def verdict_and_host(cluster: Cluster, estimate: Estimate) -> tuple[Verdict, Met
     if cluster.device.kernels == "cpu" and not estimate.fits:
         host = None  # the same memory: what tensors lack there says it
     return ("NO" if host is not None else verdict_of(estimate)), host
+
+
+def _at_peak(estimate: Estimate) -> tuple[Fact, ...]:
+    """Say what the peak is made of; of what does not fit what the host takes too."""
+    if estimate.fits:
+        return largest_facts(estimate.items, _reserved_bytes(estimate))
+    return (*shortened(largest_facts(estimate.items)), *host_share(estimate))
+
+
+def shortened(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """Say what the peak is made of in one line where lines are lacking, the largest first.
+
+    Args:
+        facts: Of ``largest_facts``.
+    """
+    kept = []
+    for label, text, _ in facts:
+        parts = text.split(", ")
+        while len(parts) > 1 and len(", ".join(parts)) > LINE:
+            parts.pop()
+        kept.append(Fact(label, text, ", ".join(parts)))
+    return tuple(kept)
 
 
 def _known(estimate: Estimate, verdict: Verdict) -> Known:

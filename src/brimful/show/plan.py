@@ -13,12 +13,14 @@ from brimful.search.solve import Solution
 from brimful.search.table import Objective
 from brimful.search.ways_out import WayOut, least_devices
 from brimful.show.beside import Known, against_facts
+from brimful.show.estimate import largest_facts, shortened
 from brimful.show.predicted import (
     HOST,
     TENSORS_ALONE,
     host_facts,
     host_meter,
     host_needs,
+    host_share,
     meter_of,
     offloaded_bytes,
     offloaded_facts,
@@ -32,6 +34,7 @@ from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_eac
 from brimful.techniques.runnable import check_strategy
 from brimful.units import format_bytes
 from brimful.values.job import PREFERENCE
+from brimful.values.plan import MemoryItem
 from brimful.values.results import REFERENCE, Reserved
 from brimful.values.strategy import Strategy, gathers
 
@@ -92,7 +95,8 @@ def plan_summary(
             *host_facts(host, meter, made),
             *tight,
             settings,
-            *(host_needs(made) if fits else _offloaded(found)),
+            *(() if fits else shortened(largest_facts(_items(found), meter.used_bytes))),
+            *(host_needs(made) if fits else _beside_gpu(found)),
             *(facts if fits else ()),
             *(_routing(plan.strategy) if fits else ()),
             *_against(found),
@@ -110,11 +114,27 @@ def _routing(strategy: Strategy) -> tuple[Fact, ...]:
     return (Fact("routing", words),)
 
 
-def _offloaded(found: Solution) -> tuple[Fact, ...]:
-    """Say what offloading lacks, where that was looked at and does not fit either."""
-    if found.offloaded is None:
-        return offloaded_facts(found.plan)
-    return offloaded_facts(found.offloaded, found.plan.cluster.host_ram_bytes)
+def _items(found: Solution) -> tuple[MemoryItem, ...]:
+    """Return what is alive at the peak of what does not fit."""
+    made = found.plan.estimate
+    return found.items if made is None else made.items
+
+
+def _beside_gpu(found: Solution) -> tuple[Fact, ...]:
+    """Say what the host takes of what it has, and what offloading lacks where it was looked at."""
+    made = found.plan.estimate
+    host = _simulated_share(found) if made is None else host_share(made)
+    if found.offloaded is not None:
+        return (*host, *offloaded_facts(found.offloaded, found.plan.cluster.host_ram_bytes))
+    return host or offloaded_facts(found.plan)
+
+
+def _simulated_share(found: Solution) -> tuple[Fact, ...]:
+    has, held = found.plan.cluster.host_ram_bytes, found.host_bytes
+    if not held:
+        return ()
+    of_it = f" of {format_bytes(has)}" if has else ""
+    return (Fact("host", f"{format_bytes(held)}{of_it}, simulated"),)
 
 
 def _simulated_host(found: Solution) -> Meter | None:

@@ -130,6 +130,21 @@ def host_needs(estimate: Estimate | None) -> tuple[Fact, ...]:
     return (Fact("host", words, f"has to have {host_words(host)}"),)
 
 
+def host_share(estimate: Estimate | None) -> tuple[Fact, ...]:
+    """Say what a node's host takes of what it has; what it has to have where nobody knows that.
+
+    Args:
+        estimate: Of something that no GPU holds, or some.
+    """
+    host = None if estimate is None else estimate.host
+    if host is None or host.fits is False:  # which its own meter says
+        return ()
+    if not host.usable_bytes:
+        return host_needs(estimate)
+    words, has = host_words(host), format_bytes(host.usable_bytes)
+    return (Fact("host", f"takes {words}; it has {has}"),)
+
+
 def host_words(host: HostMemory) -> str:
     """Say what a host has to have while it trains, and what more Brimful's own saving takes."""
     most, train = int(host.predicted_host_bytes.low), training_bytes(host)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from brimful.show.predicted import most_bytes
+from brimful.show.predicted import most_bytes, replayed_meter
 from brimful.show.settings import allocator_words, differing_words
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 def replaced_facts(proof: "Proof") -> tuple[Fact, ...]:
     """Say why the strategy that was predicted to be best is not the plan."""
+    if proof.has_room:
+        return ()  # which is said of what is unproven
     first = proof.trials[0]
     if first.reserved.word == "fits":
         return ()  # with other settings of the allocator, which the plan has
@@ -26,14 +28,14 @@ def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
     """Say whether a plan holds, with both numbers, and what else was tried."""
     tried = _tried(proof)
     if proof.word == "unproven":
+        if proof.has_room:
+            return (Fact("unproven", _roomier(proof, tried)),)
         if proof.can_be_simulated:
             return (Fact("unproven", f"{proof.why}; brimful simulate shows whether it holds"),)
         return (Fact("unproven", f"{proof.why}: its formulas and their replay say that it holds"),)
     if proof.word == "no":
-        least = min(proof.trials, key=lambda each: each.reserved.short_bytes).reserved
-        words = (
-            f"does not hold: {tried}, none completes; the nearest is {_short(least)}{_ended(proof)}"
-        )
+        lacks = _short(proof.nearest.reserved)
+        words = f"does not hold: {tried}, none completes; the nearest is {lacks}{_ended(proof)}"
         return (Fact("simulated", words),)
     last = _chosen(proof)
     held = format_bytes(last.reserved.simulated_peak_reserved_bytes)
@@ -47,6 +49,14 @@ def proof_facts(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
     more = f", with {words}" if (words := allocator_words(last.strategy)) else ""
     more += f" ({tried})" if len(proof.trials) > 1 else ""
     return (Fact("proven", f"simulated on a pretend GPU: {both}{more}"), *_faster(plan, proof))
+
+
+def _roomier(proof: "Proof", tried: str) -> str:
+    """Say why a plan is neither what was predicted to be best nor simulated."""
+    words = f"{proof.why}; brimful simulate shows whether it holds. "
+    if not proof.trials:
+        return f"{words}What is faster leaves less than the allocator may take"
+    return f"{words}What is faster does not: {tried}, {_short(proof.nearest.reserved)}"
 
 
 def _faster(plan: Plan, proof: "Proof") -> tuple[Fact, ...]:
@@ -65,8 +75,10 @@ def _why_not(reserved: Reserved) -> str:
 
 
 def _short(reserved: Reserved) -> str:
-    short, capacity = format_bytes(reserved.short_bytes), format_bytes(reserved.capacity_bytes)
-    return f"short by {short} of {capacity}"
+    """Say what lacks as the meter of the same answer does: of all that it would hold."""
+    meter = replayed_meter(reserved)
+    short = format_bytes(max(1, meter.used_bytes - meter.usable_bytes))
+    return f"short by {short} of {format_bytes(meter.usable_bytes)}"
 
 
 def _why_tight(reserved: Reserved) -> str:
@@ -86,7 +98,7 @@ def _tried(proof: "Proof") -> str:
     num = len(proof.trials)
     words = f"{num} {'strategy' if num == 1 else 'strategies'} simulated"
     if proof.num_passed_over:
-        words += f", {proof.num_passed_over} like them passed over"
+        words += f", {proof.num_passed_over} passed over as they need hardly less"
     return words
 
 

@@ -18,6 +18,7 @@ from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.cost.traffic import traffic_of, with_traffic
 from brimful.hardware.cluster import Cluster
 from brimful.models.config import has_layout
+from brimful.pretend.reading import items_at, peak_event_of
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
 from brimful.pretend.tape import go_on
 from brimful.search.holding import allocators_of
@@ -26,6 +27,7 @@ from brimful.simulate.items import HostPeak, read_host
 from brimful.simulate.run import NUM_STEPS, trace
 from brimful.simulate.unrolled import record_whole
 from brimful.values.job import Job
+from brimful.values.plan import MemoryItem
 from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Reserved
 from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
@@ -46,6 +48,7 @@ class Attempt(NamedTuple):
             where modules are kept in fp32.
         reserved: What the caching allocator makes of it; None: of a CPU, or tensors do not fit.
         host_bytes: What a node's host holds for its GPUs.
+        items: What is alive at the peak, by class.
     """
 
     strategy: Strategy
@@ -54,6 +57,7 @@ class Attempt(NamedTuple):
     step_s: float | None
     reserved: Reserved | None = None
     host_bytes: int = 0
+    items: tuple[MemoryItem, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -112,6 +116,7 @@ def attempt(
         step_s=seconds_of_step(job, cluster, strategy, (recording, host)),
         reserved=reserved,
         host_bytes=host_bytes,
+        items=items_at(recording, peak_event_of(recording)),
     )
 
 

@@ -2,7 +2,9 @@
 
 Live bytes below the limit are a bound: nothing above it can work. What the caching allocator makes
 of them decides, so the best strategy of a search is simulated, and where it does not hold the next
-best is, until one does.
+best is, until one does. That none holds is said only where what takes least was looked at too: it
+is simulated after enough of others; where time is over what has room for it is the plan, as it is
+predicted.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,15 +13,15 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from brimful.cost.estimate import estimate
-from brimful.cost.outside import num_groups
+from brimful.cost.outside import num_groups, room_of
 from brimful.cost.reserved import predicted_reserved
 from brimful.cost.stage_site import fullest_ranks
 from brimful.errors import BrimfulError, OutOfTimeError, UnsupportedError
 from brimful.pretend.recording import Recording
 from brimful.search.budget import Budget
-from brimful.search.holding import OTHER_ALLOCATORS, looked_at
-from brimful.search.solve import Solution
-from brimful.search.walk import Looked, before_row, walk
+from brimful.search.holding import OTHER_ALLOCATORS, Held, held_at, looked_at
+from brimful.search.solve import Solution, Space
+from brimful.search.walk import Expected, Looked, before_row, roomiest, walk
 from brimful.simulate.capacity import reserve_for, shortage
 from brimful.simulate.run import simulate_recorded
 from brimful.values.plan import Plan, Word
@@ -56,13 +58,15 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """What simulating said of a search.
 
     Attributes:
-        word: What holds.
+        word: What holds; ``unproven`` behind trials: none of these, and time ended before another
+            was simulated, which has room for what they lacked.
         trials: What was simulated, in order.
         chosen: Which of them is the plan; None: none.
         num_passed_over: Strategies that were not simulated, as one spread, cut and recomputed in
             the same way lacked more than they need less.
         why: What ended it early; empty: all that could be better was looked at.
         can_be_simulated: Whether nothing but time was lacking.
+        has_room: Whether, unproven, it is not what was found but leaves the allocator more.
     """
 
     word: ProofWord
@@ -71,6 +75,12 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     num_passed_over: int = 0
     why: str = ""
     can_be_simulated: bool = True
+    has_room: bool = False
+
+    @property
+    def nearest(self) -> Trial:
+        """What lacks least of what was simulated."""
+        return min(self.trials, key=lambda trial: trial.reserved.excess_bytes)
 
 
 class Proven(NamedTuple):
@@ -99,7 +109,7 @@ def prove(
     if found.space is None:
         trying.tried(found.plan)
     else:
-        walk(found.space, trying.look)
+        trying.end(walk(found.space, trying.look))
     return trying.proven()
 
 
@@ -122,13 +132,19 @@ class _Trying:
         self._simulates = simulates
         self._trials: list[Trial] = []
         self._rows: list[int] = []
+        self._left: Solution | None = None
         self._why = ""
         self._can_be_simulated = True
 
+    @property
+    def _space(self) -> Space:
+        space = self._found.space
+        assert space is not None, "what was found by formulas"
+        return space
+
     def look(self, row: int, num_passed: int) -> Looked | None:
         """Simulate the strategy of a row; see ``search.walk``."""
-        space = self._found.space
-        assert space is not None
+        space = self._space
         self.num_passed = num_passed
         if not self._trials:
             trial = self.tried(self._found.plan, row)
@@ -138,9 +154,46 @@ class _Trying:
             trial = self.tried(space.plan(row), row)
         return None if trial is None else Looked(trial.reserved.word == "fits", trial.excess_bytes)
 
-    def tried(self, plan: Plan, row: int = 0) -> Trial | None:
+    def end(self, expected: Expected) -> None:
+        """Look at what takes least, where nothing holds and something ended a walk before it.
+
+        Args:
+            expected: What is expected of all after it.
+        """
+        if not self._why or not self._can_be_simulated or any(map(_completes, self._trials)):
+            return
+        space, is_late = self._space, self._budget.left_s <= 0
+        row = roomiest(space, self._rows)
+        if self._trials and not is_late and row is not None:
+            if _may_hold(held := held_at(space, row)):
+                self.tried(held.solution.plan, row, is_last=True)
+        elif self._trials or looked_at(space, self._found.row) is None:
+            self._left = self._with_room(expected, row)
+
+    def _with_room(self, expected: Expected, least: int | None) -> Solution | None:
+        """Return the best with room for all that the allocator ever took, else what takes least.
+
+        Args:
+            expected: What is expected of all.
+            least: The row of what takes least; None: it was looked at.
+        """
+        space, made = self._space, self._found.plan.estimate
+        band = None if made is None else made.predicted_peak_reserved_bytes
+        rows = space.order()
+        rows = rows[space.table.fits[rows] & (expected.lacks(rows) <= 0)]
+        if made is None or band is None:
+            return None
+        firm = room_of(self._found.plan.cluster.device).firm_bytes
+        most = band.high / made.predicted_peak_allocated_bytes * space.table.peak_bytes[rows]
+        first = rows[most <= min(firm, made.usable_bytes)].tolist()[:1]
+        for row in (*first, *(each for each in rows.tolist() if each == least)):
+            if _may_hold(held := held_at(space, row)):
+                return held.solution
+        return None
+
+    def tried(self, plan: Plan, row: int = 0, *, is_last: bool = False) -> Trial | None:
         """Simulate a plan; None where that is not to be, or cannot."""
-        if len(self._trials) == MAX_TRIALS:
+        if len(self._trials) >= MAX_TRIALS and not is_last:
             self._why = f"{MAX_TRIALS} strategies were simulated"
             return None
         if self._watch is not None:
@@ -176,6 +229,8 @@ class _Trying:
                 return _proven(
                     self._solution(chosen), self._trials[chosen], self._proof(word, chosen)
                 )
+        if self._left is not None:
+            return Proven(self._left, self._proof("unproven"))
         return Proven(self._found, self._proof("no" if self._trials else "unproven"))
 
     def _best(self, these: list[int]) -> int:
@@ -200,7 +255,17 @@ class _Trying:
             num_passed_over=self.num_passed,
             why=self._why,
             can_be_simulated=self._can_be_simulated,
+            has_room=word == "unproven" and self._left is not None,
         )
+
+
+def _completes(trial: Trial) -> bool:
+    return trial.reserved.word != "no"
+
+
+def _may_hold(held: Held) -> bool:
+    """Whether a plan fits by its replay, or none is known of it."""
+    return held.reserved is None or held.reserved.word == "fits"
 
 
 def _tried(plan: Plan, budget: Budget) -> Trial:

@@ -373,7 +373,9 @@ def _solution(
         strategy=lambda row: attempts[row].strategy,
     )
     found = msgspec.structs.replace(found, untried=untried)
-    return Solution(plan, found, reserved=best.reserved, host_bytes=best.host_bytes)
+    return Solution(
+        plan, found, reserved=best.reserved, host_bytes=best.host_bytes, items=best.items
+    )
 
 
 def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
