@@ -102,3 +102,88 @@ def test_largest_takes_no_run_that_was_cut_short_for_one_that_fits(script, brimf
     said = brimful(*argued)
     assert said.code == 124
     assert "surely fits" not in said.out
+
+
+# -- steps that are alike --
+
+GROWING = """
+import torch
+
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+names, kept = [], []
+for number in range(400):
+    out = model(torch.ones(1024, 1024, device="cuda"))
+    out.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept.append(out.detach().float() * 2)
+    names.append(number)
+"""
+"""4 MiB more with every step: a tensor that is detached lies on the card all the same."""
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(time_limit, "ALIKE_S", 0.0)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize(("optimizers", "steps"), [(1, 4), (3, 5)])
+def test_a_script_is_ended_after_a_few_steps_that_were_alike(script, brimful, optimizers, steps):
+    said = brimful("pretend", "--gpu", "l4", "--json", "--", script(optimizers=optimizers))
+    told = json.loads(said.out)
+    assert (said.code, told["fits"]) == (0, True)
+    assert (told["cut"]["num_steps"], told["cut"]["num_alike"]) == (steps, 3)
+
+
+@pytest.mark.usefixtures("soon")
+def test_who_says_a_budget_has_all_of_it(script, brimful):
+    said = brimful("pretend", "--gpu", "l4", "--json", "--budget", "60", "--", script())
+    assert json.loads(said.out)["cut"] is None
+
+
+@pytest.mark.usefixtures("soon")
+def test_steps_of_several_lengths_are_not_alike(script, brimful, tmp_path):
+    text = (tmp_path / script()).read_text()
+    path = tmp_path / "lengths.py"
+    path.write_text(text.replace("torch.ones(8,", "torch.ones(8 + number % 2,"))
+    said = brimful("pretend", "--gpu", "l4", "--json", "--", str(path))
+    assert json.loads(said.out)["cut"] is None
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_grows_is_told_by_proportion_with_the_list_that_holds_it(brimful, tmp_path):
+    path = tmp_path / "grows.py"
+    path.write_text(GROWING)
+    argued = ("pretend", "--gpu", "l4", "--memory-budget", "200MiB")
+    whole = brimful(*argued, "--budget", "60", "--json", "--", str(path))
+    failed_in = json.loads(whole.out)["at_capacity"]["failure"]["tensor"]["phase"]
+    said = brimful(*argued, "--", str(path))
+    told = " ".join(said.out.split())
+    assert (said.code, said.out.split()[0]) == (1, "NO")
+    assert "grows.py:12 (kept) keeps" in told
+    full = json.loads(brimful(*argued, "--json", "--", str(path)).out)["grows"]["full_step"]
+    assert abs(full - int(failed_in.split()[1])) <= 1
+    assert f"in about step {full} of a real run the card is full" in told
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_grows_slowly_is_no_fit_and_no_certain_failure(brimful, tmp_path):
+    path = tmp_path / "grows.py"
+    path.write_text(GROWING)
+    said = brimful("pretend", "--gpu", "l4", "--", str(path))
+    assert (said.code, said.out.split()[0]) == (124, "UNKNOWN")
+
+
+@pytest.mark.usefixtures("soon")
+def test_other_values_are_run_for_two_steps_where_the_given_one_was_cut(brimful, tmp_path):
+    text = SCRIPT.format(then="raise", steps=50, optimizers=1).replace("8, 256", "batch, 256")
+    text = text.replace("import torch", "import sys, torch; batch = int(sys.argv[2])")
+    path = tmp_path / "loop.py"
+    path.write_text(text)
+    argued = ("--memory-budget", "40MiB", "--json", "--", str(path), "--batch", "1000")
+    said = brimful("pretend", "--gpu", "l4", "--largest", "batch", *argued)
+    told = json.loads(said.out)
+    assert told["largest"]["value"] > 1000
+    assert told["cut"]["num_steps"] == 2

@@ -4,6 +4,9 @@ A step's memory is known once every optimizer has made its second one: the first
 optimizer's state, and the second finds it there. A script that is through is ended when its seconds
 are over; one that is not has as long again, and what it took until then is the least that it takes.
 
+One that was given no seconds is ended sooner, where several steps in a row were alike, or left the
+same behind: what any further one takes is known then (``like_steps.py``).
+
 It is ended before one of its operations, as whatever else ends a tape: never in between.
 """
 
@@ -12,11 +15,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from brimful.pretend.report_values import ENOUGH_STEPS, Cut
+from brimful.pretend.like_steps import FEWEST_ALIKE, LikeSteps, holder
+from brimful.pretend.step_values import BUDGET_S, ENOUGH_STEPS, Cut
 
 if TYPE_CHECKING:
     from brimful.pretend.session import Run
 
+ALIKE_S = 8.0
+"""Of this process's own time, before a script of like steps is ended: what follows them is seen of
+short ones."""
+SLOW_S = 2 * ALIKE_S
+"""After which fewer of them do."""
 PATIENCE = 2
 """Times its seconds that a script has where it is not through ``ENOUGH_STEPS``."""
 _TOLD_EVERY_S = 10.0
@@ -35,36 +44,80 @@ class TimeLimit:
         cut: Where it was ended last; None: it was not.
     """
 
-    def __init__(self, run: "Run", budget_s: float, told: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        run: "Run",
+        budget_s: float | None,
+        told: Callable[[str], None],
+        most_steps: int | None = None,
+    ) -> None:
         """Begin to count.
 
         Args:
             run: The pretend GPU that it runs on.
-            budget_s: Seconds that it has.
+            budget_s: Seconds that it has; None: as many as are usual, and fewer where its steps
+                are alike.
             told: Is given a line now and then of where the script is.
+            most_steps: After which it is ended whatever its time is; None: none.
         """
         self.cut: Cut | None = None
-        self._run, self._budget_s, self._told = run, budget_s, told
+        self._run, self._told, self._most_steps = run, told, most_steps
+        self._steps = LikeSteps(run) if budget_s is None else None
+        self._budget_s = BUDGET_S if budget_s is None else budget_s
         self._began_s = self._told_s = time.monotonic()
+        self._cpu_began_s = time.process_time()
         self._num_raised = 0
 
     def check(self) -> None:
-        """End the script where its time is over.
+        """End the script where its time is over, or nothing is learnt by running on.
 
         Raises:
             TimeIsOver: It is.
         """
         now_s = time.monotonic()
         spent_s = now_s - self._began_s
-        if spent_s >= self._budget_s and self._num_raised < _MOST_RAISED:
-            num_steps, phase = self._run.num_steps, self._run.tape.phase
-            if num_steps >= ENOUGH_STEPS or spent_s >= PATIENCE * self._budget_s:
-                self._num_raised += 1
-                self.cut = Cut(seconds=round(spent_s), num_steps=num_steps, phase=phase)
-                raise TimeIsOver
+        if self._num_raised < _MOST_RAISED and self._is_over(spent_s):
+            self._num_raised += 1
+            grows = self._steps is not None and self._steps.do_grow
+            self.cut = Cut(
+                seconds=round(spent_s),
+                num_steps=self._run.num_steps,
+                phase=self._run.tape.phase,
+                num_alike=self._steps.num_alike if self._steps and self._is_known() else 0,
+                held_by=holder() if grows else "",
+            )
+            raise TimeIsOver
         if now_s - self._told_s >= _TOLD_EVERY_S:
             self._told_s = now_s
             self._told(f"{spent_s:.0f} s: in {self._run.tape.phase}")
+
+    def _is_over(self, spent_s: float) -> bool:
+        num_steps = self._run.num_steps
+        if self._most_steps is not None and num_steps >= self._most_steps:
+            return True
+        if self._is_known():
+            return True
+        if spent_s < self._budget_s:
+            return False
+        return num_steps >= ENOUGH_STEPS or spent_s >= PATIENCE * self._budget_s
+
+    def _is_known(self) -> bool:
+        """Whether any further step would say the same again, as far as was worth waiting for."""
+        steps = self._steps
+        if steps is None:
+            return False
+        steps.look()
+        if not steps.are_alike(FEWEST_ALIKE) and not steps.do_grow:
+            return False
+        spent_s = time.process_time() - self._cpu_began_s
+        if steps.do_grow:
+            return spent_s >= ALIKE_S and self._run.has_one_optimizer
+        return spent_s >= (ALIKE_S if steps.are_alike() else SLOW_S)
+
+    @property
+    def known_event(self) -> int | None:
+        """Of the recording, by which two whole steps are over; None: not looked for."""
+        return None if self._steps is None else self._steps.known_event
 
     def ended(self, error: BaseException) -> bool:
         """Whether an error is that the time is over, or came of it.
@@ -79,15 +132,21 @@ class TimeLimit:
 
 
 @contextlib.contextmanager
-def limited(run: "Run", budget_s: float, told: Callable[[str], None]) -> Iterator[TimeLimit]:
+def limited(
+    run: "Run",
+    budget_s: float | None,
+    told: Callable[[str], None],
+    most_steps: int | None = None,
+) -> Iterator[TimeLimit]:
     """End what runs inside by ``TimeIsOver``.
 
     Args:
         run: The pretend GPU that it runs on, entered.
-        budget_s: Seconds that it has.
+        budget_s: Seconds that it has; None: see ``TimeLimit``.
         told: Is given a line now and then of where the script is.
+        most_steps: After which it is ended.
     """
-    limit = TimeLimit(run, budget_s, told)
+    limit = TimeLimit(run, budget_s, told, most_steps)
     before, run.tape.on_op = run.tape.on_op, limit.check
     try:
         yield limit

@@ -7,8 +7,9 @@ from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.held import held_within
 from brimful.pretend.largest import Aim, Tried
 from brimful.pretend.recording import SELECTS_ALL, Recording
-from brimful.pretend.report_values import Alike, Cut, Failure, Missed, ModuleBytes, PretendReport
+from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
 from brimful.pretend.scripts import short_line
+from brimful.pretend.step_values import BUDGET_S, Cut
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts, whole_facts
 from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
@@ -87,14 +88,15 @@ def pretend_summary(
     ops = [each.op for each in report.unknown_ops]
     is_kept = report.grows is not None or report.unused_graphs is not None
     is_no = at.failure is not None and not is_most and not is_kept
-    is_part = report.cut is not None and not report.cut.is_settled and at.failure is None
+    is_part = report.fits is None
+    by_growth = at.failure is None and report.fits is False
     changes = change_facts(report) if is_no else ()
     peak, fails = [_peak(report)], at.failure is not None
     says_why = fails and _has_parts(report)
     return Summary(
         "UNKNOWN" if is_part or (is_most and word == "no") else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
-        at_least(meter) if is_part or (is_bound and not is_most) else meter,
+        at_least(meter) if is_part or by_growth or (is_bound and not is_most) else meter,
         (
             *_cut(report.cut),
             *([] if at.failure is None or is_most else _failed(at.failure)),
@@ -131,8 +133,11 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
     """Say where a script was ended, and that nothing is known of what comes after that."""
     if cut is None:
         return ()
-    more = f"--budget {2 * cut.seconds} before -- runs on"
-    if cut.is_settled:
+    more = f"--budget {max(BUDGET_S, 2 * cut.seconds)} before -- runs on"
+    if cut.num_alike:
+        words = f"after {cut.num_steps} steps, of which the last {cut.num_alike} were alike"
+        words = f"{words}; what follows was not run: {more}"
+    elif cut.is_settled:
         words = f"after {cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
     elif cut.num_steps:
         words = f"after {cut.seconds} s in {cut.phase}, before two steps were whole: {more}"
@@ -144,7 +149,7 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
 def word_of(report: PretendReport) -> Word:
     """Say whether a program holds: at ease, with its cache emptied on the way, or not."""
     at = report.at_capacity
-    if at.failure is not None:
+    if at.failure is not None or report.fits is False:
         return "no"
     return (
         "tight"
