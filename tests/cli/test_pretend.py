@@ -73,11 +73,34 @@ def test_a_script_runs_as_it_is_and_is_reported(script, brimful):
     assert getattr(sys.modules["__main__"], "__file__", "") != str(script)
 
 
-def test_a_gpu_that_is_named_behind_the_script_is_the_scripts_and_said_to_be(script, brimful):
+def test_a_gpu_that_is_named_behind_a_script_that_reads_no_such_word_is_refused(script, brimful):
+    done = brimful("pretend", script, "1", "--gpu", "h200")
+    assert (done.code, done.out) == (2, "")
+    assert f"brimful pretend --gpu h200 -- {script} 1" in done.err
+    assert "stands behind" not in brimful("pretend", "--gpu", "h200", "--", script, "1").err
+
+
+def test_a_gpu_that_is_named_behind_a_script_that_has_the_word_is_the_scripts(script, brimful):
+    script.write_text(SCRIPT + 'print(sys.argv.index("--gpu"))\n')
     done = brimful("pretend", script, "1", "--gpu", "h200")
     assert "--gpu stands behind" in done.err
     assert "H100" in done.out
-    assert "stands behind" not in brimful("pretend", "--gpu", "h200", "--", script, "1").err
+
+
+def test_a_word_may_be_read_by_a_module_beside_the_script(script, brimful, tmp_path):
+    (tmp_path / "options.py").write_text("known = ['gpu']\n")
+    script.write_text("import options\n" + SCRIPT)
+    assert brimful("pretend", script, "1", "--gpu", "h200").code == 0
+
+
+def test_flags_behind_a_script_that_reads_no_arguments_are_ours(script, brimful):
+    text = SCRIPT.replace("import sys\n", "").replace("int(sys.argv[1])", "2")
+    script.write_text(text)
+    done = brimful("pretend", script, "--gpu", "h200", "--memory-budget=10MiB")
+    assert "reads no arguments, is taken as ours" in done.err
+    assert "H200" in done.out
+    assert "of 10.00 MiB" in done.out
+    assert f"{script} on NVIDIA" in " ".join(done.out.split())
 
 
 def test_what_a_fused_optimizer_spares_is_said_where_the_update_is_the_peak(script, brimful):

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +18,7 @@ from brimful.cli.output import (
     tell,
 )
 from brimful.cli.page import add_page
+from brimful.cli.pretend_behind import taken_from_behind
 from brimful.cli.pretend_largest import largest_of
 from brimful.cli.pretend_script import Done, Instead, allocator_of, pretended_gpu, ran
 from brimful.pretend.largest import Largest, argument_of, with_default
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 HELP = "run any script on a pretend GPU and read its memory"
 WEIGHTS_DTYPES = ("float32", "bfloat16", "float16")
-_GPU_FLAGS = ("--gpu", "--gpus")
-"""How a GPU is named here and by other verbs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         note(f"{launcher} starts {num} processes; this is the one of --rank {args.rank}")
     os.environ.update(environment)
     check_program(program)
-    _note_behind(program)
+    program = taken_from_behind(args, program, add_arguments)
     program = _begun(program, args.largest)
     quiet_libraries()
     from brimful.allocator.config import parse_settings
@@ -152,16 +150,6 @@ def _begun(program: list[str], name: str | None) -> list[str]:
     if added := begun[len(program) :]:
         note(f"--largest begins from the script's own default, {' '.join(added)}")
     return begun
-
-
-def _note_behind(program: Sequence[str]) -> None:
-    """Say so where a flag of ours may have been meant, and is the program's where it stands."""
-    behind = (word for word in program[1:] if word.partition("=")[0] in _GPU_FLAGS)
-    if found := next(behind, ""):
-        note(
-            f"{found} stands behind {program[0]}, which is given it; what is meant for brimful "
-            f"stands before: brimful pretend --gpu NAME -- {program[0]}"
-        )
 
 
 def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Answer":
