@@ -153,10 +153,11 @@ def _begun(program: list[str], name: str | None) -> list[str]:
 
 
 def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Answer":
+    from brimful.pretend.until import until
     from brimful.report.pretend import pretend_tables
     from brimful.show.answer import Answer
     from brimful.show.pretend import pretend_summary
-    from brimful.show.sizes import largest_facts
+    from brimful.show.sizes import combined_facts, largest_facts
     from brimful.show.summary import Fact
 
     page = ", --page answer.html makes a page"
@@ -164,8 +165,12 @@ def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Ans
         page = f"; the page is {args.page}"
     more = f"-v before -- prints every table{page}"
     program, run, report = done
-    sizes = largest_facts(report, program, found, run.recording())
-    summary = pretend_summary(report, program, () if found else sizes)
+    recording = run.recording()
+    if run.cut is not None and run.known_event is not None:  # its other steps say the same
+        recording = until(recording, run.known_event)
+    sizes = largest_facts(report, program, found, recording)
+    ways = () if found else combined_facts(report, program, recording)
+    summary = pretend_summary(report, program, () if found else sizes, ways)
     if found:  # what was asked, before what the run of it did
         summary = summary._replace(facts=(*sizes, *summary.facts))
     below = (*output_paths.written_facts(args), Fact("next", more))

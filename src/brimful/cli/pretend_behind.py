@@ -58,8 +58,8 @@ def taken_from_behind(
         at, num = lone[0], 1 if "=" in program[lone[0]] else 2
         own, rest = list(program[at : at + num]), [*program[:at], *program[at + num :]]
         raise InputError(
-            f"{own[0].partition('=')[0]} stands behind {program[0]}, whose text reads arguments and none of that "
-            f"name; what is meant for brimful stands before it: brimful pretend "
+            f"{own[0].partition('=')[0]} stands behind {program[0]}, whose text reads arguments "
+            f"and none of that name; what is meant for brimful stands before it: brimful pretend "
             f"{shell_words([*own, '--', *rest])}"
         )
     if gpu := next((flag for flag in flags if flag in GPU_FLAGS), ""):

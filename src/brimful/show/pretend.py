@@ -64,7 +64,10 @@ CHANGES = {
 
 
 def pretend_summary(
-    report: PretendReport, program: Sequence[str], sizes: tuple[Fact, ...] = ()
+    report: PretendReport,
+    program: Sequence[str],
+    sizes: tuple[Fact, ...] = (),
+    ways: tuple[Fact, ...] = (),
 ) -> Summary:
     """Say what a program does to a GPU's memory.
 
@@ -72,6 +75,7 @@ def pretend_summary(
         report: What was simulated.
         program: What was run, with its arguments.
         sizes: Of which sizes it would fit.
+        ways: With which changes together; then none is told alone.
     """
     at = report.at_capacity
     used = at.simulated_peak_reserved_bytes
@@ -91,6 +95,9 @@ def pretend_summary(
     is_part = report.fits is None
     by_growth = at.failure is None and report.fits is False
     changes = change_facts(report) if is_no else ()
+    if ways:
+        states = (each for each in changes if each.label == "no batch")
+        changes = (*ways, *(Fact(each.label, each.text.partition(";")[0]) for each in states))
     peak, fails = [_peak(report)], at.failure is not None
     says_why = fails and _has_parts(report)
     return Summary(
