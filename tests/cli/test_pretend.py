@@ -414,11 +414,52 @@ def test_the_memory_of_the_host_is_not_the_cards(tmp_path, brimful):
     script = tmp_path / "host.py"
     script.write_text(
         # More than a process has addresses for, however its host overcommits.
-        "import torch\ntorch.zeros(1 << 46, device='cuda').cpu().numpy()\n"
+        "import torch\ntorch.zeros(1 << 46, device='cuda').cpu().numpy().copy()\n"
     )
     said = brimful("pretend", "--gpu", "t4", "--", script)
     assert said.code == 1
     assert "it is the memory of this machine's host that is short, not the card's" in said.err
+    assert "what follows was not run here" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_an_array_of_what_the_gpu_computes_takes_no_memory_of_this_machine(tmp_path, brimful):
+    """As that of all logits of an evaluation: here of 64 GiB."""
+    script = tmp_path / "host.py"
+    script.write_text(
+        "import torch\nx = torch.zeros(1 << 34, device='cuda').cpu().numpy()\n"
+        "assert x.shape == (1 << 34,) and x[-1] == 0\n"
+    )
+    assert brimful("pretend", "--gpu", "b300", "--", script).code == 0
+
+
+GATHERS = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(32000, 8), torch.nn.Linear(8, 32000)
+
+    def forward(self, ids):
+        return self.head(self.words(ids))
+
+model = Model().cuda()
+every = None
+with torch.no_grad():
+    for _ in range(8):
+        logits = model(torch.zeros(8, 1024, dtype=torch.int64, device="cuda"))
+        every = logits if every is None else torch.cat((every, logits))
+"""
+
+
+def test_of_gathered_logits_fewer_rows_at_once_are_no_help(tmp_path, brimful):
+    script = tmp_path / "gathers.py"
+    script.write_text(GATHERS)
+    told = " ".join(brimful("pretend", "--gpu", "t4", "--", script).out.split())
+    assert "change logits of an evaluation" in told
+    assert "fewer rows" not in told
+    assert "eval_accumulation_steps), which takes 7.81 GiB" in told
 
 
 def test_what_loading_lacks_is_fewer_bits_or_its_part_alone(tmp_path, brimful):

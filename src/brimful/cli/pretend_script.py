@@ -191,6 +191,7 @@ def _tell_error(error: BaseException, read: "ScriptError", name: str, *, is_whol
     """
     from brimful.pretend.script_errors import (
         below_runners,
+        is_of_host,
         own_traceback,
         sentence_of,
     )
@@ -200,7 +201,7 @@ def _tell_error(error: BaseException, read: "ScriptError", name: str, *, is_whol
     if is_whole:
         traceback.print_exception(type(error), error, below_runners(error.__traceback__))
         return
-    if _lacks_package(error):  # the sentence says the line, and what to do
+    if _lacks_package(error) or is_of_host(error):  # the sentence says the line, and what to do
         return
     for line in own_traceback(read):
         say(line, file=sys.stderr)
