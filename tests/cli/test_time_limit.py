@@ -187,3 +187,82 @@ def test_other_values_are_run_for_two_steps_where_the_given_one_was_cut(brimful,
     told = json.loads(said.out)
     assert told["largest"]["value"] > 1000
     assert told["cut"]["num_steps"] == 2
+
+
+# -- what follows steps that are alike --
+
+OVER_DATA = """
+import torch
+from torch.utils.data import DataLoader
+
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(torch.ones(400, 256), batch_size=4)
+others = DataLoader(torch.ones(40, 256), batch_size=4)
+
+def cycle(loader):
+    while True:
+        yield from loader
+
+num = 0
+for epoch in range({epochs}):
+    for batch in {loop}:
+        model(batch.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        num += 1
+    print("epoch", epoch, num)
+assert num == 400 or {takes_fewer}
+kept = [model(torch.ones(2**16, 256, device="cuda")).detach() for _ in others]
+print("after", len(kept))
+"""
+
+
+@pytest.fixture
+def over_data(tmp_path, brimful):
+    def ran(*flags, epochs=1, loop="loader", takes_fewer=True):
+        path = tmp_path / "loop.py"
+        path.write_text(OVER_DATA.format(epochs=epochs, loop=loop, takes_fewer=takes_fewer))
+        return brimful("pretend", "--gpu", "l4", *flags, "--", str(path))
+
+    return ran
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_follows_a_loop_over_data_is_run(over_data):
+    said = over_data()
+    assert "epoch 0 4" in said.out
+    assert "after 10" in said.out  # the data of other loops is not over
+    told = " ".join(said.out.split())
+    assert "alike 3 of 4 steps; more of its data was passed over, what follows was run" in told
+    whole = json.loads(over_data("--budget", "60", "--json").out)
+    short = json.loads(over_data("--json").out)
+    assert short["simulated_peak_allocated_bytes"] == whole["simulated_peak_allocated_bytes"]
+    assert (short["cut"]["is_passed"], whole["cut"]) == (True, None)
+
+
+@pytest.mark.usefixtures("soon")
+def test_each_further_epoch_has_one_more_batch(over_data):
+    said = over_data(epochs=3)
+    assert "epoch 1 5" in said.out
+    assert "epoch 2 6" in said.out
+
+
+@pytest.mark.usefixtures("soon")
+def test_who_begins_again_with_its_data_is_ended(over_data):
+    told = json.loads(over_data("--json", loop="cycle(loader)").out)
+    assert not told["cut"]["is_passed"]
+    assert told["cut"]["num_steps"] <= 10
+
+
+@pytest.mark.usefixtures("soon")
+def test_an_error_of_fewer_rows_is_none(over_data):
+    said = over_data("--json", takes_fewer=False)
+    told = json.loads(said.out)
+    assert (said.code, told["cut"]["is_passed"], told["cut"]["num_alike"]) == (0, False, 3)
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_has_no_room_after_the_loop_is_a_no(over_data):
+    said = over_data("--memory-budget", "300MiB", "--json")
+    assert json.loads(said.out)["fits"] is False

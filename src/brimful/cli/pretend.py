@@ -20,7 +20,7 @@ from brimful.cli.output import (
 from brimful.cli.page import add_page
 from brimful.cli.pretend_behind import taken_from_behind
 from brimful.cli.pretend_largest import largest_of
-from brimful.cli.pretend_script import Done, Instead, allocator_of, pretended_gpu, ran
+from brimful.cli.pretend_script import Done, Instead, allocator_of, known_event, pretended_gpu, ran
 from brimful.pretend.largest import Largest, argument_of, with_default
 from brimful.pretend.step_values import BUDGET_S
 from brimful.text.terminal import note
@@ -166,8 +166,8 @@ def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Ans
     more = f"-v before -- prints every table{page}"
     program, run, report = done
     recording = run.recording()
-    if run.cut is not None and run.known_event is not None:  # its other steps say the same
-        recording = until(recording, run.known_event)
+    if (known := known_event(done)) is not None:  # its other steps say the same
+        recording = until(recording, known)
     sizes = largest_facts(report, program, found, recording)
     ways = () if found else combined_facts(report, program, recording)
     summary = pretend_summary(report, program, () if found else sizes, ways)

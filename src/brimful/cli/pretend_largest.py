@@ -7,7 +7,14 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from brimful.cli.pretend_script import Done, allocator_of, ended_by, name_of, pretended_gpu
+from brimful.cli.pretend_script import (
+    Done,
+    allocator_of,
+    ended_by,
+    known_event,
+    name_of,
+    pretended_gpu,
+)
 from brimful.pretend.largest import Argument, Largest, Tried, find_largest, value_in
 from brimful.pretend.step_values import ENOUGH_STEPS
 
@@ -57,9 +64,9 @@ def largest_of(args: argparse.Namespace, first: Done, argument: Argument) -> tup
         return tried
 
     recording, most_steps = first.run.recording(), None
-    if first.run.cut is not None and first.run.known_event is not None:
+    if (known := known_event(first)) is not None:
         # Of a script whose steps are alike two say all, and runs of as many can be compared.
-        recording, most_steps = until(recording, first.run.known_event), ENOUGH_STEPS
+        recording, most_steps = until(recording, known), ENOUGH_STEPS
     given = aim.replayed(recording)._replace(recording=recording)
     what = f"running it with other values of {argument.flag}"
     with Progress(what, quiet=args.json) as progress, _Interrupted() as interrupted:

@@ -34,6 +34,13 @@ class Done(NamedTuple):
     report: "PretendReport"
 
 
+def known_event(done: Done) -> int | None:
+    """Return by which event of a recording all is known of a script; None: all of it has to be."""
+    event = done.run.known_event
+    is_all = event is not None and done.report.peak_event < event  # and no evaluation takes more
+    return event if done.run.cut is not None and is_all else None
+
+
 class Instead(NamedTuple):
     """What is planned of a program that cannot run here.
 
@@ -151,6 +158,7 @@ def ended_by(
             try:
                 with limited(pretended, budget_s, told, most_steps) as limit:
                     run_program(program)
+                    pretended.cut, pretended.known_event = limit.passed, limit.known_event
             except SystemExit as ended:
                 code = ended.code
                 said = f" exit code {code:d}" if isinstance(code, int) else f": {code}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from brimful.pretend.data_over import DataOver
 from brimful.pretend.script_lines import is_library
 from brimful.pretend.step_values import ENOUGH_STEPS
 from brimful.units import MIB
@@ -39,6 +40,7 @@ class LikeSteps:
         num_alike: How many in a row, up to the last, asked for the same.
         grown_bytes: What each of these left behind.
         known_event: Of the recording, by which a step's memory is known; None: not yet.
+        data: What gives the script its data.
     """
 
     def __init__(self, run: "Run") -> None:
@@ -48,6 +50,7 @@ class LikeSteps:
             run: The pretend GPU that a script runs on.
         """
         self.num_alike = self.grown_bytes = 0
+        self.data = DataOver()
         self.known_event: int | None = None
         self._run = run
         self._num_steps = self._start = 0
@@ -65,6 +68,7 @@ class LikeSteps:
             self.known_event = self._start
         if not is_next or num_steps < ENOUGH_STEPS:  # the first makes states
             self.num_alike, self._last = 0, None
+            self.data.end_step(is_alike=False)
             return
         rows = builder.events_since(start)
         sizes = [builder.bytes_of(row) if row >= 0 else -builder.bytes_of(~row) for row in rows]
@@ -73,6 +77,7 @@ class LikeSteps:
         shape = (hash(asked), len(sizes) - len(asked), max(live), live[-1])
         self.num_alike = self.num_alike + 1 if shape == self._last else 1
         self._last, self.grown_bytes = shape, live[-1]
+        self.data.end_step(is_alike=self.num_alike > 1)
 
     def are_alike(self, enough: int = ENOUGH_ALIKE) -> bool:
         """Whether so many steps in a row say what any further one takes."""

@@ -23,6 +23,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         num_steps: That every optimizer seen had made; 0: none was seen to make one.
         phase: In which it was.
         num_alike: Steps that said the same, for which it was ended sooner; 0: it was not.
+        is_passed: Whether the rest of its data was passed over, and what follows was run.
         held_by: What of the script holds what these leave behind; empty: nothing was seen to.
     """
 
@@ -30,6 +31,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     num_steps: int
     phase: str
     num_alike: int = 0
+    is_passed: bool = False
     held_by: str = ""
 
     @property
