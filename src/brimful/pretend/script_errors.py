@@ -261,7 +261,7 @@ _OF_HOST = "DefaultCPUAllocator: can't allocate memory"
 
 def is_of_host(error: BaseException) -> bool:
     """Whether it is this machine's own memory that was short."""
-    return isinstance(error, MemoryError) or _OF_HOST in str(error)
+    return isinstance(error, MemoryError) or _OF_HOST in _said(error)
 
 
 def _judged(

@@ -32,6 +32,8 @@ SLOW_S = 2 * ALIKE_S
 """After which fewer of them do."""
 PATIENCE = 2
 """Times its seconds that a script has where it is not through ``ENOUGH_STEPS``."""
+_GRACE = 1.5
+"""Times its seconds that a script has where its data is over."""
 _MOST_MORE = 3
 """Steps after its data is over, of a script that goes on: more are of no loop over them."""
 _TOLD_EVERY_S = 10.0
@@ -100,13 +102,21 @@ class TimeLimit:
             return True
         if self._over_at is not None and num_steps > self._over_at + _MOST_MORE:
             return True  # its steps are not those of a loop over its data
-        if self._over_at is None and self._steps is not None and self._is_known():
-            if self._steps.do_grow or not self._steps.data.be_over():
-                return True
-            self._over_at, self._num_alike = num_steps, self._steps.num_alike
-        if spent_s < self._budget_s:
+        is_late = spent_s >= self._budget_s
+        if self._over_at is None and (self._is_known() or (is_late and num_steps >= ENOUGH_STEPS)):
+            return not self._passes_over()
+        if self._over_at is not None:
+            return spent_s >= _GRACE * self._budget_s
+        return spent_s >= PATIENCE * self._budget_s
+
+    def _passes_over(self) -> bool:
+        """Let the data of a script be over; False: there is none, or something grows with it."""
+        steps = self._steps
+        if steps is None or steps.do_grow or not steps.data.be_over():
             return False
-        return num_steps >= ENOUGH_STEPS or spent_s >= PATIENCE * self._budget_s
+        self._over_at = self._run.num_steps
+        self._num_alike = steps.num_alike if steps.are_alike(FEWEST_ALIKE) else 0
+        return True
 
     def _cut(self, *, is_known: bool, held_by: str = "", is_passed: bool = False) -> Cut:
         alike = self._steps.num_alike if self._steps is not None and is_known else 0

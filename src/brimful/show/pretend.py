@@ -142,8 +142,9 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         return ()
     more = f"--budget {max(BUDGET_S, 2 * cut.seconds)} before -- runs on"
     if cut.is_passed:
-        words = f"{cut.num_alike} of {cut.num_steps} steps; more of its data was passed over, what"
-        return (Fact("alike", f"{words} follows was run: {more.replace('runs on', 'runs all')}"),)
+        alike = f", of which {cut.num_alike} were alike," if cut.num_alike else ""
+        words = f"after {cut.num_steps} steps{alike} more of its data was passed over, what follows"
+        return (Fact("data", f"{words} was run: {more.replace('runs on', 'runs all')}"),)
     if cut.num_alike:
         words = f"after {cut.num_steps} steps, of which the last {cut.num_alike} were alike"
         words = f"{words}; what follows was not run: {more}"
