@@ -183,7 +183,8 @@ class Run(contextlib.ContextDecorator):
             idle_gradients=trained.idle(),
             places=self._places,
         )
-        fits = fits_all(self.cut, told.grows, fits=told.fits)
+        full_in = None if told.grows is None else told.grows.num_more
+        fits = fits_all(self.cut, full_in, fits=told.fits)
         return msgspec.structs.replace(
             told,
             cut=self.cut,

@@ -1,11 +1,6 @@
 """What a script's steps say, as values: where it was ended, and what they leave behind."""
 
-from typing import TYPE_CHECKING
-
 import msgspec
-
-if TYPE_CHECKING:
-    from brimful.pretend.report_values import Grows
 
 BUDGET_S = 45
 """Seconds that a script has where nobody says."""
@@ -40,16 +35,16 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self.num_steps >= ENOUGH_STEPS
 
 
-def fits_all(cut: Cut | None, grows: "Grows | None", *, fits: bool | None) -> bool | None:
+def fits_all(cut: Cut | None, full_in: int | None, *, fits: bool | None) -> bool | None:
     """Return whether a whole program completes; None: what was run of it does not say.
 
     Args:
         cut: Where it was ended; None: it was not.
-        grows: What every step leaves behind.
+        full_in: Steps in which what grows fills the card; None: nothing does.
         fits: Whether what was run completes.
     """
     if not fits or cut is None:
         return fits
-    if grows is not None:
-        return False if grows.num_more <= _SOON else None
+    if full_in is not None:
+        return False if full_in <= _SOON else None
     return fits if cut.is_settled else None

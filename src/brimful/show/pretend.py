@@ -94,10 +94,7 @@ def pretend_summary(
     is_no = at.failure is not None and not is_most and not is_kept
     is_part = report.fits is None
     by_growth = at.failure is None and report.fits is False
-    changes = change_facts(report) if is_no else ()
-    if ways:
-        states = (each for each in changes if each.label == "no batch")
-        changes = (*ways, *(Fact(each.label, each.text.partition(";")[0]) for each in states))
+    changes = _changes(report, ways) if is_no else ()
     peak, fails = [_peak(report)], at.failure is not None
     says_why = fails and _has_parts(report)
     return Summary(
@@ -134,6 +131,15 @@ def pretend_summary(
             *(() if report.allocator else _allocator(report)),
         ),
     )
+
+
+def _changes(report: PretendReport, ways: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """Say what to change: together where that fits, else each alone."""
+    changes = change_facts(report)
+    if not ways:
+        return changes
+    states = (each for each in changes if each.label == "no batch")
+    return (*ways, *(Fact(each.label, each.text.partition(";")[0]) for each in states))
 
 
 def _cut(cut: Cut | None) -> tuple[Fact, ...]:
