@@ -138,8 +138,12 @@ def _changes(report: PretendReport, ways: tuple[Fact, ...]) -> tuple[Fact, ...]:
     changes = change_facts(report)
     if not ways:
         return changes
-    states = (each for each in changes if each.label == "no batch")
-    return (*ways, *(Fact(each.label, each.text.partition(";")[0]) for each in states))
+    texts = (each.text.partition(";")[0] for each in changes if each.label == "no batch")
+    states = (
+        Fact("no batch", text, f"fits: states {text.partition(' alone ')[2].replace('are ', '')}")
+        for text in texts
+    )
+    return (*ways, *states)
 
 
 def _cut(cut: Cut | None) -> tuple[Fact, ...]:
@@ -150,7 +154,9 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
     if cut.is_passed:
         alike = f", of which {cut.num_alike} were alike," if cut.num_alike else ""
         words = f"after {cut.num_steps} steps{alike} more of its data was passed over, what follows"
-        return (Fact("data", f"{words} was run: {more.replace('runs on', 'runs all')}"),)
+        more = more.replace("runs on", "runs all")
+        short = f"after {cut.num_steps} steps the rest was passed over; {more}"
+        return (Fact("data", f"{words} was run: {more}", short),)
     if cut.num_alike:
         words = f"after {cut.num_steps} steps, of which the last {cut.num_alike} were alike"
         words = f"{words}; what follows was not run: {more}"
