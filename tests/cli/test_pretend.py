@@ -73,11 +73,34 @@ def test_a_script_runs_as_it_is_and_is_reported(script, brimful):
     assert getattr(sys.modules["__main__"], "__file__", "") != str(script)
 
 
-def test_a_gpu_that_is_named_behind_the_script_is_the_scripts_and_said_to_be(script, brimful):
+def test_a_gpu_that_is_named_behind_a_script_that_reads_no_such_word_is_refused(script, brimful):
+    done = brimful("pretend", script, "1", "--gpu", "h200")
+    assert (done.code, done.out) == (2, "")
+    assert f"brimful pretend --gpu h200 -- {script} 1" in done.err
+    assert "stands behind" not in brimful("pretend", "--gpu", "h200", "--", script, "1").err
+
+
+def test_a_gpu_that_is_named_behind_a_script_that_has_the_word_is_the_scripts(script, brimful):
+    script.write_text(SCRIPT + 'print(sys.argv.index("--gpu"))\n')
     done = brimful("pretend", script, "1", "--gpu", "h200")
     assert "--gpu stands behind" in done.err
     assert "H100" in done.out
-    assert "stands behind" not in brimful("pretend", "--gpu", "h200", "--", script, "1").err
+
+
+def test_a_word_may_be_read_by_a_module_beside_the_script(script, brimful, tmp_path):
+    (tmp_path / "options.py").write_text("known = ['gpu']\n")
+    script.write_text("import options\n" + SCRIPT)
+    assert brimful("pretend", script, "1", "--gpu", "h200").code == 0
+
+
+def test_flags_behind_a_script_that_reads_no_arguments_are_ours(script, brimful):
+    text = SCRIPT.replace("import sys\n", "").replace("int(sys.argv[1])", "2")
+    script.write_text(text)
+    done = brimful("pretend", script, "--gpu", "h200", "--memory-budget=10MiB")
+    assert "reads no arguments, is taken as ours" in done.err
+    assert "H200" in done.out
+    assert "of 10.00 MiB" in done.out
+    assert f"{script} on NVIDIA" in " ".join(done.out.split())
 
 
 def test_what_a_fused_optimizer_spares_is_said_where_the_update_is_the_peak(script, brimful):
@@ -391,11 +414,52 @@ def test_the_memory_of_the_host_is_not_the_cards(tmp_path, brimful):
     script = tmp_path / "host.py"
     script.write_text(
         # More than a process has addresses for, however its host overcommits.
-        "import torch\ntorch.zeros(1 << 46, device='cuda').cpu().numpy()\n"
+        "import torch\ntorch.zeros(1 << 46, device='cuda').cpu().numpy().copy()\n"
     )
     said = brimful("pretend", "--gpu", "t4", "--", script)
     assert said.code == 1
     assert "it is the memory of this machine's host that is short, not the card's" in said.err
+    assert "what follows was not run here" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_an_array_of_what_the_gpu_computes_takes_no_memory_of_this_machine(tmp_path, brimful):
+    """As that of all logits of an evaluation: here of 64 GiB."""
+    script = tmp_path / "host.py"
+    script.write_text(
+        "import torch\nx = torch.zeros(1 << 34, device='cuda').cpu().numpy()\n"
+        "assert x.shape == (1 << 34,) and x[-1] == 0\n"
+    )
+    assert brimful("pretend", "--gpu", "b300", "--", script).code == 0
+
+
+GATHERS = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(32000, 8), torch.nn.Linear(8, 32000)
+
+    def forward(self, ids):
+        return self.head(self.words(ids))
+
+model = Model().cuda()
+every = None
+with torch.no_grad():
+    for _ in range(8):
+        logits = model(torch.zeros(8, 1024, dtype=torch.int64, device="cuda"))
+        every = logits if every is None else torch.cat((every, logits))
+"""
+
+
+def test_of_gathered_logits_fewer_rows_at_once_are_no_help(tmp_path, brimful):
+    script = tmp_path / "gathers.py"
+    script.write_text(GATHERS)
+    told = " ".join(brimful("pretend", "--gpu", "t4", "--", script).out.split())
+    assert "change logits of an evaluation" in told
+    assert "fewer rows" not in told
+    assert "eval_accumulation_steps), which takes 7.81 GiB" in told
 
 
 def test_what_loading_lacks_is_fewer_bits_or_its_part_alone(tmp_path, brimful):

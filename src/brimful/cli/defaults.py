@@ -44,8 +44,6 @@ SEED = 0
 OBJECTIVE = "time"
 SEARCH_BUDGET_S = 60
 """Seconds of a search that simulates; one by formulas takes less in any case."""
-PRETEND_BUDGET_S = 45
-"""Seconds of a script on the pretend GPU; see ``pretend/time_limit.py``."""
 MAX_GPUS, MAX_NODES = 64, 8
 """Eight nodes of eight, which people rent, and of machines with one GPU one; more where a deadline
 needs them, up to ``MOST_GPUS``."""

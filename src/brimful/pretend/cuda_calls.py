@@ -120,13 +120,20 @@ def _data_ptr(_: KnownValues, x: Any) -> int:
     return int(begin + x.storage_offset() * x.element_size())
 
 
+_LARGE_BYTES = 2**28
+"""Of an array of stand-ins, from which all its elements are one: a real host may be larger than
+this one, as that to which all logits of an evaluation are moved."""
+
+
 def _numpy(known: KnownValues, x: Any, **kwargs: Any) -> Any:
     value = known.value(x) if isinstance(x, FakeTensor) else x
     with torch._C._DisableTorchDispatch():  # noqa: SLF001
         if value is None:
             # The same stand-ins as those of item().
             stand_in = int(not (x.is_floating_point() or x.dtype == torch.bool))
-            value = torch.full(x.shape, stand_in, dtype=x.dtype)
+            is_large = x.numel() * x.element_size() >= _LARGE_BYTES
+            value = torch.full(() if is_large else x.shape, stand_in, dtype=x.dtype)
+            value = value.expand(x.shape)
         return _Tensor.numpy(value, **kwargs)
 
 

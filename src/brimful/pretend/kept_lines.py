@@ -13,8 +13,12 @@ from typing import NamedTuple
 MOST_BYTES = 10**6
 """Of a script that is read."""
 _KEEPS = frozenset({"append", "extend", "appendleft", "add"})
-_FREES = frozenset({"item", "detach", "cpu", "tolist", "numpy", "float", "int", "len", "str"})
-"""Calls whose result keeps no graph, or nothing of a device."""
+_FREES = frozenset({"item", "cpu", "tolist", "numpy"})
+"""Methods whose result keeps nothing of a device."""
+_CUTS = frozenset({"detach"})
+"""Methods whose result keeps no graph."""
+_COUNTS = frozenset({"float", "int", "len", "str"})
+"""Functions whose result is no tensor; methods of such names return one."""
 
 
 class KeptLine(NamedTuple):
@@ -29,8 +33,13 @@ class KeptLine(NamedTuple):
     name: str
 
 
-def kept_lines(script: Path) -> tuple[KeptLine, ...]:
-    """List the lines of a script's loops that keep something; none where it cannot be read."""
+def kept_lines(script: Path, *, of_graphs: bool = True) -> tuple[KeptLine, ...]:
+    """List the lines of a script's loops that keep something; none where it cannot be read.
+
+    Args:
+        script: The file.
+        of_graphs: Whether what keeps a tensor without its graph is left out.
+    """
     try:
         if script.stat().st_size > MOST_BYTES:
             return ()
@@ -42,27 +51,32 @@ def kept_lines(script: Path) -> tuple[KeptLine, ...]:
         for loop in ast.walk(tree)
         if isinstance(loop, ast.For | ast.While)
         for node in ast.walk(loop)
-        for line in _kept(node)
+        for line in _kept(node, _FREES | _CUTS if of_graphs else _FREES)
     }
     return tuple(sorted(found))
 
 
-def _kept(node: ast.AST) -> Iterator[KeptLine]:
+def _kept(node: ast.AST, frees: frozenset[str]) -> Iterator[KeptLine]:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
-        is_kept = bool(call.args) and not any(map(_is_freed, call.args))
+        is_kept = bool(call.args) and not any(_is_freed(each, frees) for each in call.args)
         if is_kept and isinstance(call.func, ast.Attribute) and call.func.attr in _KEEPS:
             yield KeptLine(node.lineno, ast.unparse(call.func.value))
     elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         names = ast.walk(node.value)
         holds = any(isinstance(each, ast.Attribute | ast.Name) for each in names)
-        if holds and not _is_freed(node.value):
+        if holds and not _is_freed(node.value, frees):
             yield KeptLine(node.lineno, ast.unparse(node.target))
 
 
-def _is_freed(value: ast.AST) -> bool:
-    """Whether a value keeps no graph: it is a constant, or something was called that frees it."""
+def _is_freed(value: ast.AST, frees: frozenset[str]) -> bool:
+    """Whether a value keeps nothing: it is a constant, or something was called that frees it."""
     calls = [each.func for each in ast.walk(value) if isinstance(each, ast.Call)]
-    names = {func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-             for func in calls}  # fmt: skip
-    return isinstance(value, ast.Constant) or bool(names & _FREES)
+    return isinstance(value, ast.Constant) or any(
+        func.attr in frees if isinstance(func, ast.Attribute) else _name(func) in _COUNTS
+        for func in calls
+    )
+
+
+def _name(func: ast.expr) -> str:
+    return func.id if isinstance(func, ast.Name) else ""

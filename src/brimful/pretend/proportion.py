@@ -33,6 +33,8 @@ _PASSES = ("forward", "backward", "eval")
 """Ends of the names of phases that work on a batch."""
 _LEAST_SEEN = 0.5
 """Share of what forward passes make in whose sizes a number has to be seen to be the batch's."""
+_WHOLE = ("int64", "int32")
+"""Types of tokens and labels."""
 _FINEST = 32
 """Parts of what fits, to one of which it is told."""
 
@@ -53,17 +55,20 @@ class Proportion(NamedTuple):
     """How much of a batch would fit.
 
     Attributes:
-        names: The argument that says how large the batch is; several where they are of one value.
+        names: The argument that says how large the batch is; several where they are of one value,
+            none where only tensors do.
         least: What fits if only that grows with the batch that surely does; 0: not even 1.
         most: If all does that may.
         is_sure: Whether these fit with room to spare; else the allocator's cache is emptied on the
             way, or what lies outside of it may take the room.
+        given: How large it is.
     """
 
     names: tuple[str, ...]
     least: int
     most: int
     is_sure: bool = True
+    given: int = 0
 
 
 class Room(NamedTuple):
@@ -101,30 +106,108 @@ class _Rows(NamedTuple):
     perhaps: NDArray[np.bool_]
 
 
+class Batch(NamedTuple):
+    """A batch that is seen in a program's tensors.
+
+    Attributes:
+        names: The arguments that say how large it is; none: only tensors do.
+        given: How large it is.
+        rows: What grows with it.
+    """
+
+    names: tuple[str, ...]
+    given: int
+    rows: "_Rows"
+
+    def scaled(self, recording: Recording, num: int) -> Recording:
+        """Return a recording of the program with another batch, of what surely grows with it."""
+        return _scaled(recording, self.rows.sure, self.given, num)
+
+
+def batch_of(
+    recording: Recording, arguments: Iterable[Argument], *, by_tensors: bool = False
+) -> Batch | None:
+    """Return the batch of a program; None: it is not seen in what forward passes make.
+
+    Args:
+        recording: Of the program.
+        arguments: Those that may say how large its batch is.
+        by_tensors: Whether the rows of its tokens or labels tell, where none of these is seen.
+    """
+    item = with_logits(recording, classify(recording))
+    dims = [sizes_in(shape) for shape, _ in recording.shapes]
+    loose = _loose(recording, item)
+    names, given = _batch_of(recording, dims, loose, arguments)
+    for num_sizes in (2, 1) if by_tensors else ():
+        if not names:
+            told = (Argument("", num) for num in _first_sizes(recording, dims, num_sizes))
+            names, given = _batch_of(recording, dims, loose, told)
+    if not names:
+        return None
+    rows = _rows(recording, item, dims, loose, given)
+    return Batch(tuple(filter(None, names)), given, rows)
+
+
 def by_proportion(
     recording: Recording, arguments: Iterable[Argument], room: Room
 ) -> Proportion | None:
     """Return how much of a batch would fit of a program that does not.
 
-    ``arguments``: those that may say how large its batch is. Returns None where none of the
-    arguments is seen in the sizes of what forward passes make.
+    Args:
+        recording: Of the program.
+        arguments: Those that may say how large its batch is.
+        room: What the allocator may hold.
+
+    Returns:
+        None where none of the arguments is seen in the sizes of what forward passes make.
     """
-    item = with_logits(recording, classify(recording))
-    dims = [sizes_in(shape) for shape, _ in recording.shapes]
-    # Whether each allocation is made for a pass over a batch, and no state.
+    batch = batch_of(recording, arguments)
+    return None if batch is None else proportion_of(recording, batch, room)
+
+
+def proportion_of(recording: Recording, batch: Batch, room: Room) -> Proportion:
+    """Return how much of a batch would fit.
+
+    Args:
+        recording: Of a program that does not.
+        batch: Of it.
+        room: What the allocator may hold.
+    """
+    for surely in (True, False):
+        least, most = (
+            _most(recording, each, batch.given, room, surely=surely) for each in batch.rows
+        )
+        if most:
+            return Proportion(batch.names, least, max(least, most), surely, batch.given)
+    return Proportion(batch.names, 0, 0, given=batch.given)
+
+
+def most_of(recording: Recording, batch: Batch, room: Room) -> int:
+    """Return the largest batch that surely fits, if only that shrinks with it that surely does.
+
+    Args:
+        recording: Of the program, or of a smaller one with as many allocations.
+        batch: Of the program.
+        room: What the allocator may hold.
+    """
+    return _most(recording, batch.rows.sure, batch.given, room, surely=True)
+
+
+def _first_sizes(
+    recording: Recording, dims: Sequence[tuple[int, ...]], num_sizes: int
+) -> list[int]:
+    """Return how many rows tables of whole numbers have, as tokens and labels are given in."""
+    ops = np.array(["arange" not in op for op in recording.ops])[recording.op]
+    kinds = np.unique(recording.shape_dtype[ops])
+    whole = (i for i in kinds.tolist() if recording.shapes[i][1] in _WHOLE)
+    return sorted({dims[i][0] for i in whole if len(dims[i]) == num_sizes})
+
+
+def _loose(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each allocation is made for a pass over a batch, and no state."""
     kinds = [ITEM_NAMES.index(name) for name in (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS)]
     is_pass = np.array([name.endswith(_PASSES) for name in recording.phases])
-    loose = np.asarray(np.isin(item, kinds) & is_pass[recording.phase])
-    names, given = _batch_of(recording, dims, loose, arguments)
-    if not names:
-        return None
-    rows = _rows(recording, item, dims, loose, given)
-
-    for surely in (True, False):
-        least, most = (_most(recording, each, given, room, surely=surely) for each in rows)
-        if most:
-            return Proportion(names, least, max(least, most), surely)
-    return Proportion(names, 0, 0)
+    return np.asarray(np.isin(item, kinds) & is_pass[recording.phase])
 
 
 def _batch_of(
@@ -191,11 +274,15 @@ def _most(
     low, high = 0, min(given, int(given * share)) + 1  # tensors alone have no room in more
 
     def fits(num: int) -> bool:
-        sizes = np.where(grows, -(-recording.num_bytes * num // given), recording.num_bytes)
-        return room.holds(replace(recording, num_bytes=np.maximum(sizes, 1)), surely=surely)
+        return room.holds(_scaled(recording, grows, given, num), surely=surely)
 
     while high - low > max(1, low // _FINEST):
         # Mostly little more is reserved than tensors take.
         num = (low + high) // 2 if low else max(1, high - 1 - (high - low) // 8)
         low, high = (num, high) if fits(num) else (low, num)
     return low
+
+
+def _scaled(recording: Recording, grows: NDArray[np.bool_], given: int, num: int) -> Recording:
+    sizes = np.where(grows, -(-recording.num_bytes * num // given), recording.num_bytes)
+    return replace(recording, num_bytes=np.maximum(sizes, 1))

@@ -132,7 +132,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         tensors=_tensors(recording, item, recording.alive_at(peak_event)),
         logits=_logits(recording, item, peak_event, at_capacity, settings),
         kept=_kept(recording, item),
-        grows=_grows(recording, item),
+        grows=_grows(recording, item, at_capacity.capacity_bytes, reserved),
         unused_graphs=_unused_graphs(recording, item, peak_event, places),
         idle_gradients=idle_gradients,
         attention=attention_of(recording, item),
@@ -369,7 +369,9 @@ _LEAST_GROWTH = MIB
 """Of a step, in bytes."""
 
 
-def _grows(recording: Recording, item: NDArray[np.int64]) -> Grows | None:
+def _grows(
+    recording: Recording, item: NDArray[np.int64], capacity_bytes: int, reserved: Reserved
+) -> Grows | None:
     """Find what every step but the first and the last two leaves behind for the last."""
     numbers = [int(name.split()[1]) if name.startswith("step ") else 0 for name in recording.phases]
     last = max(numbers, default=0)
@@ -383,8 +385,15 @@ def _grows(recording: Recording, item: NDArray[np.int64]) -> Grows | None:
         return None
     of_one = rows[born == last // 2]
     largest = int(of_one[recording.num_bytes[of_one].argmax()])
+    num_bytes = int(left.min())
+    num_more = (capacity_bytes - reserved.simulated_peak_reserved_bytes) // num_bytes + 1
+    is_whole = recording.phases[-1].endswith("optimizer")  # else it is not at its peak yet
     return Grows(
-        num_bytes=int(left.min()), num_steps=len(left), largest=tensor_of(recording, item, largest)
+        num_bytes=num_bytes,
+        num_steps=len(left),
+        largest=tensor_of(recording, item, largest),
+        full_step=last - (not is_whole) + num_more,
+        num_more=num_more,
     )
 
 

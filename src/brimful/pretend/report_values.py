@@ -6,13 +6,12 @@ recording stands in ``report.py``.
 
 import msgspec
 
+from brimful.pretend.step_values import Cut
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import Outcome, Timeline
 from brimful.values.unknown_memory import UnknownOp
 
 PRETEND_SCHEMA = "brimful.pretend/1"
-ENOUGH_STEPS = 2
-"""Of an optimizer, after which a step's memory is known: the first makes its state."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -223,11 +222,15 @@ class Grows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         num_bytes: Of a step, at least.
         num_steps: In which that was seen.
         largest: The largest tensor that one of them leaves.
+        full_step: In which the card would be full, by proportion.
+        num_more: So many steps on.
     """
 
     num_bytes: int
     num_steps: int
     largest: Tensor
+    full_step: int = 0
+    num_more: int = 0
 
 
 class UnusedGraphs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -389,25 +392,6 @@ class Logits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     num_chunks: int
     in_chunks_reserved_bytes: int
     in_chunks_fits: bool
-
-
-class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a script was ended before its own end.
-
-    Attributes:
-        seconds: That it had run.
-        num_steps: That every optimizer seen had made; 0: none was seen to make one.
-        phase: In which it was.
-    """
-
-    seconds: int
-    num_steps: int
-    phase: str
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether a whole step's memory is known."""
-        return self.num_steps >= ENOUGH_STEPS
 
 
 class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -249,6 +249,11 @@ _OF_HOST = "DefaultCPUAllocator: can't allocate memory"
 """In the words of ``c10/core/impl/alloc_cpu.cpp``."""
 
 
+def is_of_host(error: BaseException) -> bool:
+    """Whether it is this machine's own memory that was short."""
+    return isinstance(error, MemoryError) or _OF_HOST in _said(error)
+
+
 def _judged(
     error: BaseException, text: str, stack: list[traceback.FrameSummary], *, stood_in: bool
 ) -> tuple[str, str]:
@@ -264,10 +269,10 @@ def _judged(
         notes = getattr(lacking, "__notes__", ())  # of what is neither here nor known
         why = "it is this machine that lacks it, not the card"
         return why, notes[-1] if notes else _install_words(lacking)
-    if isinstance(error, MemoryError) or _OF_HOST in text:
+    if is_of_host(error):
         return (
             "it is the memory of this machine's host that is short, not the card's"
-        ), "give it fewer rows, or run this on a machine with more"
+        ), "what follows was not run here; give it fewer rows, or run this on a machine with more"
     if not _reaches_script(error):
         return "it is Brimful's own fault and not the script's", "tell us of it, with -v before --"
     is_told = bool(_OF_PRETENDING.search(text)) and not isinstance(error, _OF_NAMES)

@@ -29,7 +29,7 @@ def script_line() -> ScriptLine:
     frame: Any = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         code = frame.f_code
-        if not _is_library(code.co_filename):
+        if not is_library(code.co_filename):
             name = code.co_name
             return ScriptLine(
                 f"{code.co_filename}:{frame.f_lineno}", "" if name.startswith("<") else name
@@ -46,5 +46,6 @@ def place_of(phase: int, phases: Sequence[str], places: Sequence[ScriptLine]) ->
     return places[phase - 1] if phase and len(places) + 1 == len(phases) else None
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether a file is nobody's who runs the script: a package's, Python's or ours."""
     return file.startswith((_OURS, *_STANDARD)) or any(each in file for each in _PACKAGES)

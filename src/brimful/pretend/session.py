@@ -35,9 +35,10 @@ from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.replacing import replaced
 from brimful.pretend.report import read_report
-from brimful.pretend.report_values import Cut, PretendReport, StepTime
+from brimful.pretend.report_values import PretendReport, StepTime
 from brimful.pretend.stand_in_packages import check_stand_ins, noted
 from brimful.pretend.step_time import TimedTape, step_time
+from brimful.pretend.step_values import Cut, fits_all
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
 from brimful.values.results import WHOLE_GRADIENTS
@@ -56,6 +57,10 @@ class Run(contextlib.ContextDecorator):
     Every time that the block is entered, or the decorated function called, the GPU is empty: no
     tensor of an earlier time is on it. What the handle says is of the last time; the peaks of
     earlier ones stay in ``peaks_allocated_bytes``.
+
+    Attributes:
+        cut: Where the program was ended before its own end; None: it was not.
+        known_event: Of the recording, by which two whole steps are over; None: not looked for.
     """
 
     def __init__(  # noqa: PLR0913 - what may be said of a GPU
@@ -81,6 +86,7 @@ class Run(contextlib.ContextDecorator):
         self.world = world
         self.tape = new_tape()
         self.cut: Cut | None = None
+        self.known_event: int | None = None
         self._trained = Trained()
         self._places: list[ScriptLine] = []
         self._new_tape = new_tape
@@ -93,7 +99,7 @@ class Run(contextlib.ContextDecorator):
             self._earlier_peaks.append(self.peak_allocated_bytes)
             self.tape, self.other_kernels = self._new_tape(), OtherKernels()
             self._trained, self._places = Trained(), []
-        self._was_entered, self.cut = True, None
+        self._was_entered, self.cut, self.known_event = True, None, None
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
             stack.enter_context(kernels.imitate(self.kernels, capability=self.card.capability))
@@ -177,12 +183,13 @@ class Run(contextlib.ContextDecorator):
             idle_gradients=trained.idle(),
             places=self._places,
         )
-        is_part = self.cut is not None and not self.cut.is_settled and told.fits
+        full_in = None if told.grows is None else told.grows.num_more
+        fits = fits_all(self.cut, full_in, fits=told.fits)
         return msgspec.structs.replace(
             told,
             cut=self.cut,
-            fits=None if is_part else told.fits,
-            statement=f"{_PART}{told.statement}" if is_part else told.statement,
+            fits=fits,
+            statement=f"{_PART}{told.statement}" if fits is None else told.statement,
             whole_gradients=whole_gradients(recording, told.peak_event),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
             step_time=self._step_time(recording),
@@ -196,7 +203,7 @@ class Run(contextlib.ContextDecorator):
         """
         is_alone = self.world is None or self.world.size == 1
         is_plain = not self.other_kernels.is_compiled and not self.other_kernels.launched
-        is_one = len(self._trained.num_updates) == 1  # of several a phase is a part of a step
+        is_one = self.has_one_optimizer  # of several a phase is a part of a step
         if not (is_alone and is_plain and is_one and self.kernels == "cuda"):
             return None
         return step_time(recording, self.tape, self._device)
@@ -205,6 +212,11 @@ class Run(contextlib.ContextDecorator):
     def num_steps(self) -> int:
         """How often every optimizer that has made an update has made one."""
         return self._trained.num_steps
+
+    @property
+    def has_one_optimizer(self) -> bool:
+        """Whether a phase of updates ends a whole step."""
+        return len(self._trained.num_updates) == 1
 
     def mesh(self, shape: tuple[int, ...], axes: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh of the pretend world.

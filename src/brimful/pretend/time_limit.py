@@ -4,6 +4,12 @@ A step's memory is known once every optimizer has made its second one: the first
 optimizer's state, and the second finds it there. A script that is through is ended when its seconds
 are over; one that is not has as long again, and what it took until then is the least that it takes.
 
+One that was given no seconds is ended sooner, where several steps in a row were alike, or left the
+same behind: what any further one takes is known then (``like_steps.py``).
+
+Before that what its steps read is said to be over, where a ``DataLoader`` gives it: what comes
+behind its loop is run then (``data_over.py``).
+
 It is ended before one of its operations, as whatever else ends a tape: never in between.
 """
 
@@ -12,13 +18,24 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from brimful.pretend.report_values import ENOUGH_STEPS, Cut
+from brimful.pretend.data_over import following_data
+from brimful.pretend.like_steps import FEWEST_ALIKE, LikeSteps, holder
+from brimful.pretend.step_values import BUDGET_S, ENOUGH_STEPS, Cut
 
 if TYPE_CHECKING:
     from brimful.pretend.session import Run
 
+ALIKE_S = 8.0
+"""Of this process's own time, before a script of like steps is ended: what follows them is seen of
+short ones."""
+SLOW_S = 2 * ALIKE_S
+"""After which fewer of them do."""
 PATIENCE = 2
 """Times its seconds that a script has where it is not through ``ENOUGH_STEPS``."""
+_GRACE = 1.5
+"""Times its seconds that a script has where its data is over."""
+_MOST_MORE = 3
+"""Steps after its data is over, of a script that goes on: more are of no loop over them."""
 _TOLD_EVERY_S = 10.0
 _MOST_RAISED = 100
 """Times that a script is ended which takes that for an error of its own, before it is let run."""
@@ -35,32 +52,119 @@ class TimeLimit:
         cut: Where it was ended last; None: it was not.
     """
 
-    def __init__(self, run: "Run", budget_s: float, told: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        run: "Run",
+        budget_s: float | None,
+        told: Callable[[str], None],
+        most_steps: int | None = None,
+    ) -> None:
         """Begin to count.
 
-        ``told``: is given a line now and then of where the script is.
+        Args:
+            run: The pretend GPU that it runs on.
+            budget_s: Seconds that it has; None: as many as are usual, and fewer where its steps
+                are alike.
+            told: Is given a line now and then of where the script is.
+            most_steps: After which it is ended whatever its time is; None: none.
         """
         self.cut: Cut | None = None
-        self._run, self._budget_s, self._told = run, budget_s, told
+        self._run, self._told, self._most_steps = run, told, most_steps
+        self._steps = LikeSteps(run) if budget_s is None else None
+        self._budget_s = BUDGET_S if budget_s is None else budget_s
         self._began_s = self._told_s = time.monotonic()
-        self._num_raised = 0
+        self._cpu_began_s = time.process_time()
+        self._num_raised = self._num_alike = 0
+        self._over_at: int | None = None
 
     def check(self) -> None:
-        """End the script where its time is over."""
+        """End the script where its time is over, or nothing is learnt by running on.
+
+        Raises:
+            TimeIsOver: It is.
+        """
         now_s = time.monotonic()
         spent_s = now_s - self._began_s
-        if spent_s >= self._budget_s and self._num_raised < _MOST_RAISED:
-            num_steps, phase = self._run.num_steps, self._run.tape.phase
-            if num_steps >= ENOUGH_STEPS or spent_s >= PATIENCE * self._budget_s:
-                self._num_raised += 1
-                self.cut = Cut(seconds=round(spent_s), num_steps=num_steps, phase=phase)
-                raise TimeIsOver
+        if self._num_raised < _MOST_RAISED and self._is_over(spent_s):
+            self._num_raised += 1
+            grows = self._steps is not None and self._steps.do_grow
+            is_known = self._over_at is not None or self._is_known()
+            held_by = holder() if grows else ""
+            self.cut = self._cut(is_known=is_known, held_by=held_by)
+            raise TimeIsOver
         if now_s - self._told_s >= _TOLD_EVERY_S:
             self._told_s = now_s
             self._told(f"{spent_s:.0f} s: in {self._run.tape.phase}")
 
+    def _is_over(self, spent_s: float) -> bool:
+        num_steps = self._run.num_steps
+        if self._most_steps is not None and num_steps >= self._most_steps:
+            return True
+        if self._over_at is not None and num_steps > self._over_at + _MOST_MORE:
+            return True  # its steps are not those of a loop over its data
+        is_late = spent_s >= self._budget_s
+        if self._over_at is None and (self._is_known() or (is_late and num_steps >= ENOUGH_STEPS)):
+            return not self._passes_over()
+        if self._over_at is not None:
+            return spent_s >= _GRACE * self._budget_s
+        return spent_s >= PATIENCE * self._budget_s
+
+    def _passes_over(self) -> bool:
+        """Let the data of a script be over; False: there is none, or something grows with it."""
+        steps = self._steps
+        if steps is None or steps.do_grow or not steps.data.be_over():
+            return False
+        self._over_at = self._run.num_steps
+        self._num_alike = steps.num_alike if steps.are_alike(FEWEST_ALIKE) else 0
+        return True
+
+    def _cut(self, *, is_known: bool, held_by: str = "", is_passed: bool = False) -> Cut:
+        alike = self._steps.num_alike if self._steps is not None and is_known else 0
+        return Cut(
+            seconds=round(time.monotonic() - self._began_s),
+            num_steps=self._run.num_steps,
+            phase=self._run.tape.phase,
+            num_alike=alike if self._over_at is None else self._num_alike,
+            is_passed=is_passed,
+            held_by=held_by,
+        )
+
+    @property
+    def passed(self) -> Cut | None:
+        """Where the rest of a script's data was passed over that ran to its end; None: nowhere."""
+        return None if self._over_at is None else self._cut(is_known=True, is_passed=True)
+
+    def _is_known(self) -> bool:
+        """Whether any further step would say the same again, as far as was worth waiting for."""
+        steps = self._steps
+        if steps is None:
+            return False
+        steps.look()
+        if not steps.are_alike(FEWEST_ALIKE) and not steps.do_grow:
+            return False
+        spent_s = time.process_time() - self._cpu_began_s
+        if steps.do_grow:
+            return spent_s >= ALIKE_S and self._run.has_one_optimizer
+        return spent_s >= (ALIKE_S if steps.are_alike() else SLOW_S)
+
+    def following_data(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which it is seen what gives the script its data."""
+        return contextlib.nullcontext() if self._steps is None else following_data(self._steps.data)
+
+    @property
+    def known_event(self) -> int | None:
+        """Of the recording, by which two whole steps are over; None: not looked for."""
+        return None if self._steps is None else self._steps.known_event
+
     def ended(self, error: BaseException) -> bool:
-        """Whether an error is that the time is over, or came of it."""
+        """Whether an error is that the time is over, or came of it, or may have.
+
+        Args:
+            error: That ended the script.
+        """
+        if self._over_at is not None and self.cut is None:  # of fewer rows than it counted on
+            self.cut = self._cut(is_known=True)
+            return True
         seen: BaseException | None = error
         while seen is not None and not isinstance(seen, TimeIsOver):
             seen = seen.__cause__ or seen.__context__
@@ -68,14 +172,24 @@ class TimeLimit:
 
 
 @contextlib.contextmanager
-def limited(run: "Run", budget_s: float, told: Callable[[str], None]) -> Iterator[TimeLimit]:
+def limited(
+    run: "Run",
+    budget_s: float | None,
+    told: Callable[[str], None],
+    most_steps: int | None = None,
+) -> Iterator[TimeLimit]:
     """End what runs inside by ``TimeIsOver``.
 
-    ``told``: is given a line now and then of where the script is.
+    Args:
+        run: The pretend GPU that it runs on, entered.
+        budget_s: Seconds that it has; None: see ``TimeLimit``.
+        told: Is given a line now and then of where the script is.
+        most_steps: After which it is ended.
     """
-    limit = TimeLimit(run, budget_s, told)
+    limit = TimeLimit(run, budget_s, told, most_steps)
     before, run.tape.on_op = run.tape.on_op, limit.check
     try:
-        yield limit
+        with limit.following_data():
+            yield limit
     finally:
         run.tape.on_op = before

@@ -22,6 +22,7 @@ _WITH_BATCH = (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS)
 """Classes of bytes that grow with the tokens of a batch."""
 _ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Of types in which an optimizer keeps moments, that one of 8 bits would keep in one."""
+_JOINED = "aten.cat."
 WIDE_BYTES = 4
 """Of elements that 16 bits would halve."""
 LEAST_NAMED = 0.02
@@ -133,10 +134,18 @@ def _loading(report: PretendReport) -> tuple[Fact, ...]:
 def _evaluating(report: PretendReport) -> tuple[Fact, ...]:
     """Say what makes the logits of an evaluation smaller, which a metric is computed of."""
     held = sum(item.num_bytes for item in report.items if item.name == LOGITS)
-    words = (
-        f"logits of an evaluation {format_bytes(held)}: fewer rows at once; keep what the metric "
-        f"needs (the Trainer's preprocess_logits_for_metrics), or move them to the host "
-        f"(eval_accumulation_steps)"
+    every = [each.one for each in report.alike if each.one.item == LOGITS]
+    most = max(every, key=lambda each: each.num_bytes, default=None)
+    words = f"logits of an evaluation {format_bytes(held)}: "
+    there = ""
+    if most is not None and most.op.startswith(_JOINED):  # fewer rows at once are as many together
+        words += "they are of all its rows: "
+        there = f", which takes {format_bytes(most.num_bytes)}"
+    else:
+        words += "fewer rows at once; "
+    words += (
+        f"keep what the metric needs (the Trainer's preprocess_logits_for_metrics), or move them "
+        f"to the host (eval_accumulation_steps){there}"
     )
     return (Fact("change", words),)
 

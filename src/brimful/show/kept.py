@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from brimful.pretend.kept_lines import kept_lines
+from brimful.pretend.kept_lines import KeptLine, kept_lines
 from brimful.pretend.report_values import PretendReport
 from brimful.pretend.scripts import short_line
 from brimful.show.summary import Fact
@@ -24,8 +24,15 @@ def grows_facts(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ..
         return ()
     one = grows.largest
     where = f", made at {short_line(one.line)}" if one.line else ""
+    held_by = "" if report.cut is None else report.cut.held_by
     words = f"{format_bytes(grows.num_bytes)} more with every step, which something still holds"
-    return (Fact("grows", f"{words}: {one.shape} {one.dtype}{where}{_keepers(program)}"),)
+    words += f" (no fragmentation): {one.shape} {one.dtype}{where}"
+    full = f"in about step {grows.full_step} of a real run the card is full, by proportion"
+    fails = report.at_capacity.failure is None and report.fits is False
+    if report.at_capacity.failure is None and not fails:
+        words += f"; {full}"
+    keepers = _growing(program, one.line, held_by)
+    return (*([Fact("fails", full)] if fails else []), Fact("grows", f"{words}{keepers}"))
 
 
 def graphs_facts(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
@@ -70,12 +77,32 @@ def _made_at(line: str) -> str:
     return f" ({short_line(line, num_parts=1)})" if line else ""
 
 
+def _growing(program: Sequence[str], made_at: str, held_by: str) -> str:
+    """Name the line of a script that keeps what grows; empty where none does.
+
+    Args:
+        program: As it was started.
+        made_at: The line that makes it.
+        held_by: What of the script was seen to hold it; empty: nothing was.
+    """
+    script = _script_of(program)
+    lines = () if script is None else kept_lines(script, of_graphs=False)
+    file, _, number = made_at.rpartition(":")
+    is_here = script is not None and Path(file).name == script.name
+    by_name = [each for each in lines if each.name == held_by]
+    by_line = [each for each in lines if is_here and str(each.number) == number]
+    found = by_name or by_line or ([] if held_by else lines[:NUM_LINES])
+    if held_by and not found:
+        return f"; {held_by} holds it"
+    return _told(script, found)
+
+
 def _keepers(program: Sequence[str], called_at: str = "") -> str:
     """Name the lines of a script that add to something in a loop; empty where there are none.
 
     ``called_at``: the script's line of what is kept: lines behind it come first, the nearest.
     """
-    script = next((Path(word) for word in program if word.endswith(".py")), None)
+    script = _script_of(program)
     lines = () if script is None else kept_lines(script)
     if script is None or not lines:
         return ""
@@ -85,5 +112,15 @@ def _keepers(program: Sequence[str], called_at: str = "") -> str:
         at = int(number)
         lines = tuple(sorted(lines, key=lambda each: (each.number < at, abs(each.number - at))))
         most = 1 if lines[0].number >= at else NUM_LINES
-    told = " or ".join(f":{each.number} ({each.name})" for each in lines[:most])
+    return _told(script, lines[:most])
+
+
+def _script_of(program: Sequence[str]) -> Path | None:
+    return next((Path(word) for word in program if word.endswith(".py")), None)
+
+
+def _told(script: Path | None, lines: Sequence[KeptLine]) -> str:
+    if script is None or not lines:
+        return ""
+    told = " or ".join(f":{each.number} ({each.name})" for each in lines)
     return f"; {script.name}{told} keeps what its loop makes"

@@ -7,8 +7,9 @@ from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.held import held_within
 from brimful.pretend.largest import Aim, Tried
 from brimful.pretend.recording import SELECTS_ALL, Recording
-from brimful.pretend.report_values import Alike, Cut, Failure, Missed, ModuleBytes, PretendReport
+from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
 from brimful.pretend.scripts import short_line
+from brimful.pretend.step_values import BUDGET_S, Cut
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts, whole_facts
 from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
@@ -63,9 +64,19 @@ CHANGES = {
 
 
 def pretend_summary(
-    report: PretendReport, program: Sequence[str], sizes: tuple[Fact, ...] = ()
+    report: PretendReport,
+    program: Sequence[str],
+    sizes: tuple[Fact, ...] = (),
+    ways: tuple[Fact, ...] = (),
 ) -> Summary:
-    """Say what a program does to a GPU's memory."""
+    """Say what a program does to a GPU's memory.
+
+    Args:
+        report: What was simulated.
+        program: What was run, with its arguments.
+        sizes: Of which sizes it would fit.
+        ways: With which changes together; then none is told alone.
+    """
     at = report.at_capacity
     used = at.simulated_peak_reserved_bytes
     if at.failure is not None:
@@ -81,14 +92,15 @@ def pretend_summary(
     ops = [each.op for each in report.unknown_ops]
     is_kept = report.grows is not None or report.unused_graphs is not None
     is_no = at.failure is not None and not is_most and not is_kept
-    is_part = report.cut is not None and not report.cut.is_settled and at.failure is None
-    changes = change_facts(report) if is_no else ()
+    is_part = report.fits is None
+    by_growth = at.failure is None and report.fits is False
+    changes = _changes(report, ways) if is_no else ()
     peak, fails = [_peak(report)], at.failure is not None
     says_why = fails and _has_parts(report)
     return Summary(
         "UNKNOWN" if is_part or (is_most and word == "no") else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
-        at_least(meter) if is_part or (is_bound and not is_most) else meter,
+        at_least(meter) if is_part or by_growth or (is_bound and not is_most) else meter,
         (
             *_cut(report.cut),
             *([] if at.failure is None or is_most else _failed(at.failure)),
@@ -121,12 +133,34 @@ def pretend_summary(
     )
 
 
+def _changes(report: PretendReport, ways: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """Say what to change: together where that fits, else each alone."""
+    changes = change_facts(report)
+    if not ways:
+        return changes
+    texts = (each.text.partition(";")[0] for each in changes if each.label == "no batch")
+    states = (
+        Fact("no batch", text, f"fits: states {text.partition(' alone ')[2].replace('are ', '')}")
+        for text in texts
+    )
+    return (*ways, *states)
+
+
 def _cut(cut: Cut | None) -> tuple[Fact, ...]:
     """Say where a script was ended, and that nothing is known of what comes after that."""
     if cut is None:
         return ()
-    more = f"--budget {2 * cut.seconds} before -- runs on"
-    if cut.is_settled:
+    more = f"--budget {max(BUDGET_S, 2 * cut.seconds)} before -- runs on"
+    if cut.is_passed:
+        alike = f", of which {cut.num_alike} were alike," if cut.num_alike else ""
+        words = f"after {cut.num_steps} steps{alike} more of its data was passed over, what follows"
+        more = more.replace("runs on", "runs all")
+        short = f"after {cut.num_steps} steps the rest was passed over; {more}"
+        return (Fact("data", f"{words} was run: {more}", short),)
+    if cut.num_alike:
+        words = f"after {cut.num_steps} steps, of which the last {cut.num_alike} were alike"
+        words = f"{words}; what follows was not run: {more}"
+    elif cut.is_settled:
         words = f"after {cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
     elif cut.num_steps:
         words = f"after {cut.seconds} s in {cut.phase}, before two steps were whole: {more}"
@@ -138,7 +172,7 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
 def word_of(report: PretendReport) -> Word:
     """Say whether a program holds: at ease, with its cache emptied on the way, or not."""
     at = report.at_capacity
-    if at.failure is not None:
+    if at.failure is not None or report.fits is False:
         return "no"
     return (
         "tight"
@@ -157,7 +191,8 @@ def firm_bytes(report: PretendReport) -> int:
 def aim_of(report: PretendReport) -> Aim:
     """Return what other values of a script's argument are measured by.
 
-    ``report``: of its first run.
+    Args:
+        report: Of its first run.
     """
     sure, capacity = firm_bytes(report), report.at_capacity.capacity_bytes
     settings = parse_settings(report.allocator)
@@ -173,7 +208,12 @@ def aim_of(report: PretendReport) -> Aim:
 
 
 def tried_words(tried: Tried, aim: Aim) -> str:
-    """Say what a run with one value said: the verdict, and its bytes."""
+    """Say what a run with one value said: the verdict, and its bytes.
+
+    Args:
+        tried: What is known of it.
+        aim: What it is measured by.
+    """
     sizes = f"{format_bytes(tried.num_bytes)} of {format_bytes(aim.capacity_bytes)}"
     return f"{VERDICTS[tried.word]}, {sizes}"
 

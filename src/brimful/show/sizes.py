@@ -4,14 +4,15 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from brimful.allocator.config import parse_settings
+from brimful.pretend.combined import combined
 from brimful.pretend.largest import Largest, counted
-from brimful.pretend.proportion import Argument, Proportion, Room, by_proportion
+from brimful.pretend.proportion import Argument, Batch, Proportion, Room, batch_of, proportion_of
 from brimful.pretend.recording import Recording
 from brimful.pretend.report_values import PretendReport
 from brimful.show.pretend import firm_bytes, word_of
 from brimful.show.summary import AS_FAR, Fact
 from brimful.units import format_bytes
-from brimful.values.results import LOAD
+from brimful.values.results import EVAL, GRADIENTS, LOAD
 
 _OF_BATCH = "batch"
 """What stands in the name of an argument that says how large a batch is."""
@@ -31,31 +32,76 @@ def largest_facts(
     if found is not None:
         return (Fact("largest", _largest_words(found, is_bound=bool(report.unknown_ops))),)
     names = _sizes(program)
-    if word_of(report) == "fits" or not names:
+    if word_of(report) == "fits":
         return ()
     about = None if recording is None else _proportion(report, program, recording)
     if about is not None:
         return (_about(about),)
+    if not names:
+        return ()
     words = f"--largest {names[0]} before -- finds the largest {names[0]} that fits"
     short = f"--largest {names[0]} before -- finds the largest that fits"
     return (Fact("sizes", words, short),)
 
 
+def combined_facts(
+    report: PretendReport, program: Sequence[str], recording: Recording
+) -> tuple[Fact, ...]:
+    """Say with which changes together a training would fit that does not.
+
+    Args:
+        report: What was simulated.
+        program: What was run, with its arguments.
+        recording: Of it.
+    """
+    trains = any(state.name == GRADIENTS for state in report.states)
+    failure = report.at_capacity.failure
+    is_kept = report.grows is not None or report.unused_graphs is not None
+    if failure is None or not trains or is_kept or not _is_of_steps(report):
+        return ()
+    batch = batch_of(recording, _batches(program), by_tensors=True)
+    if batch is None:
+        return ()
+    again = report.already.checkpointed_bytes > 0
+    found = combined(recording, batch, _room(report), is_checkpointed=again)
+    if found is None:
+        return ()
+    size = f"a batch of {found.num}"
+    if found.num < batch.given:
+        size += f" in place of {batch.given}"
+    told = f"{' and '.join(found.changes)}, with {size}"
+    words = f"with {told}: {format_bytes(found.reserved_bytes)}, by proportion"
+    return (Fact("would fit", words),)
+
+
+def _is_of_steps(report: PretendReport) -> bool:
+    """Whether it is a step of training that fails, and no loading, and no evaluation."""
+    failure = report.at_capacity.failure
+    phases = {report.peak_phase, "" if failure is None else failure.tensor.phase}
+    return not any(phase == LOAD or phase.endswith(EVAL) for phase in phases)
+
+
+def _room(report: PretendReport) -> Room:
+    at = report.at_capacity
+    return Room(parse_settings(report.allocator), firm_bytes(report), at.capacity_bytes)
+
+
 def _proportion(
     report: PretendReport, program: Sequence[str], recording: Recording
 ) -> Proportion | None:
-    """Return how much of its batch a program would fit with; None: it fits, or ends in loading."""
-    at = report.at_capacity
-    if at.failure is None or report.peak_phase == LOAD:
+    """Return how much of its batch a program would fit with; None: it ends in loading."""
+    if report.peak_phase == LOAD:
         return None
-    room = Room(parse_settings(report.allocator), firm_bytes(report), at.capacity_bytes)
-    return by_proportion(recording, _batches(program), room)
+    batch: Batch | None = batch_of(recording, _batches(program), by_tensors=True)
+    return None if batch is None else proportion_of(recording, batch, _room(report))
 
 
 def _about(found: Proportion) -> Fact:
     """Say a proportion; a range where it is not seen whether something grows with the batch."""
-    name, names = found.names[0], " or ".join(found.names)
     least, most = found.least, found.most
+    if not found.names:
+        return Fact("batch", _about_rows(found))
+    name, names = found.names[0], " or ".join(found.names)
     if not most:
         words = f"by proportion not even {names} 1 fits"
         return Fact("sizes", f"{words}; --largest {name} before -- tries it", words)
@@ -64,6 +110,18 @@ def _about(found: Proportion) -> Fact:
     about = f"about {names} {num}" if least else f"{names} at most {num}"
     words = f"{about} by proportion; --largest {name} before -- finds it"
     return Fact("sizes", words, f"{about}, by proportion (--largest finds it)")
+
+
+def _about_rows(found: Proportion) -> str:
+    """Say a proportion of a batch that no argument says."""
+    least, most = found.least, found.most
+    if not most:
+        return f"by proportion not even one of 1 fits, in place of {found.given}"
+    num = f"{least} to {most}" if 0 < least < most else f"{most}"
+    tight = "" if found.is_sure else " (TIGHT)"
+    return (
+        f"{'about' if least else 'at most'} {num}{tight} in place of {found.given}, by proportion"
+    )
 
 
 def _batches(program: Sequence[str]) -> Iterator[Argument]:

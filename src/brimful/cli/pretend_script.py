@@ -1,0 +1,259 @@
+"""Runs a script on the pretend GPU, and says in a sentence what ended it before its end."""
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from brimful.allocator.config import settings_in
+from brimful.errors import BrimfulError, InputError
+from brimful.text.escaping import one_line
+from brimful.text.terminal import say
+
+if TYPE_CHECKING:
+    from brimful.pretend import Run
+    from brimful.pretend.report_values import PretendReport
+    from brimful.pretend.script_errors import ScriptError
+
+
+class Done(NamedTuple):
+    """A program that was run, with its arguments.
+
+    Attributes:
+        program: The script and its arguments.
+        run: On which GPU.
+        report: What it did to memory.
+    """
+
+    program: Sequence[str]
+    run: "Run"
+    report: "PretendReport"
+
+
+def known_event(done: Done) -> int | None:
+    """Return by which event of a recording all is known of a script; None: all of it has to be."""
+    event = done.run.known_event
+    is_all = event is not None and done.report.peak_event < event  # and no evaluation takes more
+    return event if done.run.cut is not None and is_all else None
+
+
+class Instead(NamedTuple):
+    """What is planned of a program that cannot run here.
+
+    Attributes:
+        gpus: On what.
+        typed: All that it is started with, its launcher's arguments too.
+    """
+
+    gpus: str
+    typed: Sequence[str]
+
+
+def pretended_gpu(args: argparse.Namespace) -> "Run":
+    """Return the GPU that flags describe."""
+    from brimful.pretend import gpu
+
+    return gpu(
+        args.gpu,
+        world_size=args.world_size,
+        rank=args.rank,
+        imitate=args.kernels,
+        assume_all_selected=args.assume_all_selected,
+        says_cuda=True,
+        assume=args.assume,
+        weights_dtype=args.weights_dtype or "",
+    )
+
+
+def allocator_of(args: argparse.Namespace) -> str:
+    """Return the allocator's settings: typed, or of the environment."""
+    if args.allocator is not None:
+        return str(args.allocator)
+    return settings_in(os.environ)
+
+
+def ran(
+    args: argparse.Namespace,
+    pretended: "Run",
+    program: Sequence[str],
+    *,
+    instead: Instead | None = None,
+) -> bool:
+    """Run the program; say on standard error what stopped it, and return whether it ended well.
+
+    Where it lacks a package its job may be planned ``instead``.
+    """
+    from brimful.pretend.script_errors import read_error, sentence_of
+    from brimful.pretend.scripts import foreign_framework
+
+    # One JSON object is all that may stand on standard output.
+    spoken = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+    with spoken:
+        error = ended_by(pretended, program, args.budget, told=_unheard if args.json else _told)
+    if error is None:
+        return True
+    if isinstance(error, BrimfulError):
+        raise error
+    name = name_of(program)
+    if foreign := foreign_framework(error):
+        raise InputError(
+            f"{name} imports {foreign}, and brimful pretend covers PyTorch alone: to install "
+            f"it would not help, as what it allocates is not seen; the same model in PyTorch "
+            f"takes about as much"
+        ) from error
+    read = read_error(error, stood_in=bool(pretended.tape.stand_ins))
+    if nearest := _nearest(error, pretended):
+        why = sentence_of(read, name=name)
+        raise InputError(why, nearest=nearest) from error
+    _tell_error(error, read, name, is_whole=args.verbose)
+    if _lacks_package(error) and instead is not None:
+        _plan_instead(program[0], instead)
+    return False
+
+
+def name_of(program: Sequence[str]) -> str:
+    """Return what a program is called by."""
+    return " ".join(program[:2]) if program[0] == "-m" else program[0]
+
+
+def _told(words: str) -> None:
+    say(f"brimful: {words}", file=sys.stderr, flush=True)
+
+
+def _unheard(_words: str) -> None:
+    """Say nothing."""
+
+
+def ended_by(
+    pretended: "Run",
+    program: Sequence[str],
+    budget_s: int | None,
+    told: Callable[[str], None] = _unheard,
+    most_steps: int | None = None,
+) -> BaseException | None:
+    """Run the program, and return what ended it before its end; None: nothing but its time did.
+
+    Args:
+        pretended: On which GPU.
+        program: The script and its arguments.
+        budget_s: Seconds that it has; None: as many as are usual, and fewer where steps are alike.
+        told: Is given a line now and then of where it is.
+        most_steps: After which it is ended.
+
+    Raises:
+        KeyboardInterrupt: Somebody did.
+    """
+    from brimful.cli.main import is_of_interrupt
+    from brimful.pretend.scripts import run_program
+    from brimful.pretend.time_limit import TimeLimit, limited
+
+    name = name_of(program)
+    limit: TimeLimit | None = None
+    try:
+        with pretended:
+            try:
+                with limited(pretended, budget_s, told, most_steps) as limit:
+                    run_program(program)
+                    pretended.cut, pretended.known_event = limit.passed, limit.known_event
+            except SystemExit as ended:
+                code = ended.code
+                said = f" exit code {code:d}" if isinstance(code, int) else f": {code}"
+                if code:
+                    raise InputError(f"{name} ended with{said}") from ended
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if is_of_interrupt(error):
+            raise KeyboardInterrupt from error
+        if limit is None or not limit.ended(error):
+            return error
+        pretended.cut, pretended.known_event = limit.cut, limit.known_event
+    return None
+
+
+def _nearest(error: BaseException, pretended: "Run") -> dict[str, object]:
+    """Return the flags with which a script may run on; empty where none is known.
+
+    Weights that are saved in 16 bits are loaded so since transformers 5, and no loss scaler takes
+    them: scripts that were written before load them in fp32.
+    """
+    from brimful.pretend.script_errors import UNSCALED
+
+    are_absent = any("weights are of" in line for line in pretended.tape.assumptions)
+    is_new = not pretended.weights_dtype
+    return {"weights_dtype": "float32"} if UNSCALED in str(error) and are_absent and is_new else {}
+
+
+def _tell_error(error: BaseException, read: "ScriptError", name: str, *, is_whole: bool) -> None:
+    """Say in a sentence what ended a script, and below it by which of its own lines it came there.
+
+    Args:
+        error: That ended it.
+        read: What was read of it.
+        name: Of the script.
+        is_whole: Whether lines of libraries, and of errors before it, are shown too.
+    """
+    from brimful.pretend.script_errors import (
+        below_runners,
+        is_of_host,
+        own_traceback,
+        sentence_of,
+    )
+
+    why = sentence_of(read, name=name, remedy=_remedy(error))
+    say(f"brimful: {one_line(why)}", file=sys.stderr)
+    if is_whole:
+        traceback.print_exception(type(error), error, below_runners(error.__traceback__))
+        return
+    if _lacks_package(error) or is_of_host(error):  # the sentence says the line, and what to do
+        return
+    for line in own_traceback(read):
+        say(line, file=sys.stderr)
+    say("(-v before -- prints all of the traceback)", file=sys.stderr, flush=True)
+
+
+def _lacks_package(error: BaseException) -> bool:
+    """Whether what ended a program is that a package is not installed."""
+    from brimful.pretend.script_errors import missing_import
+
+    missing = missing_import(error)
+    is_told = missing is not None and "install" in str(missing)
+    return isinstance(missing, ModuleNotFoundError) or is_told
+
+
+def _plan_instead(script: str, instead: Instead) -> None:
+    """Plan what a script says that lacks a package, where its text names its model."""
+    from brimful.cli.main import main
+    from brimful.cli.script_settings import plan_of
+    from brimful.text.escaping import shell_words
+
+    if not (words := plan_of(script, *instead)):
+        return
+    read = Path(script).name
+    if "--from" in words:
+        read += f" and {words[words.index('--from') + 1]}"
+    why = f"what is read in {read} is planned instead, in Brimful's own loop"
+    if "--memory-limit" in words:
+        why += f", on the {words[words.index('--memory-limit') + 1]} of each card that vLLM leaves"
+    say(f"brimful: {why}: brimful {shell_words(words)}", file=sys.stderr, flush=True)
+    main(words)
+
+
+_DEEPSPEED = "deepspeed"
+
+
+def _remedy(error: BaseException) -> str:
+    """Say what to do where the program lacks a package that can be stood in for."""
+    from brimful.pretend.script_errors import missing_import
+    from brimful.pretend.stand_in_packages import assumable
+
+    found = missing_import(error)
+    missing = str(found.name or "") if isinstance(found, ModuleNotFoundError) else ""
+    if _DEEPSPEED in missing:  # the name of a distribution may be a sentence
+        return "DeepSpeed runs here as it is: DS_BUILD_OPS=0 pip install deepspeed"
+    package = assumable(missing)
+    return f"install {package}, or pass --assume {package}" if package else ""

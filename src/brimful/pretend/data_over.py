@@ -1,0 +1,70 @@
+"""Lets a script's training data be over where its steps are alike, so that what follows is run.
+
+A loop over a ``DataLoader`` ends when that has no more: a script with fewer rows does the same in
+each step. What comes behind the loop, an evaluation or a save, is then seen within seconds. Loaders
+are told by their data: those that gave something in each of the steps.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+
+class DataOver:
+    """Follows what gives a script its data.
+
+    Attributes:
+        is_over: Whether the training data is.
+    """
+
+    def __init__(self) -> None:
+        """Have seen no data yet."""
+        self.is_over = False
+        self._of_step, self._of_all = set[int](), set[int]()
+
+    def end_step(self, *, is_alike: bool) -> None:
+        """Hear that a step is over.
+
+        Args:
+            is_alike: Whether it was like the one before it.
+        """
+        if not self.is_over:
+            self._of_all = self._of_step & self._of_all if is_alike else self._of_step
+            self._of_step = set()
+
+    def be_over(self) -> bool:
+        """Let the data be over that every step had; False: there is none."""
+        self.is_over = bool(self._of_all)
+        return self.is_over
+
+    def check(self, loading: Any) -> None:
+        """Note that a loader is asked for more.
+
+        Args:
+            loading: Its iterator.
+
+        Raises:
+            StopIteration: It has given what it may: of what is over one more batch each time.
+        """
+        data = id(loading._dataset)  # noqa: SLF001
+        self._of_step.add(data)
+        if self.is_over and data in self._of_all and loading._num_yielded:  # noqa: SLF001
+            raise StopIteration
+
+
+@contextlib.contextmanager
+def following_data(data: DataOver) -> Iterator[None]:
+    """Tell ``data`` of every batch that is loaded inside the block."""
+    original = _BaseDataLoaderIter.__next__
+
+    def give(loading: Any) -> Any:
+        data.check(loading)
+        return original(loading)
+
+    _BaseDataLoaderIter.__next__ = give
+    try:
+        yield
+    finally:
+        _BaseDataLoaderIter.__next__ = original
