@@ -30,13 +30,7 @@ def taken_from_behind(
 ) -> list[str]:
     """Return a program without the flags behind it that are ours, which are put into ``args``.
 
-    Args:
-        args: What was typed before the program.
-        program: The script, and what stands behind it.
-        add_arguments: Adds our flags to a parser.
-
-    Raises:
-        InputError: A flag is ours alone, and the script reads others.
+    ``args``: what was typed before the program.
     """
     parser = argparse.ArgumentParser(prog="brimful pretend", add_help=False)
     add_arguments(parser)

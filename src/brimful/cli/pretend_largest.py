@@ -27,9 +27,8 @@ def largest_of(args: argparse.Namespace, first: Done, argument: Argument) -> tup
 
     What is known of a value is said as soon as it is.
 
-    Returns:
-        What was found, and the run of the largest value that surely fits, else of the largest that
-        may, or of the first where none does.
+    Returns what was found, and the run of the largest value that surely fits, else of the largest
+    that may, or of the first where none does.
     """
     from brimful.cli.progress import Progress
     from brimful.pretend.script_errors import refusal_of

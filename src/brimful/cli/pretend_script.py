@@ -137,15 +137,8 @@ def ended_by(
 ) -> BaseException | None:
     """Run the program, and return what ended it before its end; None: nothing but its time did.
 
-    Args:
-        pretended: On which GPU.
-        program: The script and its arguments.
-        budget_s: Seconds that it has; None: as many as are usual, and fewer where steps are alike.
-        told: Is given a line now and then of where it is.
-        most_steps: After which it is ended.
-
-    Raises:
-        KeyboardInterrupt: Somebody did.
+    ``budget_s``: seconds that it has; None: as many as are usual, and fewer where steps are alike.
+    ``told``: is given a line now and then of where it is.
     """
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.scripts import run_program
@@ -191,11 +184,7 @@ def _nearest(error: BaseException, pretended: "Run") -> dict[str, object]:
 def _tell_error(error: BaseException, read: "ScriptError", name: str, *, is_whole: bool) -> None:
     """Say in a sentence what ended a script, and below it by which of its own lines it came there.
 
-    Args:
-        error: That ended it.
-        read: What was read of it.
-        name: Of the script.
-        is_whole: Whether lines of libraries, and of errors before it, are shown too.
+    ``is_whole``: whether lines of libraries, and of errors before it, are shown too.
     """
     from brimful.pretend.script_errors import (
         below_runners,

@@ -39,10 +39,7 @@ class Away(NamedTuple):
 def plan_away(args: argparse.Namespace, key: str, kept: "list[Taken]") -> Away:
     """Set the flags of a file to what is run of FSDP's offload.
 
-    Args:
-        args: With what the file says.
-        key: That asks for it; empty: none does.
-        kept: What the file says and nobody typed.
+    ``key``: that asks for it; empty: none does.
     """
     said = {each.flag for each in kept}
     if not key or "offload" not in said:

@@ -105,10 +105,7 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         usual, base = RECIPES[job.precision].parameter, job.adapter.base
         if base not in _PACKED_BYTES:
             return Least(num_parameters * usual, 0, 0)
-        # Count what no format of a base packs: the embedding, and the head where it is another.
-        model = job.model
-        has_head = not model.tied_embeddings and job.task in {"causal-lm", "chat"}
-        left = min(num_parameters, model.vocab_size * model.hidden_size * (1 + has_head))
+        left = min(num_parameters, _num_unpacked(job))
         packed = (num_parameters - left) * _PACKED_BYTES[base]
         return Least(int(packed + left * _UNPACKED_BYTES), 0, 0)
     recipe = trained_recipe(job)
@@ -117,13 +114,17 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
     return Least(num_parameters * recipe.parameter, num_parameters * recipe.gradient, int(kept))
 
 
+def _num_unpacked(job: Job) -> int:
+    """Count what no format of a base packs: the embedding, and the head where it is another."""
+    model = job.model
+    has_head = not model.tied_embeddings and job.task in {"causal-lm", "chat"}
+    return model.vocab_size * model.hidden_size * (1 + has_head)
+
+
 def blocks_away_bytes(job: Job, least: Least, offload: str) -> int:
     """Count what blocks keep on the host of their parameters, at the most, of one copy.
 
-    Args:
-        job: What is trained.
-        least: What there is of it.
-        offload: What is kept on the host, as people type it.
+    ``offload``: what is kept on the host, as people type it.
     """
     if "parameters" not in offload or not job.model.num_layers:
         return 0

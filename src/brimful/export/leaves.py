@@ -159,11 +159,7 @@ class Leaves:
             self.taken.append(Taken(flag=flag, value=value, key=key))
 
     def say_shards_away(self, key: str) -> None:
-        """Take FSDP's offload, which keeps the optimizer on the host and all that it updates.
-
-        Args:
-            key: That asks for it.
-        """
+        """Take FSDP's offload, which keeps the optimizer on the host and all that it updates."""
         self.say("offload", "optimizer", key)
         self.moves_shards = key
 

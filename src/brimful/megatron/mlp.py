@@ -30,11 +30,7 @@ def shared_experts(m: Memory, at: Layout, chain: Chain, x: Block) -> Block:
 def unfused_glu(m: Memory, num: int, before: Block, chain: Chain) -> Block:
     """Gate by operations of their own: ``silu(x) * (y + offset)``, whose factors are kept.
 
-    Args:
-        m: What is alive.
-        num: Elements of a half.
-        before: Both halves; backward lets go of them.
-        chain: What backward does.
+    ``before``: both halves; backward lets go of them.
     """
     size = num * HALF_BYTES
     factors = m.new(size), m.new(size)

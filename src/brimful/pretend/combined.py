@@ -54,14 +54,9 @@ def combined(
 ) -> Combination | None:
     """Return the fewest changes with which a program keeps its batch, else all and a smaller one.
 
-    Args:
-        recording: Of a program that does not fit.
-        batch: Of it.
-        room: What the allocator may hold.
-        is_checkpointed: Whether it runs blocks again already.
-
-    Returns:
-        None where not even a batch of one fits, or little more than without any change but that.
+    ``recording``: of a program that does not fit. ``is_checkpointed``: whether it runs blocks again
+    already. Returns None where not even a batch of one fits, or little more than without any change
+    but that.
     """
     item = with_logits(recording, classify(recording))
     sizes = {ROUNDED: _rounded(recording, item)}

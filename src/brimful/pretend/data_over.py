@@ -27,8 +27,7 @@ class DataOver:
     def end_step(self, *, is_alike: bool) -> None:
         """Hear that a step is over.
 
-        Args:
-            is_alike: Whether it was like the one before it.
+        ``is_alike``: whether it was like the one before it.
         """
         if not self.is_over:
             self._of_all = self._of_step & self._of_all if is_alike else self._of_step
@@ -40,14 +39,7 @@ class DataOver:
         return self.is_over
 
     def check(self, loading: Any) -> None:
-        """Note that a loader is asked for more.
-
-        Args:
-            loading: Its iterator.
-
-        Raises:
-            StopIteration: It has given what it may: of what is over one more batch each time.
-        """
+        """Note that a loader is asked for more."""
         data = id(loading._dataset)  # noqa: SLF001
         self._of_step.add(data)
         if self.is_over and data in self._of_all and loading._num_yielded:  # noqa: SLF001

@@ -36,9 +36,7 @@ class KeptLine(NamedTuple):
 def kept_lines(script: Path, *, of_graphs: bool = True) -> tuple[KeptLine, ...]:
     """List the lines of a script's loops that keep something; none where it cannot be read.
 
-    Args:
-        script: The file.
-        of_graphs: Whether what keeps a tensor without its graph is left out.
+    ``of_graphs``: whether what keeps a tensor without its graph is left out.
     """
     try:
         if script.stat().st_size > MOST_BYTES:

@@ -44,11 +44,7 @@ class LikeSteps:
     """
 
     def __init__(self, run: "Run") -> None:
-        """Have seen no step.
-
-        Args:
-            run: The pretend GPU that a script runs on.
-        """
+        """Have seen no step."""
         self.num_alike = self.grown_bytes = 0
         self.data = DataOver()
         self.known_event: int | None = None

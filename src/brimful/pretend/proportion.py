@@ -129,10 +129,8 @@ def batch_of(
 ) -> Batch | None:
     """Return the batch of a program; None: it is not seen in what forward passes make.
 
-    Args:
-        recording: Of the program.
-        arguments: Those that may say how large its batch is.
-        by_tensors: Whether the rows of its tokens or labels tell, where none of these is seen.
+    ``arguments``: those that may say how large its batch is. ``by_tensors``: whether the rows of
+    its tokens or labels tell, where none of these is seen.
     """
     item = with_logits(recording, classify(recording))
     dims = [sizes_in(shape) for shape, _ in recording.shapes]
@@ -153,13 +151,8 @@ def by_proportion(
 ) -> Proportion | None:
     """Return how much of a batch would fit of a program that does not.
 
-    Args:
-        recording: Of the program.
-        arguments: Those that may say how large its batch is.
-        room: What the allocator may hold.
-
-    Returns:
-        None where none of the arguments is seen in the sizes of what forward passes make.
+    ``arguments``: those that may say how large its batch is. Returns None where none of the
+    arguments is seen in the sizes of what forward passes make.
     """
     batch = batch_of(recording, arguments)
     return None if batch is None else proportion_of(recording, batch, room)
@@ -168,10 +161,7 @@ def by_proportion(
 def proportion_of(recording: Recording, batch: Batch, room: Room) -> Proportion:
     """Return how much of a batch would fit.
 
-    Args:
-        recording: Of a program that does not.
-        batch: Of it.
-        room: What the allocator may hold.
+    ``recording``: of a program that does not.
     """
     for surely in (True, False):
         least, most = (
@@ -185,10 +175,7 @@ def proportion_of(recording: Recording, batch: Batch, room: Room) -> Proportion:
 def most_of(recording: Recording, batch: Batch, room: Room) -> int:
     """Return the largest batch that surely fits, if only that shrinks with it that surely does.
 
-    Args:
-        recording: Of the program, or of a smaller one with as many allocations.
-        batch: Of the program.
-        room: What the allocator may hold.
+    ``recording``: of the program, or of a smaller one with as many allocations.
     """
     return _most(recording, batch.rows.sure, batch.given, room, surely=True)
 

@@ -38,10 +38,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def fits_all(cut: Cut | None, full_in: int | None, *, fits: bool | None) -> bool | None:
     """Return whether a whole program completes; None: what was run of it does not say.
 
-    Args:
-        cut: Where it was ended; None: it was not.
-        full_in: Steps in which what grows fills the card; None: nothing does.
-        fits: Whether what was run completes.
+    ``cut``: where it was ended; None: it was not. ``full_in``: steps in which what grows fills the
+    card; None: nothing does.
     """
     if not fits or cut is None:
         return fits

@@ -61,12 +61,9 @@ class TimeLimit:
     ) -> None:
         """Begin to count.
 
-        Args:
-            run: The pretend GPU that it runs on.
-            budget_s: Seconds that it has; None: as many as are usual, and fewer where its steps
-                are alike.
-            told: Is given a line now and then of where the script is.
-            most_steps: After which it is ended whatever its time is; None: none.
+        ``budget_s``: seconds that it has; None: as many as are usual, and fewer where its steps are
+        alike. ``told``: is given a line now and then of where the script is. ``most_steps``: after
+        which it is ended whatever its time is; None: none.
         """
         self.cut: Cut | None = None
         self._run, self._told, self._most_steps = run, told, most_steps
@@ -78,11 +75,7 @@ class TimeLimit:
         self._over_at: int | None = None
 
     def check(self) -> None:
-        """End the script where its time is over, or nothing is learnt by running on.
-
-        Raises:
-            TimeIsOver: It is.
-        """
+        """End the script where its time is over, or nothing is learnt by running on."""
         now_s = time.monotonic()
         spent_s = now_s - self._began_s
         if self._num_raised < _MOST_RAISED and self._is_over(spent_s):
@@ -157,11 +150,7 @@ class TimeLimit:
         return None if self._steps is None else self._steps.known_event
 
     def ended(self, error: BaseException) -> bool:
-        """Whether an error is that the time is over, or came of it, or may have.
-
-        Args:
-            error: That ended the script.
-        """
+        """Whether an error is that the time is over, or came of it, or may have."""
         if self._over_at is not None and self.cut is None:  # of fewer rows than it counted on
             self.cut = self._cut(is_known=True)
             return True
@@ -180,11 +169,8 @@ def limited(
 ) -> Iterator[TimeLimit]:
     """End what runs inside by ``TimeIsOver``.
 
-    Args:
-        run: The pretend GPU that it runs on, entered.
-        budget_s: Seconds that it has; None: see ``TimeLimit``.
-        told: Is given a line now and then of where the script is.
-        most_steps: After which it is ended.
+    ``budget_s``: seconds that it has; None: see ``TimeLimit``. ``told``: is given a line now and
+    then of where the script is.
     """
     limit = TimeLimit(run, budget_s, told, most_steps)
     before, run.tape.on_op = run.tape.on_op, limit.check

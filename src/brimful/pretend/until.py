@@ -10,9 +10,7 @@ from brimful.pretend.recording import NEVER, Recording
 def until(recording: Recording, event: int) -> Recording:
     """Return what was recorded before an event.
 
-    Args:
-        recording: Of a whole run.
-        event: The first that is left out.
+    ``event``: the first that is left out.
     """
     events = recording.events[:event]
     num_rows = int((events >= 0).sum())  # rows are numbered as they are made

@@ -72,11 +72,7 @@ def predict(run: PublishedRun) -> Predicted | Unexpressed:
 
 
 def predict_tokens_per_s(run: PublishedRun) -> float | None:
-    """Predict the speed alone of a published run, without a replay; None: it is not predicted.
-
-    Args:
-        run: The run.
-    """
+    """Predict the speed alone of a published run, without a replay; None: it is not predicted."""
     if run.command and has_formula(run.command):
         of_command = _of_command(run)
         return None if isinstance(of_command, Unexpressed) else of_command.tokens_per_s

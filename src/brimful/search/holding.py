@@ -68,9 +68,7 @@ def hold(found: Solution) -> Held:
 def held_at(space: Space, row: int) -> Held:
     """Return the strategy of a row as what is best, and what the allocator makes of it.
 
-    Args:
-        space: What was searched.
-        row: Of one that fits by its live bytes.
+    ``row``: of one that fits by its live bytes.
     """
     looking = _Looking(space)
     looking.look(row, 0)
@@ -153,8 +151,7 @@ class _Looking:
     def roomiest(self) -> tuple[int, PredictedReserved] | None:
         """Look at what takes least, after as many looks as may be; None: it was, or is not known.
 
-        Returns:
-            As ``best``.
+        Returns as ``best``.
         """
         if len(self._candidates) < MAX_REPLAYS:
             return None

@@ -63,12 +63,7 @@ def walk(space: Space, look: Look) -> "Expected":
 
 
 def roomiest(space: Space, seen: Collection[int]) -> int | None:
-    """Return what takes least of what fits by its live bytes; None: it was looked at, or none does.
-
-    Args:
-        space: What was searched.
-        seen: Rows that were looked at.
-    """
+    """Return what takes least of what fits by live bytes; None: it was looked at, or none does."""
     order = _leanest_first(space, space.table.fits)
     return None if not len(order) or int(order[0]) in seen else int(order[0])
 

@@ -100,11 +100,7 @@ def _at_peak(estimate: Estimate) -> tuple[Fact, ...]:
 
 
 def shortened(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    """Say what the peak is made of in one line where lines are lacking, the largest first.
-
-    Args:
-        facts: Of ``largest_facts``.
-    """
+    """Say what the peak is made of in one line where lines are lacking, the largest first."""
     kept = []
     for label, text, _ in facts:
         parts = text.split(", ")

@@ -80,10 +80,7 @@ def _made_at(line: str) -> str:
 def _growing(program: Sequence[str], made_at: str, held_by: str) -> str:
     """Name the line of a script that keeps what grows; empty where none does.
 
-    Args:
-        program: As it was started.
-        made_at: The line that makes it.
-        held_by: What of the script was seen to hold it; empty: nothing was.
+    ``held_by``: what of the script was seen to hold it; empty: nothing was.
     """
     script = _script_of(program)
     lines = () if script is None else kept_lines(script, of_graphs=False)

@@ -131,11 +131,7 @@ def host_needs(estimate: Estimate | None) -> tuple[Fact, ...]:
 
 
 def host_share(estimate: Estimate | None) -> tuple[Fact, ...]:
-    """Say what a node's host takes of what it has; what it has to have where nobody knows that.
-
-    Args:
-        estimate: Of something that no GPU holds, or some.
-    """
+    """Say what a node's host takes of what it has; what it has to have where nobody knows that."""
     host = None if estimate is None else estimate.host
     if host is None or host.fits is False:  # which its own meter says
         return ()

@@ -71,11 +71,7 @@ def pretend_summary(
 ) -> Summary:
     """Say what a program does to a GPU's memory.
 
-    Args:
-        report: What was simulated.
-        program: What was run, with its arguments.
-        sizes: Of which sizes it would fit.
-        ways: With which changes together; then none is told alone.
+    ``ways``: with which changes together; then none is told alone.
     """
     at = report.at_capacity
     used = at.simulated_peak_reserved_bytes
@@ -191,8 +187,7 @@ def firm_bytes(report: PretendReport) -> int:
 def aim_of(report: PretendReport) -> Aim:
     """Return what other values of a script's argument are measured by.
 
-    Args:
-        report: Of its first run.
+    ``report``: of its first run.
     """
     sure, capacity = firm_bytes(report), report.at_capacity.capacity_bytes
     settings = parse_settings(report.allocator)
@@ -208,12 +203,7 @@ def aim_of(report: PretendReport) -> Aim:
 
 
 def tried_words(tried: Tried, aim: Aim) -> str:
-    """Say what a run with one value said: the verdict, and its bytes.
-
-    Args:
-        tried: What is known of it.
-        aim: What it is measured by.
-    """
+    """Say what a run with one value said: the verdict, and its bytes."""
     sizes = f"{format_bytes(tried.num_bytes)} of {format_bytes(aim.capacity_bytes)}"
     return f"{VERDICTS[tried.word]}, {sizes}"
 

@@ -47,13 +47,7 @@ def largest_facts(
 def combined_facts(
     report: PretendReport, program: Sequence[str], recording: Recording
 ) -> tuple[Fact, ...]:
-    """Say with which changes together a training would fit that does not.
-
-    Args:
-        report: What was simulated.
-        program: What was run, with its arguments.
-        recording: Of it.
-    """
+    """Say with which changes together a training would fit that does not."""
     trains = any(state.name == GRADIENTS for state in report.states)
     failure = report.at_capacity.failure
     is_kept = report.grows is not None or report.unused_graphs is not None

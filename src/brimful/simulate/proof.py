@@ -157,8 +157,7 @@ class _Trying:
     def end(self, expected: Expected) -> None:
         """Look at what takes least, where nothing holds and something ended a walk before it.
 
-        Args:
-            expected: What is expected of all after it.
+        ``expected``: what is expected of all after it.
         """
         if not self._why or not self._can_be_simulated or any(map(_completes, self._trials)):
             return
@@ -173,9 +172,8 @@ class _Trying:
     def _with_room(self, expected: Expected, least: int | None) -> Solution | None:
         """Return the best with room for all that the allocator ever took, else what takes least.
 
-        Args:
-            expected: What is expected of all.
-            least: The row of what takes least; None: it was looked at.
+        ``expected``: what is expected of all. ``least``: the row of what takes least; None: it was
+        looked at.
         """
         space, made = self._space, self._found.plan.estimate
         band = None if made is None else made.predicted_peak_reserved_bytes

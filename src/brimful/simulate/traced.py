@@ -119,10 +119,6 @@ def with_formulas(recording: Recording, fitted: Collection[str] = FITTED_BUFFERS
 
     Theirs hang on the card's multiprocessors, on tiles and thresholds, and are small beside what
     is alive then; cuBLAS's, which stays, is closed form (``cost.memory``).
-
-    Args:
-        recording: What was traced.
-        fitted: Those that stay, by their names.
     """
     return recording.without(_is_left_out(recording, fitted))
 
@@ -130,9 +126,7 @@ def with_formulas(recording: Recording, fitted: Collection[str] = FITTED_BUFFERS
 def fitted_of(recording: Recording, num_tokens: Mapping[str, int]) -> tuple[str, ...]:
     """Return the workspaces that have formulas at widths of one's own, which are numbers there.
 
-    Args:
-        recording: What was traced, at several shapes.
-        num_tokens: Tokens of a micro-batch, by the phases in which they run.
+    ``num_tokens``: tokens of a micro-batch, by the phases in which they run.
     """
     found = list(FITTED_BUFFERS)
     for buffer in set(OF_TOKENS).intersection(recording.ops):
