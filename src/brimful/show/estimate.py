@@ -104,10 +104,19 @@ def shortened(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     kept = []
     for label, text, _ in facts:
         parts = text.split(", ")
-        while len(parts) > 1 and len(", ".join(parts)) > LINE:
+        while len(parts) > 1 and len(_joined(parts)) > LINE:
             parts.pop()
-        kept.append(Fact(label, text, ", ".join(parts)))
+        kept.append(Fact(label, text, _joined(parts)))
     return tuple(kept)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Write sizes of one unit with it once."""
+    units = {part.rpartition(" ")[2] for part in parts}
+    *others, last = parts
+    return ", ".join(
+        [*(each.rpartition(" ")[0] if len(units) == 1 else each for each in others), last]
+    )
 
 
 def _known(estimate: Estimate, verdict: Verdict) -> Known:

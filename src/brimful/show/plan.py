@@ -95,7 +95,7 @@ def plan_summary(
             *host_facts(host, meter, made),
             *tight,
             settings,
-            *(() if fits else shortened(largest_facts(_items(found), meter.used_bytes))),
+            *(() if fits else _at_peak(found, meter)),
             *(host_needs(made) if fits else _beside_gpu(found)),
             *(facts if fits else ()),
             *(_routing(plan.strategy) if fits else ()),
@@ -112,6 +112,12 @@ def _routing(strategy: Strategy) -> tuple[Fact, ...]:
         return ()
     words = "even, as taken here; brimful simulate with the plan says what the worst takes"
     return (Fact("routing", words),)
+
+
+def _at_peak(found: Solution, meter: Meter) -> tuple[Fact, ...]:
+    """Say in a line what the peak is made of: ways out follow, which have more to say."""
+    every = shortened(largest_facts(_items(found), meter.used_bytes))
+    return tuple(Fact(each.label, each.short) for each in every)
 
 
 def _items(found: Solution) -> tuple[MemoryItem, ...]:
@@ -290,7 +296,7 @@ def _needed(found: Solution) -> tuple[Fact, ...]:
     if least <= plan.cluster.num_devices or plan.strategy.offload != "none":
         return ()
     stay = format_bytes(staying_bytes(plan.job, device.kernels))
-    words = f"at least {least:,} of them: parameters and optimizer state are {stay} together"
+    words = f"at least {least:,} of them for {stay} of parameters and optimizer state"
     return (Fact("needs", words),)
 
 
