@@ -22,16 +22,20 @@ def each(names, cases):
     def decorate(test):
         @functools.wraps(test)
         def all_of_them(**fixtures):
-            failed = []
+            failed, skipped = [], []
             for case in cases:
                 given = dict(zip(names, [case] if len(names) == 1 else case, strict=True))
                 try:
                     test(**given, **fixtures)
+                except pytest.skip.Exception:
+                    skipped.append(given)
                 except (Exception, BaseExceptionGroup, pytest.fail.Exception) as error:  # noqa: BLE001
                     error.add_note(f"where {given}")
                     failed.append(error)
             if failed:
                 raise BaseExceptionGroup(f"{len(failed)} of {len(cases)} cases", failed)
+            if len(skipped) == len(cases):
+                pytest.skip("each of its cases")
 
         whole = inspect.signature(test)
         rest = [p for name, p in whole.parameters.items() if name not in names]

@@ -70,10 +70,13 @@ def _size_facts(job: "Job") -> tuple[Fact, ...]:
 
 def _router_words(job: "Job") -> list[str]:
     """Say that a mixture is trained without the loss that its own configuration names."""
+    from brimful.values.job import has_router_losses
+
     balance = job.model.hf_config.get("router_aux_loss_coef")
-    if not balance or job.router_aux_loss or job.adapter is not None:
+    if type(balance) not in {int, float} or not balance or job.router_aux_loss or job.adapter:
         return []
-    return [f"without the loss of its routers (--router-aux-loss {balance:g})"]
+    takes = has_router_losses(job)
+    return [f"without the loss of its routers{f' (--router-aux-loss {balance:g})' * takes}"]
 
 
 def _whole_facts(job: "Job") -> tuple[Fact, ...]:

@@ -93,13 +93,16 @@ def run(args: argparse.Namespace) -> int:
     from brimful.process.library_output import quiet_libraries
 
     typed = args.program[1:] if args.program[:1] == ["--"] else args.program
+    script = launched(typed, rank=args.rank)[0]
+    check_program(script)
+    program = taken_from_behind(args, script, add_arguments)
+    if program != script:  # a rank among what was taken, perhaps
+        typed = [*typed[: len(typed) - len(script)], *program]
     program, num, launcher, environment = launched(typed, rank=args.rank)
     if num is not None and args.world_size is None:
         args.world_size = num
         note(f"{launcher} starts {num} processes; this is the one of --rank {args.rank}")
     os.environ.update(environment)
-    check_program(program)
-    program = taken_from_behind(args, program, add_arguments)
     program = _begun(program, args.largest)
     quiet_libraries()
     from brimful.allocator.config import parse_settings

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from brimful.cli.parsing import Parser
 from brimful.errors import InputError
 from brimful.text.escaping import shell_words
 from brimful.text.terminal import note
@@ -32,7 +33,7 @@ def taken_from_behind(
 
     ``args``: what was typed before the program.
     """
-    parser = argparse.ArgumentParser(prog="brimful pretend", add_help=False)
+    parser = Parser(prog="brimful pretend", add_help=False)
     add_arguments(parser)
     known = {word for action in parser._actions for word in action.option_strings}  # noqa: SLF001
     behind = [i for i, word in enumerate(program) if i and word.partition("=")[0] in known]
@@ -76,7 +77,7 @@ def _texts(script: Path) -> Iterator[str]:
     wanted, seen = [script], set[Path]()
     while wanted and len(seen) < _MOST_FILES:
         path = wanted.pop()
-        if path in seen:
+        if path in seen or path.suffix != ".py":
             continue
         seen.add(path)
         try:

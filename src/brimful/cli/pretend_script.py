@@ -157,6 +157,8 @@ def ended_by(
                 said = f" exit code {code:d}" if isinstance(code, int) else f": {code}"
                 if code:
                     raise InputError(f"{name} ended with{said}") from ended
+                if limit is not None:
+                    pretended.cut, pretended.known_event = limit.passed, limit.known_event
     except KeyboardInterrupt:
         raise
     except BaseException as error:

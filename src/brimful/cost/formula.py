@@ -7,7 +7,7 @@ those that ship, and what was traced on this machine when first asked for (``own
 from collections.abc import Iterable
 
 from brimful.cost.deepspeed_engine import alone_of, missing_engine
-from brimful.cost.family import family_chunks, family_of
+from brimful.cost.family import family_chunks, family_of, runs_one
 from brimful.cost.needed import needed, traced_job
 from brimful.cost.own_programs import (
     SHIPPED_AGAIN,
@@ -141,7 +141,8 @@ def _is_traced_here(job: Job, strategy: Strategy, device: Device) -> bool:
     family = family_of(job, strategy)
     program = chosen_program(
         job, strategy.attention, kernels, family.recompute,
-        gathers=family.gathers, ep=family.ep, sending=sending_of(job, family),
+        gathers=family.gathers, ep=family.ep, is_one=runs_one(job, family),
+        sending=sending_of(job, family),
     )  # fmt: skip
     if not has_profile(program.key):
         return False

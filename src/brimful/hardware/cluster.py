@@ -121,7 +121,6 @@ def matrix_rate(device: Device, precision: Precision) -> float:
     if precision == "fp32":
         return rates.fp32
     if precision == "tf32":
-        rates = device.matrix_flops_per_s
         if device.kernels != "cuda" or device.capability < AMPERE:
             return rates.fp32
         return TF32_SHARE * rates.bf16 if rates.tf32 is None else rates.tf32

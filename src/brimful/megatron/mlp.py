@@ -49,9 +49,24 @@ def unfused_glu(m: Memory, num: int, before: Block, chain: Chain) -> Block:
     return active
 
 
+def _biased(m: Memory, at: Layout, chain: Chain, before: Block) -> Block:
+    """Add a bias in an operation of its own."""
+    biased = m.new(before.num_bytes)
+    m.drop(before)
+
+    def backward(gradient: Block) -> Block:
+        wide = gradient.num_bytes // (at.tokens * HALF_BYTES)
+        m.scratch(row_sums_bytes(at.tokens, wide, HALF_BYTES, at.chip))
+        return gradient
+
+    chain.add(backward)
+    return biased
+
+
 def _behind(m: Memory, at: Layout, chain: Chain, before: Block, width: int) -> Block:
     """Activate, and project back."""
     if not at.fuses_glu:
+        before = _biased(m, at, chain, before) if at.has_bias else before
         active = unfused_glu(m, at.tokens * width, before, chain)
         return linear(m, at, chain, active, width)
     wide = width * at.num_halves

@@ -5,7 +5,8 @@ runs out in a step that is told by proportion.
 """
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ class LikeSteps:
     def __init__(self, run: "Run") -> None:
         """Have seen no step."""
         self.num_alike = self.grown_bytes = 0
-        self.data = DataOver()
+        self.data = DataOver(run)
         self.known_event: int | None = None
         self._run = run
         self._num_steps = self._start = 0
@@ -107,7 +108,7 @@ def _variables(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _held_bytes(value: Any) -> int:
     """Add up the tensors that a list has of the GPU; 0 of what is none."""
-    if not isinstance(value, Collection) or isinstance(value, str | bytes | torch.Tensor):
+    if type(value) not in {list, tuple, set, dict, deque}:  # others may do anything when asked
         return 0
     if not 0 < len(value) <= _MOST_LOOKED_AT:
         return 0

@@ -138,8 +138,12 @@ def batch_of(
     names, given = _batch_of(recording, dims, loose, arguments)
     for num_sizes in (2, 1) if by_tensors else ():
         if not names:
-            told = (Argument("", num) for num in _first_sizes(recording, dims, num_sizes))
-            names, given = _batch_of(recording, dims, loose, told)
+            sizes = _first_sizes(recording, dims, num_sizes)
+            told = (_batch_of(recording, dims, loose, [Argument("", num)]) for num in sizes)
+            seen = [each for each in told if each[0]]
+            if len(seen) > 1:  # of which nobody knows which it is
+                return None
+            names, given = seen[0] if seen else ((), 0)
     if not names:
         return None
     rows = _rows(recording, item, dims, loose, given)
@@ -187,7 +191,9 @@ def _first_sizes(
     ops = np.array(["arange" not in op for op in recording.ops])[recording.op]
     kinds = np.unique(recording.shape_dtype[ops])
     whole = (i for i in kinds.tolist() if recording.shapes[i][1] in _WHOLE)
-    return sorted({dims[i][0] for i in whole if len(dims[i]) == num_sizes})
+    tables = [dims[i] for i in whole if len(dims[i]) == num_sizes]
+    # Positions of tokens to one another are square, and no batch.
+    return sorted({each[0] for each in tables if num_sizes == 1 or each[0] != each[-1]})
 
 
 def _loose(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -214,8 +220,10 @@ def _batch_of(
     )
     seen: dict[int, list[str]] = {}
     for name, value in arguments:
+        if value <= 1:
+            continue
         has = np.array([value in each or bool(each and not each[0] % value) for each in dims])
-        if value > 1 and weight[has].sum() >= _LEAST_SEEN * weight.sum() > 0:
+        if weight[has].sum() >= _LEAST_SEEN * weight.sum() > 0:
             seen.setdefault(value, []).append(name)
     value = max(seen, default=0)
     return tuple(seen.get(value, ())), value

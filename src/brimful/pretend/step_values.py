@@ -19,6 +19,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         phase: In which it was.
         num_alike: Steps that said the same, for which it was ended sooner; 0: it was not.
         is_passed: Whether the rest of its data was passed over, and what follows was run.
+        error: In what ended what was run behind its data; empty: nothing was.
         held_by: What of the script holds what these leave behind; empty: nothing was seen to.
     """
 
@@ -28,6 +29,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     num_alike: int = 0
     is_passed: bool = False
     held_by: str = ""
+    error: str = ""
 
     @property
     def is_settled(self) -> bool:

@@ -18,9 +18,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from brimful.errors import BrimfulError
 from brimful.pretend.data_over import following_data
 from brimful.pretend.like_steps import FEWEST_ALIKE, LikeSteps, holder
 from brimful.pretend.step_values import BUDGET_S, ENOUGH_STEPS, Cut
+from brimful.text.escaping import one_line
 
 if TYPE_CHECKING:
     from brimful.pretend.session import Run
@@ -32,6 +36,8 @@ SLOW_S = 2 * ALIKE_S
 """After which fewer of them do."""
 PATIENCE = 2
 """Times its seconds that a script has where it is not through ``ENOUGH_STEPS``."""
+_MOST_SAID = 120
+"""Of what an error says."""
 _GRACE = 1.5
 """Times its seconds that a script has where its data is over."""
 _MOST_MORE = 3
@@ -151,8 +157,10 @@ class TimeLimit:
 
     def ended(self, error: BaseException) -> bool:
         """Whether an error is that the time is over, or came of it, or may have."""
-        if self._over_at is not None and self.cut is None:  # of fewer rows than it counted on
-            self.cut = self._cut(is_known=True)
+        # Behind its data, of which it had fewer rows than it counted on.
+        if self._over_at is not None and self.cut is None and not isinstance(error, BrimfulError):
+            said = f"{type(error).__name__}: {one_line(str(error))[:_MOST_SAID]}"
+            self.cut = msgspec.structs.replace(self._cut(is_known=True), error=said)
             return True
         seen: BaseException | None = error
         while seen is not None and not isinstance(seen, TimeIsOver):

@@ -93,8 +93,9 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
             spread for spread in spreads if _is_traced(job, spread, attention, kernels, recompute)
         ]
         one_apart = any(_tells_one(job, s, attention, kernels, recompute) for s in traced)
-        told = _variants(job, traced, attention, kernels, recompute)
         for alike in _alike(job, pins, traced, one_apart=one_apart):
+            is_one = one_apart and alike[0][1][0][0] * job.rows_per_sample == 1
+            told = _variants(job, traced, attention, kernels, recompute, is_one=is_one)
             num_chunks = _real_chunks(job, pins, *alike[0][1][0])
             for body, num_blocks in _bodies(job, pins, recompute):
                 if variant_key(body, num_chunks=num_chunks) not in told:
@@ -211,20 +212,23 @@ def _is_traced(
     return traced is not None
 
 
-def _variants(
+def _variants(  # noqa: PLR0913 - what is run
     job: Job,
     spreads: Sequence[Spread],
     attention: Attention,
     kernels: Kernels,
     recompute: Recompute,
+    *,
+    is_one: bool,
 ) -> frozenset[str]:
     """Return what was traced of the programs that some spreads run: all, where it shipped."""
     found = []
     for spread in spreads:
         gathers = spread.zero in {2, 3}
         program = chosen_program(
-            job, attention, kernels, recompute, gathers=gathers, tp=spread.tp, ep=spread.ep
-        )
+            job, attention, kernels, recompute,
+            gathers=gathers, tp=spread.tp, ep=spread.ep, is_one=is_one,
+        )  # fmt: skip
         found.append(frozenset(load_profile(program.key).variants))
     return frozenset.intersection(*found) if found else frozenset()
 

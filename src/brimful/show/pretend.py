@@ -153,7 +153,9 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         more = more.replace("runs on", "runs all")
         short = f"after {cut.num_steps} steps the rest was passed over; {more}"
         return (Fact("data", f"{words} was run: {more}", short),)
-    if cut.num_alike:
+    if cut.error:
+        words = f"in what follows its data, of which the rest was passed over: {cut.error}; {more}"
+    elif cut.num_alike:
         words = f"after {cut.num_steps} steps, of which the last {cut.num_alike} were alike"
         words = f"{words}; what follows was not run: {more}"
     elif cut.is_settled:

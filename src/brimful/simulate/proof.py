@@ -164,8 +164,9 @@ class _Trying:
         space, is_late = self._space, self._budget.left_s <= 0
         row = roomiest(space, self._rows)
         if self._trials and not is_late and row is not None:
-            if _may_hold(held := held_at(space, row)):
-                self.tried(held.solution.plan, row, is_last=True)
+            held = held_at(space, row)
+            if _may_hold(held) and self.tried(held.solution.plan, row, is_last=True) is None:
+                self._left = held.solution  # it was not seen to its end
         elif self._trials or looked_at(space, self._found.row) is None:
             self._left = self._with_room(expected, row)
 

@@ -374,13 +374,18 @@ def _check_kept(job: Job) -> None:
         raise InputError("keep_fp32 holds an empty name; give names of modules, such as norm")
 
 
+def has_router_losses(job: Job) -> bool:
+    """Whether losses of routers are run for a job."""
+    return job.model.model_type in GROUPED and job.task in {"causal-lm", "chat"}
+
+
 def _check_routers(job: Job) -> None:
     for field in ("router_aux_loss", "router_z_loss"):
         value = getattr(job, field)
         if not 0 <= value <= MAX_COUNT:
             raise InputError(f"{field}={value} is out of range; give 0 to {MAX_COUNT}")
         kinds, kind = ", ".join(sorted(GROUPED)), job.model.model_type
-        if value and (kind not in GROUPED or job.task not in {"causal-lm", "chat"}):
+        if value and not has_router_losses(job):
             raise UnsupportedError(
                 f"{field}={value} is not run for {job.model.name} (model_type={kind}, "
                 f"task={job.task}): this version balances {kinds} as causal-lm and chat; leave it "
