@@ -54,12 +54,13 @@ def _said(row: Row, into: str) -> Row:
     """
     anew = row.get("anew", {}) if into != FIRST else {}
     if anew.get("by") == "script":
-        of_script = _asked(row | anew)
-        return _asked(row) | {kind: value for kind, value in of_script.items() if value is not None}
-    return _asked(row | anew)
+        of_script = ask(row | anew)
+        return ask(row) | {kind: value for kind, value in of_script.items() if value is not None}
+    return ask(row | anew)
 
 
-def _asked(row: Row) -> Row:
+def ask(row: Row) -> Row:
+    """Return what Brimful says of a row: by a schema, a script or a command, as the row has it."""
     with tempfile.TemporaryDirectory() as folder:
         if row["by"] == "published":
             return _by_schema(row["run"], Path(folder))

@@ -6,13 +6,16 @@ read: what is published about them says how far a choice carries.
 """
 
 import argparse
+import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
+from blind_asked import ask
 from bridge_speeds import BridgeSpeed, read_speeds
 from bridge_speeds_part import is_fitted_in_fp4, is_fitted_in_fp8, predicted
 
@@ -20,6 +23,7 @@ from brimful.cost import efficiency
 from brimful.cost.efficiency import Efficiency, generations
 from brimful.cost.estimate import estimate
 from brimful.hardware.devices import gpus
+from brimful.megatron import speed
 from brimful.published.express import FLOAT8, Expressed, express
 from brimful.published.predict import predict_tokens_per_s
 from brimful.published.rows import PublishedRun, runs_of
@@ -35,6 +39,13 @@ OF_ENGINE = {
 }
 """What of Transformer Engine is fitted to runs on a generation's GPUs, to which, and what is tried
 in percent."""
+
+
+LAUNCHED_IN = Path(__file__).parent / "blind" / "2026-11-29b.jsonl"
+LAUNCHED = "nebius_q8b-tp8"
+"""Runs of Megatron that their host binds: the same step on one node and on two."""
+LAUNCHES_US = range(60, 121, 4)
+"""What is tried for each block that Megatron's walk asks for."""
 
 
 class Fit(NamedTuple):
@@ -148,6 +159,18 @@ def tried(generation: str) -> Iterator[Fit]:
             )  # fmt: skip
 
 
+def tried_launches() -> Iterator[tuple[int, float]]:
+    """Try how long a host takes for a block of Megatron's: microseconds, and the mean error."""
+    rows = [json.loads(line) for line in LAUNCHED_IN.read_text().splitlines()]
+    bound = [row for row in rows if row["id"].startswith(LAUNCHED)]
+    before = speed.LAUNCHED_S
+    for each in LAUNCHES_US:
+        speed.LAUNCHED_S = each * 1e-6
+        told = [(ask(row)["tokens_per_s"], row["figures"]["tokens_per_s"]) for row in bound]
+        yield each, statistics.fmean(abs(here / there - 1) for here, there in told)
+    speed.LAUNCHED_S = before
+
+
 def main() -> None:
     """Print the closest fits, and the table's own."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -168,6 +191,9 @@ def main() -> None:
     if generation in OF_ENGINE:
         for share, error in tried_in_engine(generation):
             print(f"{OF_ENGINE[generation][0]} {share:.2f}: {error:.1%}")
+    if generation == "hopper":
+        for each, error in tried_launches():
+            print(f"launches of Megatron {each} us: {error:.1%}")
 
 
 def _line(one: Fit) -> str:

@@ -185,6 +185,11 @@ def test_layouts_that_megatron_refuses_are_said(layout, said):
         (PLAIN + MXFP8 + GATHERED, InputError, "needs --reuse-grad-buf-for-mxfp8-param-ag"),
         (DEEPSEEK + FOUR + "--mtp-num-layers 2", UnsupportedError, "several tokens more"),
         (OSS + GATED + "--window-size wide", InputError, "no pair of numbers"),
+        (
+            OSS + QUICK + "--no-bias-swiglu-fusion ",
+            UnsupportedError,
+            "--quick-geglu of Megatron-LM",
+        ),
         (OSS + QUICK + GATED, UnsupportedError, "--quick-geglu of Megatron-LM has a formula in"),
         (
             OSS + GATED + "--window-size 7,0 --attention-backend unfused",

@@ -69,6 +69,6 @@ def test_a_small_micro_batch_takes_what_the_host_takes():
     cluster = load_cluster("2xh100-80gb", memory_limit_bytes=None)
     at = read()
     assert at.num_micro == 1
-    host_s = asked_of(at).num_blocks * speed._LAUNCHED_S
+    host_s = asked_of(at).num_blocks * speed.LAUNCHED_S
     assert host_s <= step_s(cluster) < 1.1 * host_s
     assert step_s(cluster, "--micro-batch-size 64 --global-batch-size 64") > 2 * host_s

@@ -1,6 +1,7 @@
 """How much of a batch would fit by proportion: beside runs of the same program with each size."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from brimful import pretend
 from brimful.allocator.config import parse_settings
 from brimful.allocator.held import held_of
-from brimful.pretend.proportion import Argument, Proportion, Room, by_proportion
+from brimful.pretend.proportion import Argument, Proportion, Room, batch_of, by_proportion
 from brimful.show.sizes import _about, largest_facts
 from brimful.units import MIB
 
@@ -121,3 +122,23 @@ def test_words(large):
 def test_a_range_from_nothing_is_told_by_its_end(least, words):
     found = Proportion(("batch",), least, 29, is_sure=True)
     assert _about(found).text.startswith(words)
+
+
+def test_an_argument_of_none_says_no_batch(large):
+    assert told(large, 100 * MIB, Argument("warmup-batches", 0)) is None
+
+
+def test_tables_of_whole_numbers_tell_a_batch_where_they_agree(large):
+    def rows_of(*shapes):
+        recording = large.recording()
+        first = len(recording.shapes)
+        tables = [(f"[{', '.join(map(str, shape))}]", "int64") for shape in shapes]
+        made = recording.shape_dtype.copy()
+        made[: len(tables)] = range(first, first + len(tables))
+        changed = replace(recording, shapes=(*recording.shapes, *tables), shape_dtype=made)
+        found = batch_of(changed, (), by_tensors=True)
+        return None if found is None else found.given
+
+    assert rows_of((GIVEN, 7)) == GIVEN
+    assert rows_of((WIDTH, WIDTH), (GIVEN, 7)) == GIVEN  # positions to one another are square
+    assert rows_of((WIDTH, 9), (GIVEN, 7)) is None  # nobody knows which of them it is

@@ -151,14 +151,13 @@ def ended_by(
             try:
                 with limited(pretended, budget_s, told, most_steps) as limit:
                     run_program(program)
-                    pretended.cut, pretended.known_event = limit.passed, limit.known_event
             except SystemExit as ended:
                 code = ended.code
                 said = f" exit code {code:d}" if isinstance(code, int) else f": {code}"
                 if code:
                     raise InputError(f"{name} ended with{said}") from ended
-                if limit is not None:
-                    pretended.cut, pretended.known_event = limit.passed, limit.known_event
+            assert limit is not None, "the program has run"
+            pretended.cut, pretended.known_event = limit.passed, limit.known_event
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -138,7 +138,7 @@ def _check_kernels(at: Layout, flags: Flags) -> None:
         raise UnsupportedError(
             "prediction of a token more has no formula in fp4, or without Transformer Engine"
         )
-    if flags.has("--quick-geglu") and not (is_grouped and at.has_bias):
+    if flags.has("--quick-geglu") and not (is_grouped and at.has_bias and at.fuses_glu):
         raise UnsupportedError(
             "--quick-geglu of Megatron-LM has a formula in mixtures with biases and "
             "--moe-grouped-gemm alone, where it is one kernel; simulate it"
@@ -209,7 +209,6 @@ def _check_known(flags: Flags, kind: Kind) -> None:
             )
     if not flags.has("--bf16") and not flags.has("--fp16"):
         raise UnsupportedError("Megatron-LM in fp32 has no formula; add --bf16, or simulate it")
-    # Refuse modules that have no formula under selective recompute.
     without = [word for word in _modules(flags) if word not in _RECOMPUTED]
     if without:
         raise UnsupportedError(
