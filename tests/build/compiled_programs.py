@@ -22,6 +22,8 @@ from samples import make_adapter, make_job, make_model, make_strategy
 LLAMA = {"hidden_size": 128, "intermediate_size": 344, "vocab_size": 2000}
 GPT2 = {"n_embd": 128, "n_inner": 344, "vocab_size": 2000}
 LORA = {"method": "lora", "adapter": make_adapter()}
+WHOLE = {"compile": "model"}
+LOSS = {"compile": "blocks+loss"}
 FULL = {"activation_checkpointing": "full"}
 CASES = {
     "llama": (("llama", LLAMA), {}, {}),
@@ -33,6 +35,10 @@ CASES = {
     ),
     "llama lora full": (("llama", LLAMA), LORA, FULL),
     "llama fp8": (("llama", LLAMA), {"precision": "fp8"}, {}),
+    "llama bf16-mixed loss": (("llama", LLAMA), {"precision": "bf16-mixed"}, LOSS),
+    "qwen3 chunks loss": (("qwen3", LLAMA), {"precision": "bf16"}, {"loss_chunks": 4, **LOSS}),
+    "llama full whole": (("llama", LLAMA), {"precision": "bf16-mixed"}, {**WHOLE, **FULL}),
+    "gpt2 whole": (("gpt2", GPT2), {"precision": "bf16-mixed"}, WHOLE),
     "qwen3 chunks": (("qwen3", LLAMA), {}, {"loss_chunks": 4}),
     "gpt2 full:1": (("gpt2", GPT2), {}, {"activation_checkpointing": "full:1"}),
 }
@@ -45,7 +51,7 @@ SHARDED = {
 NUM_STEPS = 2
 
 
-def settings(name, *, compiles="blocks", **how):
+def settings(name, *, compiles=None, **how):
     """Return the job and the strategy of a case."""
     (architecture, sizes), job, strategy = CASES[name]
     make = make_decoder if architecture == "qwen3" else make_model
@@ -53,7 +59,10 @@ def settings(name, *, compiles="blocks", **how):
     made = make_job(**{
         "model": model, "seq_len": 256, "global_batch": 4, "precision": "fp32", **job,
     })  # fmt: skip
-    return made, check_strategy(made, make_strategy(compile=compiles, **{**strategy, **how}))
+    strategy = {"compile": "blocks", **strategy, **how}
+    if compiles is not None:
+        strategy["compile"] = compiles
+    return made, check_strategy(made, make_strategy(**strategy))
 
 
 def take(job, strategy):

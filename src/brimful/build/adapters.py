@@ -327,16 +327,21 @@ def initialize(model: nn.Module, job: Job) -> None:
     for layer in adapted_layers(model):
         layer.reset_lora_parameters(NAME, init_lora_weights=True)
         if job.method == "dora":
-            dtype = adapter_dtype(job)
-            a, b = layer.lora_A[NAME].weight, layer.lora_B[NAME].weight
-            dora = layer.lora_magnitude_vector[NAME]
-            dora.update_layer(
-                base_layer=layer.get_base_layer(), lora_A=a, lora_B=b, scaling=layer.scaling[NAME]
-            )
-            dora.weight = nn.Parameter(dora.weight.to(dtype))
+            layer.lora_magnitude_vector[NAME].weight.copy_(whole(_norms(layer)))
     for module in model.modules():
         if isinstance(module, ModulesToSaveWrapper):
             _copy(module.original_module, module.modules_to_save[NAME])
+
+
+def _norms(layer: nn.Module) -> torch.Tensor:
+    """Return the norm of each row of a base's weight, [out]; B is zero, so that it is the sum's.
+
+    PEFT adds B A first, which is sharded beside a weight in 4 bits that was gathered.
+    """
+    base = layer.get_base_layer()
+    weight = full_weight(base)
+    rows = weight.T if isinstance(base, Conv1D) or _was_transposed(layer) else weight
+    return torch.linalg.norm(rows, dim=1)
 
 
 def adapted_layers(model: nn.Module) -> Iterator[nn.Module]:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from brimful.build.checkpointing import checkpoint_blocks
-from brimful.build.compiling import compile_blocks
+from brimful.build.compiling import compile_loss, compile_model
 from brimful.build.deepspeed.engine import base_optimizer, build_engine
 from brimful.build.early_update import EarlyUpdate
 from brimful.build.exactness import check_built
@@ -114,19 +114,20 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     if strategy.fused_kernels == "liger":
         fuse_kernels(model)
     checkpoint_blocks(model, strategy, num_layers=num_layers)
-    if strategy.compile == "blocks":
-        compile_blocks(model)
+    compile_model(model, strategy)
     num_again = num_checkpointed(strategy, num_layers=num_layers)
     moved = offload_blocks(model, away, device, num_checkpointed=num_again)
     site = Site(job, strategy, device, mesh)
     second = _filled(reference, model, site, host)
     spread = _spread(root, called, site, moved)
+    loss = task_of(job).loss(model, job, strategy)
+    compile_loss(loss, strategy)
     return Program(
         job=job,
         strategy=strategy,
         root=spread.root,
         model=model,
-        loss=task_of(job).loss(model, job, strategy),
+        loss=loss,
         optimizer=spread.optimizer,
         scaler=build_scaler(job),
         device=device,

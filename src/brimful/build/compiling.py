@@ -1,10 +1,11 @@
-"""Regional ``torch.compile``: every block of a model is compiled by itself, and nothing else.
+"""``torch.compile`` of parts of a program: each block by itself, the loss, or the whole model.
 
 Blocks of a kind share one compilation. What is compiled is a block's own ``forward``, with its
 checkpoint around it where it has one, so that the compiler chooses what is computed again; hooks of
 the block (FSDP2's gathers, whoever listens) stay outside. torchtitan does the same: checkpoints
 inside, the compiler around them, FSDP2 around both (``apply_ac``, ``apply_compile``,
-``apply_fsdp``).
+``apply_fsdp``). Its loss is compiled behind the model, which so reads logits in 16 bits where eager
+PyTorch widens them first; a whole model is its body as one and its head with the loss as another.
 """
 
 from collections.abc import Callable
@@ -13,16 +14,34 @@ from typing import Any
 import torch
 from torch import nn
 
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import body_of, decoder_blocks
+from brimful.build.loss import TokenLoss
+from brimful.values.strategy import COMPILED, Strategy
 
 
-def compile_blocks(model: nn.Module) -> None:
-    """Compile each block the first time that it runs.
+def compile_model(model: nn.Module, strategy: Strategy) -> None:
+    """Compile what a strategy says of a model's blocks, the first time that they run.
 
     ``model``: a ``transformers`` model, whose blocks are checkpointed already where they are to be.
     """
-    for block in decoder_blocks(model):
-        block.forward = torch.compile(_with_checkpoint(block))
+    parts = COMPILED[strategy.compile]
+    if "blocks" in parts:
+        for block in decoder_blocks(model):
+            block.forward = torch.compile(_with_checkpoint(block))
+    if "body" in parts:
+        body = body_of(model)
+        body.forward = torch.compile(body.forward)
+
+
+def compile_loss(loss: nn.Module, strategy: Strategy) -> None:
+    """Compile what a strategy says of a loss, behind the logits or with the head that makes them."""
+    parts = COMPILED[strategy.compile]
+    if not isinstance(loss, TokenLoss):
+        return
+    if "loss" in parts:
+        loss.compile()
+    if "head" in parts:
+        loss.reduced = torch.compile(loss.reduced)
 
 
 def _with_checkpoint(block: Any) -> Callable[..., Any]:

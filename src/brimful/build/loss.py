@@ -48,6 +48,7 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         self.steps = steps_of(head)
         self.added = added
         self.part = part_of(head)
+        self.compiled: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 
     def forward(
         self,
@@ -76,15 +77,30 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         with phase(CHUNK):
-            logits_NV = finish(self.head(hidden_ND), self.steps)  # noqa: N806
-            if self.added is not None:
-                logits_NV = logits_NV + self.added()  # noqa: N806
-            logits_NV = logits_NV.float()  # noqa: N806 - bf16 logits are too coarse
-            if self.part is not None:
-                return summed_cross_entropy(logits_NV, labels_N, self.part)
-            return functional.cross_entropy(
-                logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
-            )
+            return self.reduced(hidden_ND, labels_N)
+
+    def reduced(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        """Return the sum of losses of some tokens: the head and what is behind it."""
+        logits_NV = finish(self.head(hidden_ND), self.steps)  # noqa: N806
+        if self.added is not None:
+            logits_NV = logits_NV + self.added()  # noqa: N806
+        if self.compiled is not None:
+            return self.compiled(logits_NV, labels_N)
+        logits_NV = logits_NV.float()  # noqa: N806 - bf16 logits are too coarse, and no longer held
+        if self.part is not None:
+            return summed_cross_entropy(logits_NV, labels_N, self.part)
+        return _entropy(logits_NV, labels_N)
+
+    def compile(self) -> None:
+        """Compile what is behind the logits, which are read in the type that the head makes."""
+        self.compiled = torch.compile(lambda logits, labels: _entropy(logits.float(), labels))
+
+
+def _entropy(logits_NV: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
+    total: torch.Tensor = functional.cross_entropy(
+        logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
+    )
+    return total
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from brimful.measure.verdict import Climbed, VerdictRow
 from brimful.models.config import parameter_count
 from brimful.search.record import Considered, SearchRecord
 from brimful.show.predicted import offloaded_bytes
-from brimful.show.settings import CHECKPOINTED
+from brimful.show.settings import CHECKPOINTED, COMPILED_WORDS
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.quantization import Quantization
 from brimful.units import (
@@ -291,8 +291,8 @@ def _other_words(strategy: Strategy) -> list[str]:
         words.append(f"{strategy.offload.replace(',', ' and ')} on the host")
     if strategy.optimizer_in_backward:
         words.append("updated inside the backward pass")
-    if strategy.compile == "blocks":
-        words.append("each block compiled")
+    if strategy.compile != "none":
+        words.append(COMPILED_WORDS[strategy.compile])
     if strategy.fused_kernels == "liger":
         words.append("Liger's fused kernels")
     if strategy.allocator:

@@ -5,6 +5,7 @@ from brimful.models.mixtures import known_experts
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.values.job import PREFERENCE, QUANTIZED, Job
 from brimful.values.strategy import (
+    Compile,
     Recompute,
     Strategy,
     is_flat,
@@ -19,6 +20,13 @@ CHECKPOINTED: dict[Recompute, str] = {
     "full": "checkpointed",
     "selective": "selectively checkpointed",
     "alternate": "checkpointed but for every second product",
+}
+COMPILED_WORDS: dict[Compile, str] = {
+    "none": "",
+    "blocks": "compiled blocks",
+    "loss": "compiled loss",
+    "blocks+loss": "compiled blocks and loss",
+    "model": "the whole model compiled",
 }
 _REFERENCE = {
     "resident": "reference model in GPU memory",
@@ -40,7 +48,7 @@ def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
         _experts(job),
         _offloaded(job, strategy),
         "optimizer step inside the backward pass" if strategy.optimizer_in_backward else "",
-        "compiled blocks" if strategy.compile == "blocks" else "",
+        COMPILED_WORDS[strategy.compile],
         "Liger kernels" if strategy.fused_kernels == "liger" else "",
         allocator_words(strategy),
     ]

@@ -69,6 +69,12 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
                 f"compile=none",
                 nearest={"compile": "none"},
             )
+    if strategy.compile == "model" and gathers(strategy):
+        raise UnsupportedError(
+            f"compile=model with zero={strategy.zero} is not run by this version, as blocks are "
+            f"gathered one by one; use compile=blocks+loss",
+            nearest={"compile": "blocks+loss"},
+        )
 
 
 def check_fused(job: Job, strategy: Strategy) -> None:

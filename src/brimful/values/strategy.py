@@ -1,6 +1,7 @@
 """How a Job is run: switches that change memory and speed and leave the mathematics alone."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -30,8 +31,17 @@ Accumulate = Literal["reduce-each", "hold"]
 Recompute = Literal["full", "selective", "alternate"]
 """What a checkpointed block computes again in backward: all of it, all but its matrix products and
 its attention, or every second of these products too."""
-Compile = Literal["none", "blocks"]
-"""What ``torch.compile`` compiles: nothing, or each block by itself."""
+Compile = Literal["none", "blocks", "loss", "blocks+loss", "model"]
+"""What ``torch.compile`` compiles: nothing; each block by itself; the loss behind the logits; both,
+as torchtitan and torchtune do; or all blocks as one and the head with the loss as another."""
+COMPILED: Mapping[Compile, frozenset[str]] = {
+    "none": frozenset(),
+    "blocks": frozenset({"blocks"}),
+    "loss": frozenset({"loss"}),
+    "blocks+loss": frozenset({"blocks", "loss"}),
+    "model": frozenset({"body", "head"}),
+}
+"""Parts of a program that are compiled, each by itself."""
 Reference = Literal["none", "resident", "offloaded", "adapters-off", "precomputed"]
 """Where the model is that ``dpo`` compares with: a second one on the device; a second one in host
 memory, a block of which is on the device at a time; the trained one with its adapters switched off;
@@ -137,7 +147,11 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool, Flag("update each parameter as soon as its gradient is whole; needs --clip 0")
     ] = False
     compile: Annotated[
-        Compile, Flag("{either}; {default}; blocks: torch.compile of each block; not searched")
+        Compile,
+        Flag(
+            "{either}; {default}; blocks: torch.compile of each block; loss: of the loss; model: of "
+            "all blocks and of head and loss; not searched"
+        ),
     ] = "none"
     fused_kernels: Annotated[
         FusedKernels,
