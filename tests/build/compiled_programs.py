@@ -36,9 +36,9 @@ CASES = {
     "llama lora full": (("llama", LLAMA), LORA, FULL),
     "llama fp8": (("llama", LLAMA), {"precision": "fp8"}, {}),
     "llama bf16-mixed loss": (("llama", LLAMA), {"precision": "bf16-mixed"}, LOSS),
-    "qwen3 chunks loss": (("qwen3", LLAMA), {"precision": "bf16"}, {"loss_chunks": 4, **LOSS}),
-    "llama full whole": (("llama", LLAMA), {"precision": "bf16-mixed"}, {**WHOLE, **FULL}),
-    "gpt2 whole": (("gpt2", GPT2), {"precision": "bf16-mixed"}, WHOLE),
+    "qwen3 chunks loss": (("qwen3", LLAMA), {}, {"loss_chunks": 4, **LOSS}),
+    "llama lora whole": (("llama", LLAMA), LORA, WHOLE),
+    "gpt2 whole": (("gpt2", GPT2), {}, WHOLE),
     "qwen3 chunks": (("qwen3", LLAMA), {}, {"loss_chunks": 4}),
     "gpt2 full:1": (("gpt2", GPT2), {}, {"activation_checkpointing": "full:1"}),
 }

@@ -39,7 +39,10 @@ def assert_it_learns_what_eager_blocks_do(name, compiled):
         assert ours == pytest.approx(theirs, rel=tolerance)
 
 
-def test_captured_blocks_learn_what_eager_ones_do(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "parts"), [("llama", "blocks"), ("qwen3 chunks loss", "both"), ("gpt2 whole", "two")]
+)
+def test_what_is_captured_learns_what_eager_does(monkeypatch, name, parts):
     """All of a compiler but the code that it writes, which takes 20 s: captured, forward, back."""
     captured = []
 
@@ -49,9 +52,10 @@ def test_captured_blocks_learn_what_eager_ones_do(monkeypatch):
 
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", compiling)
-    job, strategy = programs.settings("llama")
-    assert_it_learns_what_eager_blocks_do("llama", programs.take(job, strategy)[0])
-    assert len(captured) == job.model.num_layers
+    job, strategy = programs.settings(name)
+    assert_it_learns_what_eager_blocks_do(name, programs.take(job, strategy)[0])
+    blocks = job.model.num_layers
+    assert len(captured) == {"blocks": blocks, "both": blocks + 1, "two": 2}[parts]
 
 
 @pytest.mark.long  # validation/compiled.json has them
@@ -91,6 +95,12 @@ def test_two_processes_learn_the_same_and_take_what_is_simulated(way):
     job, strategy = programs.settings("llama", **programs.SHARDED[way])
     said = simulate(job, make_cluster("cpu"), strategy)
     assert said.simulated_peak_allocated_bytes == pytest.approx(first[1], rel=0.01)
+
+
+def test_a_whole_model_is_not_compiled_where_its_blocks_are_gathered():
+    strategy = make_strategy(compile="model", zero=3, dp_shard=2)
+    with pytest.raises(UnsupportedError, match="use compile=blocks\\+loss"):
+        check_strategy(make_job(), strategy)
 
 
 @pytest.mark.parametrize(

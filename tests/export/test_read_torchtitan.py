@@ -48,7 +48,8 @@ def test_batches_degrees_and_types_are_taken_and_the_rest_is_said(tmp_path):
         ("[training]\nenable_cpu_offload = true\n", {"offload": "optimizer"}),
         ("[model]\nconverters = ['float8']\n", {"precision": "fp8"}),
         ("[model]\nconverters = ['quantize.linear.float8']\n", {"precision": "fp8"}),
-        ("[compile]\nenable = true\n", {"compile": "blocks"}),
+        ("[compile]\nenable = true\n", {"compile": "blocks+loss"}),
+        ('[compile]\nenable = true\ncomponents = ["loss"]\n', {"compile": "loss"}),
         (
             "[parallelism]\nfsdp_reshard_after_forward = 'never'\n",
             {"zero": 2, "dp_shard": 4},

@@ -40,7 +40,7 @@ def test_flags_stand_over_it_also_in_tokens():
         num_devices=8,
     )
     assert (told["seq_len"], told["micro_batch"], told["tp"]) == (4096, 4, 2)
-    assert told["compile"] == "blocks"
+    assert told["compile"] == "blocks+loss"
     assert told["learning_rate"] == 8e-5
     assert told["activation_checkpointing"] == ["full"]
     shorter, _ = taken(f"{LAUNCHED}llama3_8b --training.max_context_length 4096", num_devices=8)

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import msgspec
 import pytest
 
 from brimful.models.config import read_config
@@ -208,3 +209,21 @@ def test_adapters_of_one_block_alone_are_counted_once(target):
     moments = num_blocks * 2 * 4 * adapter.rank * (width + width)
     steps = num_blocks * 2 * 4
     assert held[OPTIMIZER_STATE] == moments + steps
+
+
+@pytest.mark.parametrize("base", ["nf4", "same"])
+def test_dora_is_sharded(base):
+    """Magnitudes of a base in 4 bits are measured where its rows are gathered."""
+    job = make_job(
+        model=make_model("llama", **SIZES["llama"]), method="dora", adapter=adapter(base=base)
+    )
+    spread = [make_strategy(), make_strategy(zero=3, dp_shard=2)]
+    job = msgspec.structs.replace(job, global_batch=2)
+    clusters = [
+        msgspec.structs.replace(make_cluster(), num_devices=n, devices_per_node=n) for n in (1, 2)
+    ]
+    whole, part = (
+        simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+        for cluster, strategy in zip(clusters, spread, strict=True)
+    )
+    assert part < whole

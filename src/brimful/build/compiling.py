@@ -34,7 +34,7 @@ def compile_model(model: nn.Module, strategy: Strategy) -> None:
 
 
 def compile_loss(loss: nn.Module, strategy: Strategy) -> None:
-    """Compile what a strategy says of a loss, behind the logits or with the head that makes them."""
+    """Compile what a strategy says of a loss, behind the logits or with their head."""
     parts = COMPILED[strategy.compile]
     if not isinstance(loss, TokenLoss):
         return

@@ -18,6 +18,7 @@ from brimful.techniques.parallel.flat import sharding_of
 from brimful.values.job import Job, Precision
 from brimful.values.plan import Plan
 from brimful.values.strategy import (
+    COMPILED,
     default_accumulate,
     gathers,
     is_flat,
@@ -87,10 +88,11 @@ def config(plan: Plan) -> dict[str, Any]:
         "enable_cpu_affinity": False,
         "downcast_bf16": "no",
     }
-    if plan.strategy.compile == "blocks":
+    compiled = COMPILED[plan.strategy.compile]
+    if compiled & {"blocks", "body"}:
         content["dynamo_config"] = {
             "dynamo_backend": "INDUCTOR",
-            "dynamo_use_regional_compilation": True,
+            "dynamo_use_regional_compilation": "blocks" in compiled,
         }
     if way == "DEEPSPEED":
         content["deepspeed_config"] = _deepspeed(plan)
@@ -201,6 +203,8 @@ def _in_part(plan: Plan) -> Iterator[Lost]:
         world_size(strategy), plan.cluster.devices_per_node
     }:  # fmt: skip
         yield lost(plan, "dp_shard", "FSDP1 shards within a node where there are replicas")
+    if "loss" in COMPILED[strategy.compile]:
+        yield lost(plan, "compile", "the program compiles its loss")
     if way == "DEEPSPEED" and strategy.dp_replicate > 1:
         yield lost(plan, "dp_replicate", "DeepSpeed shards over all devices, without groups")
     spelled = {"DEEPSPEED": {"none", "optimizer", "parameters"}, "FSDP": {"none", "parameters"}}

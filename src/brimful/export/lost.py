@@ -87,7 +87,7 @@ _WHY = {
     "attention": "attn_implementation of the program's model",
     "loss_chunks": "logits and loss are computed whole",
     "optimizer_in_backward": "updates come after the backward pass",
-    "compile": "the program calls block.compile() on each block, before FSDP wraps it",
+    "compile": "the program calls torch.compile, of each block before FSDP wraps it",
     "fsdp": "parameters are sharded in another way than FSDP1's",
     "fused_kernels": "the program applies them, by liger_kernel.transformers",
     "keep_fp32": "all modules are held alike",

@@ -16,7 +16,7 @@ from typing import Any
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.leaves import Leaves, Read
-from brimful.export.torchtitan import MODELS, SCHEDULES
+from brimful.export.torchtitan import COMPONENTS, MODELS, SCHEDULES
 from brimful.files.writing import read_whole
 from brimful.techniques.optimizers import DEFAULT
 
@@ -90,10 +90,7 @@ def read_torchtitan(
     _checkpoints(leaves, num_layers)
     _optimizer(leaves)
     _schedule(leaves)
-    if leaves.take("compile.enable", bool, False) or leaves.take(
-        f"{_TRAINING}.compile", bool, False
-    ):
-        leaves.say("compile", "blocks", "compile.enable")
+    _compiled(leaves)
     key = "loss.num_chunks"  # later releases', whose files are no TOML: of their command lines
     leaves.say("loss_chunks", leaves.take(key, int, 1) if key in leaves.rest else 1, key)
     is_away = leaves.take(f"{_TRAINING}.enable_cpu_offload", bool, False)
@@ -102,6 +99,16 @@ def read_torchtitan(
     else:
         leaves.say("offload", "none", f"{_TRAINING}.enable_cpu_offload")
     return leaves.read()
+
+
+def _compiled(leaves: Leaves) -> None:
+    """Take what is compiled: of the releases that name components both, where they name none."""
+    parts = leaves.take("compile.components", list, [*COMPONENTS])
+    if leaves.take("compile.enable", bool, False):
+        ours = "+".join(COMPONENTS[part] for part in COMPONENTS if part in parts)
+        leaves.say("compile", ours or "none", "compile.components")
+    elif leaves.take(f"{_TRAINING}.compile", bool, False):
+        leaves.say("compile", "blocks", f"{_TRAINING}.compile")
 
 
 def _degree(leaves: Leaves, name: str, default: int = 1) -> int:

@@ -307,9 +307,13 @@ def _loss(leaves: Leaves, task: str) -> None:
         part: leaves.take(f"compile.{part}", bool, by_part)
         for part in ("model", "loss", "scale_grads")
     }
-    leaves.say("compile", "blocks" if whole or parts["model"] else "none", "compile")
     name = leaves.take(f"loss.{COMPONENT}", str, "").rpartition(".")[2]
-    if name not in CHUNKED_LOSSES or task == "dpo":
+    is_chunked = name in CHUNKED_LOSSES and task != "dpo"
+    compiled = ["blocks"] * (whole or parts["model"])
+    if (whole or parts["loss"]) and not is_chunked:  # else as ours in fewer chunks, below
+        compiled.append("loss")
+    leaves.say("compile", "+".join(compiled) or "none", "compile")
+    if not is_chunked:
         leaves.say("loss_chunks", 1, f"loss.{COMPONENT}")
         return
     num = leaves.take(_CHUNKS, int, _NUM_CHUNKS)

@@ -5,7 +5,7 @@ leaves out what it could not be given, and nothing of that is written down twice
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from brimful.export.given import Given
 from brimful.hardware.cluster import Cluster
 from brimful.values.job import PACKINGS, Job, Task
 from brimful.values.plan import PLAN_SCHEMA, Plan
-from brimful.values.strategy import RECOMPUTES, Strategy
+from brimful.values.strategy import RECOMPUTES, Compile, Strategy
 
 _GIVEN = Given(plan="plan.yaml", data="DATA", out="runs/first")
 _PROBES: Mapping[str, tuple[Any, ...]] = {
@@ -24,7 +24,7 @@ _PROBES: Mapping[str, tuple[Any, ...]] = {
     "fused_kernels": ("none", "liger"),
     "offload": ("none", "optimizer"),
     "optimizer_in_backward": (False, True),
-    "compile": ("none", "blocks"),
+    "compile": get_args(Compile),
 }
 """Values of each field that show what it can be told, the plainest first."""
 _OF_MANY: Mapping[str, tuple[Any, ...]] = {

@@ -21,6 +21,7 @@ from brimful.techniques.parallel.stages import Schedule
 from brimful.values.job import Job, Precision
 from brimful.values.plan import Plan
 from brimful.values.strategy import (
+    COMPILED,
     Strategy,
     gathers,
     is_selective,
@@ -63,6 +64,8 @@ _TYPES: dict[Precision, tuple[str, str]] = {
     "bf16-mixed": ("float32", "bfloat16"),
 }
 """Of parameters, and of the forward pass."""
+COMPONENTS = {"model": "blocks", "loss": "loss"}
+"""What it compiles, and ours of it."""
 _MASKED = frozenset({"flex", "varlen"})
 _SAID = (
     "model", "task", "seq_len", "global_batch", "micro_batch", "num_steps", "learning_rate",
@@ -124,10 +127,17 @@ def _start(plan: Plan) -> list[str]:
     ]  # fmt: skip
 
 
+def _compiled(plan: Plan) -> str:
+    """List what is compiled, in its words; empty: nothing. Its model is each block by itself."""
+    parts = COMPILED[plan.strategy.compile]
+    named = [f'"{name}"' for name, part in COMPONENTS.items() if part in parts]
+    return f"[{', '.join(named)}]" if named else ""
+
+
 def _module(plan: Plan) -> list[str]:
     family, size = MODELS[plan.job.model.name]
-    parts, compiles = _parts(plan), plan.strategy.compile == "blocks"
-    sections = ["CompileConfig"] * compiles
+    parts, compiled = _parts(plan), _compiled(plan)
+    sections = ["CompileConfig"] * bool(compiled)
     sections += ["DebugConfig", "ParallelismConfig", "TrainingConfig"]
     imports = [
         "from torchtitan.components.optimizer import (",
@@ -153,8 +163,8 @@ def _module(plan: Plan) -> list[str]:
         f"        activation_checkpoint={parts.checkpointing},",
         f"        loss={parts.loss},",
         *(
-            ['        compile=CompileConfig(enable=True, components=["model"]),']
-            if compiles
+            [f"        compile=CompileConfig(enable=True, components={compiled}),"]
+            if compiled
             else []
         ),
         f"        debug=DebugConfig(seed={plan.job.seed}),",

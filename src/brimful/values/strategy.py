@@ -149,8 +149,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     compile: Annotated[
         Compile,
         Flag(
-            "{either}; {default}; blocks: torch.compile of each block; loss: of the loss; model: of "
-            "all blocks and of head and loss; not searched"
+            "{either}; {default}; blocks: torch.compile of each block; loss: of the loss; "
+            "model: of all blocks, and of head and loss; not searched"
         ),
     ] = "none"
     fused_kernels: Annotated[
