@@ -217,10 +217,11 @@ def test_dora_is_sharded(base):
     job = make_job(
         model=make_model("llama", **SIZES["llama"]), method="dora", adapter=adapter(base=base)
     )
-    spread = [make_strategy(), make_strategy(zero=3, dp_shard=2)]
+    spread = [make_strategy(micro_batch=1), make_strategy(micro_batch=1, zero=3, dp_shard=2)]
     job = msgspec.structs.replace(job, global_batch=2)
     clusters = [
-        msgspec.structs.replace(make_cluster(), num_devices=n, devices_per_node=n) for n in (1, 2)
+        msgspec.structs.replace(make_cluster("cuda"), num_devices=n, devices_per_node=n)
+        for n in (1, 2)
     ]
     whole, part = (
         simulate(job, cluster, strategy).simulated_peak_allocated_bytes

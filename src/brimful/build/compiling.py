@@ -41,7 +41,7 @@ def compile_loss(loss: nn.Module, strategy: Strategy) -> None:
     if "loss" in parts:
         loss.compile()
     if "head" in parts:
-        loss.reduced = torch.compile(loss.reduced)
+        loss.compile_head()
 
 
 def _with_checkpoint(block: Any) -> Callable[..., Any]:

@@ -48,6 +48,7 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         self.steps = steps_of(head)
         self.added = added
         self.part = part_of(head)
+        self._reduced: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = self._with_head
         self.compiled: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 
     def forward(
@@ -77,10 +78,9 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         with phase(CHUNK):
-            return self.reduced(hidden_ND, labels_N)
+            return self._reduced(hidden_ND, labels_N)
 
-    def reduced(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
-        """Return the sum of losses of some tokens: the head and what is behind it."""
+    def _with_head(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         logits_NV = finish(self.head(hidden_ND), self.steps)  # noqa: N806
         if self.added is not None:
             logits_NV = logits_NV + self.added()  # noqa: N806
@@ -90,6 +90,10 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         if self.part is not None:
             return summed_cross_entropy(logits_NV, labels_N, self.part)
         return _entropy(logits_NV, labels_N)
+
+    def compile_head(self) -> None:
+        """Compile the head with what is behind it as one."""
+        self._reduced = torch.compile(self._with_head)
 
     def compile(self) -> None:
         """Compile what is behind the logits, which are read in the type that the head makes."""
