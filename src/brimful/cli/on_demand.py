@@ -35,11 +35,17 @@ def _nothing() -> None:
     """Say nothing more."""
 
 
+def _never() -> bool:
+    """Trace all that is asked for."""
+    return False
+
+
 def traced_or_untold(
     args: argparse.Namespace,
     asked: "Asked",
     needs: Sequence[Need],
     tell: Callable[[], None] = _nothing,
+    is_over: Callable[[], bool] | None = None,
 ) -> str:
     """Trace what a job needs, where it has no formula and may have one.
 
@@ -60,7 +66,7 @@ def traced_or_untold(
             f"pip install 'brimful[train]'"
         )
     try:
-        _trace(args, asked, needs, told_short(untold), tell)
+        _trace(args, asked, needs, told_short(untold), tell, is_over or _never)
     except UnknownMemoryError:
         raise  # simulating cannot count it either
     except UnsupportedError as error:
@@ -92,19 +98,20 @@ def trace_leaner(args: argparse.Namespace, asked: "Asked") -> None:
         if time.monotonic() - start_s > MOST_LEANER_S:
             return
         with contextlib.suppress(UnsupportedError):
-            _trace(args, asked, list(some), "", _nothing)
+            _trace(args, asked, list(some), "", _nothing, _never)
 
 
 def _most_recomputed(need: Need) -> tuple[bool, tuple[bool, ...], Body]:
     return need.gathers, tuple(need.body != body for body in _LEANEST_FIRST), need.body
 
 
-def _trace(
+def _trace(  # noqa: PLR0913, PLR0917 - what is traced, and what is said of it
     args: argparse.Namespace,
     asked: "Asked",
     needs: Sequence[Need],
     why: str,
     tell: Callable[[], None],
+    is_over: Callable[[], bool],
 ) -> None:
     job, cluster, strategy = asked
     if not untraced(job, strategy, cluster.device, needs):
@@ -129,7 +136,7 @@ def _trace(
         trace_needs(
             traced_job(job, strategy), strategy.attention,
             kernels_of(cluster.device, strategy.fused_kernels), needs,
-            watch=lambda state: progress.report(_words(state), state.share),
+            watch=lambda state: progress.report(_words(state), state.share), is_over=is_over,
         )  # fmt: skip
 
 

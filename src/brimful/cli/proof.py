@@ -54,12 +54,12 @@ def proof_of(
     from brimful.cli.progress import Progress
     from brimful.process.library_output import quiet_libraries
     from brimful.process.quick_imports import quick_imports
+    from brimful.search.spelling import spell
 
     quiet_libraries()
     with Progress("proving the plan", quiet=args.json) as progress:
         with quick_imports():
             from brimful.simulate.proof import MAX_TRIALS, prove
-            from brimful.simulate.search import spell
 
         def watch(strategy: "Strategy", num_done: int) -> None:
             words = f"simulating {spell(strategy)}"

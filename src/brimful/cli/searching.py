@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from brimful.cli import defaults, resolved, usual
+from brimful.cli import defaults, resolved, stages, usual
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.text.terminal import say
 
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 Chosen = Callable[[list["Need"]], list["Need"]]
 """Chooses what is traced."""
-NOT_RECOMPUTED = "checkpointing was not tried, as it is slower"
-NOT_TRACED = "other checkpointing was not traced in time (a larger --budget does)"
-MOST_TRACED = 0.5
-"""Of a search's time: what is not traced then waits where something fits."""
 
 
 class Question(NamedTuple):
@@ -115,7 +111,7 @@ def _by_attention(
     """
     said = argparse.Namespace(**{**vars(args), "attention": attention})
     try:
-        if asked(said, traces=_none if is_spare else _chosen(said)).untold:
+        if asked(said, traces=_none if is_spare else _first(said)).untold:
             if is_spare:
                 args.untraced_attention = attention
             return None
@@ -133,7 +129,7 @@ def _fused_or_not(args: argparse.Namespace, budget: "Budget") -> "Solution":
     if args.fused_kernels is not None or not _may_fuse(args) or not _is_predicted(fused):
         return _searched(args, budget)
     plain = _searched(args, budget)
-    if _holds(plain) and not _are_here():
+    if stages.is_held(plain) and not _are_here():
         return plain
     found = min(plain, _searched(fused, budget), key=partial(_badness, objective=args.objective))
     args.fused_kernels = found.plan.strategy.fused_kernels
@@ -182,7 +178,7 @@ def _is_predicted(args: argparse.Namespace) -> bool:
 
 def _badness(found: "Solution", objective: str) -> tuple[bool, bool, float]:
     """Order plans: those that hold first, then those that may, then what is to be least."""
-    best, fails = found.record.rows[0], not _holds(found)
+    best, fails = found.record.rows[0], not stages.is_held(found)
     if not best.fits or objective == "memory" or best.step_s is None:
         return not best.fits, fails, best.peak_bytes
     return (
@@ -195,62 +191,40 @@ def _badness(found: "Solution", objective: str) -> tuple[bool, bool, float]:
 def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
     """Search: by formulas, or by simulating where there are none.
 
-    Where nothing was traced yet, blocks that recompute nothing are traced first, and no others
-    where the fastest of these fits: to recompute takes longer. Then those that recompute all, and
-    what is between if there is time.
+    Where not all was traced yet, what a first answer needs is traced first, which is told, and then
+    more while that may gain something and there is time (``cli.stages``).
     """
-    question = asked(args, traces=_chosen(args))
+    was_known = args.json or not _missing(args, pins_from(args))
+    question = asked(args, traces=_first(args))
     if question.untold:
         return _simulated(args, question, budget)
-    every = [question.pins, *question.also]
+    if not was_known and (words := stages.first_look(question)):
+        say(words, file=sys.stderr, flush=True)
+    every, told = [question.pins, *question.also], ""
     found = _by_formulas(args, question)
-    for chosen in (_only_whole, all_of):
-        if not _missing(args, every):
-            return found
-        if why := _why_no_more(found, budget):
+    while missing := _missing(args, every):
+        if why := stages.why_no_more(args, found, budget, missing):
             return _without(found, why)
-        if not args.json:
-            say(_so_far(found), file=sys.stderr, flush=True)
-        if untold := _traced(args, every, chosen):
+        if not args.json and told != (told := stages.so_far(found)):
+            say(told, file=sys.stderr, flush=True)
+        is_over = partial(stages.is_late, budget) if stages.is_held(found) else None
+        untold = _traced(args, every, partial(stages.next_of, missing, found), is_over)
+        if _missing(args, every) == missing:
             if found.record.rows[0].fits:
-                return _without(found, NOT_RECOMPUTED)
+                return _without(found, stages.not_traced(missing))
             return _simulated(args, question._replace(untold=untold), budget)
         found = _by_formulas(args, question)
     return found
 
 
-def _why_no_more(found: "Solution", budget: "Budget") -> str:
-    """Say why what is missing need not be traced; empty where it is."""
-    if _is_fastest(found):
-        return NOT_RECOMPUTED
-    is_late = budget.left_s < (1 - MOST_TRACED) * budget.seconds
-    return NOT_TRACED if is_late and _holds(found) else ""
-
-
-def _holds(found: "Solution") -> bool:
-    """Whether a plan fits, replayed too where that is known."""
-    made = found.plan.estimate
-    reserved = None if made is None else made.predicted_reserved
-    return found.record.rows[0].fits and (reserved is None or reserved.word == "fits")
+def _first(args: argparse.Namespace) -> "Chosen":
+    """Return what chooses what is traced first."""
+    return partial(stages.first_of, args, _plainest(args).strategy)
 
 
 def _without(found: "Solution", left_out: str) -> "Solution":
     record = msgspec.structs.replace(found.record, left_out=(left_out,))
     return found._replace(record=record)
-
-
-def _so_far(found: "Solution") -> str:
-    """Say what is best of what recomputes nothing, before all else is traced."""
-    from brimful.simulate.search import spell
-    from brimful.units import format_bytes, format_seconds
-
-    best = found.record.rows[0]
-    time = "" if best.step_s is None else f", {format_seconds(best.step_s)} a step"
-    fits = "fits" if best.fits else "does not fit"
-    return (
-        f"best so far {spell(best.strategy)}: {format_bytes(best.peak_bytes)} live{time}, which "
-        f"{fits}; what recomputes is traced next"
-    )
 
 
 def _by_formulas(args: argparse.Namespace, question: Question) -> "Solution":
@@ -265,50 +239,10 @@ def _by_formulas(args: argparse.Namespace, question: Question) -> "Solution":
     )
 
 
-def all_of(needs: "list[Need]") -> "list[Need]":
-    """Trace all that a search asks for."""
-    return needs
-
-
-def _only_whole(needs: "list[Need]") -> "list[Need]":
-    """Trace what recomputes nothing, and what recomputes every block whole."""
-    whole = {"plain", "checkpointed"}
-    return [need for need in needs if need.recompute == "full" and need.body in whole]
-
-
-def _only_plain(needs: "list[Need]") -> "list[Need]":
-    """Trace what recomputes nothing."""
-    return [need for need in needs if need.body == "plain"]
-
-
 def _none(needs: "list[Need]") -> "list[Need]":
     """Choose nothing to trace."""
     del needs
     return []
-
-
-def _chosen(args: argparse.Namespace) -> "Chosen":
-    """Return what is traced first."""
-    return _only_plain if _may_stop_early(args) else all_of
-
-
-def _may_stop_early(args: argparse.Namespace) -> bool:
-    """Whether only the fastest is asked for, of what may recompute nothing, and no table of all."""
-    fixed = getattr(args, "activation_checkpointing", None)
-    if fixed is not None and "none" not in (fixed if isinstance(fixed, list) else [fixed]):
-        return False
-    tables = (getattr(args, name, None) for name in ("pareto", "explain", "verbose"))
-    return args.objective == "time" and not any(tables)
-
-
-def _is_fastest(found: "Solution") -> bool:
-    """Whether a plan fits, and nothing would be faster if there were more memory."""
-    import numpy as np
-
-    best = found.record.rows[0]
-    if not _holds(found) or best.step_s is None or found.space is None:
-        return False
-    return bool(np.nanmin(found.space.table.step_s) >= best.step_s)
 
 
 def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -> "Solution":
@@ -317,6 +251,7 @@ def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -
     from brimful.cli.progress import Progress
     from brimful.cost.formula import told_short
     from brimful.process.library_output import quiet_libraries
+    from brimful.process.quick_imports import quick_imports
 
     job, cluster, pins, _, attention, untold = question
     quiet_libraries()
@@ -329,11 +264,18 @@ def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -
         )
         tell_least(_plainest(args), spread_whole(cluster.num_devices))
     with Progress("simulating", quiet=args.json) as progress:
-        from brimful.simulate.search import solve_by_simulation
+        with quick_imports():
+            from brimful.simulate.search import solve_by_simulation
+
+        is_told: list[bool] = []
 
         def watch(state: "SearchState") -> None:
-            spent = 1 - state.left_s / budget.seconds
-            progress.report(_state_words(state), max(spent, state.num_done / state.num_most))
+            share = max(1 - state.left_s / budget.seconds, state.num_done / state.num_most)
+            words = _state_words(state, job)
+            if state.best is not None and not is_told:  # the first that is known is told at once
+                is_told.append(True)
+                progress.note_stage(words, share)
+            progress.report(words, share)
 
         return solve_by_simulation(
             job,
@@ -346,18 +288,18 @@ def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -
         )
 
 
-def _state_words(state: "SearchState") -> str:
+def _state_words(state: "SearchState", job: "Job") -> str:
     """Say how far a search is: how many, the best so far, and the time left."""
-    from brimful.simulate.search import spell
-    from brimful.units import format_bytes, format_seconds
+    from brimful.search.spelling import spell
+    from brimful.units import format_bytes
 
     best = state.best
     words = "nothing is known yet"
     if best is not None and best.short_bytes:
         words = f"none fits yet, the nearest is short by {format_bytes(best.short_bytes)}"
     elif best is not None:
-        time = "" if best.step_s is None else f", {format_seconds(best.step_s)} a step"
-        words = f"best {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{time}"
+        pace = stages.pace_words(job, best.step_s)
+        words = f"best {spell(best.strategy)}: {format_bytes(best.peak_bytes)}{pace}"
     done = f"{state.num_done} simulated" if state.num_done else "the first one"
     return f"{done}, {state.left_s:.0f} s left; {words}"
 
@@ -387,8 +329,16 @@ def _unsearched(asked: resolved.Asked) -> str:
     )
 
 
-def _traced(args: argparse.Namespace, every: "Sequence[Pins]", chosen: "Chosen") -> str:
-    """Trace what the search needs, and say why no formula covers it still; empty where one does."""
+def _traced(
+    args: argparse.Namespace,
+    every: "Sequence[Pins]",
+    chosen: "Chosen",
+    is_over: Callable[[], bool] | None = None,
+) -> str:
+    """Trace what the search needs, and say why no formula covers it still; empty where one does.
+
+    ``is_over``: whether nothing more is to be traced; None: all that was chosen is.
+    """
     from brimful.cli.least import spread_at_best, tell_least
     from brimful.cli.on_demand import traced_or_untold
 
@@ -397,7 +347,7 @@ def _traced(args: argparse.Namespace, every: "Sequence[Pins]", chosen: "Chosen")
         return unsearched
     wanted = chosen(_needs(asked, every))
     spread = spread_at_best(args, asked.cluster.num_devices)
-    return traced_or_untold(args, asked, wanted, partial(tell_least, asked, spread))
+    return traced_or_untold(args, asked, wanted, partial(tell_least, asked, spread), is_over)
 
 
 def is_untraced(args: argparse.Namespace) -> bool:

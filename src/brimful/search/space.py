@@ -1,6 +1,6 @@
 """The space of strategies for a job on a number of devices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import product
 
 import msgspec
@@ -98,9 +98,10 @@ def grids(job: Job, pins: Pins, *, attention: Attention, cluster: Cluster) -> It
             told = _variants(job, traced, attention, kernels, recompute, is_one=is_one)
             num_chunks = _real_chunks(job, pins, *alike[0][1][0])
             for body, num_blocks in _bodies(job, pins, recompute):
-                if variant_key(body, num_chunks=num_chunks) not in told:
-                    continue
-                yield from _members(job, alike, body, num_blocks, recompute, pins)
+                key = variant_key(body, num_chunks=num_chunks)
+                known = [(spread, batches) for spread, batches in alike if key in told[spread]]
+                if known:
+                    yield from _members(job, known, body, num_blocks, recompute, pins)
 
 
 def _members(  # noqa: PLR0913, PLR0917 - as what is yielded
@@ -220,17 +221,17 @@ def _variants(  # noqa: PLR0913 - what is run
     recompute: Recompute,
     *,
     is_one: bool,
-) -> frozenset[str]:
-    """Return what was traced of the programs that some spreads run: all, where it shipped."""
-    found = []
+) -> dict[Spread, Container[str]]:
+    """Return what was traced of the program that each spread runs: all, where it shipped."""
+    found = dict[Spread, Container[str]]()
     for spread in spreads:
         gathers = spread.zero in {2, 3}
         program = chosen_program(
             job, attention, kernels, recompute,
             gathers=gathers, tp=spread.tp, ep=spread.ep, is_one=is_one,
         )  # fmt: skip
-        found.append(frozenset(load_profile(program.key).variants))
-    return frozenset.intersection(*found) if found else frozenset()
+        found[spread] = load_profile(program.key).variants
+    return found
 
 
 def _real_chunks(job: Job, pins: Pins, micro_batch: int, chunks: int) -> int:

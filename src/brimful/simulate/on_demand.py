@@ -5,8 +5,6 @@ Shared by whoever predicts; what is asked for decides what is traced.
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -79,18 +77,21 @@ class _Latest:
     formulas: Formulas = {}  # noqa: RUF012 - the one place where it is kept
 
 
-def trace_needs(
+def trace_needs(  # noqa: PLR0913 - what is needed, and who is told and asked
     job: Job,
     attention: Attention,
     kernels: Kernels,
     needs: Sequence[Need],
     *,
     watch: Callable[[Tracing], None],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Trace what is needed and was not traced before; each body is kept as soon as it is known.
 
-    ``watch``: told how far it is, every half second or so. Raises UnsupportedError: no formula
-    gives what the job allocates. Where experts need not be parted, they are not then.
+    ``needs``: in the order in which their programs are traced. ``watch``: told how far it is, every
+    half second or so. ``is_over``: asked before each but the first whether no more are traced.
+    Raises UnsupportedError: no formula gives what the job allocates. Where experts need not be
+    parted, they are not then.
     """
     built = read_built(job, attention)
     missing = missing_needs(job, attention, kernels, needs)
@@ -98,16 +99,13 @@ def trace_needs(
         whole = bodies_of(job)
         missing = [need for need in missing if need.body in whole and need.recompute == "full"]
     silent = set[str]()
-    watched = _Watched(len({need._replace(num_chunks=1) for need in missing}), watch)
+    watched = _Watched(len(_by_variant(missing, needs)), watch)
     formulas = Formulas()
     earlier = _told_of(_Asked(job, attention, kernels, built))
-    each_program = attrgetter("ep", "gathers", "recompute", "sending")
-    for (ep, gathers, recompute, sending), some in groupby(
-        sorted(missing, key=each_program), each_program
-    ):
-        wanted: dict[Body, frozenset[int]] = {}
-        for need in some:
-            wanted[need.body] = wanted.get(need.body, frozenset()) | {need.num_chunks}
+    for each, chunks in _by_variant(missing, needs).items():
+        if watched.num_done and is_over():
+            break
+        gathers, recompute, body, _, sending, ep = each
         is_beside = ep > 1 and any(need.ep == 1 for need in needs)
         program = chosen_program(
             job, attention, kernels, recompute,
@@ -118,17 +116,16 @@ def trace_needs(
         )
         try:
             _check_refused(program.key, job.seq_len)
-            for body, chunks in wanted.items():
-                watched.begin(_named(own, body))
-                known = load_profile(program.key) if has_profile(program.key) else None
-                keep_profile(with_variants(known, own, {body: chunks}, formulas, earlier))
-                earlier |= formulas
-                watched.end()
+            watched.begin(_named(own, body))
+            known = load_profile(program.key) if has_profile(program.key) else None
+            keep_profile(with_variants(known, own, {body: chunks}, formulas, earlier))
+            earlier |= formulas
+            watched.end()
         except (UnlikeShapesError, NoProductError) as error:
             by_token = isinstance(error, TokenLoopError)
             keep_built(job.model, msgspec.structs.replace(built, loops=True, by_token=by_token))
             try:
-                trace_needs(job, attention, kernels, needs, watch=watch)
+                trace_needs(job, attention, kernels, needs, watch=watch, is_over=is_over)
             except UnsupportedError as refused:
                 if error.__cause__ is not None:  # a class that ends in an error there too
                     keep_built(job.model, built)
@@ -140,6 +137,15 @@ def trace_needs(
             if not is_beside:
                 raise
     _keep_silent(job, built, silent)
+
+
+def _by_variant(missing: Sequence[Need], needs: Sequence[Need]) -> dict[Need, frozenset[int]]:
+    """Return numbers of chunks of needs that are one but for these, in the order asked for."""
+    found: dict[Need, frozenset[int]] = {}
+    for need in sorted(missing, key=needs.index):
+        one = need._replace(num_chunks=1)
+        found[one] = found.get(one, frozenset()) | {need.num_chunks}
+    return found
 
 
 def _keep_silent(job: Job, built: BuiltModel, names: Collection[str]) -> None:
@@ -171,7 +177,7 @@ class _Watched:
     def __init__(self, num_bodies: int, watch: Callable[[Tracing], None]) -> None:
         self._num_bodies, self._watch = num_bodies, watch
         self._start_s = self._told_s = time.monotonic()
-        self._num_done, self._what = 0, ""
+        self.num_done, self._what = 0, ""
 
     def begin(self, what: str) -> None:
         """Begin a body."""
@@ -186,13 +192,13 @@ class _Watched:
 
     def end(self) -> None:
         """End a body, which is kept."""
-        self._num_done += 1
+        self.num_done += 1
         self._tell(time.monotonic())
 
     def _tell(self, now_s: float) -> None:
         self._told_s = now_s
         spent_s = now_s - self._start_s
-        self._watch(Tracing(self._num_done, self._num_bodies, self._what, spent_s))
+        self._watch(Tracing(self.num_done, self._num_bodies, self._what, spent_s))
 
 
 def _check_refused(key: str, seq_len: int) -> None:

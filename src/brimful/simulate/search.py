@@ -26,6 +26,7 @@ from brimful.search.pins import Pins, fused_of
 from brimful.search.record import INTERRUPTED, Untried
 from brimful.search.solve import Solution
 from brimful.search.space import chunks_of, plainest_strategy
+from brimful.search.spelling import spell, spell_way, way_of
 from brimful.search.table import Objective, Table, columns_of, rank
 from brimful.search.ways_out import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
@@ -159,20 +160,14 @@ class _Attempts:
     def fits(self, strategy: Strategy) -> bool:
         """Whether a strategy can run the job, and holds; where ``takes_tight`` whether it may."""
         tried = self(strategy)
-        return tried is not None and (tried.holds or (self.takes_tight and not tried.short_bytes))
+        return tried is not None and self.takes(tried)
 
+    def takes(self, tried: Attempt) -> bool:
+        """Whether what was simulated holds; where ``takes_tight`` whether it may.
 
-def spell(strategy: Strategy) -> str:
-    """Say what a search varies of a strategy."""
-    return f"micro-batch {strategy.micro_batch}, {_spell_way(*_way(strategy))}"
-
-
-def _way(strategy: Strategy) -> tuple[int, str]:
-    return strategy.loss_chunks, strategy.activation_checkpointing
-
-
-def _spell_way(chunks: int, kind: str) -> str:
-    return f"checkpointing {kind}, {chunks} loss chunk{'s' if chunks > 1 else ''}"
+        Its own strategy may say that segments grow, by which nothing was simulated.
+        """
+        return tried.holds or (self.takes_tight and not tried.short_bytes)
 
 
 def solve_by_simulation(  # noqa: PLR0913 - what ``search.solve`` takes, and who watches
@@ -233,8 +228,8 @@ def _nothing_known(strategy: Strategy, budget: Budget) -> str:
 
 def _untried(why: str, space: _Space, attempts: _Attempts) -> Untried:
     """Say what was neither simulated nor decided by what was."""
-    fits = {(*_way(s), s.micro_batch): attempts.fits(s) for s in list(attempts.done)}
-    fits |= {(*_way(s), s.micro_batch): False for s in attempts.refused}
+    fits = {(*way_of(s), s.micro_batch): attempts.fits(s) for s in list(attempts.done)}
+    fits |= {(*way_of(s), s.micro_batch): False for s in attempts.refused}
     num_left, ways = 0, []
     for way in product(space.chunks, space.kinds):
         known = {size: fits[*way, size] for size in space.sizes if (*way, size) in fits}
@@ -242,7 +237,7 @@ def _untried(why: str, space: _Space, attempts: _Attempts) -> Untried:
         enough = max((n for n, does in known.items() if does), default=0)
         num_left += sum(enough < n < too_large for n in space.sizes)
         if not known:
-            ways.append(_spell_way(*way))
+            ways.append(spell_way(*way))
     is_some = any(":" in strategy.activation_checkpointing for strategy in attempts.done)
     if attempts.num_most == MAX_SIMULATIONS and len(space.kinds) > 1 and not is_some:
         ways.append(SOME_BLOCKS)
@@ -337,7 +332,7 @@ def _may_win(none: Attempt, attempts: _Attempts) -> bool:
 
     Where no rate is known less work wins: then it is not, if anything fits that recomputes nothing.
     """
-    fitting = [a for a in attempts.done.values() if attempts.fits(a.strategy)]
+    fitting = [found for found in attempts.done.values() if attempts.takes(found)]
     if none.step_s is None:
         return all(a.strategy.activation_checkpointing != KINDS[0] for a in fitting)
     found = [a.step_s for a in fitting if a.step_s is not None]
