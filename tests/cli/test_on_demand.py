@@ -86,7 +86,7 @@ def test_what_is_between_is_not_traced_once_time_is_short_and_something_fits(
     brimful, monkeypatch, most, is_told
 ):
     monkeypatch.setattr("brimful.cost.profiles._own", {})  # what other tests traced
-    monkeypatch.setattr("brimful.cli.searching.MOST_TRACED", most)
+    monkeypatch.setattr("brimful.cli.stages.MOST_TRACED", most)
     asked = ("phi.json", "--gpus", "a100-40gb", "--seq-len", 512, "--precision", "fp32")
     found = brimful(
         "plan", *asked, "--global-batch", 64, "--micro-batch", 4, "--memory-limit", "730MiB",

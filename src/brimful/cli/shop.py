@@ -1,15 +1,10 @@
 """``brimful shop``: which GPU and how many, under a deadline or a budget; own or rent."""
 
 import argparse
-import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from brimful.cli import defaults, flags, output_paths, parsing, resolved, usual
 from brimful.cli.assumed import assumed_facts, prices_from
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster, Device
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
-    from brimful.search.shop.values import Market
+    from brimful.search.shop.values import Market, Request
     from brimful.show.summary import Fact
     from brimful.values.job import Job
 
@@ -205,6 +200,7 @@ def prices_fact(args: argparse.Namespace, taken: str | None = None) -> "Fact":
 
 def shop(args: argparse.Namespace) -> "Shopped":
     """Resolve the flags, compare, choose."""
+    from brimful.cli.shop_traced import traced_for_shop
     from brimful.hardware.gpus import gpus
     from brimful.report.shop import Shopped
     from brimful.search.shop.choose import choose
@@ -214,16 +210,17 @@ def shop(args: argparse.Namespace) -> "Shopped":
     kinds = kinds_from(args.kinds, prices)
     job = job_from(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
-    untold = _trace(args, job, kinds, prices)
+    request = _request(args, job, kinds, prices)
+    untold = traced_for_shop(args, request)
     try:
-        found = _market(args, job, kinds, prices)
+        found = _market(args, request)
     except UnknownMemoryError as error:
         if not untold:
             raise
         raise UnknownMemoryError(f"{error}, and none can be traced here") from error
     choice = choose(found, limits)
     if args.max_gpus is None and (choice is None or choice.over_days):
-        found = _market(args, job, kinds, prices, max_gpus=defaults.MOST_GPUS)
+        found = _market(args, request._replace(max_gpus=defaults.MOST_GPUS, max_nodes=None))
         choice = choose(found, limits)
     unpriced = tuple(name for name in (kinds if args.kinds else gpus()) if name not in prices.gpus)
     from brimful.search.shop.own import Terms, ownership
@@ -231,52 +228,6 @@ def shop(args: argparse.Namespace) -> "Shopped":
     terms = Terms(args.electricity, args.buy, args.years, args.hours_per_month)
     owned = tuple(ownership(each, prices, terms) for each in found.owned)
     return Shopped(job, found, limits, choice, owned, prices, unpriced)
-
-
-def _trace(args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "Prices") -> str:
-    """Trace what the job needs that does not ship, for the kernels that most kinds of GPUs run.
-
-    Returns why no formula covers it still; empty where one does.
-    """
-    from brimful.cli.on_demand import traced_or_untold
-    from brimful.cli.shop_least import tell_shop_least
-    from brimful.cost.programs import kernels_of
-    from brimful.hardware.gpus import load_cluster
-    from brimful.search.pins import Pins, pinned_strategy
-    from brimful.search.space import needs
-
-    clusters = [load_cluster(name, memory_limit_bytes=None) for name in kinds]
-    if _may_attend_otherwise(args):
-        _trace_others(args, job, clusters)
-    ((most, _),) = Counter(kernels_of(each.device) for each in clusters).most_common(1)
-    one = next(each for each in clusters if kernels_of(each.device) == most)
-    attention = usual.attention_from(args, job, None)
-    asked = resolved.Asked(job, one, pinned_strategy(Pins(), attention))
-    several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
-    every = needs(job, [Pins(ep=1)], attention, several)
-    tell = partial(tell_shop_least, args, job, kinds, prices)
-    return traced_or_untold(args, asked, every, tell)
-
-
-def _may_attend_otherwise(args: argparse.Namespace) -> bool:
-    """Whether kinds are few, and nobody said how to attend: others' traces take a while."""
-    return args.kinds is not None and args.attention is None
-
-
-def _trace_others(args: argparse.Namespace, job: "Job", clusters: "Sequence[Cluster]") -> None:
-    """Trace what attends without scores on kinds of GPU where the usual kernel writes them out."""
-    from brimful.cli.on_demand import traced_or_untold
-    from brimful.search.attending import beside_usual
-    from brimful.search.pins import Pins, pinned_strategy
-    from brimful.search.space import needs
-
-    usually = usual.attention_from(args, job, None)
-    for one in clusters:
-        several = msgspec.structs.replace(one, num_devices=one.num_devices + 1)
-        for attention in beside_usual(job, usually, one.device):
-            asked = resolved.Asked(job, one, pinned_strategy(Pins(), attention))
-            with contextlib.suppress(UnsupportedError):
-                traced_or_untold(args, asked, needs(job, [Pins(ep=1)], attention, several))
 
 
 def job_from(
@@ -338,41 +289,42 @@ def _known_kinds(parts: Sequence[str]) -> list[str]:
     return known
 
 
-def _market(
-    args: argparse.Namespace,
-    job: "Job",
-    kinds: tuple[str, ...],
-    prices: "Prices",
-    *,
-    max_gpus: int | None = None,
-) -> "Market":
-    """Compare: what is usual, unless somebody said how many, or more are needed."""
-    from brimful.cli.progress import Progress
-    from brimful.search.shop.market import market
-    from brimful.search.shop.values import Limits, Option, Request
-    from brimful.show.shop import NUM_NAMED, found_words
-    from brimful.units import shown_in
+def _request(
+    args: argparse.Namespace, job: "Job", kinds: tuple[str, ...], prices: "Prices"
+) -> "Request":
+    """Say what is compared: what is usual, unless somebody said how many."""
+    from brimful.search.shop.values import Limits, Request
+    from brimful.show.shop import NUM_NAMED
 
-    most = max_gpus or args.max_gpus
     is_whole = bool(args.verbose or args.json or args.output or args.every)
     limits = Limits(args.deadline, args.money_budget)
     is_told = args.kinds is not None and len(kinds) <= NUM_NAMED
-    request: Request = Request(
+    return Request(
         job=job,
         attention=usual.attention_from(args, job, None),
         kinds=kinds,
         prices=prices,
-        max_gpus=most or defaults.MAX_GPUS,
-        max_nodes=None if most else defaults.MAX_NODES,
+        max_gpus=args.max_gpus or defaults.MAX_GPUS,
+        max_nodes=None if args.max_gpus else defaults.MAX_NODES,
         network=args.network or "",
         usd_per_kwh=args.electricity,
         owned=_owned(args),
-        others=_may_attend_otherwise(args),
+        others=args.kinds is not None and args.attention is None,
         every=args.every,
         limits=None if is_whole else limits,
         fewest=is_whole or (is_told and limits.are_none),
         each=is_told and len(kinds) > 1,
     )
+
+
+def _market(args: argparse.Namespace, request: "Request") -> "Market":
+    """Compare, and tell what is found meanwhile."""
+    from brimful.cli.progress import Progress
+    from brimful.search.shop.market import market
+    from brimful.search.shop.values import Option
+    from brimful.show.shop import found_words
+    from brimful.units import shown_in
+
     with Progress(WHAT, quiet=args.json) as progress:
         began_s = time.monotonic()
         waiting: list[Option] = []

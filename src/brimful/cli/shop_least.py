@@ -10,7 +10,8 @@ from brimful.cost.least import least_flops_per_token
 from brimful.models.config import known_count
 from brimful.search.shop.least import LeastOffer, LeastRoom, least_offers, least_rooms
 from brimful.search.shop.values import Limits
-from brimful.show.shop_bound import least_lines
+from brimful.show.shop import NUM_NAMED
+from brimful.show.shop_bound import NUM_OFFERS, least_lines
 from brimful.text.terminal import say
 from brimful.units import shown_in
 
@@ -33,8 +34,22 @@ def tell_shop_least(
     if (num_parameters := known_count(job.model)) is None:
         return
     with shown_in(args.currency):
-        for line in least_lines(*offered(args, job, num_parameters, kinds, prices)):
+        every = len(kinds) <= NUM_NAMED
+        for line in least_lines(
+            *offered(args, job, num_parameters, kinds, prices),
+            most=len(kinds) if every else NUM_OFFERS,
+        ):
             say(line, file=sys.stderr, flush=True)
+
+
+def cheapest_kinds(
+    args: argparse.Namespace, job: "Job", kinds: Sequence[str], prices: "Prices"
+) -> tuple[str, ...]:
+    """Return the few kinds that cost least at least; those that were given where nobody knows."""
+    if (num_parameters := known_count(job.model)) is None:
+        return tuple(kinds[:NUM_OFFERS])
+    offers, rooms = offered(args, job, num_parameters, kinds, prices)
+    return tuple(each.kind for each in (offers or rooms)[:NUM_OFFERS])
 
 
 def offered(

@@ -74,17 +74,20 @@ def shop_room_summary(
     return Summary("UNKNOWN", subject, None, facts)
 
 
-def least_lines(offers: Sequence[LeastOffer] | None, rooms: Sequence[LeastRoom]) -> Iterator[str]:
+def least_lines(
+    offers: Sequence[LeastOffer] | None, rooms: Sequence[LeastRoom], *, most: int = NUM_OFFERS
+) -> Iterator[str]:
     """Yield what is sure before anything is traced, a line each.
 
     ``offers``: what may meet what was asked, the cheapest first; None: nobody knows how long.
-    ``rooms``: of such, GPUs that have room for the states, the cheapest hour first.
+    ``rooms``: of such, GPUs that have room for the states, the cheapest hour first. ``most``: how
+    many are told.
     """
     words = [_told(each) for each in offers or ()] or list(map(_room_words, _named_rooms(rooms)))
     what = "the states alone" if offers is None else "the states and matrix products alone"
     if words:
         yield f"at least, by {what}: {words[0]}"
-    for more in words[1:NUM_OFFERS]:
+    for more in words[1:most]:
         yield f"  or {more}"
 
 

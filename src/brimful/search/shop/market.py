@@ -13,14 +13,13 @@ import msgspec
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import around, tensor_limit_bytes
-from brimful.cost.formula import check_formula, told_short
+from brimful.cost.formula import told_short
 from brimful.cost.money import HOUR_S, PUE, energy_kwh
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
 from brimful.hardware.links import assumed_network
-from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.shop.bound import least_of_all
 from brimful.search.shop.cell import Found
 from brimful.search.shop.choose import Point, does, last_within, point_of, rank, taken
@@ -178,7 +177,8 @@ def _by_cost(option: Option) -> tuple[float, float]:
     return usd, option.predicted_days
 
 
-def _of(name: str, num_gpus: int, network: str) -> Cluster:
+def cluster_of(name: str, num_gpus: int, network: str) -> Cluster:
+    """Return so many GPUs of a kind, in machines as they are usual."""
     each = datasheets()[name].per_node
     nodes = -(-num_gpus // each)
     counted = f"{nodes}x{each}x{name}" if nodes > 1 else f"{num_gpus}x{name}"
@@ -190,7 +190,7 @@ def _of(name: str, num_gpus: int, network: str) -> Cluster:
 
 def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
     """Look at one GPU of a kind."""
-    request, cluster = shelf.request, _of(name, 1, "")
+    request, cluster = shelf.request, cluster_of(name, 1, "")
     price = request.prices.gpus.get(name)
     usd = None if price is None else price.usd_per_gpu_hour
     told = Alone(
@@ -198,8 +198,7 @@ def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
         usable_bytes=tensor_limit_bytes(cluster), at_best_usd=None, why_not="",
     )  # fmt: skip
     try:
-        attends = pinned_strategy(Pins(), shelf.attention(cluster.device))
-        check_formula(request.job, attends, cluster.device)
+        shelf.check_formula(cluster.device)
         if request.limits is None:  # else it is not looked for
             lean = shelf.leanest(cluster)
             lean.below(0)  # the leanest of all
@@ -227,7 +226,7 @@ def _with_fewest(shelf: Shelf, alone: Sequence[Alone]) -> list[Alone]:
                 continue
             if number not in counts_of(request, told.kind):
                 continue
-            if shelf.holds(_of(told.kind, number, request.network)):
+            if shelf.holds(cluster_of(told.kind, number, request.network)):
                 fewest[told.kind] = number
         if fewest and not request.fewest:
             break
@@ -244,7 +243,7 @@ def _unknown_speed(job: Job, name: str) -> str:
 def _cells(request: Request, kinds: Sequence[Kind]) -> Iterator[Cell]:
     for kind in kinds:
         for number in counts_of(request, kind.name):
-            cluster = _of(kind.name, number, request.network)
+            cluster = cluster_of(kind.name, number, request.network)
             yield Cell(kind, cluster, kind.least_s / number)
 
 
@@ -346,8 +345,7 @@ def _own(shelf: Shelf, cluster: Cluster, on_look: OnLook | None) -> Option | Dro
     if on_look is not None:
         on_look(name, 0.0)
     try:
-        attends = pinned_strategy(Pins(), shelf.attention(cluster.device))
-        check_formula(request.job, attends, cluster.device)
+        shelf.check_formula(cluster.device)
         least = shelf.least(cluster)
     except (InputError, UnsupportedError) as error:
         return Dropped(gpus=name, why=str(error))

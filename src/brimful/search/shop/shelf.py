@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.formula import missing_formula
+from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.programs import kernels_of
 from brimful.cost.row_sums import Chips, chips_of
 from brimful.cost.states import held_bytes
@@ -82,13 +82,22 @@ class Shelf:
         request, key = self.request, _alike(self.request.job, device)
         if key not in self._attentions:
             others = beside_usual(request.job, request.attention, device) if request.others else ()
-            told = (
-                each
-                for each in others
-                if not missing_formula(request.job, pinned_strategy(Pins(), each), device)
-            )
+            told = (each for each in others if not self._missing(each, device))
             self._attentions[key] = next(told, request.attention)
         return self._attentions[key]
+
+    def check_formula(self, device: Device) -> None:
+        """Check that a job has a formula on a device, of whole copies or of shards.
+
+        Raises UnsupportedError: it has none.
+        """
+        attention = self.attention(device)
+        if self._missing(attention, device):
+            check_formula(self.request.job, pinned_strategy(Pins(), attention), device)
+
+    def _missing(self, attention: Attention, device: Device) -> str:
+        ways = (pinned_strategy(Pins(), attention, num_devices) for num_devices in (1, 2))
+        return min((missing_formula(self.request.job, way, device) for way in ways), key=len)
 
     def search(self, cluster: Cluster) -> Search:
         """Return a search that shares levels with those of as many devices of other kinds."""
