@@ -35,7 +35,7 @@ def _nothing() -> None:
     """Say nothing more."""
 
 
-def _never() -> bool:
+def _never(_next_s: float) -> bool:
     """Trace all that is asked for."""
     return False
 
@@ -45,7 +45,7 @@ def traced_or_untold(
     asked: "Asked",
     needs: Sequence[Need],
     tell: Callable[[], None] = _nothing,
-    is_over: Callable[[], bool] | None = None,
+    is_over: Callable[[float], bool] | None = None,
 ) -> str:
     """Trace what a job needs, where it has no formula and may have one.
 
@@ -111,7 +111,7 @@ def _trace(  # noqa: PLR0913, PLR0917 - what is traced, and what is said of it
     needs: Sequence[Need],
     why: str,
     tell: Callable[[], None],
-    is_over: Callable[[], bool],
+    is_over: Callable[[float], bool],
 ) -> None:
     job, cluster, strategy = asked
     if not untraced(job, strategy, cluster.device, needs):

@@ -219,7 +219,8 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
 
 def _first(args: argparse.Namespace) -> "Chosen":
     """Return what chooses what is traced first."""
-    return partial(stages.first_of, args, _plainest(args).strategy)
+    job, _, plainest = _plainest(args)
+    return partial(stages.first_of, args, job, plainest)
 
 
 def _without(found: "Solution", left_out: str) -> "Solution":
@@ -333,7 +334,7 @@ def _traced(
     args: argparse.Namespace,
     every: "Sequence[Pins]",
     chosen: "Chosen",
-    is_over: Callable[[], bool] | None = None,
+    is_over: Callable[[float], bool] | None = None,
 ) -> str:
     """Trace what the search needs, and say why no formula covers it still; empty where one does.
 

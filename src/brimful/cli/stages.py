@@ -32,10 +32,14 @@ LEAST_GAIN = 0.02
 _WHOLE = frozenset({"plain", "checkpointed"})
 
 
-def first_of(args: argparse.Namespace, plainest: "Strategy", needs: "list[Need]") -> "list[Need]":
+def first_of(
+    args: argparse.Namespace, job: "Job", plainest: "Strategy", needs: "list[Need]"
+) -> "list[Need]":
     """Choose what is traced before anything is known: what recomputes nothing, as it is sharded.
 
-    Where it is fixed what recomputes, all that is asked for of that sharding.
+    Where it is fixed what recomputes, all that is asked for of that sharding. Of pairs of texts the
+    whole loss alone: a decoder that is given what an encoder makes runs again for each way to cut
+    it (``pretend.repeated_body``).
 
     ``plainest``: that has what the flags fix, and shards what they leave open.
     """
@@ -45,8 +49,11 @@ def first_of(args: argparse.Namespace, plainest: "Strategy", needs: "list[Need]"
         for need in needs
         if is_row or (need.gathers == gathers(plainest) and need.ep == plainest.ep)
     ]
+    if is_recompute_fixed(args):
+        return alike or needs
     plain = [need for need in alike if need.body == "plain"]
-    return (alike if is_recompute_fixed(args) else plain) or needs
+    whole = [need for need in plain if need.num_chunks == plainest.loss_chunks == 1]
+    return (job.task == "seq2seq" and whole) or plain or needs
 
 
 def next_of(missing: "list[Need]", found: "Solution", _needs: "list[Need]") -> "list[Need]":
@@ -61,9 +68,10 @@ def next_of(missing: "list[Need]", found: "Solution", _needs: "list[Need]") -> "
     return lean or plain or (not holds and wholes) or sorted(missing, key=_gains_least)
 
 
-def _gains_least(need: "Need") -> tuple[bool, bool, bool]:
-    """Order what is between: some blocks rather than all, and of these what keeps more."""
-    return "mixed" not in need.body, need.recompute == "full", not need.gathers
+def _gains_least(need: "Need") -> tuple[bool, bool, bool, bool]:
+    """Order what is between: some blocks rather than all, few of them, and what keeps more."""
+    is_some, is_many = "mixed" in need.body, need.body != "mixed"
+    return not is_some, is_many, need.recompute == "full", not need.gathers
 
 
 def why_no_more(
@@ -81,9 +89,12 @@ def why_no_more(
     return ""
 
 
-def is_late(budget: "Budget") -> bool:
-    """Whether nothing more is traced where something fits."""
-    return budget.left_s < (1 - MOST_TRACED) * budget.seconds
+def is_late(budget: "Budget", next_s: float = 0.0) -> bool:
+    """Whether nothing more is traced where something fits.
+
+    ``next_s``: what the next program would take.
+    """
+    return budget.left_s - next_s < (1 - MOST_TRACED) * budget.seconds
 
 
 def not_traced(missing: "Sequence[Need]") -> str:

@@ -84,12 +84,13 @@ def trace_needs(  # noqa: PLR0913 - what is needed, and who is told and asked
     needs: Sequence[Need],
     *,
     watch: Callable[[Tracing], None],
-    is_over: Callable[[], bool] = lambda: False,
+    is_over: Callable[[float], bool] = lambda _: False,
 ) -> None:
     """Trace what is needed and was not traced before; each body is kept as soon as it is known.
 
     ``needs``: in the order in which their programs are traced. ``watch``: told how far it is, every
-    half second or so. ``is_over``: asked before each but the first whether no more are traced.
+    half second or so. ``is_over``: asked before each but the first whether no more are
+    traced, told what the longest took.
     Raises UnsupportedError: no formula gives what the job allocates. Where experts need not be
     parted, they are not then.
     """
@@ -103,7 +104,7 @@ def trace_needs(  # noqa: PLR0913 - what is needed, and who is told and asked
     formulas = Formulas()
     earlier = _told_of(_Asked(job, attention, kernels, built))
     for each, chunks in _by_variant(missing, needs).items():
-        if watched.num_done and is_over():
+        if watched.num_done and is_over(watched.longest_s):
             break
         gathers, recompute, body, _, sending, ep = each
         is_beside = ep > 1 and any(need.ep == 1 for need in needs)
@@ -178,11 +179,12 @@ class _Watched:
         self._num_bodies, self._watch = num_bodies, watch
         self._start_s = self._told_s = time.monotonic()
         self.num_done, self._what = 0, ""
+        self.longest_s, self._began_s = 0.0, self._start_s
 
     def begin(self, what: str) -> None:
         """Begin a body."""
-        self._what = what
-        self._tell(time.monotonic())
+        self._what, self._began_s = what, time.monotonic()
+        self._tell(self._began_s)
 
     def on_op(self) -> None:
         """Take note of an operation, of which there are tens of thousands."""
@@ -192,8 +194,10 @@ class _Watched:
 
     def end(self) -> None:
         """End a body, which is kept."""
+        now_s = time.monotonic()
+        self.longest_s = max(self.longest_s, now_s - self._began_s)
         self.num_done += 1
-        self._tell(time.monotonic())
+        self._tell(now_s)
 
     def _tell(self, now_s: float) -> None:
         self._told_s = now_s
