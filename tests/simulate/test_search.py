@@ -14,7 +14,7 @@ from brimful.search.record import INTERRUPTED
 from brimful.search.solve import solve
 from brimful.search.ways_out import same_strategy, ways_out
 from brimful.simulate import search
-from brimful.simulate.attempt import attempt
+from brimful.simulate.attempt import Attempt, attempt
 from brimful.simulate.run import simulate
 from brimful.simulate.search import simulated_shortfall, solve_by_simulation
 from brimful.values.results import MEASUREMENT_SCHEMA, Measurement
@@ -280,3 +280,21 @@ def test_what_is_tight_is_taken_where_nothing_surely_fits():
     leaner = by_simulation(job, cluster)
     assert leaner.reserved.word == "fits"
     assert not next(r for r in leaner.record.rows if r.strategy == strategy).fits
+
+
+def test_what_holds_as_segments_grow_is_no_further_attempt(monkeypatch):
+    """Its strategy says so, and is none of those that were asked for."""
+    tried = []
+
+    def grown(_job, _cluster, strategy, **_how):
+        tried.append(strategy)
+        keeps = {"none": 3, "selective": 2}.get(strategy.activation_checkpointing, 1)
+        peak = keeps * strategy.micro_batch
+        held = msgspec.structs.replace(strategy, allocator=EXPANDABLE)
+        return Attempt(held, peak, max(0, peak - 4), 10.0 / strategy.micro_batch - 0.1 * keeps)
+
+    monkeypatch.setattr(search, "attempt", grown)
+    best = search_for(make_job(), make_cluster("cuda")).plan.strategy
+    assert (best.micro_batch, best.allocator) == (4, EXPANDABLE)
+    assert not any(strategy.allocator for strategy in tried)
+    assert len(tried) == len(set(tried))

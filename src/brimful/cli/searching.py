@@ -211,7 +211,7 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
         untold = _traced(args, every, partial(stages.next_of, missing, found), is_over)
         if _missing(args, every) == missing:
             if found.record.rows[0].fits:
-                return _without(found, stages.not_traced(missing))
+                return _without(found, stages.not_traced(missing, ", as it cannot be"))
             return _simulated(args, question._replace(untold=untold), budget)
         found = _by_formulas(args, question)
     return found

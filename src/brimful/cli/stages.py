@@ -83,9 +83,9 @@ def why_no_more(
         if gain == 0:
             return NOT_RECOMPUTED
         if gain < LEAST_GAIN:
-            return f"{_words_of(missing)} not traced, which gains {gain:.1%} at most"
+            return not_traced(missing, f", which gains {gain:.1%} at most")
     if is_late(budget) and is_held(found):
-        return f"{_words_of(missing)} not traced in time (a larger --budget does)"
+        return not_traced(missing, " in time (a larger --budget does)")
     return ""
 
 
@@ -97,21 +97,24 @@ def is_late(budget: "Budget", next_s: float = 0.0) -> bool:
     return budget.left_s - next_s < (1 - MOST_TRACED) * budget.seconds
 
 
-def not_traced(missing: "Sequence[Need]") -> str:
-    """Say of what is missing that it could not be traced."""
-    return f"{_words_of(missing)} not traced, as it cannot be"
+def not_traced(missing: "Sequence[Need]", why: str) -> str:
+    """Say of what is missing that it was not traced; the shorter part comes first."""
+    plain = [need for need in missing if need.body == "plain"]
+    again = [need for need in missing if need.body != "plain"]
+    names = ["other checkpointing"] if again else []
+    if any(not need.gathers for need in plain):
+        names.append("whole copies on each GPU")
+    if any(need.gathers for need in plain):
+        names.append("another cut of the loss or spread")
+    verb = "was" if len(names) == 1 and not names[0].startswith("whole") else "were"
+    ways = ", ".join(dict.fromkeys(map(_way_of, again)))
+    return f"{' and '.join(names)} {verb} not traced{why}{f': {ways}' if ways else ''}"
 
 
-def _words_of(missing: "Sequence[Need]") -> str:
-    """Name what was not traced, as what stands before "not traced"."""
-    names = []
-    if any(need.body != "plain" for need in missing):
-        names.append("other checkpointing")
-    if any(need.body == "plain" and not need.gathers for need in missing):
-        names.append("whole copies on each GPU (DDP, ZeRO-1)")
-    if any(need.body == "plain" and need.gathers for need in missing):
-        names.append("other ways to shard or to cut the loss")
-    return f"{' and '.join(names)} {'was' if names == ['other checkpointing'] else 'were'}"
+def _way_of(need: "Need") -> str:
+    """Name what is checkpointed in which way."""
+    layers = "all" if need.body in _WHOLE else "some"
+    return f"{need.recompute} of {layers} layers"
 
 
 def is_recompute_fixed(args: argparse.Namespace) -> bool:

@@ -190,8 +190,8 @@ def _why(found: Solution) -> tuple[Fact, ...]:
     elif best.step_s and record.untried is None:
         all_fit = record.num_fitting == record.num_considered
         words += "" if all_fit else "; none that is too large would be faster"
-    words = "; ".join((words, *record.left_out))
-    return (Fact("why", words), *lacking)
+    short = "; ".join(each.partition(": ")[0] for each in record.left_out)
+    return (Fact("why", "; ".join((words, *record.left_out)), short), *lacking)
 
 
 def _left_words(left: Untried) -> str:
