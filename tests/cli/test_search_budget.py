@@ -94,3 +94,15 @@ def test_a_proof_has_what_the_search_left_and_a_little_at_least(monkeypatch, bud
     now[0] = spent
     plan_told.proven_or_told(SimpleNamespace(budget=budget, json=False), None, search)
     assert given == [left]
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("folder")
+def test_the_first_that_is_simulated_is_told_at_once(brimful):
+    said = brimful(*UNFORMULATED, "--gpus", "rtx-4090", "--global-batch", 4)
+    assert said.code == 0
+    lines = [each for each in said.err.splitlines() if each.startswith("simulating: ")]
+    first = next(each for each in lines if "nothing is known yet" not in each)
+    assert "1 simulated" in first
+    assert "best micro-batch" in first
+    assert "tokens/s" in first

@@ -194,19 +194,20 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
     Where not all was traced yet, what a first answer needs is traced first, which is told, and then
     more while that may gain something and there is time (``cli.stages``).
     """
-    was_known = args.json or not _missing(args, pins_from(args))
+    is_new = any(need.body == "plain" for need in _missing(args, pins_from(args)))
     question = asked(args, traces=_first(args))
     if question.untold:
         return _simulated(args, question, budget)
-    if not was_known and (words := stages.first_look(question)):
+    if is_new and not args.json and (words := stages.first_look(question)):
         say(words, file=sys.stderr, flush=True)
     every, told = [question.pins, *question.also], ""
     found = _by_formulas(args, question)
     while missing := _missing(args, every):
         if why := stages.why_no_more(args, found, budget, missing):
             return _without(found, why)
-        if not args.json and told != (told := stages.so_far(found)):
-            say(told, file=sys.stderr, flush=True)
+        if not args.json and (words := stages.so_far(found)) != told:
+            say(words, file=sys.stderr, flush=True)
+            told = words
         is_over = partial(stages.is_late, budget) if stages.is_held(found) else None
         untold = _traced(args, every, partial(stages.next_of, missing, found), is_over)
         if _missing(args, every) == missing:
@@ -268,15 +269,14 @@ def _simulated(args: argparse.Namespace, question: Question, budget: "Budget") -
         with quick_imports():
             from brimful.simulate.search import solve_by_simulation
 
-        is_told: list[bool] = []
+        is_told = False
 
         def watch(state: "SearchState") -> None:
+            nonlocal is_told
             share = max(1 - state.left_s / budget.seconds, state.num_done / state.num_most)
-            words = _state_words(state, job)
-            if state.best is not None and not is_told:  # the first that is known is told at once
-                is_told.append(True)
-                progress.note_stage(words, share)
-            progress.report(words, share)
+            is_first, is_told = state.best is not None and not is_told, state.best is not None
+            tell = progress.note_stage if is_first else progress.report  # the first one at once
+            tell(_state_words(state, job), share)
 
         return solve_by_simulation(
             job,
