@@ -198,9 +198,10 @@ def _searched(args: argparse.Namespace, budget: "Budget") -> "Solution":
     question = asked(args, traces=_first(args))
     if question.untold:
         return _simulated(args, question, budget)
-    if is_new and not args.json and (words := stages.first_look(question)):
+    job, cluster, pins, also, attention, _ = question
+    if is_new and not args.json and (words := stages.first_look(job, cluster, pins, attention)):
         say(words, file=sys.stderr, flush=True)
-    every, told = [question.pins, *question.also], ""
+    every, told = [pins, *also], ""
     found = _by_formulas(args, question)
     while missing := _missing(args, every):
         if why := stages.why_no_more(args, found, budget, missing):

@@ -17,12 +17,13 @@ from brimful.values.strategy import gathers, world_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brimful.cli.searching import Question
     from brimful.cost.own_programs import Need
+    from brimful.hardware.cluster import Cluster
     from brimful.search.budget import Budget
+    from brimful.search.pins import Pins
     from brimful.search.solve import Solution
     from brimful.values.job import Job
-    from brimful.values.strategy import Strategy
+    from brimful.values.strategy import Attention, Strategy
 
 NOT_RECOMPUTED = "checkpointing was not tried, as it is slower"
 MOST_TRACED = 0.5
@@ -151,12 +152,11 @@ def is_held(found: "Solution") -> bool:
     return found.record.rows[0].fits and (reserved is None or reserved.word == "fits")
 
 
-def first_look(question: "Question") -> str:
+def first_look(job: "Job", cluster: "Cluster", pins: "Pins", attention: "Attention") -> str:
     """Say what the plainest strategy takes, before all are searched; empty where none runs."""
     from brimful.cost.estimate import estimate
     from brimful.search.space import plainest_strategy
 
-    job, cluster, pins, _, attention, _ = question
     try:
         strategy, _ = plainest_strategy(job, pins, attention, cluster.num_devices)
         made = estimate(job, cluster, strategy)
