@@ -12,6 +12,7 @@ import msgspec
 import torch
 from torch import nn
 from transformers import AutoConfig
+from transformers.pytorch_utils import Conv1D
 
 from brimful.build.adapters import is_plain, output_layers
 from brimful.build.attention.windows import CHUNKED, SLIDING
@@ -210,7 +211,9 @@ def _kind(modules: Mapping[str, nn.Module], stacks: Collection[nn.Module], name:
     if is_plain(holder):
         if own == "bias":
             return "bias"
-        return "linear" if isinstance(holder, nn.Linear) else "conv1d"
+        if type(holder) is nn.Linear:
+            return "linear"
+        return "conv1d" if isinstance(holder, Conv1D) else "own-linear"
     if "norm" in names[0]:
         return "norm"
     return "other"

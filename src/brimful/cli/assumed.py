@@ -150,6 +150,12 @@ def expert_facts(
 
     base = "same" if job.adapter is None else job.adapter.base
     published = () if least is None else _published_facts(job)
+    if base in QUANTIZED and (own := _own_layers(job)):
+        words = (
+            f"{format_bytes(2 * own)} of linear layers stay in 16 bits: transformers packs "
+            f"nn.Linear itself, and they are of a class of their own"
+        )
+        return (Fact("unpacked", words), *published)
     if base not in QUANTIZED or job.precision in IN_FP32 or not has_stacks(job.model):
         return published
     size, more = "", ""
@@ -169,6 +175,18 @@ def expert_facts(
         more = _packed_words(job, whole, asked) if whole else ""
     words = f"stay in 16 bits{size}: they are stacked, and bitsandbytes packs linear layers alone"
     return (Fact("experts", words), *([Fact("if packed", more)] if more else []), *published)
+
+
+def _own_layers(job: "Job") -> int:
+    """Count the numbers of linear layers that a quantised base leaves as they are."""
+    from brimful.models.config import has_layout, layout_of
+
+    if not has_layout(job.model):
+        return 0
+    return sum(
+        run.num_blocks * sum(p.num_elements for p in run.parameters if p.kind == "own-linear")
+        for run in layout_of(job.model).blocks
+    )
 
 
 def _published_facts(job: "Job") -> tuple[Fact, ...]:

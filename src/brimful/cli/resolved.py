@@ -321,10 +321,13 @@ def _method_told(args: argparse.Namespace) -> Method:
 
 
 def _packed(args: argparse.Namespace, method: Method) -> tuple[Method, Base | None]:
-    """Return the method and the base that an upload in few bits makes of what was asked.
+    """Return the method and the base that a base or an upload in few bits makes of what was asked.
 
     LoRA beside such a base is QLoRA. In full what trains are the weights that it was made of.
     """
+    if method == "lora" and args.base in QUANTIZED:
+        note_once(f"--method qlora is taken for lora, as --base {args.base} is in few bits")
+        return "qlora", args.base
     named, words = format_named(args.model)
     if named not in _BASES or any(each in words for each in _UNTRAINED) or args.base is not None:
         return method, args.base

@@ -16,7 +16,7 @@ from brimful.cost.trained import (
     trained_recipe,
 )
 from brimful.models.layout import Parameter
-from brimful.models.targets import LINEAR
+from brimful.models.targets import LINEAR, PACKED
 from brimful.values.job import QUANTIZED, Job
 
 NUM_PASSES = 2
@@ -76,7 +76,8 @@ def _copy_of(job: Job, parameter: Parameter) -> BaseCopy:
         is_wide = adapter.upcast == "norms" and parameter.kind == "norm"
         num_bytes = size * (FP32_BYTES if is_wide else frozen_element(job))
         return BaseCopy(num_bytes, is_stack=parameter.kind == EXPERTS)
-    is_packed, shapes = adapter.base in QUANTIZED, adapter_shapes_of(job, parameter)
+    is_packed = adapter.base in QUANTIZED and parameter.kind in PACKED
+    shapes = adapter_shapes_of(job, parameter)
     first, last = parameter.shape
     return BaseCopy(
         num_bytes=prod(packed_shape(parameter)) if is_packed else size * frozen_element(job),

@@ -39,7 +39,7 @@ from brimful.cost.trained import (
 from brimful.cost.update import state_tensors, updated_groups
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter, all_parameters
-from brimful.models.targets import LINEAR
+from brimful.models.targets import PACKED
 from brimful.values.job import QUANTIZED, Base, Job
 
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES = 16 * 4, 256 * 4, 4
@@ -117,7 +117,7 @@ def _drawn_blocks(job: Job, num_blocks: int) -> Iterator[int]:
 def _is_packed(job: Job, parameter: Parameter) -> bool:
     """Whether a parameter of a block is quantised."""
     is_quantized = job.adapter is not None and job.adapter.base in QUANTIZED
-    return is_quantized and parameter.kind in LINEAR
+    return is_quantized and parameter.kind in PACKED
 
 
 def _drawn_shapes(job: Job) -> Iterator[Shape]:

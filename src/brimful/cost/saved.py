@@ -23,7 +23,7 @@ from brimful.cost.update import CPU, settings_of, updated_groups
 from brimful.files.remembered import once_for_each
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter, all_parameters, parts
-from brimful.models.targets import LINEAR
+from brimful.models.targets import PACKED
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import QUANTIZED, Job
 from brimful.values.strategy import Strategy
@@ -95,7 +95,7 @@ def _frozen_sizes(job: Job, family: Family | None) -> Iterator[int]:
     blocks = {id(run.parameters) for run in layout_of(job.model).blocks}
     for group, times in parts(layout_of(job.model)):
         for parameter in group:
-            if is_quantized and id(group) in blocks and parameter.kind in LINEAR:
+            if is_quantized and id(group) in blocks and parameter.kind in PACKED:
                 continue
             wide = parameter.kind == "norm" and job.adapter.upcast == "norms"
             size = prod(_share(parameter, family))

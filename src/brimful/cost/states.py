@@ -42,7 +42,7 @@ from brimful.files.remembered import once_for_each
 from brimful.hardware.cluster import Device
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter, all_parameters, num_elements
-from brimful.models.targets import LINEAR
+from brimful.models.targets import PACKED
 from brimful.values.job import QUANTIZED, Job
 
 Bytes = NDArray[np.float64]
@@ -260,7 +260,7 @@ def _base_bytes(job: Job, family: Family, num_shards: int) -> Iterator[int]:
     is_quantized = job.adapter.base in QUANTIZED
     for parameter, in_block in in_order(job):
         element, held = frozen_element(job), held_shape(parameter, family, num_shards)
-        if is_quantized and in_block and parameter.kind in LINEAR:
+        if is_quantized and in_block and parameter.kind in PACKED:
             element, held = 1, first_shard(packed_shape(parameter), num_shards)
         elif job.adapter.upcast == "norms" and parameter.kind == "norm":
             element = FP32_BYTES

@@ -28,7 +28,7 @@ from brimful.models.layout import (
 )
 from brimful.models.module_paths import lies_in
 from brimful.models.spec import ModelSpec
-from brimful.models.targets import LINEAR, is_target, takes_adapters
+from brimful.models.targets import LINEAR, PACKED, is_target, takes_adapters
 from brimful.values.job import QUANTIZED, Base, Job
 
 HALF_BYTES = 2
@@ -123,9 +123,9 @@ def trained_recipe(job: Job) -> Recipe:
     return RECIPES["fp32" if is_wide else job.precision]
 
 
-def _linear_layers(job: Job) -> list[Parameter]:
+def _packed_layers(job: Job) -> list[Parameter]:
     every = adaptable(layout_of(job.model))
-    layers = [[p for p in some if p.kind in LINEAR] * times for some, times in every]
+    layers = [[p for p in some if p.kind in PACKED] * times for some, times in every]
     return [layer for run in layers for layer in run]
 
 
@@ -211,7 +211,7 @@ def _adapted_block(job: Job, parameters: Iterable[Parameter]) -> Part:
     order: list[Status] = []
     for module in modules_of(parameters):
         for parameter in module:
-            is_packed = job.adapter.base in QUANTIZED and parameter.kind in LINEAR
+            is_packed = job.adapter.base in QUANTIZED and parameter.kind in PACKED
             order.append("packed" if is_packed else "frozen")
             shapes[order[-1]].append(packed_shape(parameter) if is_packed else parameter.shape)
         for shape in adapter_shapes_of(job, module[0]):
@@ -268,7 +268,7 @@ def quantized_base(job: Job) -> QuantizedBase | None:
     if job.adapter is None or job.adapter.base not in QUANTIZED:
         return None
     left = list(parameter_shapes(job.model))
-    layers = _linear_layers(job)
+    layers = _packed_layers(job)
     for layer in layers:
         left.remove(layer.shape)
     return QuantizedBase(left, [packed_shape(layer) for layer in layers])
@@ -335,7 +335,7 @@ def frozen_bytes(job: Job) -> Frozen:
     widened = (_WIDE_BYTES - element) * _num_norms(job) if job.adapter.upcast == "norms" else 0
     if job.adapter.base not in QUANTIZED:
         return Frozen(total * element + widened, 0)
-    sizes = [layer.num_elements for layer in _linear_layers(job)]
+    sizes = [layer.num_elements for layer in _packed_layers(job)]
     packed = sum(-(-size // 2) for size in sizes)
     is_double = job.adapter.base == DOUBLE
     constants = sum(nf4_constants(size, is_double=is_double) for size in sizes)

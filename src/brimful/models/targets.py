@@ -12,8 +12,10 @@ from brimful.models.module_paths import ends_in, names_block
 from brimful.models.spec import ModelSpec
 from brimful.values.job import ALL_LINEAR
 
-LINEAR = frozenset({"linear", "conv1d"})
+LINEAR = frozenset({"linear", "own-linear", "conv1d"})
 """Kinds of parameters that are the weight of a linear layer."""
+PACKED = LINEAR - {"own-linear"}
+"""Those of them that a quantised base packs."""
 WITH_STATE_SPACES = frozenset({"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"})
 _PASSED_BY = frozenset({"out_proj", "conv1d"})
 _NAMES = {
