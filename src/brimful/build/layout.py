@@ -209,14 +209,16 @@ def _kind(modules: Mapping[str, nn.Module], stacks: Collection[nn.Module], name:
     if isinstance(holder, nn.Embedding):
         return "embedding"
     if is_plain(holder):
-        if own == "bias":
-            return "bias"
-        if type(holder) is nn.Linear:
-            return "linear"
-        return "conv1d" if isinstance(holder, Conv1D) else "own-linear"
+        return "bias" if own == "bias" else _linear_kind(holder)
     if "norm" in names[0]:
         return "norm"
     return "other"
+
+
+def _linear_kind(holder: nn.Module) -> Kind:
+    if type(holder) is nn.Linear:
+        return "linear"
+    return "conv1d" if isinstance(holder, Conv1D) else "own-linear"
 
 
 def _around(modules: Mapping[str, nn.Module], path: str) -> Iterator[nn.Module]:

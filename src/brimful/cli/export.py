@@ -12,7 +12,7 @@ from brimful.text.terminal import note, say
 
 if TYPE_CHECKING:
     from brimful.export.given import Exported
-    from brimful.values.plan import Plan
+    from brimful.values.plan import Estimate, Plan
 
 HELP = "write a plan as what something else takes, and say what that cannot express"
 _TARGETS = (
@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.export.given import Given, about
     from brimful.export.lost import lost_lines
     from brimful.export.rows import is_padded, length_words
+    from brimful.export.written import estimate_written, written_words
     from brimful.files.writing import write_text
     from brimful.values.plan import read_plan
 
@@ -79,6 +80,10 @@ def run(args: argparse.Namespace) -> int:
     rows = rows_of(args.data) if is_padded(plan) else None
     given = Given(args.plan, args.data, args.out, rows)
     exported = TARGETS[args.to](plan, given)
+    written = estimate_written(plan, exported.lost)
+    if written is not None:
+        given = given._replace(written=written_words(plan, written, args.to))
+        exported = TARGETS[args.to](plan, given)
     if args.output is not None:
         write_text(args.output, exported.text)
     if not plan.is_length_given and _ONCE in exported.text:
@@ -87,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         note_words = length_words(plan, rows)
         if note_words:
             note(note_words)
-    code = _tell_no(args, plan)
+    code = _tell_no(args, plan, written)
     if args.json:
         show_json(_json(plan, exported, args.to))
         return code
@@ -102,19 +107,23 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _tell_no(args: argparse.Namespace, plan: "Plan") -> int:
-    """Say on standard error that a plan does not fit, so that nobody starts what is written.
+def _tell_no(args: argparse.Namespace, plan: "Plan", written: "Estimate | None") -> int:
+    """Say on standard error that what is written does not fit, so that nobody starts it.
 
+    ``written``: predicted of the target; None: it runs the plan as it is, or that is not known.
     Returns the exit code: as of ``plan``, 1 where it does not fit.
     """
     from brimful.show.predicted import meter_of, verdict_of
 
-    if plan.estimate is None or verdict_of(plan.estimate) != "NO":
+    runs = written or plan.estimate
+    if runs is None or verdict_of(runs) != "NO":
         return FITS
-    words = meter_of(plan.estimate).words
+    what, where = (
+        (args.plan, "") if written is None else (f"what {args.to} runs", f" --for {args.to}")
+    )
     say(
-        f"brimful: {args.plan} does not fit: {words}; what is written runs out of memory there, "
-        f"and brimful plan names what would fit",
+        f"brimful: {what} does not fit: {meter_of(runs).words}; what is written runs out of memory "
+        f"there, and brimful plan{where} names what would fit",
         file=sys.stderr,
     )
     return DOES_NOT_FIT

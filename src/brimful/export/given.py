@@ -24,12 +24,14 @@ class Given(NamedTuple):
         data: What it is trained on, as ``--data`` takes it.
         out: The run's folder.
         rows: What is in the data; None: unknown.
+        written: What the text runs into, where it does not say all of the plan; empty: the same.
     """
 
     plan: str
     data: str
     out: str
     rows: Rows | None = None
+    written: str = ""
 
 
 class Exported(NamedTuple):
@@ -81,7 +83,9 @@ def about(plan: Plan, given: Given, to: str) -> list[str]:
     else:
         cluster = plan.cluster
         meter = on_each(meter_of(plan.estimate), cluster.num_devices, cluster.device.kernels)
-        lines.append(f"{verdict_of(plan.estimate)}, {meter.label}: {meter.words}")
+        planned = "as planned " if given.written else ""
+        lines.append(f"{planned}{verdict_of(plan.estimate)}, {meter.label}: {meter.words}")
+        lines += wrap(given.written, _WIDTH)
     return lines
 
 

@@ -18,9 +18,9 @@ Kind = Literal[
 """What a parameter is.
 
 ``linear`` is the weight of an ``nn.Linear``, [outputs, inputs], which a quantised base and LoRA's
-``all-linear`` act on (but for the head); ``own-linear`` of a class of its own that computes the same
-(Falcon's), which adapters go beside and which transformers leaves as it is where it quantises a
-base; ``conv1d`` is GPT-2's, [inputs, outputs]. ``router`` is
+``all-linear`` act on (but for the head); ``own-linear`` of a class of its own that computes the
+same (Falcon's), which adapters go beside and which transformers leaves as it is where it quantises
+a base; ``conv1d`` is GPT-2's, [inputs, outputs]. ``router`` is
 what picks experts, bias included. ``experts`` is whatever only the tokens use that were sent to
 one expert: a stack [experts, ...] of weights or biases, or, where ``transformers`` keeps experts
 apart, one matrix of one of them. ``other`` is none of these, such as attention sinks.

@@ -221,7 +221,9 @@ def _most(found: Solution) -> tuple[Fact, ...]:
     ]
     said = " or ".join(filter(None, words))
     each = ", on each GPU" if plan.cluster.num_devices > 1 else ""
-    return (Fact("at most", f"{said}, with {_lean_words(lean)}{each}"),) if said else ()
+    if not said:
+        return ()
+    return (Fact("at most", f"{said}, with {_lean_words(lean)}{each}", f"{said}{each}"),)
 
 
 def _shorter(found: Solution) -> tuple[Fact, ...]:
