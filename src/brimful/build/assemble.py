@@ -136,6 +136,7 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         pipeline=spread.pipeline,
         early=_early(spread.optimizer, job, strategy, device, moved),
         offloaded=moved,
+        kernels="cpu" if emulates else "cuda",
     )
 
 

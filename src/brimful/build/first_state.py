@@ -36,7 +36,7 @@ def make_state(program: Program) -> None:
     optimizer = own_optimizer(program)
     is_there, job = any(optimizer.state.values()), program.job
     state = OPTIMIZERS[job.optimizer].state
-    settings = settings_of(job, Updater(program.device.type))
+    settings = settings_of(job, Updater(program.kernels))
     keeps_any = isinstance(rule_of(optimizer), MasterWeights) or state(Updated(()), settings)
     if is_there or program.strategy.engine == "deepspeed" or not keeps_any:
         return

@@ -25,7 +25,8 @@ class Program:
     is None on one device. ``reference`` is the second model of a preference task, where it has one.
     Where the model is cut into stages ``pipeline`` runs a step's micro-batches through this
     device's, and ``root`` is a list of them. ``offloaded`` is what of its blocks is on the host,
-    ``early`` what updates inside the backward pass.
+    ``early`` what updates inside the backward pass. ``kernels`` are a CPU's or CUDA's, of which a
+    pretend device has either.
     """
 
     job: Job
@@ -41,6 +42,7 @@ class Program:
     pipeline: Pipeline | None = None
     early: EarlyUpdate | None = None
     offloaded: Offloaded = Offloaded(None, None)  # noqa: RUF009 - frozen, of nothing
+    kernels: str = "cpu"
 
 
 def parameters(program: Program) -> list[torch.Tensor]:

@@ -13,7 +13,6 @@ from brimful.cli.parsing import (
     number,
     of_run,
     path,
-    plain,
     size,
     whole,
 )
@@ -181,8 +180,7 @@ def _read(name: str, flag: Flag, kind: Any) -> tuple[str, Callable[[str], Any] |
         return flag.metavar, _OWN_READERS[name]
     if get_origin(kind) is Literal:
         others = taken_as(name) if name in NOT_RUN else _SAME.get(name)
-        what, remark = typed.removeprefix("--"), _of_paged if name == "optimizer" else None
-        read = choice(what, _choices(name, flag, kind), others, remark=remark)
+        read = choice(typed.removeprefix("--"), _choices(name, flag, kind), others)
         if all(isinstance(each, int) for each in get_args(kind)):
             return "N", lambda text: int(read(text))
         return "NAME", read
@@ -220,16 +218,6 @@ def _whose(*, is_momentum: bool) -> str:
     rules = [rule for rule in every if "beta1" in rule.rates]
     words = [rule.words for rule in rules if rule.is_momentum == is_momentum]
     return " and ".join(f"{word}'s" for word in dict.fromkeys(words))
-
-
-def _of_paged(optimizer: str) -> str:
-    """Say what a paged optimizer does that none here does."""
-    if not plain(optimizer).startswith("paged"):
-        return ""
-    return (
-        ", of which nothing leaves the GPU: a paged one's states do where it is full, which "
-        "--offload optimizer comes nearest to"
-    )
 
 
 def stage_of_zero(text: str) -> Zero:

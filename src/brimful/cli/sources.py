@@ -84,7 +84,6 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         *read.stand_ins,
         *away.words,
         *unfused,
-        *_paged_words(args, read.paged),
         *([on_disk] if on_disk else ()),
     )
     args.beside_verdict = _beside_verdict(stand_ins, could_matter(read.unread))
@@ -173,24 +172,6 @@ def _copy_notes(args: argparse.Namespace, shared: int) -> "Iterator[str]":
         f"planned; backward passes gather among those GPUs alone, so that a step is faster than "
         f"planned where the network is slow"
     )
-
-
-def _paged_words(args: argparse.Namespace, name: str) -> "Iterator[str]":
-    """Say how many bytes a paged optimizer moves to the host where a GPU is full."""
-    from brimful.cli.least import least_of
-    from brimful.hardware.gpus import count_devices
-
-    if not name:
-        return
-    try:
-        least = least_of(resolved.job_from(args))
-    except UnsupportedError:  # which is refused later, in its own words
-        least = None
-    words = f"{name} moves its state to the host where a GPU is full, and is planned without"
-    if least is not None:
-        shared = count_devices(args.gpus or defaults.GPUS) if args.zero else 1
-        words += f": up to {format_bytes(-(-least.optimizer_state // shared))} less on each GPU"
-    yield words
 
 
 def _lay_on_disk(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]") -> str:

@@ -15,6 +15,7 @@ from brimful.cost.expert_exchange import experts_seconds
 from brimful.cost.family import Family, family_micro_batches, family_of
 from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.host import host_memory
+from brimful.cost.managed import away_bytes, paged_bytes, paging_seconds, paging_words
 from brimful.cost.memory import StepMemory, items_at_peak, phase_peaks, profile_for, step_memory
 from brimful.cost.on_host import copied_of
 from brimful.cost.outside import num_groups, parts_outside, room_of
@@ -52,7 +53,7 @@ def estimate(
     Raises:
         UnsupportedError: No formula covers the job.
     """
-    device = cluster.device
+    device, limit_bytes = cluster.device, tensor_limit_bytes(cluster)
     check_formula(job, strategy, device)
     if strategy.pp > 1:
         found = _row(job, cluster, strategy)
@@ -72,18 +73,21 @@ def estimate(
         predicted_step_band_s=around(seconds.total_s, assumed.time_band) if seconds else None,
         predicted_step_time=seconds,
         step_flops=flops,
-        usable_bytes=tensor_limit_bytes(cluster),
-        fits=peak <= tensor_limit_bytes(cluster),
-        assumptions=describe(
-            device,
-            gathers=gathers(strategy),
-            num_groups=num_groups(strategy),
-            parts_experts=strategy.ep > 1,
+        usable_bytes=limit_bytes,
+        fits=peak <= limit_bytes,
+        assumptions=(
+            *describe(
+                device,
+                gathers=gathers(strategy),
+                num_groups=num_groups(strategy),
+                parts_experts=strategy.ep > 1,
+            ),
+            *paging_words(job, device),
         ),
         tokens_per_s=speed.tokens_per_s,
         mfu=speed.mfu,
         hfu=speed.hfu,
-        host=host_memory(job, cluster, strategy, phases) if strategy.pp == 1 else None,
+        host=host_memory(job, cluster, strategy, phases, limit_bytes) if strategy.pp == 1 else None,
     )
 
 
@@ -118,8 +122,17 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, products: Precision) ->
     times = family_micro_batches(job, family)
     waited = times * each + _offloaded(job, profile, family, cluster, alone)
     traffic = traffic_of(job, family, cluster)
-    seconds = _step_time(alone and with_traffic(alone, traffic, waited, times))
+    moving_s = _paging(job, cluster, strategy, phases)
+    seconds = _step_time(alone and with_traffic(alone, traffic, waited, times), moving_s)
     return _Found(memory, phases, float(work.matrix_flops[0] + work.attention_flops[0]), seconds)
+
+
+def _paging(job: Job, cluster: Cluster, strategy: Strategy, phases: tuple[PhasePeak, ...]) -> float:
+    """Return what a step takes longer as paged state has no room; NaN where that is unknown."""
+    peak = max(phase.num_bytes for phase in phases)
+    paged, limit_bytes = paged_bytes(job, strategy, cluster.device), tensor_limit_bytes(cluster)
+    away = away_bytes(paged, held=peak, limit_bytes=limit_bytes)
+    return float(paging_seconds(away, cluster.device))
 
 
 def _offloaded(
@@ -163,14 +176,15 @@ def estimate_or_none(job: Job, cluster: Cluster, strategy: Strategy) -> Estimate
     return estimate(job, cluster, strategy)
 
 
-def _step_time(seconds: StepSeconds | None) -> StepTime | None:
-    if seconds is None or np.isnan(seconds.exposed_s + seconds.memory_s).any():
+def _step_time(seconds: StepSeconds | None, moving_s: float) -> StepTime | None:
+    """Return the parts of a step: ``moving_s`` comes behind all else."""
+    if seconds is None or np.isnan(seconds.exposed_s + seconds.memory_s + moving_s).any():
         return None
     return StepTime(
         matrix_s=float(seconds.matrix_s[0]),
         memory_s=float(seconds.memory_s[0]),
         launch_s=float(seconds.launch_s[0]),
-        exposed_s=float(np.atleast_1d(seconds.exposed_s)[0]),
+        exposed_s=float(np.atleast_1d(seconds.exposed_s)[0]) + moving_s,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.deepspeed_host import held_by_deepspeed, is_deepspeeds
 from brimful.cost.family import family_of
+from brimful.cost.managed import away_bytes, paged_bytes
 from brimful.cost.memory import profile_for
 from brimful.cost.on_host import on_host
 from brimful.cost.preference import second_model_sizes
@@ -27,6 +28,7 @@ from brimful.values.results import (
     GRADIENTS,
     LOAD,
     OPTIMIZER_STATE,
+    PAGED_STATE,
     PARAMETERS,
     REFERENCE,
     RESUME,
@@ -65,7 +67,8 @@ class _Node(NamedTuple):
     """What is asked about: a run, its number of processes on one node, how it saves.
 
     ``on_device`` are peaks of one device by phase; ``saved`` and ``whole`` the sizes of the tensors
-    that one device saves, and that all save together.
+    that one device saves, and that all save together; ``paged_away`` is what of one device's paged
+    state has no room there.
     """
 
     job: Job
@@ -76,6 +79,7 @@ class _Node(NamedTuple):
     saving: SaveMode
     saved: list[int]
     whole: list[int]
+    paged_away: int
 
     @property
     def is_cpu(self) -> bool:
@@ -83,18 +87,25 @@ class _Node(NamedTuple):
 
 
 def host_memory(
-    job: Job, cluster: Cluster, strategy: Strategy, phases: tuple[PhasePeak, ...]
+    job: Job,
+    cluster: Cluster,
+    strategy: Strategy,
+    phases: tuple[PhasePeak, ...],
+    limit_bytes: int,
 ) -> HostMemory:
     """Predict what a node's host holds, and what a checkpoint takes on disk.
 
-    ``phases``: peaks of a device; they are the host's own where devices are CPUs. Returns items in
-    full where they are exact, and the band around their sum.
+    ``phases``: peaks of a device; they are the host's own where devices are CPUs. ``limit_bytes``:
+    what tensors may take of a device. Returns items in full where they are exact, and the band
+    around their sum.
     """
     peaks = {phase.phase: phase.num_bytes for phase in phases}
     num_processes = min(cluster.devices_per_node, world_size(strategy))
     kernels = cluster.device.kernels
     saved, whole = (saved_sizes(job, of, kernels) for of in (strategy, None))
-    node = _Node(job, cluster, strategy, peaks, num_processes, "sync", saved, whole)
+    paged = paged_bytes(job, strategy, cluster.device)
+    away = int(away_bytes(paged, held=max(peaks.values()), limit_bytes=limit_bytes))
+    node = _Node(job, cluster, strategy, peaks, num_processes, "sync", saved, whole, away)
     found = {phase: tuple(_items(node, phase)) for phase in PHASES}
     highest = max(PHASES, key=lambda phase: _total(found[phase]))
     items = found[highest]
@@ -153,6 +164,8 @@ def _items(node: _Node, phase: str) -> Iterator[MemoryItem]:
         each.append((DEVICES, held, "a CPU's device memory is the host's"))
     if phase != LOAD:
         each += [(*kept, "offloaded, of each process") for kept in _offloaded(node)]
+        paged = node.num_processes * node.paged_away
+        each.append((PAGED_STATE, paged, "what has no room beside the peak of a GPU"))
     each.append((REFERENCE, _reference_bytes(node), "the second model, in pinned blocks"))
     if phase == LOAD:
         each.append(("weights being read", _read_bytes(node), "a piece of a tensor at a time"))

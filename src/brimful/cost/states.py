@@ -122,9 +122,9 @@ def updates_of(job: Job, family: Family, device: Device) -> Update:
         return Update(np.zeros(len(place)), np.zeros(len(place)), "updated on the host")
     updaters = [updater_of(device, int(n)) for n in shards]
     each = [device_update(job, family, updater) for updater in updaters]
-    columns = np.array([update[:-1] for update in each], dtype=np.float64)
-    kept, transient = columns[place.reshape(-1)].T
-    return Update(kept, transient, each[0].why)
+    columns = np.array([(one.kept, one.transient, one.paged) for one in each], dtype=np.float64)
+    kept, transient, paged = columns[place.reshape(-1)].T
+    return Update(kept, transient, each[0].why, paged)
 
 
 def device_update(job: Job, family: Family, updater: Updater) -> Update:

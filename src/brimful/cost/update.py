@@ -50,11 +50,13 @@ class Update(NamedTuple):
         kept: Its state, masters included; made before the first step.
         transient: The most there is in an update beside the state.
         why: What the state is, in words.
+        paged: What else it keeps, in memory that CUDA manages, of which no allocator is asked.
     """
 
     kept: Any
     transient: Any
     why: str
+    paged: Any = 0
 
 
 def updater_of(device: Device, num_shards: int = 1) -> Updater:
@@ -84,14 +86,15 @@ def update_of(job: Job, updater: Updater, shapes: Sequence[Shape] | None = None)
         settings_of(job, updater),
     )
     shapes = trained_shapes(job) if shapes is None else shapes
-    kept, transient = sum(map(prod, shapes)) * recipe.master, 0
+    kept, transient, paged = sum(map(prod, shapes)) * recipe.master, 0, 0
     for bucket in _buckets(job, shapes):
         kept += bytes_kept(rule, bucket, settings)
+        paged += bytes_kept(rule, bucket, settings, is_paged=True) if rule.pages else 0
         widened = sum(each.num for each in bucket) * recipe.master
         most = max(moment.num_bytes for moment in rule.moments(bucket, settings))
         transient = max(transient, widened + most)
     why = f"{rule.words}: {rule.keeps}" + (", fp32 masters" if recipe.master else "")
-    return Update(kept, transient, why)
+    return Update(kept, transient, why, paged)
 
 
 def update_apart(job: Job, updater: Updater, groups: Iterable[Sequence[Shape]]) -> Update:
@@ -101,7 +104,7 @@ def update_apart(job: Job, updater: Updater, groups: Iterable[Sequence[Shape]]) 
     """
     each = [update_of(job, updater, shapes) for shapes in groups]
     kept, transient = sum(one.kept for one in each), max(one.transient for one in each)
-    return Update(kept, transient, each[0].why)
+    return Update(kept, transient, each[0].why, sum(one.paged for one in each))
 
 
 def wider_state(job: Job, updater: Updater, shapes: Sequence[Shape]) -> int:
@@ -128,7 +131,7 @@ def update_flops(job: Job) -> float:
 def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tuple[int, ...]:
     """Return the bytes of every tensor that an optimizer keeps of one parameter on a GPU.
 
-    Masters are left out.
+    Masters are left out, and what is paged.
 
     ``is_wide``: whether it is in fp32 whatever the recipe's type is.
     """
@@ -136,7 +139,8 @@ def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tup
     if is_wide:
         settings = settings._replace(num_bytes=FP32_BYTES)
     kept = OPTIMIZERS[job.optimizer].state(parameter, settings)
-    return tuple(each.num_bytes(settings.num_bytes) for each in kept if not each.on_host)
+    here = (each for each in kept if not (each.on_host or each.is_paged))
+    return tuple(each.num_bytes(settings.num_bytes) for each in here)
 
 
 def transients(job: Job, updater: Updater, shapes: Sequence[Shape]) -> Iterator[tuple[int, ...]]:

@@ -52,7 +52,6 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         known: Keys that were looked for, there or not, each with the type of its value.
         second_copy: Devices that share a copy of the parameters more (ZeRO++'s hpZ); 0: none.
         stand_ins: What is planned in place of what it says, where that could turn a verdict.
-        paged: The optimizer whose state leaves a GPU that is full; empty: none does.
         moves_shards: The key by which FSDP keeps shards of parameters on the host too; empty: none.
     """
 
@@ -64,7 +63,6 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[tuple[str, type], ...] = ()
     second_copy: int = 0
     stand_ins: tuple[str, ...] = ()
-    paged: str = ""
     moves_shards: str = ""
 
     def joined(self, other: "Read", section: str = "") -> "Read":
@@ -84,7 +82,6 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
             known=(*self.known, *theirs),
             second_copy=self.second_copy or other.second_copy,
             stand_ins=self.stand_ins + other.stand_ins,
-            paged=self.paged or other.paged,
             moves_shards=self.moves_shards or other.moves_shards,
         )
 
@@ -103,7 +100,6 @@ class Leaves:
         self.known: dict[str, type] = {}
         self.second_copy = 0
         self.stand_ins: list[str] = []
-        self.paged = ""
         self.moves_shards = ""
 
     def has(self, section: str) -> bool:
@@ -188,7 +184,6 @@ class Leaves:
             known=tuple(self.known.items()),
             second_copy=self.second_copy,
             stand_ins=tuple(self.stand_ins),
-            paged=self.paged,
             moves_shards=self.moves_shards,
         )
 

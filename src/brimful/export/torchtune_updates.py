@@ -17,8 +17,9 @@ from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 _RULE = "optimizer._component_"
 _ON_HOST, _ITS_RULE = "CPUOffloadOptimizer", "optimizer.optimizer_class"
 _TORCH, _BITSANDBYTES = "torch.optim.", "bitsandbytes.optim."
-_WIDE = frozenset({"AdamW", "Adam", "AdamW32bit", "PagedAdamW", "PagedAdamW32bit", "PagedAdam"})
-"""Of bitsandbytes: rules whose moments are fp32 whatever the weights are."""
+_WIDE = frozenset({"AdamW", "Adam", "AdamW32bit"})
+"""Of bitsandbytes: rules whose moments are fp32 whatever the weights are, and that are no paged
+one, which is run."""
 _USUAL = {"weight_decay": 0.01, "eps": 1e-8, "betas": [0.9, 0.999]}
 """AdamW's, in all three libraries."""
 _SCHEDULE, _WARMUP = "lr_scheduler._component_", "lr_scheduler.num_warmup_steps"
@@ -67,8 +68,6 @@ def _rule(leaves: Leaves, component: str) -> None:
             f"{name} of bitsandbytes holds moments in fp32: planned in the weights' type, 4 bytes "
             f"a parameter less"
         )
-    if name.startswith("Paged"):
-        leaves.paged = name
     usual: dict[str, Any] = dict(_USUAL) if DEFAULT in name.lower() else {}
     if rule in OPTIMIZERS and OPTIMIZERS[rule].is_momentum:
         usual["momentum"] = 0.0

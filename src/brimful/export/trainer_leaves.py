@@ -107,8 +107,6 @@ def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
             f"{', '.join(sorted(_OPTIMIZERS))}, or leave it out and give --optimizer"
         )
     leaves.say("optimizer", {**_OPTIMIZERS, **_NOT_RUN}.get(name or ""), optimizer)
-    if name is not None and name.startswith("paged"):
-        leaves.paged = name
     for key, flag in _NUMBERS.items():
         leaves.rest |= {key: numbered(leaves.rest[key])} if key in leaves.rest else {}
         value = leaves.take(key, float)

@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from brimful.allocator.config import parse_settings, settings_in
 from brimful.allocator.replay import Requests
 from brimful.allocator.running import Running
+from brimful.values.results import PAGED_STATE
 
 TO_HOST, TO_DEVICE = "copied to the host", "copied to the device"
 """What copies between the two are called among costs; their bytes are counted once."""
-AUTOCAST_CACHE = "autocast cache"
 SELECTS_ALL = "selects everything"
 """Of an operation whose result has the largest size that it can have, for want of values."""
 UNTAGGED = ""
 KEPT_ON_HOST = "on the host: "
 """How the classes begin of what a program says that it keeps on the host."""
+PAGED = f"{KEPT_ON_HOST}{PAGED_STATE}"
 NEVER = -1
 _NUM_COLUMNS, _STREAM = 9, 6
 """Numbers kept per allocation while recording; see ``RecordingBuilder.allocate``."""

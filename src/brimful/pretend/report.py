@@ -28,7 +28,7 @@ from brimful.pretend.reading import (
     tensor_of,
     timeline_of,
 )
-from brimful.pretend.recording import Recording
+from brimful.pretend.recording import KEPT_ON_HOST, PAGED, Recording
 from brimful.pretend.report_values import (
     PRETEND_SCHEMA,
     Alike,
@@ -441,11 +441,13 @@ def _host(host: Recording) -> Host:
         return Host(simulated_peak_bytes=0, tensors=())
     live = host.live_bytes()
     peak_event = int(live.argmax())
+    is_paged = np.array([name == PAGED for name in host.items], dtype=bool)[host.item]
     return Host(
         simulated_peak_bytes=int(live[peak_event]),
         items=tuple(
-            ItemBytes(name=item.name, num_bytes=item.num_bytes)
+            ItemBytes(name=item.name.removeprefix(KEPT_ON_HOST), num_bytes=item.num_bytes)
             for item in items_at(host, peak_event)
         ),
         tensors=_tensors(host, classify(host), host.alive_at(peak_event)),
+        paged_bytes=int(host.without(~is_paged).live_bytes().max(initial=0)),
     )

@@ -324,11 +324,14 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         simulated_peak_bytes: The most of it at once.
         tensors: The largest of those.
         items: All of those by class.
+        paged_bytes: The most of optimizer state in managed memory at once, which is here as far as
+            the GPU has no room.
     """
 
     simulated_peak_bytes: int
     tensors: tuple[Tensor, ...]
     items: tuple[ItemBytes, ...] = ()
+    paged_bytes: int = 0
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

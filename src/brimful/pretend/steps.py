@@ -13,6 +13,7 @@ from brimful import loop_phases
 from brimful.pretend import guard
 from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.not_updated import parts_of
+from brimful.pretend.recording import PAGED
 from brimful.pretend.script_lines import ScriptLine, script_line
 from brimful.pretend.tape import Tape
 from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
@@ -46,7 +47,9 @@ class _ToTape:
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         self._trained.was_updated(optimizer, self._tape.rows_of)
-        self._tape.tag(loop_phases.state_of(optimizer), OPTIMIZER_STATE)
+        states = list(loop_phases.state_of(optimizer))
+        self._tape.tag((x for x in states if getattr(x, "is_paged", False)), PAGED)
+        self._tape.tag(states, OPTIMIZER_STATE)
 
 
 def following(

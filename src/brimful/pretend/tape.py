@@ -38,7 +38,6 @@ from brimful.pretend.live_storages import HOST, MAIN, LiveStorages
 from brimful.pretend.outer_lines import OuterLines
 from brimful.pretend.owners import Owners, as_program
 from brimful.pretend.recording import (
-    AUTOCAST_CACHE,
     KEPT_ON_HOST,
     SELECTS_ALL,
     TO_DEVICE,
@@ -50,7 +49,7 @@ from brimful.pretend.recording import (
     line_text,
 )
 from brimful.pretend.rounds import Rounds
-from brimful.values.results import WHOLE_GRADIENTS, WORKSPACES
+from brimful.values.results import AUTOCAST_CACHE, WHOLE_GRADIENTS, WORKSPACES
 
 _KINDS = (NAME, HOST)
 _DEVICE = torch.ops.prim.device.default

@@ -7,6 +7,7 @@ import msgspec
 
 from brimful.cost.assumptions import describe
 from brimful.cost.estimate import limit_bytes
+from brimful.cost.managed import paging_words
 from brimful.cost.money import Cost
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
@@ -55,7 +56,9 @@ def unestimated_assumptions(plan: Plan) -> tuple[str, ...]:
     """Say what a plan that no formula covers rests on, an assumption in a line."""
     strategy = plan.strategy
     away = what_is_away(plan.job, strategy)
-    return describe(plan.cluster.device, updates_on_host=away.optimizer)
+    device = plan.cluster.device
+    assumed = describe(device, updates_on_host=away.optimizer)
+    return (*assumed, *paging_words(plan.job, device))
 
 
 def collectives_sentence(collectives: Sequence[Collective]) -> str:

@@ -22,6 +22,7 @@ from brimful.cost.family import (
     runs_one,
 )
 from brimful.cost.levels import NOWHERE, Counts, forms, in_between
+from brimful.cost.managed import away_bytes, paging_seconds
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, rows_beside
 from brimful.cost.on_host import on_host
 from brimful.cost.preference import asked_bytes, asks_by_itself
@@ -61,6 +62,9 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
     """
     peak = peaks_of(search, grid)
     seconds = seconds_of(search, grid) if seconds is None else seconds
+    away = _paged_away(search, grid, peak)
+    seconds = seconds + paging_seconds(away, search.cluster.device)
+    host_bytes = search.cluster.host_ram_bytes or np.inf
     shape = peak.shape
     one = grid.batches[0]
     micro_batch = np.array([family.micro_batch for family in grid.batches])
@@ -89,8 +93,16 @@ def evaluate(search: Search, grid: Grid, seconds: Array | None = None) -> Table:
         peak_bytes=peak.reshape(-1),
         step_s=seconds.reshape(-1),
         fits=(peak.reshape(-1) <= tensor_limit_bytes(search.cluster))
-        & (spread(_rooms(search, grid), 2) > 0),
+        & (spread(_rooms(search, grid), 2) > 0)
+        & (away * search.cluster.devices_per_node <= host_bytes).reshape(-1),
     )
+
+
+def _paged_away(search: Search, grid: Grid, peak: Array) -> Array:
+    """Return what of paged state has no room on a device: [batches, counts of blocks, shards]."""
+    paged, limit_bytes = held_of(search, grid).updates.paged, tensor_limit_bytes(search.cluster)
+    away: Array = away_bytes(paged, held=peak, limit_bytes=limit_bytes)
+    return away
 
 
 def _rooms(search: Search, grid: Grid) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from brimful.hardware.cluster import Cluster
 from brimful.search.beside import Beside
 from brimful.show.beside import Known, against_facts, beside_facts, spread_facts
+from brimful.show.managed import paged_facts
 from brimful.show.predicted import (
     host_facts,
     host_meter,
@@ -67,6 +68,7 @@ def estimate_summary(
             ),
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
+            *paged_facts(job, cluster, strategy, meter_of(estimate)),
             *(_at_peak(estimate) if is_first else ()),
             *around.fixes,
             *around.stages,

@@ -14,6 +14,7 @@ from brimful.search.table import Objective
 from brimful.search.ways_out import WayOut, least_devices
 from brimful.show.beside import Known, against_facts
 from brimful.show.estimate import largest_facts, shortened
+from brimful.show.managed import paged_facts
 from brimful.show.predicted import (
     HOST,
     TENSORS_ALONE,
@@ -94,6 +95,7 @@ def plan_summary(
         (
             *host_facts(host, meter, made),
             *tight,
+            *(paged_facts(plan.job, plan.cluster, plan.strategy, meter) if fits else ()),
             settings,
             *(() if fits else _at_peak(found, meter)),
             *(host_needs(made) if fits else _beside_gpu(found)),

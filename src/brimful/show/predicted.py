@@ -7,12 +7,14 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
 from brimful.show.summary import VERDICTS, Fact, Meter, Verdict
+from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.units import format_bytes
 from brimful.values.job import Job
 from brimful.values.plan import Estimate, HostMemory, Plan, PredictedReserved
 from brimful.values.results import (
     GRADIENTS,
     OPTIMIZER_STATE,
+    PAGED_STATE,
     PARAMETERS,
     SAVED_ACTIVATIONS,
     Reserved,
@@ -24,8 +26,8 @@ TENSORS_ALONE = " (tensors only)"
 """Said of a peak that fits, where what the allocator adds was not counted."""
 HOST = "host"
 """Whose memory is too little, where that of the GPUs may not be."""
-_OFFLOADED = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE, SAVED_ACTIVATIONS})
-"""Items of a host that are there because they are offloaded."""
+_OFFLOADED = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE, SAVED_ACTIVATIONS, PAGED_STATE})
+"""Items of a host that are there because they are offloaded, or have no room on a GPU."""
 _SIZE = re.compile(r" \d+GB\b")
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ")
 
@@ -155,7 +157,7 @@ def offloaded_facts(plan: Plan, host_bytes: int = 0) -> tuple[Fact, ...]:
     ``host_bytes``: what the host has that is too little for it; 0: that is not known.
     """
     made = plan.estimate
-    if made is None or not offloaded_bytes(made):
+    if made is None or not offloaded_bytes(made) or plan.strategy.offload == NO_OFFLOAD:
         return ()
     if host_bytes and made.fits and made.host is not None:
         on = "the GPU" if plan.cluster.num_devices == 1 else "each GPU"

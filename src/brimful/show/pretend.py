@@ -24,6 +24,7 @@ from brimful.values.results import (
     LOGITS,
     NOT_UPDATED,
     OPTIMIZER_STATE,
+    PAGED_STATE,
     PARAMETERS,
     REDUCED,
     SAVED_ACTIVATIONS,
@@ -103,6 +104,7 @@ def pretend_summary(
             *idle_facts(report),
             *whole_facts(report),
             *changes,
+            *_paged(report, meter),
             *_host(report),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
@@ -341,9 +343,20 @@ def _peak(report: PretendReport) -> Fact:
     return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}")
 
 
+def _paged(report: PretendReport, meter: Meter) -> tuple[Fact, ...]:
+    """Say what a paged optimizer keeps, and how much of it has room beside the peak."""
+    paged = report.host.paged_bytes
+    if not paged:
+        return ()
+    fits = min(paged, max(0, meter.usable_bytes - meter.used_bytes))
+    words = f"{format_bytes(paged)} of optimizer state in managed memory, of which "
+    rest = "all fits" if fits == paged else f"{format_bytes(fits)} fits"
+    return (Fact("paged", f"{words}{rest} beside the peak"),)
+
+
 def _host(report: PretendReport) -> tuple[Fact, ...]:
     """Say what this process keeps on the host for its GPU: states, what it saves for backward."""
-    kept = [item for item in report.host.items if item.name not in PASSING]
+    kept = [item for item in report.host.items if item.name not in (*PASSING, PAGED_STATE)]
     num_bytes = sum(item.num_bytes for item in kept)
     if num_bytes < LEAST_HOST * report.simulated_peak_allocated_bytes:
         return ()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from brimful.cost.estimate import limit_bytes
 from brimful.show.beside import Known, against_facts
 from brimful.show.estimate import largest_facts
+from brimful.show.managed import paged_facts
 from brimful.show.predicted import TENSORS_ALONE, replayed_meter, subject_words, tight_facts
 from brimful.show.settings import settings_words
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least, on_each
@@ -37,6 +38,7 @@ def simulate_summary(
             *(unknown_facts(simulation.unknown_ops, meter) if is_bound else ()),
             *_phase_facts(simulation.phases),
             Fact("settings", ", ".join(settings_words(plan.job, plan.strategy))),
+            *paged_facts(plan.job, plan.cluster, plan.strategy, _meter(plan, simulation)),
             *beside,
             *largest_facts(
                 simulation.items,

@@ -14,6 +14,7 @@ from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.family import family_of
+from brimful.cost.managed import away_bytes, paging_seconds
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.cost.traffic import traffic_of, with_traffic
 from brimful.hardware.cluster import Cluster
@@ -108,7 +109,8 @@ def attempt(
     if may_grow and reserved is not None and reserved.word != "fits":
         strategy, reserved = _as_it_holds(recording, cluster, strategy)
     short = short if reserved is None else reserved.short_bytes
-    host_bytes = host.block_bytes * cluster.devices_per_node
+    away = _paged_away(cluster, host, peak_bytes)
+    host_bytes = (host.block_bytes + away) * cluster.devices_per_node
     return Attempt(
         strategy=strategy,
         peak_bytes=peak_bytes,
@@ -158,7 +160,15 @@ def seconds_of_step(
     if np.isnan(busy_s):  # what a link takes is unknown
         return None
     more_s = copied_seconds(copied, device, num_beside=cluster.devices_per_node, beside_s=busy_s)
-    return None if more_s is None else busy_s + float(more_s)
+    away = _paged_away(cluster, recorded[1], int(recorded[0].live_bytes().max()))
+    total_s = None if more_s is None else busy_s + more_s + paging_seconds(away, device)
+    return None if total_s is None or np.isnan(total_s) else float(total_s)
+
+
+def _paged_away(cluster: Cluster, host: HostPeak, peak_bytes: int) -> int:
+    """Return what of paged state has no room beside a peak."""
+    limit_bytes = tensor_limit_bytes(cluster)
+    return int(away_bytes(host.paged_bytes, held=peak_bytes, limit_bytes=limit_bytes))
 
 
 def is_timed(job: Job, strategy: Strategy) -> bool:

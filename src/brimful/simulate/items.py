@@ -7,10 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.pretend.reading import items_at, owners_at, peak_event_of, phase_peaks, timeline_of
-from brimful.pretend.recording import KEPT_ON_HOST, Recording
+from brimful.pretend.recording import KEPT_ON_HOST, PAGED, Recording
 from brimful.process.versions import versions
 from brimful.values.plan import MemoryItem
-from brimful.values.results import SIMULATION_SCHEMA, STEP_2, Collective, Reserved, Simulation
+from brimful.values.results import (
+    PAGED_STATE,
+    SIMULATION_SCHEMA,
+    STEP_2,
+    Collective,
+    Reserved,
+    Simulation,
+)
 
 
 def read_simulation(  # noqa: PLR0913 - what was recorded, and what was made of it
@@ -57,12 +64,18 @@ class HostPeak(NamedTuple):
     Attributes:
         items: By purpose.
         peak_bytes: Their sum.
-        block_bytes: In blocks of powers of two, which are kept for later ones of their size.
+        block_bytes: In blocks of powers of two, which are kept for later ones of their size;
+            without what is paged, of which there is none but what has no room on the GPU.
     """
 
     items: tuple[MemoryItem, ...]
     peak_bytes: int
     block_bytes: int
+
+    @property
+    def paged_bytes(self) -> int:
+        """Of state that is on the host as far as a GPU has no room for it."""
+        return sum(item.num_bytes for item in self.items if item.name == PAGED_STATE)
 
 
 def read_host(host: Recording) -> HostPeak:
@@ -76,6 +89,7 @@ def read_host(host: Recording) -> HostPeak:
         return HostPeak((), 0, 0)
     live = kept.live_bytes()
     peak = int(live.argmax())
+    pinned = kept.without(np.array([kept.items[i] == PAGED for i in kept.item], dtype=bool))
     rows = kept.alive_at(peak)
     totals = np.bincount(kept.item[rows], weights=kept.num_bytes[rows], minlength=len(kept.items))
     items = tuple(
@@ -89,7 +103,7 @@ def read_host(host: Recording) -> HostPeak:
         for name, total in zip(kept.items, totals, strict=True)
         if total
     )
-    return HostPeak(items, int(live[peak]), _block_bytes(kept))
+    return HostPeak(items, int(live[peak]), _block_bytes(pinned))
 
 
 _WHY_HOST = "taken where the program keeps something on the host"

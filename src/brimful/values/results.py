@@ -47,6 +47,8 @@ ITEM_NAMES = (
 )
 """Every class of device bytes, in the order in which people ask for them; profiles refer to them by
 their place."""
+PAGED_STATE = "paged optimizer state"
+"""Of memory that CUDA manages, as an item of the host, where it is when a GPU is full."""
 WHOLE_GRADIENTS = "whole gradients"
 NOT_UPDATED = "copies not updated"
 """Classes of other people's programs alone, which no profile has."""

@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from brimful.build.blocks import decoder_blocks
+from brimful.build.managed import paged
 from brimful.build.own import piecewise, range_of, share_of
 from brimful.errors import UnsupportedError
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, Settings, Updated
@@ -26,7 +27,7 @@ TYPES: dict[StateType, torch.dtype] = {
 """Of what is kept of a parameter in another type than its own."""
 HIDDEN = "is_hidden"
 """Key of the group whose parameters are matrices of blocks."""
-_NO_SETTINGS = Settings(num_bytes=FP32_BYTES, kernels="cpu", momentum=0.0, decay=0.0)
+NO_SETTINGS = Settings(num_bytes=FP32_BYTES, kernels="cpu", momentum=0.0, decay=0.0)
 Parted = Callable[[list[Group], Rule, Job], torch.optim.Optimizer]
 """Makes the optimizer of which each device keeps a part, from the rule that updates one part."""
 
@@ -91,7 +92,7 @@ def rule_named(name: str) -> Rule:
 def first_state(
     state: State,
     parameter: torch.Tensor,
-    settings: Settings = _NO_SETTINGS,
+    settings: Settings = NO_SETTINGS,
     *,
     is_hidden: bool = False,
 ) -> dict[str, torch.Tensor]:
@@ -108,6 +109,8 @@ def first_state(
         device = "cpu" if kept.on_host else parameter.device
         if kept.key == STEP:
             found[kept.key] = torch.tensor(0.0, dtype=dtype, device=device)
+        elif kept.is_paged:
+            found[kept.key] = paged(parameter, dtype)
         elif kept.shape == share:  # in its order of dimensions, and sharded as it is
             found[kept.key] = torch.zeros_like(parameter, dtype=dtype)
         else:

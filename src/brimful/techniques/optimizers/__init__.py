@@ -20,6 +20,8 @@ from brimful.techniques.optimizers.base import (
     bytes_kept,
 )
 from brimful.techniques.optimizers.muon import MUON
+from brimful.techniques.optimizers.paged_adamw_8bit import PAGED_ADAMW_8BIT
+from brimful.techniques.optimizers.paged_adamw_32bit import PAGED_ADAMW_32BIT
 from brimful.techniques.optimizers.sgd import SGD
 
 __all__ = [
@@ -29,8 +31,11 @@ __all__ = [
 
 OPTIMIZERS: dict[str, Optimizer] = {
     record.name: record
-    for record in (ADAMW, ADAMW_FOREACH, ADAMW_8BIT, ADAMW_4BIT, ADAMW_FP8, SGD, ADAFACTOR, MUON)
-}
+    for record in (
+        ADAMW, ADAMW_FOREACH, ADAMW_8BIT, ADAMW_4BIT, ADAMW_FP8, PAGED_ADAMW_8BIT,
+        PAGED_ADAMW_32BIT, SGD, ADAFACTOR, MUON,
+    )
+}  # fmt: skip
 DEFAULT = next(iter(OPTIMIZERS))
 
 

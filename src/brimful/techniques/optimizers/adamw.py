@@ -30,7 +30,7 @@ ADAMW = two_moments(
     deepspeed_engine=True,
     transformers=Spelled(
         "adamw_torch_fused",
-        reads=("adam", "adamw_hf", "adamw_apex_fused", "paged_adamw", "paged_adamw_32bit"),
+        reads=("adam", "adamw_hf", "adamw_apex_fused"),
     ),
     deepspeed=Spelled("AdamW", reads=("adam", "adamw")),
     titan="fused",

@@ -1,58 +1,18 @@
 """AdamW whose moments are held in 8 bits, each block of 256 with its own scale: bitsandbytes.
 
-The update is AdamW's on moments that are widened block by block and rounded again.
-
-State: 2 bytes per parameter and 8 per block of 256; of tensors below 4096 elements two fp32
-moments. The two tables of 256 values, which all parameters share, are left out.
+State: see ``blockwise``.
 """
 
-from brimful.techniques.optimizers.base import (
-    FP32_BYTES,
-    Kept,
-    Like,
-    Settings,
-    Spelled,
-    StateType,
-    Updated,
-    counted,
-    one_by_one,
-)
+from brimful.techniques.optimizers.base import Like, Spelled, one_by_one
+from brimful.techniques.optimizers.blockwise import beside_rounded, rounded_state
 from brimful.techniques.optimizers.two_moments import two_moments
-
-BLOCK, LEAST = 256, 4096
-"""Values that share a scale, and the smallest tensor that is quantised."""
-
-
-def _state(parameter: Updated, _settings: Settings) -> tuple[Kept, ...]:
-    shape, blocks = parameter.shape, (-(-parameter.num // BLOCK),)
-    is_small = parameter.num < LEAST
-    codes: StateType = "fp32" if is_small else "uint8"
-    scales = () if is_small else (Kept("absmax", blocks, "fp32"), Kept("absmax_sq", blocks, "fp32"))
-    return (
-        counted(on_host=True),
-        Kept("exp_avg", shape, codes),
-        Kept("exp_avg_sq", shape, codes),
-        *scales,
-    )
-
-
-def _beside(parameter: Updated, settings: Settings) -> tuple[int, ...]:
-    """Both moments, the gradient and a 16-bit parameter widened, and two roots, on a CPU.
-
-    CUDA's kernel works in registers. Source: ``bitsandbytes/backends/cpu/ops.py``.
-    """
-    if settings.kernels == "cuda" or parameter.num < LEAST:
-        return ()
-    widened = 5 + (settings.num_bytes < FP32_BYTES)
-    return (widened * parameter.num * FP32_BYTES,)
-
 
 ADAMW_8BIT = two_moments(
     "adamw-8bit",
     keeps="two moments of a byte, scales per 256",
     source="Dettmers et al. 2022, arXiv:2110.02861; ``bitsandbytes/optim/optimizer.py``",
-    state=_state,
-    moments=one_by_one(_beside),
+    state=rounded_state,
+    moments=one_by_one(beside_rounded),
     shards="local",
     rounds=True,
     transformers=Spelled(
@@ -60,18 +20,11 @@ ADAMW_8BIT = two_moments(
         "optimizer",
         "adamw_bnb_8bit is another implementation",
         is_same=False,
-        # a GPU that is full would send pages of the paged one's state to the host
-        reads=("adamw8bit", "adamw_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
+        reads=("adamw8bit", "adamw_8bit", "adamw_torch_8bit"),
     ),
     likes=(
         Like(
-            (
-                "ademamix-8bit",
-                "lion-8bit",
-                "paged-ademamix-8bit",
-                "paged-lion-8bit",
-                "rmsprop-bnb-8bit",
-            ),
+            ("ademamix-8bit", "lion-8bit", "rmsprop-bnb-8bit"),
             "one number a parameter in 8 bits",
             "8-bit AdamW keeps two, a byte a parameter more",
         ),

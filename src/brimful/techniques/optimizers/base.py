@@ -67,12 +67,15 @@ class Kept(NamedTuple):
         shape: Its own.
         type: Its own.
         on_host: Whether it is the host's wherever the parameter is.
+        is_paged: Whether it is in CUDA's managed memory, of which no allocator of PyTorch knows and
+            which is on the host where the GPU is full.
     """
 
     key: str
     shape: Shape
     type: StateType = "same"
     on_host: bool = False
+    is_paged: bool = False
 
     def num_bytes(self, element: int) -> int:
         """Return its bytes, where a value of the parameter has ``element``."""
@@ -171,6 +174,7 @@ class Optimizer:
         compiled: Whether its update is compiled when a run meets it, so that a pretend device has
             no memory of it.
         rounds: Whether it holds in fewer bits what another optimizer of the same rule holds whole.
+        pages: Whether some of its state is paged on a GPU (``Kept``).
         transformers: In Hugging Face's Trainer; None: it has none.
         deepspeed: In DeepSpeed's JSON; None: it is not said there.
         titan: torchtitan's implementation of AdamW; empty: it has none.
@@ -201,6 +205,7 @@ class Optimizer:
     hangs_on_chip: bool = False
     compiled: bool = False
     rounds: bool = False
+    pages: bool = False
     transformers: Spelled | None = None
     deepspeed: Spelled | None = None
     titan: str = ""
@@ -230,11 +235,17 @@ def one_by_one(
     return moments
 
 
-def bytes_kept(optimizer: Optimizer, parameters: Sequence[Updated], settings: Settings) -> int:
-    """Return the bytes of a state, counts of steps left out."""
+def bytes_kept(
+    optimizer: Optimizer,
+    parameters: Sequence[Updated],
+    settings: Settings,
+    *,
+    is_paged: bool = False,
+) -> int:
+    """Return the bytes of a state, counts of steps left out: of what is paged, or of the rest."""
     return sum(
         num * kept.num_bytes(settings.num_bytes)
         for each, num in Counter(parameters).items()
         for kept in optimizer.state(each, settings)
-        if kept.key != STEP
+        if kept.key != STEP and kept.is_paged == is_paged
     )

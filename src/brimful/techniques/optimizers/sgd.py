@@ -66,8 +66,6 @@ SGD = Optimizer(
                 "lars",
                 "lion",
                 "lion-32bit",
-                "paged-lion",
-                "paged-lion-32bit",
                 "rmsprop",
                 "schedule-free-sgd",
                 "signum",
