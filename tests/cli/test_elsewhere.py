@@ -54,12 +54,15 @@ def test_a_score_is_answered_as_two_classes(brimful):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["paged_adamw_8bit", "adamw_bnb_8bit"])
-def test_optimizers_of_other_programs_are_taken_for_ours(brimful, name):
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("paged_adamw", "paged-adamw-32bit"), ("adamw_bnb_8bit", "adamw-8bit")],
+)
+def test_optimizers_of_other_programs_are_taken_for_ours(brimful, name, ours):
     asked = ("estimate", "smollm2-135m", *H100, "--seq-len", 512, "--optimizer")
     said = brimful(*asked, name)
-    assert (said.code, said.out) == (0, brimful(*asked, "adamw-8bit").out)
-    assert f"--optimizer adamw-8bit is taken for '{name}'" in said.err
+    assert (said.code, said.out) == (0, brimful(*asked, ours).out)
+    assert f"--optimizer {ours} is taken for '{name}'" in said.err
 
 
 def test_epochs_are_told_to_need_the_size_of_the_data(brimful):

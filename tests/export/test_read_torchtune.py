@@ -253,15 +253,28 @@ def test_what_is_no_such_file_is_refused(tmp_path, base, changes, error, said):
         read(tmp_path, merged(base, changes), num_devices=1 if base is LORA else 2)
 
 
-def test_what_is_not_read_and_what_pages_is_said(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("PagedAdamW", "32bit"), ("PagedAdamW32bit", "32bit"), ("PagedAdamW8bit", "8bit"),
+     ("PagedAdam8bit", "8bit")],
+)  # fmt: skip
+def test_a_paged_optimizer_is_one_and_nothing_stands_in_for_it(tmp_path, name, meant):
+    taken, found = read(
+        tmp_path, merged(FULL, {"optimizer._component_": f"bitsandbytes.optim.{name}"})
+    )
+    assert taken["optimizer"] == f"paged-adamw-{meant}"
+    assert not any("moments" in each for each in found.stand_ins)
+
+
+def test_what_is_not_read_is_said(tmp_path):
     changes = {
-        "optimizer._component_": "bitsandbytes.optim.PagedAdamW", "output_dir": "x",
+        "optimizer._component_": "bitsandbytes.optim.AdamW", "output_dir": "x",
         "model.lora_dropout": 0.1, "tune": {"run": "lora_finetune_distributed", "processes": 4},
         "model.apply_lora_to_output": True, "enable_fp8_training": True,
     }  # fmt: skip
     taken, found = read(tmp_path, merged(LORA, changes))
     assert found.unread == ("model.lora_dropout=0.1", 'output_dir="x"')
-    assert (taken["optimizer"], found.paged) == ("adamw", "PagedAdamW")
+    assert taken["optimizer"] == "adamw"
     assert any("tune run starts 4 processes" in note for note in found.notes)
     for words in ("moments in fp32", "the head has no adapter", "enable_fp8_training"):
         assert any(words in each for each in found.stand_ins)

@@ -101,7 +101,7 @@ def test_trl_says_what_is_trained_too(tmp_path):
         (TRAINER, {"gradient_checkpointing": None, "activation_checkpointing": True},
          {"activation_checkpointing": ["full"]}),
         (TRAINER, {"optim": "paged_adamw_8bit", "max_steps": 40, "seed": 3},
-         {"optimizer": "adamw-8bit", "steps": 40, "seed": 3}),
+         {"optimizer": "paged-adamw-8bit", "steps": 40, "seed": 3}),
         (TRAINER, {"optim": "sgd", "adam_beta1": 0.8}, {"optimizer": "sgd", "beta1": 0.0}),
         (TRAINER, {"lr_scheduler_type": "cosine", "warmup_steps": 9},
          {"schedule": "cosine", "warmup_steps": 9}),

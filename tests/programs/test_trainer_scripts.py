@@ -38,7 +38,7 @@ def test_a_script_of_ones_own_is_read_by_its_flags_with_hyphens_and_values_too()
     file, said = taken(ALPACA, num_devices=4)
     assert model_of(file) == "huggyllama/llama-7b"
     assert (said["seq_len"], said["packing"]) == (512, "none")
-    assert (said["global_batch"], said["optimizer"]) == (64, "adamw-8bit")
+    assert (said["global_batch"], said["optimizer"]) == (64, "paged-adamw-8bit")
     assert said["activation_checkpointing"] == ["none"]
 
 

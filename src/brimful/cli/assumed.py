@@ -109,10 +109,12 @@ def _update_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     from brimful.models.config import has_layout
     from brimful.techniques.optimizers import OPTIMIZERS, whole_of
 
-    gpus, whole = getattr(args, "gpus", None), whole_of(OPTIMIZERS[job.optimizer])
+    gpus, rule = getattr(args, "gpus", None), OPTIMIZERS[job.optimizer]
+    whole = "" if rule.pages else whole_of(rule)
     if not whole or not has_layout(job.model) or count_devices(gpus or defaults.GPUS) > 1:
         return ()
-    names = [name for name, rule in OPTIMIZERS.items() if whole_of(rule) == whole]
+    here = {name: each for name, each in OPTIMIZERS.items() if not each.pages}
+    names = [name for name, each in here.items() if whole_of(each) == whole]
     shapes = trained_shapes(job)
     every = {
         name: update_of(msgspec.structs.replace(job, optimizer=name), CUDA, shapes)

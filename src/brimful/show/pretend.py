@@ -104,8 +104,7 @@ def pretend_summary(
             *idle_facts(report),
             *whole_facts(report),
             *changes,
-            *_paged(report, meter),
-            *_host(report),
+            *_host(report, meter),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
             *grows_facts(report, program),
@@ -354,17 +353,18 @@ def _paged(report: PretendReport, meter: Meter) -> tuple[Fact, ...]:
     return (Fact("paged", f"{words}{rest} beside the peak"),)
 
 
-def _host(report: PretendReport) -> tuple[Fact, ...]:
+def _host(report: PretendReport, meter: Meter) -> tuple[Fact, ...]:
     """Say what this process keeps on the host for its GPU: states, what it saves for backward."""
+    paged = _paged(report, meter)
     kept = [item for item in report.host.items if item.name not in (*PASSING, PAGED_STATE)]
     num_bytes = sum(item.num_bytes for item in kept)
     if num_bytes < LEAST_HOST * report.simulated_peak_allocated_bytes:
-        return ()
+        return paged
     most = sorted(kept, key=lambda item: -item.num_bytes)[:NUM_ITEMS]
     words = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in most)
     size = format_bytes(report.host.simulated_peak_bytes)
     told = f"{size} of tensors of this process"
-    return (Fact("host", f"{told}: {words}", told),)
+    return (*paged, Fact("host", f"{told}: {words}", told))
 
 
 def _speed(report: PretendReport) -> tuple[Fact, ...]:
