@@ -446,6 +446,7 @@ def _keep(
 
 def _show_plan(planned: _Planned) -> None:
     """Say what is trained, how and on what, before anything is loaded."""
+    from brimful.cost.managed import paging_words
     from brimful.report.tables import pairs_table
     from brimful.report.words import machine_words, model_words, plan_words
 
@@ -456,6 +457,7 @@ def _show_plan(planned: _Planned) -> None:
         ("plan", plan_words(plan)),
         ("machine", machine_words(plan.cluster)),
         ("memory", _fit_words(planned)),
+        *(("paged", words) for words in paging_words(plan.job, plan.cluster.device)),
     ]
     show(pairs_table(pairs, title=""))
 

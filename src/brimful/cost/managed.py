@@ -39,8 +39,12 @@ def away_bytes(paged: Any, *, held: Any, limit_bytes: int) -> Any:
 
 def paging_words(job: Job, device: Device) -> tuple[str, ...]:
     """Say what is assumed of a job whose optimizer pages; nothing of any other."""
-    if not OPTIMIZERS[job.optimizer].pages or device.kernels != "cuda":
+    if not OPTIMIZERS[job.optimizer].pages:
         return ()
+    if device.kernels == "cpu":
+        return (
+            f"a CPU has no managed memory: {job.optimizer} keeps all its state beside the rest",
+        )
     words = "paged state that has no room beside the peak comes over the link for each update and"
     return (f"{words} goes back, with nothing beside it (assumed, not measured)",)
 

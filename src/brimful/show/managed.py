@@ -1,7 +1,7 @@
 """What of an optimizer's state is paged, in words: what of it has room beside the peak."""
 
 from brimful.cost.copied import link_bytes_per_s
-from brimful.cost.managed import away_bytes, paged_bytes, paging_seconds
+from brimful.cost.managed import away_bytes, paged_bytes, paging_seconds, paging_words
 from brimful.hardware.cluster import Cluster
 from brimful.show.summary import Fact, Meter
 from brimful.units import format_bytes, format_seconds
@@ -10,10 +10,12 @@ from brimful.values.strategy import Strategy
 
 
 def paged_facts(job: Job, cluster: Cluster, strategy: Strategy, meter: Meter) -> tuple[Fact, ...]:
-    """Say where paged state is, of a run that holds; nothing of any other.
+    """Say where paged state is, of a run that holds; nothing of any other, but on a CPU.
 
     ``meter``: what one GPU holds beside it.
     """
+    if cluster.device.kernels == "cpu":
+        return tuple(Fact("paged", words) for words in paging_words(job, cluster.device))
     paged = paged_bytes(job, strategy, cluster.device)
     if not paged or meter.used_bytes > meter.usable_bytes:
         return ()
