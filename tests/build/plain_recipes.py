@@ -97,6 +97,14 @@ class _NoScaler:
         pass
 
 
+BITSANDBYTES = {
+    "adamw-8bit": "AdamW8bit",
+    "paged-adamw-8bit": "AdamW8bit",
+    "paged-adamw-32bit": "AdamW32bit",
+}
+"""What paged ones are on a CPU too, where they warn that they do not page."""
+
+
 def _optimizer(job, parameters):
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": job.weight_decay},
@@ -107,10 +115,11 @@ def _optimizer(job, parameters):
         return torch.optim.SGD(groups, lr=lr, momentum=job.beta1, foreach=False)
     if job.optimizer == "adafactor":
         return torch.optim.Adafactor(groups, lr=lr)
-    if job.optimizer == "adamw-8bit":
+    if job.optimizer in BITSANDBYTES:
         import bitsandbytes
 
-        return bitsandbytes.optim.AdamW8bit(groups, lr=lr, betas=betas, eps=eps)
+        rule = getattr(bitsandbytes.optim, BITSANDBYTES[job.optimizer])
+        return rule(groups, lr=lr, betas=betas, eps=eps)
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, foreach=False, fused=False)
 
 

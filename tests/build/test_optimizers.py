@@ -11,7 +11,7 @@ from torch import nn
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch, count_targets
 from brimful.build.optimizers import build_optimizer
-from brimful.build.optimizers.adamw_8bit import AdamW8bit
+from brimful.build.optimizers.blockwise import BlockwiseAdamW
 from brimful.build.precision import TECHNIQUES
 from brimful.build.step import train_step
 from brimful.errors import UnsupportedError
@@ -111,7 +111,7 @@ def both(precision, optimizer):
 ALIKE = {("fp16-mixed", "adamw"): 4}
 """Steps whose norms are compared, where that is not all: from the fifth on AdamW makes of
 roundings, which differ from CPU to CPU, up to 3e-4 of the norm (and 3e-5 of it in the fourth)."""
-DECIDED_BY_ROUNDING = {("fp32", "adamw-8bit")}
+DECIDED_BY_ROUNDING = {("fp32", "adamw-8bit"), ("fp32", "paged-adamw-8bit")}
 """A rounding decides an 8-bit code: as far apart as this ends the plain loop itself, with the rows
 of its batches in another order."""
 
@@ -224,7 +224,8 @@ def test_eight_bits_are_those_of_bitsandbytes_to_the_bit():
     ours, theirs = (nn.Linear(80, 60) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     rates = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8}
-    mine = AdamW8bit([{"params": list(ours.parameters()), "weight_decay": 0.1}], **rates)
+    groups = [{"params": list(ours.parameters()), "weight_decay": 0.1}]
+    mine = BlockwiseAdamW(groups, OPTIMIZERS["adamw-8bit"], **rates)
     other = bitsandbytes.optim.AdamW8bit(theirs.parameters(), weight_decay=0.1, **rates)
     for _ in range(5):
         for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
