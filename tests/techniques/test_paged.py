@@ -21,17 +21,19 @@ from brimful.search.solve import solve
 from brimful.show.managed import paged_facts
 from brimful.show.summary import Meter
 from brimful.simulate.items import read_host
+from brimful.simulate.lifetime import peak_bytes, simulate_phases
 from brimful.simulate.run import simulate, simulate_recorded
 from brimful.techniques.optimizers import OPTIMIZERS, Settings, Updated, bytes_kept
+from brimful.train.keeping import KEEPING
 from brimful.units import GIB, MIB
 from brimful.values.job import check_job
 from brimful.values.plan import PLAN_SCHEMA, Plan
-from brimful.values.results import OPTIMIZER_STATE, PAGED_STATE
+from brimful.values.results import LOAD, OPTIMIZER_STATE, PAGED_STATE, RESUME
 from samples import make_cluster, make_job, make_model, make_strategy
 
 CPU = torch.device("cpu")
 GPU = Settings(2, "cuda", 0.9, 0.1)
-SIZES = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "vocab_size": 4000}
+SIZES = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 6, "vocab_size": 4000}
 PAGING = {name: rule for name, rule in OPTIMIZERS.items() if rule.pages}
 MOMENT_BYTES = {"8": 1, "3": 4}
 """By the first digit of a name."""
@@ -81,6 +83,14 @@ def test_what_is_predicted_is_what_is_simulated(name):
     [paged] = [item.num_bytes for item in told.host if item.name == PAGED_STATE]
     assert paged == paged_bytes(job, strategy, cluster_of().device)
     assert read_host(simulated(name).host).block_bytes == 0  # which would be pinned
+
+
+@pytest.mark.torch
+def test_what_is_loaded_goes_where_it_was_and_not_over_the_gpu():
+    asked = job_of("paged-adamw-32bit"), cluster_of(), make_strategy(micro_batch=2)
+    [resumed] = simulate_phases(*asked, KEEPING, (RESUME,))
+    load = {each.phase: each.num_bytes for each in simulated(asked[0].optimizer).simulation.phases}
+    assert peak_bytes(resumed) - load[LOAD] < paged_bytes(*asked[::2], asked[1].device) / 16
 
 
 @pytest.mark.torch

@@ -13,14 +13,12 @@ from brimful.cost.sections import Event, Section, apart, ended
 from brimful.models.config import layout_of
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.optimizers.base import Settings, Updated
+from brimful.techniques.optimizers.blockwise import LEAST_PAGED
 from brimful.values.job import Job
 from brimful.values.results import GRADIENTS, ITEM_NAMES, TRANSIENTS
 
 EARLY = "optimizer in backward"
 """What ``PublishedRun.unlike`` says of such an update; sharded ones are not told."""
-LEAST_PAGED = 100_000
-"""Numbers of a tensor whose state is managed at least. Source: ``get_state_buffer`` of
-``bitsandbytes/optim/optimizer.py``."""
 _GRADIENT, _TRANSIENT = ITEM_NAMES.index(GRADIENTS), ITEM_NAMES.index(TRANSIENTS)
 _PROBE = Updated((1024, 1024))
 """A parameter that shows whether an update has a temporary as large as what it updates."""

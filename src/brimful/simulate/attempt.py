@@ -5,7 +5,7 @@ roofline of ``cost.step``, on work that was traced for this strategy and not tak
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,8 +25,9 @@ from brimful.pretend.tape import go_on
 from brimful.search.holding import allocators_of
 from brimful.simulate.capacity import reserve_for, shortage
 from brimful.simulate.items import HostPeak, read_host
+from brimful.simulate.phases import state_made
 from brimful.simulate.run import NUM_STEPS, trace
-from brimful.simulate.unrolled import record_whole
+from brimful.simulate.unrolled import keeps_all_blocks, record_whole
 from brimful.values.job import Job
 from brimful.values.plan import MemoryItem
 from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Reserved
@@ -86,16 +87,11 @@ def attempt(
     device = cluster.device
     hosts: list[Recording] = []
 
+    place: dict[str, Any] = {"imitate": device.kernels, "capability": device.capability}
+
     def record(job: Job, strategy: Strategy) -> Recording:
         on_op()
-        traced = trace(
-            job,
-            strategy,
-            imitate=device.kernels,
-            capability=device.capability,
-            count_costs=True,
-            on_op=on_op,
-        )
+        traced = trace(job, strategy, **place, count_costs=True, on_op=on_op)
         on_op()
         hosts.append(traced.host)
         return traced.recording
@@ -103,6 +99,9 @@ def attempt(
     recording = record_whole(job, strategy, record, counts_costs=True)
     on_op()
     peak_bytes = int(recording.live_bytes().max())
+    if len(hosts) > 1 and keeps_all_blocks(job, strategy):
+        whole = trace(job, strategy, **place, num_steps=0, then=(state_made,), on_op=on_op)
+        hosts.append(whole.host)
     host = read_host(hosts[-1])
     short = max(0, peak_bytes - tensor_limit_bytes(cluster))
     reserved = None if short else reserve_for(recording, cluster, allocator=strategy.allocator)

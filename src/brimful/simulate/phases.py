@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from brimful.build import phases
 from brimful.build.batch import Batch
+from brimful.build.first_state import make_state
 from brimful.build.loss import CHUNK
 from brimful.build.program import Program, state_tensors
 from brimful.build.step import evaluate
@@ -60,6 +61,11 @@ def _announce(tape: Tape) -> phases.Listener:
             tape.begin_phase(EVAL)
 
     return listen
+
+
+def state_made(_tape: Tape, program: Program, _sample: Batch) -> None:
+    """Make the optimizer's state, as the first step would."""
+    make_state(program)
 
 
 def saved(keeping: Keeping[K], kept: dict[int, K]) -> Continuation:

@@ -43,10 +43,10 @@ from brimful.simulate.capacity import reserve_for
 from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
-from brimful.simulate.phases import Continuation
+from brimful.simulate.phases import Continuation, state_made
 from brimful.simulate.pretending import ended_as_asked, pretending, with_values_where_asked
 from brimful.simulate.series import blocks_of, body_in, may_stand_in, series_of
-from brimful.simulate.unrolled import brings_base, record_whole
+from brimful.simulate.unrolled import keeps_all_blocks, record_whole
 from brimful.simulate.worlds import experts_world, fullest_rank, world_of
 from brimful.techniques.kernel_support import (
     Place,
@@ -164,8 +164,8 @@ def simulate_recorded(  # noqa: PLR0913 - a plan, and what of it is asked
     else:
         recording = record_whole(job, strategy, record, counts_costs=count_costs)
     host = traces[-1].host  # where something is kept there the whole was traced, once
-    if len(traces) > 1 and brings_base(job, strategy):  # or not, and loading puts all of it there
-        host = _traced(job, strategy, **of_all, num_steps=0).host
+    if len(traces) > 1 and keeps_all_blocks(job, strategy):  # which no step has to show
+        host = _traced(job, strategy, **of_all, num_steps=0, then=(state_made,)).host
     simulation = read_simulation(
         recording,
         kernels=device.kernels,

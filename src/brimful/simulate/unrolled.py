@@ -28,6 +28,7 @@ from brimful.pretend.recording import Recording
 from brimful.pretend.unroll import MIN_UNITS, unroll_blocks
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.offload import PARAMETERS
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job
 from brimful.values.strategy import (
     Strategy,
@@ -80,6 +81,11 @@ def record_whole(
         return _unrolled(tapes, Pattern(stack=stack, num_prefix=num_first, period=period), groups)
     except NotPeriodicError:
         return trace(job, strategy)
+
+
+def keeps_all_blocks(job: Job, strategy: Strategy) -> bool:
+    """Whether the host has something of every block, of which few were traced."""
+    return brings_base(job, strategy) or OPTIMIZERS[job.optimizer].pages
 
 
 def brings_base(job: Job, strategy: Strategy) -> bool:
