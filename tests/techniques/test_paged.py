@@ -25,7 +25,7 @@ from brimful.simulate.lifetime import peak_bytes, simulate_phases
 from brimful.simulate.run import simulate, simulate_recorded
 from brimful.techniques.optimizers import OPTIMIZERS, Settings, Updated, bytes_kept
 from brimful.train.keeping import KEEPING
-from brimful.units import GIB, MIB
+from brimful.units import GIB, KIB, MIB
 from brimful.values.job import check_job
 from brimful.values.plan import PLAN_SCHEMA, Plan
 from brimful.values.results import LOAD, OPTIMIZER_STATE, PAGED_STATE, RESUME
@@ -83,6 +83,17 @@ def test_what_is_predicted_is_what_is_simulated(name):
     [paged] = [item.num_bytes for item in told.host if item.name == PAGED_STATE]
     assert paged == paged_bytes(job, strategy, cluster_of().device)
     assert read_host(simulated(name).host).block_bytes == 0  # which would be pinned
+
+
+@pytest.mark.torch
+def test_on_the_host_nothing_of_it_is_paged():
+    job, strategy = job_of("paged-adamw-32bit"), make_strategy(micro_batch=2, offload="optimizer")
+    made, told = estimate(job, cluster_of(), strategy), simulate(job, cluster_of(), strategy)
+    [state] = [item.num_bytes for item in told.host if item.name == OPTIMIZER_STATE]
+    assert paged_bytes(job, strategy, cluster_of().device) == 0
+    kept = {item.name: item.num_bytes for item in made.host.items}
+    assert kept[OPTIMIZER_STATE] == pytest.approx(state, abs=KIB)
+    assert PAGED_STATE not in {*kept, *(item.name for item in told.host)}
 
 
 @pytest.mark.torch

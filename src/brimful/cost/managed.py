@@ -27,6 +27,8 @@ def paged_bytes(job: Job, strategy: Strategy, device: Device) -> int:
     if not OPTIMIZERS[job.optimizer].pages or not has_layout(job.model):
         return 0
     family = family_of(job, strategy)
+    if family.away.optimizer:
+        return 0
     num_shards = num_shards_of(family)
     parted = parting_of(family, num_shards)
     return int(device_update(job, parted, updater_of(device, num_shards)).paged)

@@ -109,7 +109,7 @@ def first_state(
         device = "cpu" if kept.on_host else parameter.device
         if kept.key == STEP:
             found[kept.key] = torch.tensor(0.0, dtype=dtype, device=device)
-        elif kept.is_paged:
+        elif kept.is_paged and parameter.device.type != "cpu":
             found[kept.key] = paged(parameter, dtype)
         elif kept.shape == share:  # in its order of dimensions, and sharded as it is
             found[kept.key] = torch.zeros_like(parameter, dtype=dtype)

@@ -15,6 +15,7 @@ PAGED_ADAMW_32BIT = two_moments(
     moments=one_by_one(beside_whole),
     shards="local",
     pipeline=False,
+    on_host=True,
     travels=False,
     pages=True,
     transformers=Spelled("paged_adamw_32bit", reads=("paged_adamw",)),
