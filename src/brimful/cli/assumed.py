@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from brimful.cost.least import Least
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster
+    from brimful.models.layout import Kind
     from brimful.values.job import Job
     from brimful.values.plan import Estimate
     from brimful.values.strategy import Strategy
@@ -146,13 +147,13 @@ def expert_facts(
     ``asked``: on what; None: nobody said.
     """
     from brimful.cost.held import pack_experts
-    from brimful.models.config import has_layout, layout_of
+    from brimful.models.config import has_layout
     from brimful.models.mixtures import has_stacks
     from brimful.values.job import IN_FP32, QUANTIZED
 
     base = "same" if job.adapter is None else job.adapter.base
-    published = () if least is None else _published_facts(job)
-    if base in QUANTIZED and (own := _own_layers(job)):
+    published = _published_facts(job)
+    if base in QUANTIZED and (own := _elements_of(job, "own-linear")):
         words = (
             f"{format_bytes(2 * own)} of linear layers stay in 16 bits: transformers packs "
             f"nn.Linear itself, and they are of a class of their own"
@@ -162,13 +163,7 @@ def expert_facts(
         return published
     size, more = "", ""
     if has_layout(job.model):
-        runs = layout_of(job.model).blocks
-        stacks = sum(
-            run.num_blocks * parameter.num_elements
-            for run in runs
-            for parameter in run.parameters
-            if parameter.kind == "experts"
-        )
+        stacks = _elements_of(job, "experts")
         packed = 2 * stacks - pack_experts(job.model, cast("WeightsFormat", base), "bf16")
         size = (
             f", {format_bytes(2 * stacks)} of all together ({format_bytes(packed)} if packed too)"
@@ -179,14 +174,14 @@ def expert_facts(
     return (Fact("experts", words), *([Fact("if packed", more)] if more else []), *published)
 
 
-def _own_layers(job: "Job") -> int:
-    """Count the numbers of linear layers that a quantised base leaves as they are."""
+def _elements_of(job: "Job", kind: "Kind") -> int:
+    """Count the numbers of the blocks' parameters of a kind; 0 where nobody knows them."""
     from brimful.models.config import has_layout, layout_of
 
     if not has_layout(job.model):
         return 0
     return sum(
-        run.num_blocks * sum(p.num_elements for p in run.parameters if p.kind == "own-linear")
+        run.num_blocks * sum(p.num_elements for p in run.parameters if p.kind == kind)
         for run in layout_of(job.model).blocks
     )
 
@@ -196,8 +191,12 @@ def _published_facts(job: "Job") -> tuple[Fact, ...]:
     from brimful.models.architectures import record_of
 
     name = record_of(job.model.model_type).published
-    words = "as published is for writing; transformers trains on bf16 (dequantize=True)"
-    return (Fact(name, words),) if name else ()
+    if not name:
+        return ()
+    stacks = _elements_of(job, "experts")
+    size = f", {format_bytes(2 * stacks)} of experts" if stacks else ""
+    words = f"as published is for writing; transformers trains on bf16 (dequantize=True){size}"
+    return (Fact(name, words),)
 
 
 def _packed_words(job: "Job", num_bytes: int, asked: "Cluster | None") -> str:

@@ -242,6 +242,9 @@ def _next(
         return (Fact("next", words),)
     if for_program.is_other(args):
         return (Fact("next", f"add -o plan.yaml; then {_runs_it(args, 'plan.yaml')}"),)
+    if found.plan.job.quantization is not None:
+        words = "add -o plan.yaml, then brimful train plan.yaml, and brimful convert its folder to"
+        return (Fact("next", f"{words} {found.plan.job.quantization.scheme} weights"),)
     return (Fact("next", "add -o plan.yaml, then brimful train plan.yaml, or brimful export"),)
 
 

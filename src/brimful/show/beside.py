@@ -15,7 +15,7 @@ from brimful.show.settings import differing_words
 from brimful.show.summary import Fact
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.units import GIB, format_bytes
-from brimful.values.job import Job
+from brimful.values.job import FP8, QAT, Job
 from brimful.values.plan import Estimate
 from brimful.values.strategy import Strategy
 
@@ -126,18 +126,19 @@ def against_facts(
 
     Of one that does not fit only what takes less is said.
 
-    ``same_method``: whether nothing is said of other methods, for which other settings would do.
+    ``same_method``: whether nothing is said of other methods, for which other settings would do; of
+    training that rounds its weights the same without that is.
     """
     every = against(job, cluster, strategy)
     told = [
         each
         for each in every
         if (known.fits or _peak(each.made) < known.peak_bytes)
-        and (each.job.method == job.method or not same_method)
+        and (each.job.method == job.method or not same_method or job.method == QAT)
     ]
     words = [
         f"{each.words}: {_more_words(_more_bytes(cluster, strategy, known, each))}"
-        f"{_faster_words(job, known, each, cluster)}"
+        f"{_faster_words(job, known, each, cluster)}{_cast_words(job, strategy, known, each)}"
         for each in told[:NUM_TOLD]
     ]
     return (Fact("against", "; ".join(words)),) if words else ()
@@ -169,6 +170,15 @@ def _faster_words(job: Job, known: Known, other: Against, cluster: Cluster) -> s
     if abs(percent) < LEAST_PERCENT:
         return ""
     return f", {abs(percent)}% {'faster' if percent > 0 else 'slower'}"
+
+
+def _cast_words(job: Job, strategy: Strategy, known: Known, other: Against) -> str:
+    """Say why products in fp8 are slower than others, where they are."""
+    step_s = other.made.predicted_step_s
+    if job.precision != FP8 or strategy.compile != "none" or not known.step_s or not step_s:
+        return ""
+    slow = other.job.precision != FP8 and known.step_s > step_s
+    return " (casts to fp8 are kernels of their own without --compile blocks)" * slow
 
 
 def _at_most(job: Job, other: Against, cluster: Cluster) -> str:

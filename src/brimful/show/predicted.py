@@ -103,9 +103,11 @@ def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> 
     if host is None:
         return ()
     which = "not the GPUs" if device.used_bytes <= device.usable_bytes else "and so are the GPUs"
-    words = f"the host is short, {which}: give hosts with more memory, or fewer GPUs to a node"
-    instead = Fact("instead", f"{words} (--host-memory)")
     made = None if estimate is None else estimate.host
+    words = f"the host is short, {which}: give one with more memory (--host-memory)"
+    if made is None or made.num_processes > 1:
+        words = f"{words}, or fewer GPUs to a node"
+    instead = Fact("instead", words)
     train = 0 if made is None else training_bytes(made)
     if not 0 < train < host.used_bytes:
         return (instead,)
