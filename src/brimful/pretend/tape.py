@@ -27,6 +27,7 @@ from brimful.pretend import (
     quantized,
     real_values,
     recurrent,
+    sparse,
     streams,
 )
 from brimful.pretend.cuda_calls import inward, inward_keywords
@@ -60,7 +61,7 @@ _WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
 """Its kernel for fake tensors makes a new one; the real one waits for the one that it is given."""
 _COLLECTIVES = "c10d"
 """Namespace of what processes ask of each other."""
-_MADE_OF_OTHERS = (quantized, recurrent, fast_attention)
+_MADE_OF_OTHERS = (quantized, recurrent, fast_attention, sparse)
 """What tells of operations whose parts a tape is to see."""
 STANDS_FOR = "stands_for"
 """Attribute of an autograd node of ours: the name of the program's node that is in its place."""
@@ -249,6 +250,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
         self.owners.watch()
         autocast.on_weight_cast.append(self._weight_cast)
         streams.on_wait.append(self._wait)
+        sparse.on_assumed.append(self.assumptions.add)
         streams.on_use.append(self._record_stream)
         self._answered = device.answer_from(self)
         self._resize = torch.UntypedStorage.resize_
@@ -265,6 +267,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
         torch.UntypedStorage.resize_ = self._resize
         device.answer_from(self._answered)
         streams.on_use.remove(self._record_stream)
+        sparse.on_assumed.remove(self.assumptions.add)
         streams.on_wait.remove(self._wait)
         autocast.on_weight_cast.remove(self._weight_cast)
         self.owners.unwatch()
