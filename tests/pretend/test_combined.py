@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from brimful import pretend
 from brimful.allocator.config import parse_settings
 from brimful.allocator.held import held_of
-from brimful.pretend.combined import CHECKPOINTED, ROUNDED, combined
+from brimful.pretend.combined import CHECKPOINTED, FUSED, ROUNDED, combined
 from brimful.pretend.proportion import Argument, Room, batch_of, most_of
 from brimful.units import MIB
 
@@ -102,3 +102,22 @@ def test_what_makes_a_batch_little_larger_is_not_told(plain):
     batch = batch_of(plain, [], by_tensors=True)
     assert 0 < most_of(plain, batch, room) < GIVEN
     assert combined(plain, batch, room, is_checkpointed=True) is None
+
+
+def test_of_changes_that_do_alike_the_one_is_told_that_changes_nothing_that_is_learnt():
+    def updated(*, fused):
+        with pretend.gpu("t4") as run:
+            table = nn.Embedding(20_000, WIDTH).cuda()
+            optimizer = torch.optim.Adam(table.parameters(), fused=fused, foreach=not fused)
+            for _ in range(2):
+                ids = torch.randint(0, 1000, (GIVEN, 16), device="cuda")
+                table(ids).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return run
+
+    listed, really = updated(fused=False), held_bytes(updated(fused=True))
+    assert really < held_bytes(listed)
+    found = told(listed.recording(), really)
+    assert (found.changes, found.num) == ((FUSED,), GIVEN)
+    assert found.reserved_bytes == really

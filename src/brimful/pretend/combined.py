@@ -1,8 +1,9 @@
 """What changes together would make a training fit that does not: computed of what one run recorded.
 
-Moments are taken in 8 bits, and blocks that repeat keep what they are given and are run again in
-the backward pass; then the batch is made smaller, as far as it must be. Sizes alone change: each
-combination is a replay.
+Parameters are updated by a fused kernel, blocks that repeat keep what they are given and are run
+again in the backward pass, and moments are taken in 8 bits; then the batch is made smaller, as far
+as it must be. Sizes alone change: each combination is a replay. Of changes that do alike the first
+is told that leaves alone what is learnt.
 """
 
 from collections import defaultdict
@@ -21,7 +22,12 @@ from brimful.pretend.reading import classify
 from brimful.pretend.recording import Recording
 from brimful.values.results import ITEM_NAMES, OPTIMIZER_STATE, SAVED_ACTIVATIONS, TRANSIENTS
 
-CHECKPOINTED, ROUNDED = "checkpointed blocks", "8-bit moments"
+FUSED, CHECKPOINTED = "fused=True of torch.optim's optimizer", "checkpointed blocks"
+ROUNDED = "8-bit moments"
+_ORDER = (FUSED, CHECKPOINTED, ROUNDED)
+"""Changes by what they change: nothing that is learnt, and the last one that."""
+_WITHIN = {FUSED, ROUNDED}
+"""Of which the second makes what the first spares, too."""
 _LEAST_BLOCKS = 3
 """That repeat, of a model whose blocks are worth running again."""
 _LEAST_RANK = 2
@@ -59,14 +65,18 @@ def combined(
     but that.
     """
     item = with_logits(recording, classify(recording))
-    sizes = {ROUNDED: _rounded(recording, item)}
+    passing = _listed(recording, item)
+    sizes = {FUSED: np.where(passing, 1, recording.num_bytes)}
+    sizes[ROUNDED] = _rounded(recording, item, passing)
     if not is_checkpointed:
         sizes[CHECKPOINTED] = _checkpointed(recording, item)
-    names = [name for name in (CHECKPOINTED, ROUNDED)
+    names = [name for name in _ORDER
              if name in sizes and (sizes[name] < recording.num_bytes).any()]  # fmt: skip
     found = None
     every = (combinations(names, num) for num in range(1, len(names) + 1))
     for changes in chain.from_iterable(every):
+        if set(changes) >= _WITHIN:
+            continue
         parts = [sizes[name] for name in changes]
         smaller = replace(recording, num_bytes=np.minimum.reduce(parts))
         num = most_of(smaller, batch, room)
@@ -84,23 +94,30 @@ def combined(
     return Combination(changes, num, held.peak_reserved_bytes)
 
 
-def _rounded(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.int64]:
+def _listed(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each allocation is a result of an update of a list of tensors (``foreach``).
+
+    A fused kernel has none, nor has an optimizer that goes through one parameter after another.
+    """
+    is_update = np.array([name.endswith(_UPDATE) for name in recording.phases])[recording.phase]
+    is_listed = np.array([_LISTS in op for op in recording.ops])[recording.op]
+    return np.asarray(is_update & is_listed & (item == ITEM_NAMES.index(TRANSIENTS)))
+
+
+def _rounded(
+    recording: Recording, item: NDArray[np.int64], passing: NDArray[np.bool_]
+) -> NDArray[np.int64]:
     """Return the size of each allocation with moments in 8 bits.
 
-    An optimizer that keeps them goes through one parameter after another, without PyTorch's lists
-    of temporaries.
+    An optimizer that keeps them goes through one parameter after another, without what is
+    ``passing``.
     """
     widths = np.array([_ROUNDED.get(dtype, 1) for _, dtype in recording.shapes])
     width = widths[recording.shape_dtype]
     is_moment = (item == ITEM_NAMES.index(OPTIMIZER_STATE)) & (width > 1)
     narrow = recording.num_bytes // width
     sizes = np.where(is_moment, np.maximum(narrow + narrow // _SCALES, 1), recording.num_bytes)
-    if not is_moment.any():
-        return sizes
-    is_update = np.array([name.endswith(_UPDATE) for name in recording.phases])[recording.phase]
-    is_listed = np.array([_LISTS in op for op in recording.ops])[recording.op]
-    passing = is_update & is_listed & (item == ITEM_NAMES.index(TRANSIENTS))
-    return np.where(passing, 1, sizes)
+    return np.where(passing, 1, sizes) if is_moment.any() else sizes
 
 
 def _checkpointed(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.int64]:

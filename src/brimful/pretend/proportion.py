@@ -271,6 +271,8 @@ def _most(
     def fits(num: int) -> bool:
         return room.holds(_scaled(recording, grows, given, num), surely=surely)
 
+    if high > given and fits(given):
+        return given
     while high - low > max(1, low // _FINEST):
         # Mostly little more is reserved than tensors take.
         num = (low + high) // 2 if low else max(1, high - 1 - (high - low) // 8)

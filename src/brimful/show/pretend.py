@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from brimful.allocator.config import EXPANDABLE, parse_settings
 from brimful.allocator.held import held_within
+from brimful.pretend.combined import FUSED
 from brimful.pretend.largest import Aim, Tried
 from brimful.pretend.recording import SELECTS_ALL, Recording
 from brimful.pretend.report_values import Alike, Failure, Missed, ModuleBytes, PretendReport
@@ -114,7 +115,7 @@ def pretend_summary(
             *chunk_facts(report, firm_bytes(report)),
             *_instead(report),
             *(peak if says_why else []),
-            *_unfused(report),
+            *(() if any(FUSED in way.text for way in ways) else _unfused(report)),
             *(() if is_kept else sizes),
             *_speed(report),
             *([] if fails else peak),
