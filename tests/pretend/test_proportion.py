@@ -142,3 +142,5 @@ def test_tables_of_whole_numbers_tell_a_batch_where_they_agree(large):
     assert rows_of((GIVEN, 7)) == GIVEN
     assert rows_of((WIDTH, WIDTH), (GIVEN, 7)) == GIVEN  # positions to one another are square
     assert rows_of((WIDTH, 9), (GIVEN, 7)) is None  # nobody knows which of them it is
+    assert rows_of((GIVEN,)) == GIVEN
+    assert rows_of((1, GIVEN), (GIVEN,)) is None  # a text's tokens, one after another

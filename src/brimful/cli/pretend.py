@@ -21,6 +21,7 @@ from brimful.cli.page import add_page
 from brimful.cli.pretend_behind import taken_from_behind
 from brimful.cli.pretend_largest import largest_of
 from brimful.cli.pretend_script import Done, Instead, allocator_of, known_event, pretended_gpu, ran
+from brimful.cli.pretend_units import with_blocks
 from brimful.pretend.largest import Largest, argument_of, with_default
 from brimful.pretend.step_values import BUDGET_S
 from brimful.text.terminal import note
@@ -127,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
     found = None
     if argument is not None and done.report.fits is not None:
         found, done = largest_of(args, done, argument)
+    done = with_blocks(args, done)
     report = done.report
     output_paths.write_recording_files(
         args,
@@ -162,6 +164,7 @@ def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Ans
     from brimful.show.pretend import pretend_summary
     from brimful.show.sizes import combined_facts, largest_facts
     from brimful.show.summary import Fact
+    from brimful.show.units import unit_ways
 
     page = ", --page answer.html makes a page"
     if args.page is not None:
@@ -172,7 +175,7 @@ def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Ans
     if (known := known_event(done)) is not None:  # its other steps say the same
         recording = until(recording, known)
     sizes = largest_facts(report, program, found, recording)
-    ways = () if found else combined_facts(report, program, recording)
+    ways = unit_ways(report) or (() if found else combined_facts(report, program, recording))
     summary = pretend_summary(report, program, () if found else sizes, ways)
     if found:  # what was asked, before what the run of it did
         summary = summary._replace(facts=(*sizes, *summary.facts))

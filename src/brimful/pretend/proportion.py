@@ -191,9 +191,14 @@ def _first_sizes(
     ops = np.array(["arange" not in op for op in recording.ops])[recording.op]
     kinds = np.unique(recording.shape_dtype[ops])
     whole = (i for i in kinds.tolist() if recording.shapes[i][1] in _WHOLE)
-    tables = [dims[i] for i in whole if len(dims[i]) == num_sizes]
+    whole_dims = [dims[i] for i in whole]
+    tables = [each for each in whole_dims if len(each) == num_sizes]
+    if num_sizes == 1:  # tokens of a table, one after another, are no batch
+        tokens = [each for each in whole_dims if len(each) > 1]
+        beside = {size for each in tokens for size in (*each[1:], prod(each))}
+        return sorted({each[0] for each in tables} - beside)
     # Positions of tokens to one another are square, and no batch.
-    return sorted({each[0] for each in tables if num_sizes == 1 or each[0] != each[-1]})
+    return sorted({each[0] for each in tables if each[0] != each[-1]})
 
 
 def _loose(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.bool_]:

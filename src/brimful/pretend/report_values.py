@@ -7,6 +7,7 @@ recording stands in ``report.py``.
 import msgspec
 
 from brimful.pretend.step_values import Cut
+from brimful.pretend.unit_values import WholeUnit
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import Outcome, Timeline
 from brimful.values.unknown_memory import UnknownOp
@@ -444,6 +445,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         already: What the program does already.
         step_time: Of the step that is the middle of the whole ones; None: not known.
         not_updated: Models and copies of models that no optimizer has, the largest first.
+        whole_unit: A unit of FSDP that is most of a model; None: there is none.
     """
 
     statement: str
@@ -483,3 +485,4 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     already: Already = Already()
     step_time: StepTime | None = None
     not_updated: tuple[NotUpdated, ...] = ()
+    whole_unit: WholeUnit | None = None

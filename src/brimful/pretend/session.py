@@ -5,7 +5,7 @@ process group of any size, the fake mode, the tape, and the phases of a loop nob
 """
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -41,10 +41,12 @@ from brimful.pretend.step_time import TimedTape, step_time
 from brimful.pretend.step_values import Cut, fits_all
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
+from brimful.pretend.unit_values import WholeUnit
 from brimful.values.results import WHOLE_GRADIENTS
 
 if TYPE_CHECKING:
     from brimful.pretend.script_lines import ScriptLine
+    from brimful.pretend.sharding_units import Unit
 
 
 _PART = "at least, until its time was over: "
@@ -89,6 +91,7 @@ class Run(contextlib.ContextDecorator):
         self.known_event: int | None = None
         self._trained = Trained()
         self._places: list[ScriptLine] = []
+        self._units: list[Unit] = []
         self._new_tape = new_tape
         self._was_entered = False
         self._earlier_peaks: list[int] = []
@@ -98,7 +101,7 @@ class Run(contextlib.ContextDecorator):
         if self._was_entered:
             self._earlier_peaks.append(self.peak_allocated_bytes)
             self.tape, self.other_kernels = self._new_tape(), OtherKernels()
-            self._trained, self._places = Trained(), []
+            self._trained, self._places, self._units = Trained(), [], []
         self._was_entered, self.cut, self.known_event = True, None, None
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
@@ -106,7 +109,7 @@ class Run(contextlib.ContextDecorator):
             if self.world is not None:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
                 stack.enter_context(groups_of_one_process(self.world, self.tape.assumptions))
-                stack.enter_context(_gathering(self.tape))
+                stack.enter_context(_gathering(self.tape, self._units))
             fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(replaced(subclasses.replacements()))
@@ -193,8 +196,16 @@ class Run(contextlib.ContextDecorator):
             whole_gradients=whole_gradients(recording, told.peak_event),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
             step_time=self._step_time(recording),
+            whole_unit=self._whole_unit(recording, told.peak_event),
             not_updated=not_updated(recording, told.peak_event, trained.parts, trained.updated),
         )
+
+    def _whole_unit(self, recording: Recording, peak_event: int) -> WholeUnit | None:
+        if not self._units:
+            return None
+        from brimful.pretend.sharding_units import whole_unit
+
+        return whole_unit(recording, peak_event, self._units)
 
     def _step_time(self, recording: Recording) -> StepTime | None:
         """Sum up a step's seconds; None of several processes, whose messages no tape times.
@@ -228,10 +239,13 @@ class Run(contextlib.ContextDecorator):
         return init_device_mesh(NAME, shape, mesh_dim_names=axes)
 
 
-def _gathering(tape: Tape) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _gathering(tape: Tape, units: list["Unit"]) -> Iterator[None]:
     from brimful.pretend.gathering import named_buffers  # FSDP takes a while to import
+    from brimful.pretend.sharding_units import watching
 
-    return named_buffers(tape, kept=WHOLE_GRADIENTS)
+    with named_buffers(tape, kept=WHOLE_GRADIENTS), watching(units):
+        yield
 
 
 def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default

@@ -160,7 +160,8 @@ def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:
 def _no_batch(report: PretendReport, states: dict[str, int]) -> tuple[Fact, ...]:
     """Say that no batch is small enough, where what none makes smaller has no room."""
     at = report.at_capacity
-    if sum(states.values()) <= at.capacity_bytes:
+    # Gradients of a whole unit of FSDP are no shards yet.
+    if sum(states.values()) <= at.capacity_bytes or report.whole_unit is not None:
         return ()
     each = _listed([f"{name} {format_bytes(states[name])}" for name in states])
     words = (

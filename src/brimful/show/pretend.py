@@ -16,6 +16,7 @@ from brimful.show.changes import change_facts, chunk_facts, whole_facts
 from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
+from brimful.show.units import unit_facts
 from brimful.units import format_bytes, format_range, format_seconds
 from brimful.values.plan import Word
 from brimful.values.results import (
@@ -90,8 +91,7 @@ def pretend_summary(
     ops = [each.op for each in report.unknown_ops]
     is_kept = report.grows is not None or report.unused_graphs is not None
     is_no = at.failure is not None and not is_most and not is_kept
-    is_part = report.fits is None
-    by_growth = at.failure is None and report.fits is False
+    is_part, by_growth = report.fits is None, at.failure is None and report.fits is False
     changes = _changes(report, ways) if is_no else ()
     peak, fails = [_peak(report)], at.failure is not None
     says_why = fails and _has_parts(report)
@@ -104,6 +104,7 @@ def pretend_summary(
             *([] if at.failure is None or is_most else _failed(at.failure)),
             *idle_facts(report),
             *whole_facts(report),
+            *(unit_facts(report) if word != "fits" else ()),
             *changes,
             *_host(report, meter),
             *(unknown_facts(ops, meter) if is_bound else ()),
