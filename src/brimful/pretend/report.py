@@ -17,6 +17,7 @@ from brimful.allocator.held import held_within
 from brimful.allocator.replay import Replay, replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
+from brimful.pretend.before_evaluation import before_evaluation
 from brimful.pretend.logits import NUM_CHUNKS, in_chunks, with_logits
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
 from brimful.pretend.reading import (
@@ -142,6 +143,7 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         unknown_ops=unknown,
         beside_torch=beside_torch,
         assumptions=tuple(sorted(assumptions)),
+        before_evaluation_bytes=before_evaluation(recording, at_capacity.failure, settings),
     )
 
 

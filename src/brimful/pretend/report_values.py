@@ -446,6 +446,8 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         step_time: Of the step that is the middle of the whole ones; None: not known.
         not_updated: Models and copies of models that no optimizer has, the largest first.
         whole_unit: A unit of FSDP that is most of a model; None: there is none.
+        before_evaluation_bytes: What the allocator holds at most before the evaluation in which the
+            program fails; None: it does not fail in one.
     """
 
     statement: str
@@ -486,3 +488,4 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     step_time: StepTime | None = None
     not_updated: tuple[NotUpdated, ...] = ()
     whole_unit: WholeUnit | None = None
+    before_evaluation_bytes: int | None = None

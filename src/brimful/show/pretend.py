@@ -101,7 +101,7 @@ def pretend_summary(
         at_least(meter) if is_part or by_growth or (is_bound and not is_most) else meter,
         (
             *_cut(report.cut),
-            *([] if at.failure is None or is_most else _failed(at.failure)),
+            *([] if at.failure is None or is_most else _failed(report, at.failure)),
             *idle_facts(report),
             *whole_facts(report),
             *(unit_facts(report) if word != "fits" else ()),
@@ -213,7 +213,7 @@ def tried_words(tried: Tried, aim: Aim) -> str:
     return f"{VERDICTS[tried.word]}, {sizes}"
 
 
-def _failed(failure: Failure) -> tuple[Fact, ...]:
+def _failed(report: PretendReport, failure: Failure) -> tuple[Fact, ...]:
     tensor = failure.tensor
     by, at = tensor.module or OUTSIDE, f" at {short_line(tensor.line)}" if tensor.line else ""
     words = (
@@ -227,7 +227,18 @@ def _failed(failure: Failure) -> tuple[Fact, ...]:
         within = f" in {failure.called_in}" if failure.called_in else ""
         called = f", called{within} at {short_line(failure.called_at, num_parts=1)}"
         words, short = f"{words}{called}", f"{short}{called}"
-    return (Fact("fails", words, short),)
+    return (Fact("fails", words, short), *_before_evaluation(report))
+
+
+def _before_evaluation(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what the training alone takes of a program that fails in an evaluation."""
+    num_bytes = report.before_evaluation_bytes
+    if num_bytes is None:
+        return ()
+    room = report.at_capacity.capacity_bytes
+    fits = "which fits" if num_bytes <= firm_bytes(report) else "which fits (TIGHT)"
+    words = f"{format_bytes(num_bytes)} of {format_bytes(room)} before the evaluation, {fits}"
+    return (Fact("training", words),)
 
 
 def _tensors(report: PretendReport) -> tuple[Fact, ...]:
