@@ -24,8 +24,6 @@ from brimful.values.results import ITEM_NAMES, OPTIMIZER_STATE, SAVED_ACTIVATION
 
 FUSED, CHECKPOINTED = "fused=True of torch.optim's optimizer", "checkpointed blocks"
 ROUNDED = "8-bit moments"
-_ORDER = (FUSED, CHECKPOINTED, ROUNDED)
-"""Changes by what they change: nothing that is learnt, and the last one that."""
 _WITHIN = {FUSED, ROUNDED}
 """Of which the second makes what the first spares, too."""
 _LEAST_BLOCKS = 3
@@ -64,14 +62,8 @@ def combined(
     already. Returns None where not even a batch of one fits, or little more than without any change
     but that.
     """
-    item = with_logits(recording, classify(recording))
-    passing = _listed(recording, item)
-    sizes = {FUSED: np.where(passing, 1, recording.num_bytes)}
-    sizes[ROUNDED] = _rounded(recording, item, passing)
-    if not is_checkpointed:
-        sizes[CHECKPOINTED] = _checkpointed(recording, item)
-    names = [name for name in _ORDER
-             if name in sizes and (sizes[name] < recording.num_bytes).any()]  # fmt: skip
+    sizes = sizes_with(recording, is_checkpointed=is_checkpointed)
+    names = list(sizes)
     found = None
     every = (combinations(names, num) for num in range(1, len(names) + 1))
     for changes in chain.from_iterable(every):
@@ -92,6 +84,20 @@ def combined(
     requests = batch.scaled(smaller, num).requests()
     held = held_of(requests, settings=room.settings, capacity_bytes=None)
     return Combination(changes, num, held.peak_reserved_bytes)
+
+
+def sizes_with(recording: Recording, *, is_checkpointed: bool) -> dict[str, NDArray[np.int64]]:
+    """Return the size of each allocation with each change that makes some of them smaller.
+
+    ``is_checkpointed``: whether blocks are run again already.
+    """
+    item = with_logits(recording, classify(recording))
+    passing = _listed(recording, item)
+    sizes = {FUSED: np.where(passing, 1, recording.num_bytes)}
+    if not is_checkpointed:
+        sizes[CHECKPOINTED] = _checkpointed(recording, item)
+    sizes[ROUNDED] = _rounded(recording, item, passing)
+    return {name: new for name, new in sizes.items() if (new < recording.num_bytes).any()}
 
 
 def _listed(recording: Recording, item: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -176,12 +176,13 @@ def proportion_of(recording: Recording, batch: Batch, room: Room) -> Proportion:
     return Proportion(batch.names, 0, 0, given=batch.given)
 
 
-def most_of(recording: Recording, batch: Batch, room: Room) -> int:
-    """Return the largest batch that surely fits, if only that shrinks with it that surely does.
+def most_of(recording: Recording, batch: Batch, room: Room, *, times: int = 1) -> int:
+    """Return the largest batch that surely fits, if only that changes with it that surely does.
 
-    ``recording``: of the program, or of a smaller one with as many allocations.
+    ``recording``: of the program, or of a smaller one with as many allocations. ``times``: up to
+    how many times the given one.
     """
-    return _most(recording, batch.rows.sure, batch.given, room, surely=True)
+    return _most(recording, batch.rows.sure, batch.given, room, surely=True, times=times)
 
 
 def _first_sizes(
@@ -260,24 +261,30 @@ def _rows(
     return _Rows(sure, sure | unclear | passing)
 
 
-def _most(
-    recording: Recording, grows: NDArray[np.bool_], given: int, room: Room, *, surely: bool
+def _most(  # noqa: PLR0913 - of what, and in what
+    recording: Recording,
+    grows: NDArray[np.bool_],
+    given: int,
+    room: Room,
+    *,
+    surely: bool,
+    times: int = 1,
 ) -> int:
-    """Return the largest batch that fits, up to the given one; 0: not even 1 does."""
+    """Return the largest batch that fits, up to so many times the given; 0: not even 1 does."""
     row = np.where(recording.events >= 0, recording.events, ~recording.events)
     sign = np.where(recording.events >= 0, 1, -1) * recording.num_bytes[row]
     grown, stays = (np.cumsum(sign * chosen[row]) for chosen in (grows, ~grows))
     left = (room.sure_bytes if surely else room.capacity_bytes) - stays
     if left.min(initial=0) < 0:
         return 0
-    share = (left / np.maximum(grown, 1)).min(initial=1.0)
-    low, high = 0, min(given, int(given * share)) + 1  # tensors alone have no room in more
+    share = (left / np.maximum(grown, 1)).min(initial=float(times))
+    low, high = 0, int(given * share) + 1  # tensors alone have no room in more
 
     def fits(num: int) -> bool:
         return room.holds(_scaled(recording, grows, given, num), surely=surely)
 
-    if high > given and fits(given):
-        return given
+    if high > times * given and fits(times * given):
+        return times * given
     while high - low > max(1, low // _FINEST):
         # Mostly little more is reserved than tensors take.
         num = (low + high) // 2 if low else max(1, high - 1 - (high - low) // 8)

@@ -7,6 +7,7 @@ from brimful.allocator.config import parse_settings
 from brimful.pretend.combined import combined
 from brimful.pretend.largest import Largest, counted
 from brimful.pretend.proportion import Argument, Batch, Proportion, Room, batch_of, proportion_of
+from brimful.pretend.raising import raised
 from brimful.pretend.recording import Recording
 from brimful.pretend.report_values import PretendReport
 from brimful.show.pretend import firm_bytes, word_of
@@ -14,6 +15,8 @@ from brimful.show.summary import AS_FAR, Fact
 from brimful.units import format_bytes
 from brimful.values.results import EVAL, GRADIENTS, LOAD
 
+_NUM_RAISING = 2
+"""Changes that are named beside a largest value."""
 _OF_BATCH = "batch"
 """What stands in the name of an argument that says how large a batch is."""
 
@@ -30,7 +33,9 @@ def largest_facts(
     program: how much of its batch would fit by proportion; None: not told.
     """
     if found is not None:
-        return (Fact("largest", _largest_words(found, is_bound=bool(report.unknown_ops))),)
+        words = _largest_words(found, is_bound=bool(report.unknown_ops))
+        more = () if recording is None else _raised(report, program, found, recording)
+        return (Fact("largest", words), *more)
     names = _sizes(program)
     if word_of(report) == "fits":
         return ()
@@ -66,6 +71,27 @@ def combined_facts(
     told = f"{' and '.join(found.changes)}, with {size}"
     words = f"with {told}: {format_bytes(found.reserved_bytes)}, by proportion"
     return (Fact("would fit", words),)
+
+
+def _raised(
+    report: PretendReport, program: Sequence[str], found: Largest, recording: Recording
+) -> tuple[Fact, ...]:
+    """Say which changes would raise what was found, those that do most."""
+    name = found.flag.removeprefix("--")
+    of_it = [Argument(key, int(text)) for key, text in _numbers(program) if key == name]
+    batch = batch_of(recording, of_it)
+    if batch is None or not _is_of_steps(report):
+        return ()
+    again = report.already.checkpointed_bytes > 0
+    ways = raised(recording, batch, _room(report), is_checkpointed=again)
+    peak = format_bytes(report.simulated_peak_allocated_bytes)
+    told = (
+        f"{way.change} to about {way.num}"
+        + (f" ({format_bytes(way.num_bytes)} of the peak's {peak})" if way.num_bytes else "")
+        for way in ways[:_NUM_RAISING]
+    )
+    words = "; ".join(told)
+    return (Fact("raise", f"{words}, each alone, by proportion"),) if words else ()
 
 
 def _is_of_steps(report: PretendReport) -> bool:
