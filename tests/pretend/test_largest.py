@@ -136,8 +136,8 @@ FIXED, EACH, SQUARED = 64, 8, 1
 """MiB of a script's states, of each one more of its batch, and of its square over 16."""
 
 
-def ran(value, *, beside=False):
-    """Record a step whose sizes grow with a value: states, saved, scores."""
+def ran(value, *, beside=False, num_rounds=0):
+    """Record a step whose sizes grow with a value: states, saved, scores; and an evaluation."""
     builder = RecordingBuilder()
     take(builder, FIXED * MIB, place("aten.empty", "weights", line=1), item=PARAMETERS)
     for line in range(100):
@@ -149,6 +149,9 @@ def ran(value, *, beside=False):
         builder.free(take(builder, 512, place("workspace", "layer", line=3)))
     builder.free(scores)
     builder.free(saved)
+    for _ in range(num_rounds):
+        for line in range(50):
+            builder.free(take(builder, 512, place("aten.add", "evaluation", line=line)))
     return builder.build()
 
 
@@ -306,6 +309,24 @@ def test_kernels_that_only_large_values_take_cost_a_run_or_two(least):
     true = max(n for n in range(1, 999) if recorded(n).num_bytes <= SURE)
     assert found.sure == true
     assert len(tried) <= 5
+
+
+def test_where_an_evaluation_has_fewer_rounds_with_more_the_next_one_is_run():
+    argument, tried = argument_of(["train.py", "--batch", "83"], "batch"), []
+
+    def recorded(value):
+        made = ran(value, num_rounds=-(-518 // value))
+        return live(made)._replace(recording=made)
+
+    def run(changed):
+        tried.append(value_in(changed, argument))
+        return recorded(tried[-1])
+
+    aim = Aim(SURE, MOST, FIXED * MIB, live)
+    program = ["train.py", "--batch", "83"]
+    found = find_largest(program, argument, run, first=recorded(83), aim=aim)
+    assert (found.sure, found.value) == (largest_below(SURE), largest_below(MOST))
+    assert len(tried) <= 4  # seven by halves
 
 
 def without_layers(value):

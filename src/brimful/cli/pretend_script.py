@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from brimful.pretend.script_errors import ScriptError
 
 
+_AS_MUCH = 1.02
+"""Times what was held before, by which like steps may differ."""
+
+
 class Done(NamedTuple):
     """A program that was run, with its arguments.
 
@@ -36,9 +40,23 @@ class Done(NamedTuple):
 
 def known_event(done: Done) -> int | None:
     """Return by which event of a recording all is known of a script; None: all of it has to be."""
-    event = done.run.known_event
-    is_all = event is not None and done.report.peak_event < event  # and no evaluation takes more
-    return event if done.run.cut is not None and is_all else None
+    event, cut = done.run.known_event, done.run.cut
+    if event is None or cut is None or done.report.peak_event >= event:
+        return None
+    # Behind its data an evaluation may take less, and yet blocks that no later step has use of.
+    return None if cut.is_passed and _holds_more(done, event) else event
+
+
+def _holds_more(done: Done, event: int) -> bool:
+    """Whether the allocator comes to hold more behind an event than before it."""
+    from brimful.allocator.config import parse_settings
+    from brimful.allocator.held import held_of
+    from brimful.pretend.until import until
+
+    requests = until(done.run.recording(), event).requests()
+    settings = parse_settings(done.report.allocator)
+    before = held_of(requests, settings=settings, capacity_bytes=None).peak_reserved_bytes
+    return done.report.reserved.simulated_peak_reserved_bytes > _AS_MUCH * before
 
 
 class Instead(NamedTuple):

@@ -263,7 +263,9 @@ class _Search:
             guess = self._by_line(aim.sure_bytes)
             law = self._law(guess or self._given)
             if law is None:
-                beside = (n for n in (guess or 0, (guess or 0) - 1) if n > 0)
+                # The next one most likely asks for the same in the same order.
+                near = guess or 0
+                beside = (n for n in (near, near + 1, near - 1) if n > 0)
                 fresh = next((n for n in beside if n not in self._tried), None)
                 if fresh is None:
                     return None
