@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -234,17 +235,45 @@ def _lacks_package(error: BaseException) -> bool:
 
 
 def _plan_instead(script: str, instead: Instead) -> None:
-    """Plan what a script says that lacks a package, where its text names its model."""
+    """Plan what a script says that lacks a package, where its text names its model or builds it.
+
+    Of a model that cannot be planned it is said what its states take.
+    """
+    from brimful.cli.script_configs import is_planned, least_words
+    from brimful.cli.script_settings import built_by, plan_of
+
+    if words := plan_of(script, *instead):
+        _plan(script, words)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        built = built_by(script, instead.typed, Path(folder))
+        if built is None:
+            return
+        if not is_planned(built.folder):
+            if least := least_words(built):
+                say(f"brimful: as far as {Path(script).name} is read: {least}", file=sys.stderr)
+            return
+        words = plan_of(script, *instead, built=built)
+        words[1] = built.config
+        if "--from" in words:
+            place = words.index("--from") + 1
+            words[place] = str(Path(words[place]).absolute())
+        with contextlib.chdir(folder):  # in which the model is called by its configuration alone
+            _plan(script, words, f", of the {built.config} that it writes out")
+
+
+def _plan(script: str, words: Sequence[str], whose: str = "") -> None:
+    """Say what is planned in place of a script, and plan it.
+
+    ``whose``: what else is to be said of it.
+    """
     from brimful.cli.main import main
-    from brimful.cli.script_settings import plan_of
     from brimful.text.escaping import shell_words
 
-    if not (words := plan_of(script, *instead)):
-        return
     read = Path(script).name
     if "--from" in words:
         read += f" and {words[words.index('--from') + 1]}"
-    why = f"what is read in {read} is planned instead, in Brimful's own loop"
+    why = f"what is read in {read} is planned instead, in Brimful's own loop{whose}"
     if "--memory-limit" in words:
         why += f", on the {words[words.index('--memory-limit') + 1]} of each card that vLLM leaves"
     say(f"brimful: {why}: brimful {shell_words(words)}", file=sys.stderr, flush=True)

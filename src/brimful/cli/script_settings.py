@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.cli.other_flags import HALVES, OF_WEIGHTS, is_of_jobs, is_of_models
+from brimful.cli.script_configs import Written, written_config
 from brimful.errors import BrimfulError
 from brimful.export.read_grpo import SHARE
 from brimful.files.writing import is_there
@@ -63,20 +64,42 @@ _REPLICATED = ("--zero", "0", "--tp", "1", "--pp", "1")
 _KEYWORDS_OF_MODEL = "--model-init-kwargs"
 
 
-def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
+def built_by(script: str, given: Sequence[str], folder: Path) -> Written | None:
+    """Write the configuration by which a script builds its model; None: its text says none.
+
+    ``given``: all that it is started with. ``folder``: in which it is put.
+    """
+    if (tree := _read(script)) is None:
+        return None
+    values = _values(tree, given)
+    live = list(_live(tree, values))
+    return written_config(live, lambda node: _constant(node, values), folder)
+
+
+def _read(script: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(script).read_text("utf-8"))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def plan_of(
+    script: str, gpus: str, given: Sequence[str] = (), *, built: Written | None = None
+) -> list[str]:
     """Return the words of the ``brimful plan`` that asks about a script's job.
 
-    ``given``: all that it is started with: its launcher's arguments and its own. Returns the words
-    behind ``brimful``; empty where its text names no model that is known.
+    ``given``: all that it is started with: its launcher's arguments and its own. ``built``: by
+    which configuration it builds its model; None: it loads one. Returns the words behind
+    ``brimful``; empty where its text names no model that is known.
     """
-    try:
-        tree = ast.parse(Path(script).read_text("utf-8"))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    if (tree := _read(script)) is None:
         return []
     values = _values(tree, given)
     live = list(_live(tree, values))
     calls = [(_name(call), call) for call in live if _name(call).endswith(_TELLING)]
     model = next(filter(None, (_model(name, call, values) for name, call in calls)), "")
+    if built is not None:
+        model = str(built.folder)
     if not model:
         return []
     adapts = any(name in _ADAPTS for name, _ in calls)
@@ -90,6 +113,7 @@ def plan_of(script: str, gpus: str, given: Sequence[str] = ()) -> list[str]:
         "--gpus",
         gpus,
         *(["--from", settings] if settings else []),
+        *(["--base", "same"] if adapts and built is not None and built.is_fp32 else []),
         *([_ADAPTED] if adapts else []),
         *([_CHECKPOINTED] if checkpoints and _CHECKPOINTED not in said else []),
         *(part for word in declared for part in word.split("=", 1)),
