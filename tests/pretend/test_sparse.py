@@ -38,6 +38,16 @@ def embedded(device, optimizer="SparseAdam", *, num_uses=1, num_backwards=1, is_
         updates.zero_grad()
 
 
+def bagged(device, *, mode):
+    """Train a table whose rows are added up, bag by bag."""
+    table = nn.EmbeddingBag(ROWS, WIDTH, sparse=True, mode=mode, device=device)
+    updates = torch.optim.SparseAdam(table.parameters(), lr=0.1)
+    for _ in range(3):
+        table(torch.arange(BATCH, device=device).view(64, 16)).pow(2).mean().backward()
+        updates.step()
+        updates.zero_grad()
+
+
 def convolved(device):
     """Multiply by the matrix of a graph, forward and backward."""
     ends = torch.arange(2000, device=device).expand(2, -1)
@@ -52,6 +62,8 @@ PROGRAMS = {
     "used twice": functools.partial(embedded, num_uses=2),
     "accumulated": functools.partial(embedded, num_backwards=3),
     "expanded gradient": functools.partial(embedded, is_expanded=True),
+    "bags": functools.partial(bagged, mode="sum"),
+    "bags, mean": functools.partial(bagged, mode="mean"),
     "graph": convolved,
 }
 
@@ -103,3 +115,11 @@ def test_clipping_sparse_gradients_fails_as_it_does_on_a_card():
         with pytest.raises(NotImplementedError, match="linalg_vector_norm") as caught:
             nn.utils.clip_grad_norm_(table.parameters(), 1.0)
     assert read_error(caught.value).why == "any real card would say the same"
+
+
+def test_other_layouts_are_refused_in_a_sentence():
+    with pretend.gpu("a100-80gb"):
+        dense = torch.ones(4, 4, device="cuda")
+        for make in (dense.to_sparse, dense.to_sparse_csr):
+            with pytest.raises(NotImplementedError, match="is not simulated: of sparse tensors"):
+                make()

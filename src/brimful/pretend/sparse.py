@@ -80,7 +80,7 @@ class SparseTensor(torch.Tensor):  # type: ignore[misc]  # torch is untyped to m
 
 def parts_of(func: Any) -> Callable[..., Any] | None:
     """Return what makes a sparse tensor; None for other operations."""
-    return _made if func is _MAKE else None
+    return _MADE_BY.get(func)
 
 
 def _refusal(func: Any) -> str:
@@ -106,6 +106,43 @@ def _made(
 def _assume(words: str) -> None:
     for tell in on_assumed:
         tell(words)
+
+
+def _bags_gradient(*args: Any) -> Any:
+    """``_embedding_bag_backward``: of a table with sparse gradients it is made of other parts."""
+    *given, mode, is_sparse, weights = args[:_NUM_OF_BAGS]
+    if not is_sparse:
+        return NotImplemented
+    grad, indices, offsets, bag_of, bag_size, _, *rest = given
+    if not bag_of.numel():  # a CPU's forward pass leaves it out where it adds up
+        bag_of = offsets.new_zeros(indices.shape[0] + 1).cumsum(0)[:-1]
+    parts = (grad, indices, offsets, bag_of, bag_size, *rest, mode, weights)
+    return _aten._embedding_bag_sparse_backward.default(*parts, *args[_NUM_OF_BAGS:])  # noqa: SLF001
+
+
+def _refused(func: Any) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            f"{func.name().partition('.')[0]} is not simulated: of sparse tensors those are that "
+            f"are made by torch.sparse_coo_tensor, or are gradients"
+        )
+
+    return refuse
+
+
+_NUM_OF_BAGS = 11
+"""Arguments before the index of what is padded."""
+_OTHERS = (
+    _aten._to_sparse.default, _aten._to_sparse.sparse_dim,  # noqa: SLF001
+    _aten._to_sparse_csr.default, _aten._sparse_compressed_tensor_unsafe.default,  # noqa: SLF001
+    _aten.sparse_compressed_tensor.comp_plain_value_size,
+)  # fmt: skip
+"""What makes sparse tensors of another layout, or with as many entries as values say."""
+_MADE_BY: dict[Any, Callable[..., Any]] = {
+    **{func: _refused(func) for func in _OTHERS},
+    _MAKE: _made,
+    _aten._embedding_bag_backward.default: _bags_gradient,  # noqa: SLF001
+}
 
 
 def _like(x: SparseTensor, values: torch.Tensor) -> SparseTensor:
