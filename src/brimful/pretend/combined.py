@@ -22,7 +22,7 @@ from brimful.pretend.reading import classify
 from brimful.pretend.recording import Recording
 from brimful.values.results import ITEM_NAMES, OPTIMIZER_STATE, SAVED_ACTIVATIONS, TRANSIENTS
 
-FUSED, CHECKPOINTED = "fused=True of torch.optim's optimizer", "checkpointed blocks"
+FUSED, CHECKPOINTED = "fused=True of torch.optim", "checkpointed blocks"
 ROUNDED = "8-bit moments"
 _WITHIN = {FUSED, ROUNDED}
 """Of which the second makes what the first spares, too."""
