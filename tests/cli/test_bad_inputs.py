@@ -79,7 +79,7 @@ FLAGS = [
     ((*ONE_GPU, "--task", "dpo", "--dpo-beta", "0"), ("beta=0.0", "more than 0")),
     ((*ONE_GPU, "--task", "dpo", "--reference", "adapters-off"), ("method=full", "resident")),
     (("plan", *H100S, "--task", "dpo", "--tp", "2"), ("task=dpo", "tp=2", "use tp=1")),
-    ((*ONE_GPU, "--mirco-batch", "2"), ("--mirco-batch", "did you mean --micro-batch")),
+    ((*ONE_GPU, "--mirco-bacth", "2"), ("--mirco-bacth", "did you mean --micro-batch")),
     ((*ONE_GPU, "--micro", "2"), ("--micro 2", "did you mean --micro-batch")),
     ((*ONE_GPU, "extra"), ("extra", "--help")),
     ((*ONE_GPU, "--seq-len"), ("--seq-len", "--help")),

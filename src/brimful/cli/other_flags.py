@@ -154,6 +154,22 @@ def is_of_models(flag: str) -> bool:
     return flag in _MODELS
 
 
+def is_elsewhere(flag: str) -> bool:
+    """Whether a flag stands in these tables, in our manner of writing."""
+    return flag in _SWITCHES or flag in _VALUED or flag in NO_FLAG
+
+
+def flags_meant(known: Container[str]) -> dict[str, str]:
+    """Return what is typed for a job, by flags of any program: ours where one means the same.
+
+    ``known``: the flags that the verb has; one that is asked for no job has no others.
+    """
+    if _OF_JOBS not in known:
+        return {}
+    named = {other: flag for other, flag in _OURS.items() if flag in known}
+    return {**{flag: flag for flag in (*_SWITCHES, *_VALUED)}, **named}
+
+
 class Taken(NamedTuple):
     """A command line as we write it.
 

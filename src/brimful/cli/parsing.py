@@ -1,7 +1,6 @@
 """What argparse is given: help and errors of our own, and one type for each kind of value."""
 
 import argparse
-import difflib
 import re
 import shutil
 import sys
@@ -9,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from brimful.cli.other_flags import NO_FLAG, taken_for_ours
+from brimful.cli import misspelt
+from brimful.cli.other_flags import taken_for_ours
 from brimful.errors import InputError, unknown_name
 from brimful.text.terminal import note, noted
 from brimful.units import (
@@ -41,10 +41,6 @@ class HelpText(argparse.HelpFormatter):
         return f"{', '.join(action.option_strings)} {metavar}"
 
 
-_ALIKE = 0.7
-"""From which a flag is taken for a misspelt other one: ``--deadline`` is no ``--engine``."""
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours: one sentence, no usage dump."""
 
@@ -56,25 +52,26 @@ class Parser(argparse.ArgumentParser):
             cause = refused.__context__
             if isinstance(cause, InputError):
                 raise cause
-        raise InputError(f"{message}; {self._nearest_flag(message)}see {self.prog} --help")
+        raise InputError(f"{message}; see {self.prog} --help")
 
-    def parse_known_args(  # type: ignore[override]  # argparse's are overloads
+    def parse_args(  # type: ignore[override]  # argparse's are overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse, with flags of other programs taken for ours."""
+    ) -> argparse.Namespace:
+        """Parse, with misspelt flags and those of other programs taken for ours."""
         given = list(sys.argv[1:] if args is None else args)
-        taken = taken_for_ours(given, self._option_string_actions)
-        for words in taken.notes:
-            note_once(words)
-        return super().parse_known_args(taken.arguments, namespace)
-
-    def _nearest_flag(self, message: str) -> str:
-        misspelt = re.search(r"(?<=^unrecognized arguments: )--[^\s=]+", message)
-        known = list(self._option_string_actions)
-        near = difflib.get_close_matches(misspelt[0], known, n=1, cutoff=_ALIKE) if misspelt else []
-        if misspelt and (words := NO_FLAG.get(misspelt[0].replace("_", "-"))):
-            return f"{words}; "
-        return f"did you mean {near[0]}? " if near else ""
+        known = self._option_string_actions
+        notes = list[str]()
+        if not any(action.nargs == argparse.REMAINDER for action in self._actions):
+            given, notes = misspelt.respelt(given, known)
+        taken = taken_for_ours(given, known)
+        for remark in (*notes, *taken.notes):
+            note_once(remark)
+        found, left = self.parse_known_args(taken.arguments, namespace)
+        if left:
+            words = misspelt.unknown_words(taken.arguments, left, known, self.prog)
+            told = "; ".join([*words, *notes, f"see {self.prog} --help"])
+            raise InputError(told.replace("?; ", "? "))
+        return found
 
 
 def choice(

@@ -32,6 +32,7 @@ _FORMS = frozenset({"nvl", "pcie", "server", "sxm"})
 _SAME = {"gb10": "spark", "mobile": "laptop", "notebook": "laptop"}
 """Words of names, and those of the table that say the same."""
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d{1,3})\s*g(?:i?b)?(?![a-z0-9])")
+_BARE_MEMORY = re.compile(r"(?<=[a-z0-9])[-_ ]\d{2,3}$")
 _HBM = re.compile(r"hbm\d?e?")
 _CARD = re.compile(r"(\d{4})(ti|super|xtx|xt|gre|d)")
 _COUNTED = re.compile(r"(?P<counts>(?:\d+\s*[x\u00d7*]\s*){1,2})(?P<gpu>.+)")
@@ -154,6 +155,8 @@ def find_gpu(text: str) -> str:
     called = [key for key, sheet in datasheets().items() if _is_called(name, sheet)]
     if not called and given.chip:
         called = alike_gpus(name, datasheets())
+    if not called and not given.memory_gb and _BARE_MEMORY.search(name):  # a100-80
+        return find_gpu(f"{name}gb")
     return min(called, key=lambda key: _unusual(given, key), default="")
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from brimful.models.language_parts import language_parts
 from brimful.models.name_parts import DROPPED, HUB, LONGEST, spaced, split_publisher
 from brimful.models.registry import registry
+from brimful.text.slips import num_slips
 
 _SHORTEST = 4
 """Letters of a word in which one that is wrong is a slip."""
@@ -64,7 +65,7 @@ def _meant(token: str) -> list[tuple[int, str]]:
         if len(word) >= _SHORTEST
         and word[0] == token[0]
         and abs(len(word) - len(token)) <= most
-        and (slips := _num_slips(token, word)) <= most
+        and (slips := num_slips(token, word)) <= most
     ]
     return [(slips, word) for slips, _, word in sorted(found)[:_MOST]] or [(0, token)]
 
@@ -76,17 +77,3 @@ def _words() -> Counter[str]:
     hubs = [split_publisher(source)[1] for source in sources if HUB.match(source)]
     names = itertools.chain(registry(), hubs, language_parts(), DROPPED)
     return Counter(word for name in names for word in spaced(name).split() if word.isalpha())
-
-
-def _num_slips(one: str, other: str) -> int:
-    """Count the letters that one word has too many, too few, as others, or with its neighbour's."""
-    before: list[int] = []
-    last = list(range(len(other) + 1))
-    for row, letter in enumerate(one, 1):
-        line = [row]
-        for column, its in enumerate(other, 1):
-            swapped = row > 1 and column > 1 and (one[row - 2], letter) == (its, other[column - 2])
-            ways = [last[column] + 1, line[-1] + 1, last[column - 1] + (letter != its)]
-            line.append(min([*ways, before[column - 2] + 1] if swapped else ways))
-        before, last = last, line
-    return last[-1]
