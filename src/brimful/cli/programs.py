@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -36,26 +37,45 @@ PLANNED_SCHEMA = "brimful.megatron_plan/1"
 PREDICTED_SCHEMA = "brimful.program_prediction/1"
 _HELP = (
     "a program of another framework by its command line, run as it is: 'pretrain_gpt.py "
-    "--tensor-model-parallel-size 8 ...' of Megatron-LM, or the YAML of its arguments, or NeMo's"
+    "--tensor-model-parallel-size 8 ...' of Megatron-LM, a shell script that starts it, or the "
+    "YAML of its arguments, or NeMo's"
 )
+_MOST_LETTERS = 60
+"""Of a command line, where what a script starts is named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--from`` and what belongs to it."""
     add = parser.add_argument_group("a program of another framework").add_argument
-    add("--from", dest="source", metavar="COMMAND|YAML", default=None, help=_HELP)
+    add("--from", dest="source", metavar="COMMAND|YAML", default=None, type=as_started, help=_HELP)
     world = "processes, where the command line does not say; default: one node, or what it needs"
     add("--world-size", metavar="N", type=parsing.whole("--world-size"), help=world)
+
+
+def as_started(text: str) -> str:
+    """Return the command line that a script of a shell starts; any other text as it is."""
+    from brimful.programs.shell_scripts import is_shell_script
+
+    if not is_shell_script(text):
+        return text
+    from brimful.programs.settings import read_script
+
+    found = read_script(Path(text))
+    line = textwrap.shorten(found.line, _MOST_LETTERS, placeholder=" ...")
+    for words in (f"{text} is read as what it starts: {line}", *found.notes):
+        parsing.note_once(words)
+    return found.line
 
 
 def file_or_refusal(verb: str) -> Callable[[str], Path]:
     """Return the parser of ``--from FILE`` that refuses a program in a sentence."""
     read = parsing.path("--from")
 
-    def parse(text: str) -> Path:
+    def parse(given: str) -> Path:
         from brimful.programs.reading import holds_arguments
         from brimful.programs.settings import has_settings, script_of, settings_file
 
+        text = as_started(given)
         if has_settings(text):
             if verb == "plan" and (file := settings_file(text)) is not None:
                 return file

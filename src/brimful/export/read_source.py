@@ -8,6 +8,7 @@ from brimful.errors import FileFormatError
 from brimful.export import read_axolotl as axolotl
 from brimful.export import read_grpo
 from brimful.export import read_llama_factory as llama_factory
+from brimful.export import read_swift as swift
 from brimful.export import read_torchtitan as torchtitan
 from brimful.export import read_torchtune as torchtune
 from brimful.export import read_trainer as trainer
@@ -36,7 +37,8 @@ _KINDS = {
 READ = (
     "DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, Axolotl's "
     "(base_model), LLaMA-Factory's or TRL's (model_name_or_path), the Trainer's "
-    "(per_device_train_batch_size), torchtune's (_component_) or torchtitan's TOML"
+    "(per_device_train_batch_size), ms-swift's (model, train_type), "
+    "torchtune's (_component_) or torchtitan's TOML"
 )
 """What is read, and by what each is known."""
 
@@ -48,7 +50,7 @@ def model_of(path: Path) -> str:
         return torchtitan.model_of(content)
     if torchtune.is_torchtune(content):
         return torchtune.model_of(content)
-    key = next((key for key in (axolotl.MODEL, trainer.MODEL) if key in content), None)
+    key = next((key for key in (axolotl.MODEL, trainer.MODEL, swift.MODEL) if key in content), None)
     if key is None:
         return ""
     name = content[key]
@@ -138,6 +140,7 @@ _KNOWN_BY: dict[str, Callable[[dict[str, Any]], bool]] = {
     "axolotl": axolotl.is_axolotl,
     "llama-factory": llama_factory.is_llama_factory,
     "accelerate": is_accelerate,
+    "ms-swift": swift.is_swift,
 }
 """What knows a program's keys, of those that are asked for before the Trainer's."""
 _READERS: dict[str, Callable[..., Read]] = {
@@ -149,4 +152,5 @@ _READERS: dict[str, Callable[..., Read]] = {
     "deepspeed": read_settings,
     "torchtitan": torchtitan.read_torchtitan,
     "torchtune": torchtune.read_torchtune,
+    "ms-swift": swift.read_swift,
 }

@@ -24,6 +24,7 @@ from brimful.export.trainer_leaves import (
     numbered,
     say_adapter,
     say_precision,
+    stand_in,
     take_batches,
     take_rates,
     with_deepspeed,
@@ -105,7 +106,7 @@ def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_l
         _trl(leaves)
     else:
         _script(leaves)
-        _stand_in(leaves, DEFAULTS)
+        stand_in(leaves, DEFAULTS)
         _recipe(leaves)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
@@ -133,16 +134,6 @@ def _script(leaves: Leaves) -> None:
         leaves.say("seq_len", leaves.take(_CUT, int), _CUT)
 
 
-def _stand_in(leaves: Leaves, defaults: Mapping[str, Any]) -> None:
-    """Have the program's own defaults stand in for what the file does not say, and say so."""
-    said = {*leaves.rest} | ({"warmup_steps"} if "warmup_ratio" in leaves.rest else set())
-    missing = {key: value for key, value in defaults.items() if key not in said}
-    leaves.rest |= missing
-    if missing:
-        words = ", ".join(f"{key}={value}" for key, value in missing.items())
-        leaves.notes.append(f"{leaves.program}'s defaults: {words}")
-
-
 def _recipe(leaves: Leaves) -> None:
     """Take what the Trainer computes in, of a model that the program loads."""
     recipes = {"bf16": "bf16-mixed", "fp16": "fp16-mixed", "tf32": "tf32"}
@@ -158,7 +149,7 @@ def _trl(leaves: Leaves) -> None:
     """Take what TRL is told beside the Trainer's arguments."""
     leaves.take(MODEL, str)
     kind = _kind(leaves)
-    _stand_in(leaves, {**DEFAULTS, "learning_rate": LEARNING_RATES[kind], **TRL_DEFAULTS})
+    stand_in(leaves, {**DEFAULTS, "learning_rate": LEARNING_RATES[kind], **TRL_DEFAULTS})
     if kind == "dpo":
         _pairs(leaves)
     elif kind == read_grpo.TASK:

@@ -6,6 +6,8 @@ Source: ``transformers/training_args.py`` of 5.23, whose names these programs ha
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.deepspeed import COSINE_ENDS_AT
 from brimful.export.leaves import Leaves, Read, find_file, named_file
@@ -60,6 +62,8 @@ _WITHOUT_MOMENTUM = frozenset(
     if rule.is_momentum and rule.transformers is not None
 )
 """Names of rules whose momentum the Trainer leaves at 0."""
+_OF_GRADIENTS = 2
+"""The stage that shards gradients, and no parameters."""
 _NO_DORA = 8
 """Bits of a base whose weights PEFT does not copy, and so does not measure, in DoRA."""
 
@@ -182,6 +186,16 @@ def say_adapter(leaves: Leaves, held: Held, *, is_dora: bool, key: str) -> None:
     leaves.say("base", bases[bits], key)
 
 
+def stand_in(leaves: Leaves, defaults: Mapping[str, Any]) -> None:
+    """Have the program's own defaults stand in for what the file does not say, and say so."""
+    said = {*leaves.rest} | ({"warmup_steps"} if "warmup_ratio" in leaves.rest else set())
+    missing = {key: value for key, value in defaults.items() if key not in said}
+    leaves.rest |= missing
+    if missing:
+        words = ", ".join(f"{key}={value}" for key, value in missing.items())
+        leaves.notes.append(f"{leaves.program}'s defaults: {words}")
+
+
 def names_of(leaves: Leaves, key: str) -> str | None:
     """Take names, as a list or by comma; ``all`` is every linear layer; None: there are none."""
     value = leaves.rest.pop(key, None)
@@ -220,9 +234,30 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
     other = _deepspeed_of(leaves, {"num_devices": num_devices, "num_layers": num_layers})
     if other is None:
         return leaves.read()
+    other = _beside_frozen(leaves, other)
     if any(each.flag == "precision" and each.key.endswith(_ENABLED) for each in other.taken):
         leaves.taken = [each for each in leaves.taken if each.flag != "precision"]
     return leaves.read().joined(other, DEEPSPEED)
+
+
+def _beside_frozen(leaves: Leaves, other: Read) -> Read:
+    """Return what DeepSpeed is told, its stage 2 as stage 1 where most weights are frozen.
+
+    Neither shards parameters there; of ours, stage 2 shards and gathers them.
+    """
+    said = {each.flag: each.value for each in other.taken}
+    is_adapted = any(each.flag == "method" and each.value != "full" for each in leaves.taken)
+    if not is_adapted or said.get("zero") != _OF_GRADIENTS or said.get("offload") != "none":
+        return other
+    leaves.notes.append(
+        "DeepSpeed's stage 2 shards gradients and state alone, and every GPU has the whole frozen "
+        "base: planned as ZeRO-1"
+    )
+    taken = [
+        msgspec.structs.replace(each, value=_OF_GRADIENTS - 1) if each.flag == "zero" else each
+        for each in other.taken
+    ]
+    return msgspec.structs.replace(other, taken=tuple(taken))
 
 
 def _deepspeed_of(leaves: Leaves, sizes: Mapping[str, int]) -> Read | None:

@@ -37,6 +37,19 @@ _VALUES = (
 """Flags of DeepSpeed's launcher."""
 
 
+class UncountedError(InputError):
+    """A launcher that starts as many processes as it finds GPUs, and finds none here.
+
+    Attributes:
+        program: What it starts.
+    """
+
+    def __init__(self, message: str, program: Sequence[str]) -> None:
+        """Keep what is started."""
+        super().__init__(message)
+        self.program = list(program)
+
+
 class Launched(NamedTuple):
     """What a command line runs.
 
@@ -60,12 +73,13 @@ def of_torchrun(flags: Sequence[str], *, rank: int) -> Launched:
 
     args = _parsed(get_args_parser().parse_args, flags, "torchrun")
     counts = str(args.nnodes).rpartition(":")[2], str(args.nproc_per_node)
-    if not all(count.isdecimal() and int(count) for count in counts):
-        raise InputError(
-            f"torchrun --nproc_per_node={counts[1]} says of no number of processes; leave torchrun "
-            f"out and give --world-size N before --"
-        )
     program = _program(args.training_script, args.training_script_args, is_module=args.module)
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise UncountedError(
+            f"torchrun --nproc_per_node={counts[1]} says of no number of processes; leave torchrun "
+            f"out and give --world-size N before --",
+            program,
+        )
     return Launched(program, int(counts[0]) * int(counts[1]), "torchrun")
 
 
@@ -84,9 +98,10 @@ def of_deepspeed(flags: Sequence[str], *, rank: int) -> Launched:
     args = _parsed(parser.parse_args, flags, "deepspeed")
     each = args.num_gpus or _num_included(args.include)
     if each < 1 or args.num_nodes < 1:
-        raise InputError(
+        raise UncountedError(
             "deepspeed starts a process for each GPU that it finds, and finds none here; say "
-            "--num_gpus N behind it"
+            "--num_gpus N behind it",
+            _program(args.script, args.arguments, is_module=args.module),
         )
     own = [] if args.no_local_rank else [f"--local_rank={rank % each}"]
     program = _program(args.script, [*own, *args.arguments], is_module=args.module)

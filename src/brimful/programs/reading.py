@@ -1,14 +1,23 @@
 """Reading what ``--from`` is given: a command line of a program that is known, or its YAML."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError
-from brimful.programs import axolotl, llama_factory, megatron, nemo, torchtitan, torchtune, trl
+from brimful.programs import (
+    axolotl,
+    llama_factory,
+    megatron,
+    nemo,
+    swift,
+    torchtitan,
+    torchtune,
+    trl,
+)
 from brimful.programs.base import Command, Program
 from brimful.text.escaping import split_words
 from brimful.values.plan import load_yaml
@@ -19,6 +28,7 @@ PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
     llama_factory.COMMAND: llama_factory.program,
     axolotl.COMMAND: axolotl.program,
     torchtune.COMMAND: torchtune.program,
+    swift.COMMAND: swift.program,
     **dict.fromkeys(
         (torchtitan.MODULE, torchtitan.SCRIPT, torchtitan.OLD_SCRIPT), torchtitan.program
     ),
@@ -48,8 +58,7 @@ def read_program(text: str, world_size: int | None) -> Program:
     FileFormatError: the YAML has no arguments.
     """
     command = read_command(text)
-    by_flag = (_BY_FLAG.get(word.partition("=")[0]) for word in command.arguments)
-    read = PROGRAMS.get(Path(command.script).name) or next(filter(None, by_flag), None)
+    read = program_reader(command)
     if read is None:
         known = ", ".join(sorted(PROGRAMS))
         raise InputError(
@@ -58,6 +67,12 @@ def read_program(text: str, world_size: int | None) -> Program:
         )
     found = read(command, world_size)
     return replace(found, environment={**found.environment, **command.environment})
+
+
+def program_reader(command: Command) -> Callable[[Command, int | None], Program] | None:
+    """Return what reads a command line of a program that is known; None: it is none."""
+    by_flag = (_BY_FLAG.get(word.partition("=")[0]) for word in command.arguments)
+    return PROGRAMS.get(Path(command.script).name) or next(filter(None, by_flag), None)
 
 
 def read_command(text: str) -> Command:
@@ -100,10 +115,15 @@ def _of_line(text: str) -> Command:
     from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()  # launchers import torch
-    from brimful.pretend.launchers import MODULE_FLAG
+    from brimful.pretend.launchers import MODULE_FLAG, UncountedError
     from brimful.pretend.scripts import launched
 
-    program, num, _, environment = launched(words)
+    num: int | None = None
+    environment: Mapping[str, str] = {}
+    try:
+        program, num, _, environment = launched(words)
+    except UncountedError as error:
+        program = error.program
     if program[:1] == [MODULE_FLAG]:
         program = program[1:]
     if not program:

@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import UnsupportedError
+from brimful.errors import InputError, UnsupportedError
 from brimful.files.writing import is_there
 from brimful.programs import (
     axolotl,
     llama_factory,
+    swift,
     titan_settings,
     torchtitan,
     torchtune,
@@ -21,7 +22,8 @@ from brimful.programs import (
 from brimful.programs.arguments import read_arguments
 from brimful.programs.base import Command
 from brimful.programs.launcher_settings import with_launcher
-from brimful.programs.reading import is_program, read_command
+from brimful.programs.reading import is_program, program_reader, read_command
+from brimful.programs.shell_scripts import Started, started
 from brimful.text.escaping import yaml_text
 
 
@@ -53,6 +55,28 @@ def has_settings(text: str) -> bool:
     if is_program(text):
         return True
     return bool(script_of(text)) and trainer_scripts.is_of_trainer(read_command(text))
+
+
+def read_script(path: Path) -> Started:
+    """Return the command line that a script of a shell starts.
+
+    Raises InputError: it starts none that is known. Raises FileFormatError: it is no text.
+    """
+    for is_known in (_is_read, lambda line: bool(script_of(line))):
+        if (found := started(path, is_known)).line:
+            return found
+    raise InputError(
+        f"{path} starts no program that trains, as far as it is read without a shell; give the "
+        f"command line itself: --from 'swift sft --model ...'"
+    )
+
+
+def _is_read(line: str) -> bool:
+    """Whether the command of a line is a program that is known, and no word of another."""
+    if not has_settings(line):
+        return False
+    command = read_command(line)
+    return program_reader(command) is not None or trainer_scripts.is_of_trainer(command)
 
 
 def script_of(text: str) -> str:
@@ -93,6 +117,6 @@ def _of_words(command: Command) -> Mapping[str, Any]:
 
 _READ: dict[str, Callable[[Command], Mapping[str, Any]]] = {
     trl.COMMAND: _of_trl, llama_factory.COMMAND: _of_words, axolotl.COMMAND: _of_words,
-    torchtune.COMMAND: torchtune.settings_of,
+    torchtune.COMMAND: torchtune.settings_of, swift.COMMAND: swift.settings_of,
     torchtitan.MODULE: titan_settings.settings_of, torchtitan.SCRIPT: titan_settings.settings_of,
 }  # fmt: skip
