@@ -176,6 +176,23 @@ def test_several_gpus_hold_a_model_together(brimful):
     assert found["least_bytes"] < found["most_bytes"] <= found["usable_bytes"]
 
 
+def test_a_no_of_several_gpus_says_how_much_text_does_fit(brimful):
+    ask = ("estimate", "llama-3.3-70b", *TASK, "--weights-format", "int4", "--gpus", "2xrtx-3090")
+    said = brimful(*ask, "--seq-len", "32k")
+    told = re.search(r"at most +([\d,]+) tokens a text, or (\d+) texts of ([\d,]+) at", said.out)
+    longest, count, short = (int(word.replace(",", "")) for word in told.groups())
+    cut = ("--prompt-len", 512)
+    assert said.code == 1
+    assert brimful(*ask, "--seq-len", longest, *cut).code == 0
+    assert brimful(*ask, "--seq-len", longest + 1, *cut).code != 0
+    assert brimful(*ask, "--seq-len", short, "--global-batch", count, *cut).code == 0
+    assert brimful(*ask, "--seq-len", short, "--global-batch", count + 1, *cut).code != 0
+    found = json.loads(brimful(*ask, "--seq-len", "32k", "--json").out)["most"]
+    assert (found["seq_len"], found["num_sequences"]) == (longest, count)
+    none = brimful("estimate", "llama-3.1-405b", *TASK, "--gpus", "2xh100-80gb")
+    assert "no text fits in this format, however short" in none.out
+
+
 def test_experts_count_as_packed_where_others_pack_them(brimful):
     """Of what this version leaves in 16 bits it says no NO that other checkpoints would not."""
     asked = ("estimate", "mixtral-8x7b", *TASK, "--weights-format", "nf4", "--seq-len", 1024)

@@ -172,26 +172,30 @@ def _whole_forward(job: "InferenceJob", cluster: Cluster) -> int | None:
 def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster) -> int:
     """Bound what each of several GPUs holds, and print."""
     from brimful.cost.decoding import decoding_of
-    from brimful.cost.inference_shared import other_shared_formats, share_inference
+    from brimful.cost.inference_shared import most_shared, other_shared_formats, share_inference
 
     shared, decoding = share_inference(job, cluster), decoding_of(job, cluster)
     if shared.fits is None and shared.beside_bytes is None and find_spec("torch"):
         shared = shared._replace(simulated_forward_bytes=_whole_forward(job, cluster))
     fitting = other_shared_formats(job, cluster)
+    most = None
+    if shared.fits is False:
+        most = most_shared(job, cluster, shared.simulated_forward_bytes)
     if args.json:
         bounds = {
             "least_bytes": shared.least_bytes,
             "most_bytes": shared.most_bytes,
             "formats": fitting,
+            "most": most and most._asdict(),
             "decoding": decoding and decoding._asdict(),
         }
         show_json({**inputs_json(job, cluster), **shared._asdict(), **bounds, "fits": shared.fits})
 
     def answer() -> "Answer":
         from brimful.show.answer import Answer
-        from brimful.show.inference import shared_summary
+        from brimful.show.inference import Beyond, shared_summary
 
-        summary = shared_summary(job, cluster, shared, fitting, decoding)
+        summary = shared_summary(job, cluster, shared, Beyond(fitting, decoding, most))
         return Answer(summary, _assumed(args, job), ())
 
     tell(args, answer)

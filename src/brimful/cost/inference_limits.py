@@ -102,9 +102,9 @@ def limits(job: InferenceJob, cluster: Cluster) -> Limits | None:
         return fits(seq_len=length, prompt_len=min(length, _prompt(job, length)))
 
     return Limits(
-        seq_len=_largest(read_whole, job.model.max_seq_len),
-        num_sequences=_largest(lambda count: fits(num_sequences=count), MAX_COUNT),
-        num_in_turn=_largest(lambda count: _fits_in_turn(job, cluster, count), MAX_COUNT),
+        seq_len=largest(read_whole, job.model.max_seq_len),
+        num_sequences=largest(lambda count: fits(num_sequences=count), MAX_COUNT),
+        num_in_turn=largest(lambda count: _fits_in_turn(job, cluster, count), MAX_COUNT),
     )
 
 
@@ -182,7 +182,7 @@ def most_tokens(job: InferenceJob, cluster: Cluster) -> int:
         )
         return held + cache_bytes(longer)[1] <= usable
 
-    return _largest(has_room, job.model.max_seq_len)
+    return largest(has_room, job.model.max_seq_len)
 
 
 def _fits_in_turn(job: InferenceJob, cluster: Cluster, count: int) -> bool:
@@ -207,7 +207,7 @@ def _prompt(job: InferenceJob, length: int) -> int:
     return length if job.prompt_len == job.seq_len else job.prompt_len
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
+def largest(fits: Callable[[int], bool], most: int) -> int:
     """Return the largest number up to ``most`` for which a falling predicate holds; 0 for none."""
     low, high = 0, most
     while low < high:

@@ -11,9 +11,10 @@ import msgspec
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.held import held_bytes, packed_bytes
 from brimful.cost.inference import InferenceJob, cache_bytes, estimate_inference
-from brimful.cost.inference_limits import in_every_format
+from brimful.cost.inference_limits import CHUNK_TOKENS, in_every_format, largest
 from brimful.cost.kv_cache import cache_layers, num_shared_heads
 from brimful.hardware.cluster import Cluster
+from brimful.values.job import MAX_COUNT
 
 COUNTS = (2, 4, 8, 16, 32, 64)
 """Of GPUs that hold a model together, which are looked at."""
@@ -104,6 +105,48 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
         beside_bytes=None if peak is None else max(0, peak - held.total - cache),
         usable_bytes=tensor_limit_bytes(cluster),
     )
+
+
+class SharedMost(NamedTuple):
+    """The most text that several GPUs hold together, its prompts read in chunks.
+
+    Attributes:
+        prompt_len: Tokens of a chunk.
+        seq_len: Tokens of each of as many texts as were asked for; 0: none, however short.
+        short_len: Tokens of a text of which several fit: as asked, or half of the longest or less.
+        num_sequences: How many do.
+        counts_forward: Whether what a forward takes beside weights and cache is counted.
+    """
+
+    prompt_len: int
+    seq_len: int
+    short_len: int
+    num_sequences: int
+    counts_forward: bool
+
+
+def most_shared(job: InferenceJob, cluster: Cluster, forward_bytes: int | None) -> SharedMost:
+    """Find the longest texts that fit, and how many of a shorter length.
+
+    ``forward_bytes``: what a forward takes where no formula says it; None: unknown. Raises
+    UnsupportedError: the architecture has no layout or no cache that is known.
+    """
+    counts_forward = share_inference(job, cluster).beside_bytes is not None or bool(forward_bytes)
+
+    def fits(seq_len: int, num_sequences: int) -> bool:
+        other = msgspec.structs.replace(
+            job,
+            seq_len=seq_len,
+            prompt_len=min(CHUNK_TOKENS, seq_len),
+            num_sequences=num_sequences,
+        )
+        shared = share_inference(other, cluster)._replace(simulated_forward_bytes=forward_bytes)
+        return shared.fits is True or (not counts_forward and shared.fits is None)
+
+    longest = largest(lambda each: fits(each, job.num_sequences), job.model.max_seq_len)
+    short = job.seq_len if job.num_sequences > 1 else 1 << max(0, longest.bit_length() - 2)
+    num = largest(lambda count: fits(short, count), MAX_COUNT) if longest else 0
+    return SharedMost(CHUNK_TOKENS, longest, short, num, counts_forward)
 
 
 def other_shared_formats(job: InferenceJob, cluster: Cluster) -> tuple[str, ...]:

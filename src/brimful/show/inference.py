@@ -18,7 +18,7 @@ from brimful.cost.inference_limits import (
     most_tokens,
     shorter_prompt,
 )
-from brimful.cost.inference_shared import SharedInference, share_inference
+from brimful.cost.inference_shared import SharedInference, SharedMost, share_inference
 from brimful.cost.served import SHARE
 from brimful.hardware.cluster import Cluster
 from brimful.models.mixtures import known_experts
@@ -222,17 +222,26 @@ def _shared_words(shared: SharedInference) -> str:
     return f"{weights} evenly over {num} GPUs, as tensor parallel does; {cache} {words}"
 
 
+class Beyond(NamedTuple):
+    """What is said beside whether several GPUs hold a model.
+
+    Attributes:
+        formats: Other formats in which they do, the smallest last.
+        decoding: How fast they write at most; None: unknown.
+        most: How much text they hold where what was asked for is too much; None: it is not.
+    """
+
+    formats: Sequence[str]
+    decoding: Decoding | None
+    most: SharedMost | None
+
+
 def shared_summary(
-    job: InferenceJob,
-    cluster: Cluster,
-    shared: SharedInference,
-    fitting: Sequence[str],
-    decoding: Decoding | None,
+    job: InferenceJob, cluster: Cluster, shared: SharedInference, beyond: Beyond
 ) -> Summary:
     """Say what is known of a model that several GPUs hold.
 
-    ``job``: what is loaded, and how much text it holds. ``decoding``: how fast they write at most;
-    None: unknown.
+    ``job``: what is loaded, and how much text it holds.
     """
     most, least = shared.most_bytes, shared.least_bytes
     is_most = shared.fits is not False and most is not None
@@ -270,7 +279,9 @@ def shared_summary(
                 most = share_inference(less, cluster).most_bytes
         needs_more = shared.needed is not None and shared.needed > shared.num_devices
         facts += [Fact("needs", f"{shared.needed} of these GPUs")] if needs_more else []
-        facts += [Fact("formats", f"it fits in {', '.join(fitting)}")] if fitting else []
+        formats = ", ".join(beyond.formats)
+        facts += [Fact("formats", f"it fits in {formats}")] if formats else []
+    facts += _most_shared(job, beyond.most)
     free = shared.usable_bytes - (least if most is None else most)
     tokens = job.num_sequences * job.seq_len
     room = int(free * shared.num_parts * tokens / shared.cache_bytes) + tokens
@@ -278,10 +289,26 @@ def shared_summary(
         texts = f"{room // job.seq_len:,} texts of {job.seq_len:,}"
         words = f"about {room:,} tokens of text in the cache, {texts}"
         facts.append(Fact("at most", words))
-    facts += _speed(job, decoding)
+    facts += _speed(job, beyond.decoding)
     note = "engines that page their cache, such as vLLM, take what is left of each GPU for it"
     facts.append(Fact("note", note))
     return Summary(_VERDICTS[shared.fits], _subject(job, cluster), meter, tuple(facts))
+
+
+def _most_shared(job: InferenceJob, most: SharedMost | None) -> tuple[Fact, ...]:
+    """Say how much text does fit where what was asked for does not."""
+    if most is None:
+        return ()
+    if not most.seq_len:
+        return (Fact("at most", "no text fits in this format, however short"),)
+    each = "a text" if job.num_sequences == 1 else f"each of {job.num_sequences} texts"
+    parts = [f"{most.seq_len:,} tokens {each}"]
+    if most.num_sequences:
+        parts.append(f"{_texts(most.num_sequences)} of {most.short_len:,} at once")
+    is_cut = job.prompt_len > most.prompt_len
+    how = f", prompts read in chunks (--prompt-len {most.prompt_len})" if is_cut else ""
+    how += "" if most.counts_forward else ", with no room for the forward"
+    return (Fact("at most", f"{', or '.join(parts)}{how}"),)
 
 
 def _subject(job: InferenceJob, cluster: Cluster) -> str:
