@@ -8,8 +8,9 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
+from brimful.cli.going_together import checked, go_together, tell_planned
 from brimful.cli.on_top import Room, room_for
-from brimful.cli.output import BAD_INPUT, OUT_OF_TIME
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, OUT_OF_TIME
 from brimful.cli.parsing import note_once
 from brimful.errors import (
     BrimfulError,
@@ -26,6 +27,8 @@ from brimful.text.terminal import forget_notes, note, say
 from brimful.units import GIB, Labelled, Share
 
 OF_JOBS = frozenset({"estimate", "plan", "rules", "shop", "simulate"})
+OF_ONE = frozenset({"estimate", "simulate"})
+"""Verbs of one strategy."""
 VERBS = OF_JOBS | {"pretend"}
 """Verbs that answer something else where they refuse."""
 WRITES = ("output", "page")
@@ -62,15 +65,29 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
         is_unknown = is_late or isinstance(error, UnknownMemoryError)
         if not error.nearest and not is_unknown:
             raise
-        _complain(error)
         if is_unknown:
             from brimful.cli.bound import tell_bound
 
+            _complain(error)
             tell_bound(_changed(typed, {}), error.nearest)
         else:
-            with speed_hidden(is_hidden="card_memory" in error.nearest):
-                _answer_around(run, typed, error)
+            _answer_nearest(verb, run, typed, error)
         return OUT_OF_TIME if is_late else BAD_INPUT
+
+
+def _answer_nearest(verb: str, run: Run, typed: Mapping[str, object], error: BrimfulError) -> None:
+    """Say why a verb refuses, and answer the nearest that it does not.
+
+    Of settings that do not go together the fewest are let go of.
+    """
+    args = _changed(typed, {})
+    together = go_together(typed, error, checked(args)) if verb in OF_ONE else None
+    refused = error if together is None else together.refusal
+    _complain(refused)
+    with speed_hidden(is_hidden="card_memory" in refused.nearest):
+        code = _answer_around(run, typed, refused)
+    if together is not None and code == DOES_NOT_FIT:
+        tell_planned(args)
 
 
 def _take_classes(args: argparse.Namespace) -> None:
@@ -83,10 +100,10 @@ def _take_classes(args: argparse.Namespace) -> None:
         )
 
 
-def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -> None:
+def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -> int:
     """Run with what each refusal names instead, until nothing is refused.
 
-    Where that leads nowhere the bytes of the states are told.
+    Where that leads nowhere the bytes of the states are told. Returns the code of what was run.
     """
     from brimful.cli.bound import MAX_CHANGES, tell_bound
 
@@ -108,17 +125,16 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         _head("instead", f"the same {_words(changes)}{_longer(typed, changes)}:")
         _tell_beside(room, _changed(typed, changes), is_early=EARLY in asked)
         try:
-            run(_changed(typed, changes))
+            return run(_changed(typed, changes))
         except (InputError, UnsupportedError) as refused:
             _complain(refused)
             error = refused
-        else:
-            return
     forget_notes()
     if unlike:
         _head("unknown", f"what {typed['model']} takes: {unlike}; of one as large:")
     if "model" in typed:
         tell_bound(_changed(typed, changes), {})
+    return BAD_INPUT
 
 
 def _tell_beside(room: Room | None, near: argparse.Namespace, *, is_early: bool) -> None:
