@@ -1,9 +1,10 @@
 """The answer to ``shop``: which GPUs to take, what else there is, and the fewest that do."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from brimful.cost.money import HOUR_S
+from brimful.hardware.datasheets import datasheets
 from brimful.hardware.names import split_counts
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
 from brimful.search.shop.own import Ownership, cheapest_owned
@@ -21,6 +22,8 @@ NUM_NAMED = 6
 """Kinds that a user names: of so many each is told."""
 NUM_KINDS = 3
 """Of which the fewest hold a job, that are named."""
+_NEWER = "bf16"
+"""A type that older cards have no units for, which have fp16."""
 LITTLE_MORE = 1.03
 """Of the cheapest's dollars, for which fewer GPUs are told."""
 
@@ -66,7 +69,7 @@ def shop_summary(
     settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))
     yours += _against(job, compared)
     yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
-    kinds = _by_kind(found, limits)  # which somebody named: above what may be left out
+    kinds = _by_kind(job, found, limits)  # which somebody named: above what may be left out
     rented = (*rented, *kinds) if leads else (*rented[:1], *kinds, *rented[1:])
     facts = (
         *((*yours, settings, *rented) if leads else (*rented, *yours, settings)),
@@ -107,9 +110,10 @@ def _against(job: Job, compared: Sequence[Option]) -> list[Fact]:
     return [Fact("compared", f"{words}; {second.gpus} {differing}" if differing else words, words)]
 
 
-def _by_kind(found: Market, limits: Limits) -> tuple[Fact, ...]:
-    """Say what each kind that was named does best of what was asked, what is taken among them."""
-    if len(found.by_kind) < 2:  # noqa: PLR2004 - one is what is taken
+def _by_kind(job: Job, found: Market, limits: Limits) -> tuple[Fact, ...]:
+    """Say what each kind that was named does best of what was asked, or why it does nothing."""
+    without = list(_without_best(job, found)) if found.by_kind else []
+    if len(found.by_kind) + len(without) < 2:  # noqa: PLR2004 - one is what is taken
         return ()
     fewest = {each.kind: each for each in found.fewest} if limits.are_none else {}
     near = {each.kind: each for each in found.fewer}
@@ -122,14 +126,32 @@ def _by_kind(found: Market, limits: Limits) -> tuple[Fact, ...]:
             fewer = f" (or {near[best.kind].gpus}: {_both(near[best.kind])}){fewer}"
         words.append(f"{best.gpus}: {_both(best)}{misses}{fewer}")
         short.append(f"{best.gpus}: {_both(best)}{' (misses)' if misses else ''}")
+    words += without
+    short += without
     if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
         return (Fact("by kind", "; ".join(words), "; ".join(short)),)
     return tuple(Fact("" if place else "by kind", each) for place, each in enumerate(words))
 
 
+def _without_best(job: Job, found: Market) -> Iterator[str]:
+    """Yield why kinds that have a price and were named do nothing of what was asked."""
+    best = {each.kind for each in found.by_kind}
+    dropped = {split_counts(each.gpus).gpu: each.why for each in found.dropped}
+    for each in found.alone:
+        if each.kind in best or each.usd_per_gpu_hour is None:
+            continue
+        half, _, autocast = job.precision.partition("-")
+        rates = datasheets()[each.kind].matrix_flops_per_s
+        if half == _NEWER and not rates.bf16 and rates.fp16:
+            other = f"fp16{f'-{autocast}' if autocast else ''}"
+            yield f"{each.kind}: has no {half}; --precision {other} asks what it takes"
+        elif why := each.why_not or dropped.get(each.kind, ""):
+            yield f"{each.kind}: {why}"
+
+
 def _left_out(found: Market) -> tuple[Fact, ...]:
     """Say which of a few kinds that somebody named cannot be compared, and why."""
-    if len(found.alone) > NUM_NAMED:
+    if len(found.alone) > NUM_NAMED or found.by_kind:  # where it is said of each kind
         return ()
     return tuple(Fact("left out", each.why_not) for each in found.alone if each.why_not)
 
