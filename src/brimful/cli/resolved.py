@@ -211,7 +211,7 @@ def job_from(
     each = _or(args.micro_batch, defaults.MICRO_BATCH)
     largest = max(each) if isinstance(each, list) else each
     global_batch = _or(args.global_batch, max(1, num_devices) * largest)
-    task: Task = _or(args.task, default_task(model))
+    task = _task_from(args, model)
     rows = 2 if task == PREFERENCE else 1
     num_steps = num_steps_from(args, model, task, global_batch, seq_len * rows)
     where = [cluster_from(args).device] if devices is None else devices
@@ -252,6 +252,18 @@ def job_from(
     if job.adapter is not None:
         check_targets(job.model, job.adapter.targets)
     return job if len(where) != 1 else check_precision(job, usual.place_of(where[0]))
+
+
+def _task_from(args: argparse.Namespace, model: ModelSpec) -> Task:
+    """Return the task, and say of an encoder that it is not trained on masked tokens."""
+    usual_task = default_task(model)
+    if args.task is None and usual_task == "sequence-classification":
+        note_once(
+            f"--task {usual_task} is taken: a loss on masked tokens is not run by this version, "
+            f"whose blocks are the same; logits of {model.vocab_size:,} words come on top there"
+        )
+    task: Task = _or(args.task, usual_task)
+    return task
 
 
 def model_from(args: argparse.Namespace) -> ModelSpec:
