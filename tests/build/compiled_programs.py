@@ -45,6 +45,7 @@ CASES = {
 SHARDED = {
     "zero 3": {"zero": 3, "dp_shard": 2},
     "zero 2 full": {"zero": 2, "dp_shard": 2, **FULL},
+    "fsdp 1": {"zero": 3, "dp_shard": 2, "fsdp": 1},
     "ddp": {"dp_replicate": 2},
     "zero 1": {"zero": 1, "dp_shard": 2},
 }

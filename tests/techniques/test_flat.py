@@ -25,7 +25,6 @@ REFUSED = [
     ({"optimizer": "adamw-8bit"}, FLAT, "optimizer=adamw-8bit"),
     ({"optimizer": "muon"}, FLAT, "optimizer=muon"),
     ({}, {**FLAT, "offload": "optimizer"}, "offload=optimizer"),
-    ({}, {**FLAT, "compile": "blocks"}, "compile=blocks"),
 ]
 
 

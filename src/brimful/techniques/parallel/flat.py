@@ -64,7 +64,6 @@ def _refused(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
         f"method={job.method}": job.method not in {"full", "lora"},
         f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
         "optimizer_in_backward": strategy.optimizer_in_backward,
-        f"compile={strategy.compile}": strategy.compile != "none",
     }
     for what, is_asked in asked.items():
         if is_asked:
