@@ -286,7 +286,6 @@ def test_questions_and_padding_are_not_scored():
         ),
         ({}, {"reference": "offloaded", "zero": 3, "dp_shard": 2}, ("zero=3", "or zero=0")),
         ({}, {"reference": "resident", "tp": 2}, ("tp=2", "use tp=1")),
-        ({}, {"reference": "precomputed", "dp_replicate": 2}, ("2 devices", "one device")),
         ({}, {"reference": "resident", "loss_chunks": 97}, ("97", "96 tokens")),
     ],
 )

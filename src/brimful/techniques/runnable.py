@@ -299,12 +299,6 @@ def _check_reference(job: Job, strategy: Strategy) -> None:
             f"adapters-off, which needs no second model",
             nearest={"reference": "adapters-off"},
         )
-    if reference == "precomputed" and data_parallel(strategy) > 1:
-        raise UnsupportedError(
-            f"reference=precomputed on {data_parallel(strategy)} devices is not run by this "
-            f"version; use another reference, of which it would save the bytes, or one device",
-            nearest={"reference": default_reference(job)},
-        )
 
 
 def _check_engine(job: Job, strategy: Strategy) -> None:

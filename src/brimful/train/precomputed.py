@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
@@ -20,13 +21,21 @@ from brimful.build.batch import Batch
 from brimful.build.phases import phase
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.program import Program
-from brimful.build.tasks.dpo import first_scores
+from brimful.build.tasks.dpo import ANSWERS, first_scores
 from brimful.errors import UnsupportedError
 from brimful.files.writing import write_bytes
 from brimful.train.data.pairs import longer_row, pair_batch
 from brimful.train.data.rows import RowShape, padded_width
 from brimful.train.data.sample_batches import FileWindows, SampleBatches
 from brimful.train.data.source import DataSource
+from brimful.train.world import (
+    is_first,
+    is_spread,
+    num_processes,
+    own_rank,
+    together,
+    told_by_first,
+)
 from brimful.values.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -66,11 +75,15 @@ def with_reference(
     assert isinstance(batches, SampleBatches)  # pairs are samples; module data has no task dpo
     windows = batches.windows
     assert isinstance(windows, FileWindows)  # ``check_askable`` refuses streams
-    scores_N2 = _read(folder / FILE, data_hash, len(windows.samples))  # noqa: N806
+    num_pairs = len(windows.samples)
+    known = _read(folder / FILE, data_hash, num_pairs) if is_first() else None
+    scores_N2 = told_by_first(known)  # noqa: N806
     if scores_N2 is None:
         scores_N2 = _ask_all(program, windows, batches.shape)  # noqa: N806
-        content = save({_SCORES: scores_N2}, metadata={_DATA: data_hash})
-        write_bytes(folder / FILE, content)
+        with together():
+            if is_first():
+                content = save({_SCORES: scores_N2}, metadata={_DATA: data_hash})
+                write_bytes(folder / FILE, content)
     samples = msgspec.structs.replace(windows.samples, reference=scores_N2.numpy())
     told = FileWindows(samples, seq_len=windows.seq_len, packed=windows.packed, seed=windows.seed)
     return (
@@ -96,15 +109,28 @@ def _read(path: Path, data_hash: str, num_pairs: int) -> torch.Tensor | None:
 
 
 def _ask_all(program: Program, windows: FileWindows, shape: RowShape) -> torch.Tensor:
-    """Ask about every pair, as many at a time as train together: [N, 2] of fp32."""
+    """Ask about every pair, as many at a time as train together: [N, 2] of fp32.
+
+    Each process asks about every so many of them. All ask as often, as shards are gathered for
+    each: who has fewer asks about some that are another's, and leaves them out.
+    """
     samples, size = windows.samples, program.strategy.micro_batch
-    found = []
-    for start in range(0, len(samples), size):
+    starts, num = range(0, len(samples), size), num_processes()
+    found_N2 = torch.zeros((len(samples), ANSWERS), dtype=torch.float32)  # noqa: N806
+    for turn in range(-(-len(starts) // num)):
+        own = turn * num + own_rank()
+        start = starts[min(own, len(starts) - 1)]
         stop = min(start + size, len(samples))
         pairs = [samples.sample(number) for number in range(start, stop)]
         width = padded_width(max(map(longer_row, pairs)), shape.seq_len)
-        found.append(_ask(program, pair_batch(pairs, width=width, pad_id=shape.pad_id)))
-    return torch.cat(found)
+        asked_B2 = _ask(program, pair_batch(pairs, width=width, pad_id=shape.pad_id))  # noqa: N806
+        if own < len(starts):
+            found_N2[start:stop] = asked_B2
+    if not is_spread():
+        return found_N2
+    every_N2 = found_N2.to(program.device)  # noqa: N806 - each number is of one process
+    dist.all_reduce(every_N2)
+    return every_N2.cpu()
 
 
 def _ask(program: Program, batch: Batch) -> torch.Tensor:
@@ -112,10 +138,12 @@ def _ask(program: Program, batch: Batch) -> torch.Tensor:
     precision = program.job.precision
     program.model.eval()  # nothing is recomputed where nothing is kept
     with (
+        torch.no_grad(),  # also for what would reduce gradients afterwards
         phase(ASKING, program),
         micro_batch_context(precision),
         forward_context(precision, program.device),
     ):
-        scores_B2 = first_scores(program, batch.to(program.device))  # noqa: N806
+        moved = batch.to(program.device)
+        scores_B2 = program.root(program, moved, 0, first_scores)  # noqa: N806
     program.model.train()
     return scores_B2.cpu()
