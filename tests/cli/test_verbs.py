@@ -27,6 +27,7 @@ INPUTS = {
         "router_z_loss",
         "allow",
         "quantization",
+        "dropout",
     },
     "cluster": {"name", "device", "num_devices", "host_ram_bytes"},
     "strategy": {

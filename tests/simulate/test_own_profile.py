@@ -111,6 +111,28 @@ def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):
     assert not missing_formula(job, strategy, cluster.device)
 
 
+@pytest.mark.few(only=["scores", "cpu"])
+@pytest.mark.parametrize(
+    ("kernels", "switches"),
+    [
+        pytest.param("cuda", {"attention": "eager"}, id="scores"),
+        pytest.param("cuda", {"activation_checkpointing": "full:2", "loss_chunks": 4}, id="again"),
+        pytest.param("cpu", {"activation_checkpointing": "full"}, id="cpu"),
+    ],
+)
+def test_what_is_dropped_is_traced_and_predicted_as_it_is_simulated(kernels, switches):
+    from brimful.simulate.on_demand import trace_needs
+
+    own = {"n_inner": 160, "n_positions": 2048, "attn_pdrop": 0.1, "resid_pdrop": 0.2}
+    off, cluster = other_job("gpt2", own=own), make_cluster(kernels)
+    job = msgspec.structs.replace(off, dropout="model")
+    strategy = make_strategy(**switches)
+    trace_needs(job, strategy.attention, kernels, needs_of(job, strategy), watch=lambda _: None)
+    peak = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    assert peak == pytest.approx(simulated(job, strategy, cluster), rel=2e-3)
+    assert peak > 1.01 * estimate(off, cluster, strategy).predicted_peak_allocated_bytes
+
+
 def test_a_model_that_nobody_has_read_is_read_where_shares_are_told_apart(tmp_path, monkeypatch):
     from brimful.models.traced import find_built
     from brimful.simulate.run import fullest_rank

@@ -11,6 +11,7 @@ import pytest
 
 import processes
 from brimful.errors import DataError, InputError, RunError
+from brimful.models.config import read_config
 from brimful.values.plan import write_yaml
 
 pytestmark = pytest.mark.torch
@@ -380,6 +381,19 @@ def test_a_second_ctrl_c_ends_at_once_and_the_run_can_go_on(run, plan_with, tmp_
     assert observer.num_closed == 1
     assert run(plan_with(), tmp_path / "out", resume=True).resumed_from == 5
     assert curve(tmp_path / "out") == whole_curve
+
+
+def test_a_run_that_drops_draws_the_same_masks_once_it_goes_on(run, plan_with, tmp_path):
+    """Behind its first checkpoint nothing hangs on what was drawn before."""
+    model = plan_with().job.model
+    fields = {**model.hf_config, "model_type": "llama", "attention_dropout": 0.5}
+    plan = plan_with(model=read_config("tiny", fields), num_steps=8, dropout="model")
+    run(plan, tmp_path / "whole")
+    run(plan, tmp_path / "cut", observer=Recorder(at_step=7, act=interrupt))
+    assert run(plan, tmp_path / "cut", resume=True).resumed_from == 7
+    assert curve(tmp_path / "cut") == curve(tmp_path / "whole")
+    run(plan_with(model=read_config("tiny", fields), num_steps=8), tmp_path / "off")
+    assert curve(tmp_path / "off") != curve(tmp_path / "whole")
 
 
 def test_a_finished_run_resumes_to_the_same_result(run, plan_with, tmp_path):

@@ -105,7 +105,6 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     called: tuple[nn.Module, ...] = (root,)
     if strategy.engine == "torch":
         called = parallelize(root, job, strategy, mesh)
-    num_layers = job.model.num_layers
     away = offloaded(job, strategy)
     mark_away(skeleton, away)
     model = materialize(skeleton, device=device, job=job)
@@ -113,9 +112,9 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         use_fp8(model, job, emulate=emulates)
     if strategy.fused_kernels == "liger":
         fuse_kernels(model)
-    checkpoint_blocks(model, strategy, num_layers=num_layers)
+    checkpoint_blocks(model, job, strategy)
     compile_model(model, strategy)
-    num_again = num_checkpointed(strategy, num_layers=num_layers)
+    num_again = num_checkpointed(strategy, num_layers=job.model.num_layers)
     moved = offload_blocks(model, away, device, num_checkpointed=num_again)
     site = Site(job, strategy, device, mesh)
     second = _filled(reference, model, site, host)

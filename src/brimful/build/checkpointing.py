@@ -25,6 +25,8 @@ from torch.utils.checkpoint import (
 
 from brimful.build.attention import KERNELS
 from brimful.build.blocks import decoder_blocks, parts_again, runs_as_one
+from brimful.techniques.dropout import drops
+from brimful.values.job import Job
 from brimful.values.strategy import Recompute, Strategy, num_checkpointed, recompute_of
 
 PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
@@ -42,17 +44,17 @@ SAC_IGNORED_OPS.update((
 runs again."""
 
 
-def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) -> None:
+def checkpoint_blocks(model: nn.Module, job: Job, strategy: Strategy) -> None:
     """Recompute the activations of the first blocks in the backward pass.
 
     Non-reentrant checkpoints keep saved-tensor hooks and module hooks in order. The generators'
-    states need not be kept: this version trains without dropout.
+    states are kept where something is dropped, so that the same is dropped again.
 
     ``model``: a ``transformers`` model. ``strategy``: says how many blocks, from the first on, and
     whether they keep dear results. Of a body that is one unit it is all that its class recomputes,
     or nothing.
     """
-    num_blocks = num_checkpointed(strategy, num_layers=num_layers)
+    num_blocks = num_checkpointed(strategy, num_layers=job.model.num_layers)
     keeping = _KEEPING.get(recompute_of(strategy))
     kept = {} if keeping is None else {"context_fn": keeping}
     blocks = decoder_blocks(model)[:num_blocks]
@@ -61,7 +63,7 @@ def checkpoint_blocks(model: nn.Module, strategy: Strategy, *, num_layers: int) 
     for block in blocks:
         block.gradient_checkpointing = True
         block._gradient_checkpointing_func = partial(  # noqa: SLF001 - the class's own switch
-            checkpoint, use_reentrant=False, preserve_rng_state=False, **kept
+            checkpoint, use_reentrant=False, preserve_rng_state=drops(job), **kept
         )
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,13 +32,12 @@ from brimful.build.switch import use_fixed_capacity
 from brimful.build.user_module import UserModule, make, without_dropout
 from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
 from brimful.errors import ModelConfigError, UnsupportedError
+from brimful.models.dropout import NOISE
 from brimful.models.generic import auto_class_of
 from brimful.techniques.one_unit import check_unit
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, gathers
 
-_RANDOM = re.compile(r"dropout|pdrop|drop_path|layerdrop|jitter_noise|drop_rate|droprate")
-"""Names of configuration fields that are probabilities or noises of training."""
 GIVEN = "given_fields"
 """Attribute of a model: fields of its configuration that training changed, as they were given."""
 _NO_KERNEL = "does not support an attention implementation"
@@ -53,7 +51,7 @@ _PADDING = "padding_idx"
 def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     """Build a ``transformers`` model on the ``meta`` device: shapes and code, no bytes.
 
-    Dropout is off, whatever the configuration says: exactness across micro-batches needs it.
+    Dropout and every other noise is off, whatever the configuration says, unless the job asks.
 
     ``auto_class``: ``AutoModelForCausalLM`` or another of its kind. ``job``: says which model, and
     in which type its parameters are held. Raises UnsupportedError: the architecture does what this
@@ -61,7 +59,8 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     """
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config)
     before = dict(vars(config))
-    _switch_off_noise(config)
+    if job.dropout == "off":
+        _switch_off_noise(config)
     config.use_cache = False
     with torch.device("meta"):
         skeleton = _from_config(auto_class, config, job, strategy)
@@ -139,7 +138,7 @@ def _switch_off_noise(config: Any) -> None:
     for field, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
             _switch_off_noise(value)
-        elif _RANDOM.search(field) and isinstance(value, float | int):
+        elif NOISE.search(field) and isinstance(value, float | int):
             setattr(config, field, type(value)(0))
 
 
@@ -267,7 +266,8 @@ def _build_on(skeleton: UserModule, device: torch.device, job: Job) -> None:
     kept = find_kept(skeleton, job.keep_fp32)
     hold(skeleton, PARAMETER_DTYPE[job.precision], besides=kept.values())
     keep_fp32(skeleton, job)
-    skeleton.model = without_dropout(skeleton.model)
+    if job.dropout == "off":
+        without_dropout(skeleton.model)
     checkpoint = _checkpoint_of(skeleton.model, job)
     if checkpoint is not None:
         load(checkpoint)

@@ -54,7 +54,7 @@ def retarget(program: Program, strategy: Strategy) -> Program:
             _attend(attending, strategy)
     for block in decoder_blocks(model):
         block.gradient_checkpointing = False
-    checkpoint_blocks(model, strategy, num_layers=job.model.num_layers)
+    checkpoint_blocks(model, job, strategy)
     loss = task_of(job).loss(model, job, strategy)
     return dataclasses.replace(program, strategy=strategy, loss=loss)
 

@@ -8,6 +8,7 @@ import torch
 
 from brimful.build.batch import Batch, blank, count_targets
 from brimful.build.deepspeed import step as deepspeed
+from brimful.build.drawing import draw_anew
 from brimful.build.first_state import make_state
 from brimful.build.gradient_clip import (
     HOST_PIECE,
@@ -133,19 +134,25 @@ def _unscale_and_clip(program: Program) -> torch.Tensor:
 
 
 def train_step(
-    program: Program, micro_batches: Sequence[Batch], *, num_targets: int, learning_rate: float
+    program: Program,
+    micro_batches: Sequence[Batch],
+    *,
+    num_targets: int,
+    learning_rate: float,
+    step: int = 1,
 ) -> StepResult:
     """Run one optimizer step.
 
     ``micro_batches``: this process's part of the step (``own_part``), on the host. ``num_targets``:
-    unmasked targets of the whole step (``count_targets``), on all devices. Raises RunError: no loss
-    scale is small enough for the gradients.
+    unmasked targets of the whole step (``count_targets``), on all devices. ``step``: which it is,
+    from 1; what is dropped hangs on it. Raises RunError: no loss scale is small enough for the
+    gradients.
     """
     make_state(program)
     if program.early is not None:
         program.early.begin(learning_rate)
     loss_scale = None if program.scaler is None else program.scaler.scale
-    losses = _all_micro_steps(program, micro_batches, num_targets=num_targets)
+    losses = _all_micro_steps(program, micro_batches, num_targets=num_targets, step=step)
     grad_norm, skipped = update(program, learning_rate=learning_rate)
     return StepResult(
         loss=_of_all(program, torch.stack(losses).sum()),
@@ -157,13 +164,14 @@ def train_step(
 
 
 def _all_micro_steps(
-    program: Program, micro_batches: Sequence[Batch], *, num_targets: int
+    program: Program, micro_batches: Sequence[Batch], *, num_targets: int, step: int
 ) -> list[torch.Tensor]:
     if program.pipeline is not None:
         return pipelined_steps(program, micro_batches, num_targets=num_targets)
     losses = []
-    for number, batch in enumerate(micro_batches, start=1):
-        _announce(program, is_last=number == len(micro_batches))
+    for number, batch in enumerate(micro_batches):
+        _announce(program, is_last=number == len(micro_batches) - 1)
+        draw_anew(program, step=step, number=number)
         losses.append(micro_step(program, batch, num_targets=num_targets))
     return losses
 

@@ -25,8 +25,9 @@ _NEEDED = ("model", "loss", "sample")
 class TrainableModule(Protocol):
     """What a factory returns: anything with these attributes.
 
-    Dropout layers are switched off, as everywhere in this version. A module that takes statistics
-    over its batch (``BatchNorm``) runs in one micro-batch a step only (``build.exactness``).
+    Dropout layers are switched off unless the job says ``dropout=model``. A module that takes
+    statistics over its batch (``BatchNorm``) runs in one micro-batch a step only
+    (``build.exactness``).
 
     Attributes:
         model: The module; it is given ``inputs`` alone.
@@ -168,9 +169,8 @@ def _reason(error: Exception) -> str:
     return text[:_REASON_LENGTH]
 
 
-def without_dropout(model: nn.Module) -> nn.Module:
+def without_dropout(model: nn.Module) -> None:
     """Switch off the dropout layers of a module, in place."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001
             module.p = 0.0
-    return model

@@ -42,14 +42,40 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
     words += [*_label_words(args), *_rocm_words(args), *_encoder_words(job)]
-    words += _router_words(job)
+    words += [*_router_words(job), *_dropout_words(args, job)]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     if job.task == "seq2seq":  # one length, of both
         words.append(f"{job.seq_len:,} tokens read and as many written of each pair")
     assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
     facts = (*_size_facts(job), *_whole_facts(job), *_kernel_facts(job), *expert_facts(job))
-    return (*facts, *_update_facts(args, job), *assumed)
+    return (*facts, *_dropout_facts(job), *_update_facts(args, job), *assumed)
+
+
+def _dropout_words(args: argparse.Namespace, job: "Job") -> list[str]:
+    """Say that what the model's configuration drops is not counted, where nobody chose that."""
+    from brimful.techniques.dropout import rates, rates_words
+    from brimful.values.job import PREFERENCE
+
+    is_said = getattr(args, "dropout", None) is not None or job.task == PREFERENCE
+    if is_said or not rates(job):
+        return []
+    return [f"dropout off ({rates_words(job)} in its configuration; --dropout model counts it)"]
+
+
+def _dropout_facts(job: "Job") -> tuple[Fact, ...]:
+    """Say how much is dropped where it is, and what then changes the numbers of a run."""
+    from brimful.techniques.dropout import OF_MODEL, drops, rates_words
+
+    if job.dropout != OF_MODEL:
+        return ()
+    if not drops(job):
+        return (Fact("dropout", "nothing: its configuration has none above 0"),)
+    words = (
+        f"{rates_words(job)}, as its configuration says; another micro-batch or attention kernel "
+        f"draws other masks: exact in distribution, not in numbers"
+    )
+    return (Fact("dropout", words, f"{rates_words(job)}, as its configuration says"),)
 
 
 def _size_facts(job: "Job") -> tuple[Fact, ...]:

@@ -5,7 +5,16 @@ from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
 from brimful.techniques.quantization import GROUP_SIZE, Scheme
-from brimful.values.job import ALL_LINEAR, Base, LossScale, Method, Optimizer, Precision, Preference
+from brimful.values.job import (
+    ALL_LINEAR,
+    Base,
+    Dropout,
+    LossScale,
+    Method,
+    Optimizer,
+    Precision,
+    Preference,
+)
 from brimful.values.strategy import DEFAULT_FSDP, Accumulate, Attention, Compile, Engine, Zero
 
 GPUS = "local"
@@ -41,6 +50,7 @@ LEARNING_RATE = 3e-4
 WEIGHT_DECAY = 0.1
 CLIP = 1.0
 SEED = 0
+DROPOUT: Dropout = "off"
 OBJECTIVE = "time"
 SEARCH_BUDGET_S = 60
 """Seconds of a search that simulates; one by formulas takes less in any case."""
@@ -124,6 +134,7 @@ WITHOUT: dict[str, str] = {
     "epsilon": f"default {EPSILON:g}, {FP16_EPSILON:g} in pure fp16",
     "clip": f"default {CLIP:g}",
     "seed": f"default {SEED}",
+    "dropout": f"default {DROPOUT}",
     "dpo_beta": f"default {PREFERENCE.beta:g}",
     "label_smoothing": f"default {PREFERENCE.label_smoothing:g}",
     "lora_rank": f"default {LORA_RANK}",

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, cast, get_args, get_origin
 
 from brimful.cli import defaults
@@ -23,7 +24,7 @@ from brimful.techniques.quantization import Quantization
 from brimful.units import parse_card_bytes, parse_length, parse_limit
 from brimful.values.flag import Flag, FlaggedField, flags_of
 from brimful.values.job import PREFERENCE as PREFERENCE_TASK
-from brimful.values.job import QAT, Adapter, Job, LossScale, Preference
+from brimful.values.job import QAT, Adapter, Dropout, Job, LossScale, Preference
 from brimful.values.strategy import Strategy, Zero
 
 INFERENCE = "inference"
@@ -57,7 +58,7 @@ _LEARNT = (
     "task", "method", "precision", "keep_fp32", "optimizer", "schedule", "packing", "weights",
     "vocab_size", "max_positions", "num_labels", "seq_len", "global_batch", "steps", "tokens",
     "rows", "epochs", "learning_rate", "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon",
-    "clip", "seed",
+    "clip", "dropout", "seed",
 )  # fmt: skip
 """In the order of their help."""
 JOB = (*_LEARNT, *ADAPTER, *LOSS_SCALE, *PREFERENCE, *_ROUTERS, *QUANTIZATION)
@@ -232,15 +233,25 @@ def _block_counts(text: str) -> tuple[int, ...]:
     return tuple(parse(part) for part in text.split(","))
 
 
+def _dropout(text: str) -> str:
+    """Read what is dropped; a probability is taken for those of the model's configuration."""
+    others, rate = {"none": "off", "on": "model"}, 0.0
+    with suppress(ValueError):
+        rate = float(text)
+        others[text] = "model" if rate else "off"
+    why = ": probabilities are those of the model's configuration" if rate else ""
+    return choice("dropout", get_args(Dropout), others, remark=lambda _text: why)(text)
+
+
 _SAME: dict[str, Mapping[str, str]] = {
     "attention": dict.fromkeys(
         ("fa2", "fa3", "flash-attention-2", "flash-attention-3", "flash-attn"), "sdpa"
     ),
 }
-"""Of a flag, other words for what it takes: those of ``attn_implementation``."""
+"""Of a flag, other words for what it takes, such as those of ``attn_implementation``."""
 _OWN_READERS: dict[str, Callable[[str], Any]] = {
     "zero": stage_of_zero, "stage_blocks": _block_counts, "activation_checkpointing": str,
-    "tokens": of_run("--tokens"), "epochs": above_zero("--epochs"),
+    "tokens": of_run("--tokens"), "epochs": above_zero("--epochs"), "dropout": _dropout,
 }  # fmt: skip
 """What reads the flags whose values their types do not tell."""
 

@@ -105,9 +105,10 @@ EPOCHS_NEED = "epochs need the size of your data: --tokens says those of all of 
 _LEFT_OUT = {
     **dict.fromkeys(_FLAGS["--epochs"], EPOCHS_NEED),
     **dict.fromkeys(
-        ("--attention-dropout", "--dropout", "--hidden-dropout", "--lora-dropout"),
-        "dropout is off in this version, and takes a little memory",
+        ("--attention-dropout", "--hidden-dropout"),
+        "--dropout model counts what the model's configuration drops",
     ),
+    "--lora-dropout": "dropout of adapters is off in this version, and takes a little memory",
 }
 """What has no place here, with why; an answer does not hang on it, or not by much."""
 _SHARDING = frozenset({"--fsdp-sharding-strategy", "--sharding-strategy"})

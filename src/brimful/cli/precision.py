@@ -12,6 +12,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.probe import check_present
 from brimful.show.summary import Fact
 from brimful.show.terminal import fact_lines
+from brimful.techniques.dropout import check_undropped
 from brimful.techniques.runnable import check_examined
 from brimful.text.escaping import json_text
 from brimful.values.strategy import world_size
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         return compare.run(args)
     settings = _settings(args)
     asked = resolved.asked(args)
+    check_undropped(asked.job)
     check_examined(asked.strategy)
     check_present(asked.cluster.device.kernels)
     from brimful.train.world import place_here

@@ -262,11 +262,11 @@ def _plan_instead(args: argparse.Namespace, why: str) -> int:
     words = ["plan", "--from", str(args.source), *(["--gpus", args.gpus] if args.gpus else [])]
     more = "here its settings are planned in Brimful's own loop"
     say(f"brimful: {why}; {more}", file=sys.stderr, flush=True)
-    return main([*words, *_cluster_words(args), *(["--json"] if args.json else [])])
+    return main([*words, *_said_beside(args), *(["--json"] if args.json else [])])
 
 
-def _cluster_words(args: argparse.Namespace) -> list[str]:
-    """Type again what was said of the machines beside their GPUs."""
+def _said_beside(args: argparse.Namespace) -> list[str]:
+    """Type again what no command line says: of machines beside their GPUs, and of dropout."""
     sizes = {name: getattr(args, name, None) for name in ("host_memory", "card_memory")}
     words = [
         word
@@ -274,8 +274,10 @@ def _cluster_words(args: argparse.Namespace) -> list[str]:
         if size is not None
         for word in (f"--{name.replace('_', '-')}", f"{size}B")
     ]
-    network = getattr(args, "network", None)
-    return [*words, *(["--network", network] if network else [])]
+    for name in ("network", "dropout"):
+        said = getattr(args, name, None)
+        words += [f"--{name}", said] if said else []
+    return words
 
 
 def show_run(args: argparse.Namespace, asked: "Program", gpu: str) -> int:

@@ -247,6 +247,7 @@ def job_from(
             router_z_loss=_or(args.router_z_loss, 0.0),
             allow=_allowed(args.allow),
             quantization=_quantization_from(args, method),
+            dropout=_or(args.dropout, defaults.DROPOUT),
         )
     )
     if job.adapter is not None:

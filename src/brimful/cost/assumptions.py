@@ -68,21 +68,22 @@ def assumptions_for(device: Device) -> Assumptions:
     return CALIBRATED if device.calibrated else DATASHEET
 
 
-def describe(
+def describe(  # noqa: PLR0913 - a device, and what a run does on it
     device: Device,
     *,
     gathers: bool = False,
     num_groups: int = 0,
     updates_on_host: bool = False,
     parts_experts: bool = False,
+    dropout: str = "off",
 ) -> tuple[str, ...]:
     """Say each assumption in a line, those that do not concern this run left out.
 
     ``updates_on_host``: whether a GPU's host updates the parameters. ``parts_experts``: whether
-    devices part experts among them.
+    devices part experts among them. ``dropout``: in words.
     """
     assumed = assumptions_for(device)
-    lines = ["dropout off, every sequence full length, labels unmasked"]
+    lines = [f"dropout {dropout}, every sequence full length, labels unmasked"]
     if parts_experts:
         lines.append("tokens routed evenly: each device's experts get as many rows as it sends")
     lines.append(_rates_words(device, assumed))

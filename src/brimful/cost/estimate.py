@@ -30,6 +30,7 @@ from brimful.cost.step import StepSeconds, family_work, step_seconds, update_byt
 from brimful.cost.traffic import traffic_of, with_traffic
 from brimful.cost.update import update_flops
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
+from brimful.techniques.dropout import dropout_words
 from brimful.values.job import Job, Precision
 from brimful.values.plan import Band, Estimate, PhasePeak, Plan, StepTime
 from brimful.values.strategy import Strategy, gathers, world_size
@@ -81,6 +82,7 @@ def estimate(
                 gathers=gathers(strategy),
                 num_groups=num_groups(strategy),
                 parts_experts=strategy.ep > 1,
+                dropout=dropout_words(job),
             ),
             *paging_words(job, device),
         ),

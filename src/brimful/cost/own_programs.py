@@ -49,6 +49,7 @@ from brimful.files.remembered import once_for_each
 from brimful.files.traced import REFUSED, digest, read_traced
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, num_windows_within
+from brimful.techniques.dropout import drops
 from brimful.values.job import FP8, Job, Packing, Task
 from brimful.values.strategy import Attention, Recompute, Strategy
 
@@ -228,6 +229,7 @@ def shipped_settings(job: Job, attention: Attention) -> dict[str, bool]:
         f"packing={job.packing}": job.packing in SHIPPED_PACKINGS,
         f"attention={attention}": attention in TRACED_ATTENTIONS,
         f"precision={job.precision}": job.precision in TRACED_AS,
+        f"dropout={job.dropout}": not drops(job),
         **traced_fields(job),
     }
 
@@ -327,4 +329,5 @@ def _hashed(  # noqa: PLR0913, PLR0917 - what decides operations
         job.precision == FP8,
         *([[each[1:4] for each in shown]] if shown else []),
         *([{"ep": ep}] if ep != 1 else []),
+        *([{"dropout": job.dropout}] if drops(job) else []),
     )

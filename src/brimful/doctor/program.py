@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from brimful.build.batch import Batch
+from brimful.build.drawing import draw_anew
 from brimful.build.parallel import sync_gradients
 from brimful.build.precision.kept import without_borders
 from brimful.build.program import Program
@@ -32,10 +33,12 @@ class PlainStep(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         micro_batches: This process's own, on the host.
         num_targets: Unmasked targets of the whole step, on all devices.
+        number: Which step it is, from 1; what is dropped hangs on it.
     """
 
     micro_batches: Sequence[Batch]
     num_targets: int
+    number: int = 1
 
 
 def watcher_of(
@@ -99,9 +102,10 @@ def run_without_update(program: Program, step: PlainStep, *, loss_scale: float |
 
 def accumulate(program: Program, step: PlainStep) -> None:
     """Run a step's forwards and backwards as a training step does; gradients stay."""
-    for number, batch in enumerate(step.micro_batches, start=1):
-        is_last = number == len(step.micro_batches)
+    for number, batch in enumerate(step.micro_batches):
+        is_last = number == len(step.micro_batches) - 1
         sync_gradients(program.root, program.strategy, is_last=is_last)
+        draw_anew(program, step=step.number, number=number)
         micro_step(program, batch, num_targets=step.num_targets)
 
 

@@ -16,6 +16,7 @@ from brimful.models.config import parameter_count
 from brimful.search.record import Considered, SearchRecord
 from brimful.show.predicted import offloaded_bytes
 from brimful.show.settings import CHECKPOINTED, COMPILED_WORDS
+from brimful.techniques.dropout import dropout_words
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.quantization import Quantization
 from brimful.units import (
@@ -57,7 +58,7 @@ def unestimated_assumptions(plan: Plan) -> tuple[str, ...]:
     strategy = plan.strategy
     away = what_is_away(plan.job, strategy)
     device = plan.cluster.device
-    assumed = describe(device, updates_on_host=away.optimizer)
+    assumed = describe(device, updates_on_host=away.optimizer, dropout=dropout_words(plan.job))
     return (*assumed, *paging_words(plan.job, device))
 
 

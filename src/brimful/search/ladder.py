@@ -17,7 +17,7 @@ from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.search.space import cuts_loss
 from brimful.search.table import Objective
-from brimful.techniques.exact import Field, exactness
+from brimful.techniques.exact import SAME_LAW, Field, exactness
 from brimful.techniques.offload import Away, spell_offload
 from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
@@ -114,7 +114,7 @@ def _pins(job: Job, failed: Strategy) -> Pins:
 
 
 def _is_exact(job: Job, field: Field, value: object) -> bool:
-    return exactness(job, field, value).how in {"exact", "built"}  # building tells, and refuses
+    return exactness(job, field, value).how in {*SAME_LAW, "built"}  # building tells, and refuses
 
 
 def _runs(job: Job, strategy: Strategy) -> bool:

@@ -461,6 +461,7 @@ def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:
         global_batch=2 * max(SEVERAL),
         num_steps=2,
         learning_rate=1e-3,
+        dropout=own.job.dropout,
     )
 
 

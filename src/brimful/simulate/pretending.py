@@ -13,6 +13,7 @@ from brimful.pretend.cuda_mode import compiling, launching
 from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.known_values import knowing
 from brimful.pretend.moving import modules_move
+from brimful.pretend.random_state import states_counted
 from brimful.pretend.real_values import UnknownValueError
 from brimful.pretend.recurrent_cudnn import flattening
 from brimful.pretend.tape import Tape
@@ -74,7 +75,7 @@ def pretending(  # noqa: PLR0913 - what a GPU is, and what is heard of it
     fused = launching(LIGER_FUNCTIONS, _launched(tape)) if fuses else nullcontext()
     with (
         device.there(), imitation, world, assumed(Replay(routing)), flattening(),
-        fake_mode as fake, modules_move(fake),
+        fake_mode as fake, modules_move(fake), states_counted(),
         knowing() if knows else nullcontext(), tape,
         compiler_of(tape, strategy), fused,
     ):  # fmt: skip

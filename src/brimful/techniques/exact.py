@@ -3,13 +3,15 @@
 One table for all who need to know: planning refuses a strategy that would change the mathematics,
 the trainer asks again once a module of the user's is built. A switch at the value that runs a step
 whole (all in one micro-batch, one device, no chunks, ...) is exact by definition; each row says
-what breaks other values. Dropout and every other noise is off, else no row would hold.
+what breaks other values. Where a job drops, the random numbers are part of the mathematics: what
+runs together in another way draws others of the same distribution.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from brimful.models.architectures import named_with
+from brimful.techniques.dropout import drops
 from brimful.values.job import FP8, IN_FP32, MODULE, Allowed, Job
 
 Field = Literal[
@@ -22,9 +24,12 @@ Field = Literal[
     "fused_kernels",
     "data_parallel",
 ]
-How = Literal["exact", "rounding", "built", "changes"]
-"""``rounding``: other than the plain run by what the job's own number format rounds. ``built``:
-only the built module can tell. ``changes``: something else would be learnt."""
+How = Literal["exact", "drawn", "rounding", "built", "changes"]
+"""``drawn``: exact in distribution, not in numbers: other masks of dropout are drawn. ``rounding``:
+other than the plain run by what the job's own number format rounds. ``built``: only the built
+module can tell. ``changes``: something else would be learnt."""
+SAME_LAW: frozenset[How] = frozenset({"exact", "drawn"})
+"""What changes neither what is learnt nor how finely."""
 
 _ENCODERS = named_with("task", "sequence-classification")
 """Models whose tokens see those after them, padding too if nothing hides it."""
@@ -83,6 +88,7 @@ def exactness(job: Job, field: Field, value: Any) -> Exactness:
 def _splits_batch(job: Job, micro_batch: int) -> Found:
     if micro_batch != job.global_batch:
         yield from _statistics(job)
+        yield from _draws(job)
 
 
 def _spreads_batch(job: Job, num_devices: int) -> Found:
@@ -128,6 +134,17 @@ def _rows_together(job: Job) -> Found:
         yield "rounding", "fp8 scales a tensor by its largest number, of all rows that run together"
 
 
+def _draws(job: Job) -> Found:
+    if drops(job):
+        yield (
+            "drawn",
+            (
+                "dropout draws other masks for what runs together in another way, exact in "
+                "distribution, not in numbers"
+            ),
+        )
+
+
 def _recomputes(job: Job, checkpointing: str) -> Found:
     if checkpointing != "none" and job.model.model_type == MODULE:
         yield (
@@ -152,6 +169,8 @@ def _attends(job: Job, kernel: str) -> Found:
         yield "changes", f"{kernel} is given no mask, so that padding would be seen; use sdpa"
     if kernel not in {"eager", "sdpa"} and job.task == "seq2seq":
         yield "changes", f"{kernel} is not given the model's relative positions; use sdpa"
+    if kernel != "eager":
+        yield from _draws(job)
 
 
 def _refers(job: Job, reference: str) -> Found:
@@ -198,7 +217,7 @@ TABLE: dict[Field, Row] = {
         _splits_batch,
     ),
     "activation_checkpointing": Row(
-        "the same operations run once more on the same values; nothing in them is random",
+        "the same operations run once more on the same values, and drop the same once more",
         _recomputes,
     ),
     "loss_chunks": Row("the loss is a sum over tokens, and so is that of each chunk", _never),

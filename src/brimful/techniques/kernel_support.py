@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from brimful.errors import UnsupportedError
 from brimful.models.own_task import is_encoder_decoder
+from brimful.techniques.dropout import drops
 from brimful.techniques.fused_kernels import INTERPRETER
 from brimful.techniques.runnable import check_simulated
 from brimful.values.job import FP8, Job, Precision
@@ -193,10 +194,12 @@ def writes_scores(job: Job, place: Place) -> bool:
 def why_not(job: Job, attention: Attention, place: Place) -> str | None:
     """Return the first reason why a kernel cannot run a job in a place, if there is one."""
     if place.kernels == "cpu":
-        return _NOT_ON_CPU.get(attention)
+        no_dropout = _NO_DROPOUT if attention == "flash" and drops(job) else None
+        return _NOT_ON_CPU.get(attention, no_dropout)
     return next(_REASONS[attention](job, place.capability), None)
 
 
+_NO_DROPOUT = "a CPU's fused kernel has no dropout, where sdpa writes scores out"
 _NOT_ON_CPU: dict[Attention, str] = {
     "efficient": "it has kernels for CUDA only, and a CPU's one fused kernel is flash",
     "cudnn": "cuDNN has kernels for CUDA only, and a CPU's one fused kernel is flash",
@@ -213,7 +216,7 @@ def _flash(job: Job, capability: float) -> Iterator[str]:
     width = job.model.head_dim
     if width > FLASH_WIDTH:
         yield f"it takes heads of at most {FLASH_WIDTH}, not {width}"
-    if _is_small(capability) and 192 < width <= 224:  # noqa: PLR2004
+    if _is_small(capability) and (192 < width <= 224 or (width > 224 and drops(job))):  # noqa: PLR2004
         yield f"it has no backward for heads of {width} on compute capability {capability}"
 
 

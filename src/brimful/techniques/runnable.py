@@ -16,6 +16,7 @@ from brimful.techniques.deepspeed import (
     deepspeed_precision,
     refused_by_deepspeed,
 )
+from brimful.techniques.dropout import check_dropout
 from brimful.techniques.exact import Field, exactness
 from brimful.techniques.offload import (
     OPTIMIZER,
@@ -149,6 +150,7 @@ def check_spread(job: Job, strategy: Strategy) -> None:
     _check_tensor(job, strategy)
     check_experts_split(job, _expert_spread(strategy))
     check_router_losses(job, strategy)
+    check_dropout(job, strategy)
     parts = data_parallel(strategy)
     if job.global_batch % parts:
         raise InputError(

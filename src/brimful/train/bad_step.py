@@ -260,7 +260,7 @@ def _look(
     out: Path,
 ) -> str:
     """Find where the step went wrong and keep its batch; says both."""
-    origin = find_origin(program, micro_batches, loss_scale=numbers.loss_scale)
+    origin = find_origin(program, micro_batches, loss_scale=numbers.loss_scale, step=numbers.step)
     bad = _bad_step(numbers, origin, len(micro_batches), position)
     bad = msgspec.structs.replace(bad, op=_op_behind(program, numbers, micro_batches, bad))
     kept = try_to_keep(out, bad, micro_batches[bad.micro_batch - 1])

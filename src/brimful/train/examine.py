@@ -19,6 +19,7 @@ from brimful.doctor.scale_search import search_scale
 from brimful.doctor.seen import Seen, Trial
 from brimful.doctor.watcher import Watcher
 from brimful.errors import RunError, UnsupportedError
+from brimful.techniques.dropout import check_undropped
 from brimful.techniques.runnable import check_examined
 from brimful.train.data.batches import START
 from brimful.train.data.prepare import prepare
@@ -26,6 +27,7 @@ from brimful.train.guard import keeping_weights
 from brimful.train.run_folder import require_device
 from brimful.train.schedule import learning_rate_at
 from brimful.train.world import first_alone, of_all, own_device, own_rank
+from brimful.values.job import Job
 from brimful.values.plan import Plan
 from brimful.values.strategy import Strategy
 
@@ -59,7 +61,7 @@ def examine_plan(
     """
     require_device(plan.cluster.device.kernels)
     job, strategy = plan.job, plan.strategy
-    _check(strategy)
+    _check(job, strategy)
     data = first_alone(
         lambda: prepare(
             source, job, micro_batch=strategy.micro_batch, cache=cache, num_eval_tokens=job.seq_len
@@ -75,7 +77,8 @@ def examine_plan(
     return examine(program, steps, settings, watch)
 
 
-def _check(strategy: Strategy) -> None:
+def _check(job: Job, strategy: Strategy) -> None:
+    check_undropped(job)
     check_examined(strategy)
     if strategy.engine != "torch":
         raise UnsupportedError(

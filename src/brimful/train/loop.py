@@ -349,12 +349,14 @@ def _one_step(run: Run, step: int, position: DataPosition) -> DataPosition:
     num_targets, compiled = count_targets(micro_batches), compiled_in(run.program.optimizer)
     own = own_part(micro_batches, run.program.strategy)
     with keeping_weights(run.program), first.watching():
-        result = train_step(run.program, own, num_targets=num_targets, learning_rate=learning_rate)
+        result = train_step(
+            run.program, own, num_targets=num_targets, learning_rate=learning_rate, step=step
+        )
     numbers = _numbers(step, result, learning_rate)
     step_s = time.perf_counter() - start_s
     if must_stop(run.program, numbers, run.tally.num_skipped_in_a_row):
         out = run.settings.out
-        part = PlainStep(micro_batches=own, num_targets=num_targets)
+        part = PlainStep(micro_batches=own, num_targets=num_targets, number=step)
         found = look_together(run.program, numbers, part, position=position, out=out)
         with together():
             raise explain_stop(run.program, numbers, own, position=position, out=out, found=found)

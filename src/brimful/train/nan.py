@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from brimful.build.batch import Batch, count_targets
+from brimful.build.drawing import draw_anew
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.program import Program
 from brimful.build.step import micro_step
@@ -41,23 +42,23 @@ class Origin(NamedTuple):
 
 
 def find_origin(
-    program: Program, micro_batches: Sequence[Batch], *, loss_scale: float | None
+    program: Program, micro_batches: Sequence[Batch], *, loss_scale: float | None, step: int = 1
 ) -> Origin | None:
     """Run a step's forwards and backwards once more, without an update, up to the first Inf or NaN.
 
-    ``program``: with the weights that the step began with; its gradients are dropped. Returns where
-    it is; None where none appears this time.
+    ``program``: with the weights that the step began with; its gradients are dropped. ``step``:
+    which it was, from 1. Returns where it is; None where none appears this time.
     """
     num_targets = count_targets(micro_batches)
     program.optimizer.zero_grad(set_to_none=True)
     with scaled_by(program, loss_scale):
         try:
             for number, batch in enumerate(micro_batches):
-                origin = find_in_forward(
-                    program, batch, number, num_targets=num_targets
-                ) or _find_in_backward(program, batch, number, num_targets=num_targets)
-                if origin is not None:
-                    return origin
+                for find in (find_in_forward, _find_in_backward):
+                    draw_anew(program, step=step, number=number)
+                    origin = find(program, batch, number, num_targets=num_targets)
+                    if origin is not None:
+                        return origin
         finally:
             program.optimizer.zero_grad(set_to_none=True)
     return None

@@ -29,6 +29,7 @@ Schedule = Literal["cosine", "linear", "constant"]
 Packing = Literal["wrapped", "none", "documents"]
 Base = Literal["same", "bf16", "fp16", "nf4", "nf4-double", "int8", "llm-int8"]
 Upcast = Literal["none", "norms", "all"]
+Dropout = Literal["off", "model"]
 
 FP8: Precision = "fp8"
 QAT: Method = "qat"
@@ -155,6 +156,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         router_z_loss: Coefficient of the loss on the size of router logits; 0: off.
         allow: What may change what is learnt: ``batch-statistics`` (``exact``).
         quantization: What ``qat`` trains for; None for all other methods.
+        dropout: ``off``, or the probabilities of the model's own configuration.
     """
 
     model: ModelSpec
@@ -195,6 +197,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Flag("what may change what is learnt: {each} (of micro-batches, by --router-aux-loss)"),
     ] = ()
     quantization: Quantization | None = None
+    dropout: Annotated[
+        Dropout, Flag("{either}: of its configuration; {default}", metavar="NAME")
+    ] = "off"
 
     @property
     def tokens_per_step(self) -> int:

@@ -13,6 +13,7 @@ from brimful.cost.estimate import estimate
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
 from brimful.models.config import read_config
+from brimful.models.dropout import NOISE
 from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.runnable import check_strategy
@@ -81,9 +82,8 @@ def _job(trainer: Any, batches: Sequence[Any]) -> Job:
         raise _Unlike("adapters of a watched Trainer are not expressed as a job by this version")
     if not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
         raise _Unlike(f"{type(model).__name__} is no causal language model")
-    dropped = _dropout(model.config)
-    if dropped:
-        raise _Unlike(f"{dropped} is on, and Brimful's own loop has no dropout")
+    if dropped := _unknown_dropout(model.config):
+        raise _Unlike(f"{dropped} is on, of which Brimful does not know what it drops")
     precision = _precision(args, model)
     return Job(
         model=read_config(type(model).__name__, model.config.to_dict()),
@@ -107,6 +107,7 @@ def _job(trainer: Any, batches: Sequence[Any]) -> Job:
         weight_decay=args.weight_decay,
         clip=args.max_grad_norm,
         seed=args.seed,
+        dropout="model",
     )
 
 
@@ -132,10 +133,10 @@ def _fused(args: Any) -> FusedKernels:
     return "liger"
 
 
-def _dropout(config: Any) -> str:
-    """Name a kind of dropout that a model is configured with; empty: there is none."""
-    values = config.to_dict().items()
-    return next((k for k, v in values if ("drop" in k) and isinstance(v, float) and v > 0), "")
+def _unknown_dropout(config: Any) -> str:
+    """Name a kind of dropout that a model has and nobody knows here; empty: there is none."""
+    on = (k for k, v in config.to_dict().items() if "drop" in k and isinstance(v, float) and v > 0)
+    return next((field for field in on if not NOISE.search(field)), "")
 
 
 def _precision(args: Any, model: torch.nn.Module) -> Precision:

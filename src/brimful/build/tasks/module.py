@@ -46,7 +46,8 @@ def skeleton(job: Job, _strategy: Strategy) -> UserModule:
             f"is a module of yours; use full"
         )
     made = make_on_meta(job.model.name)
-    without_dropout(made.model)
+    if job.dropout == "off":
+        without_dropout(made.model)
     return UserModule(job.model.name, made)
 
 
