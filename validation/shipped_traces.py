@@ -39,6 +39,7 @@ from brimful.models.generic import (
     encoder_types,
     installed_module_of,
     known_types,
+    masked_types,
     types_file,
 )
 from brimful.simulate import on_demand
@@ -210,6 +211,7 @@ def list_types() -> None:
         "modules": {each: installed_module_of(each) for each in sorted(known_types())},
         "encoders": sorted(encoder_types()),
         "encoder_decoders": sorted(encoder_decoder_types()),
+        "masked": sorted(masked_types() & known_types()),
     }
     msgspec.convert(made, Listed)
     write_text(types_file(), f"{json.dumps(made, indent=1)}\n")

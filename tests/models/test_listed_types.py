@@ -14,6 +14,7 @@ def test_the_list_is_what_the_installed_transformers_says():
         pytest.skip("another version of transformers than the list was made by")
     assert set(listed.modules) == generic.known_types()
     assert listed.encoders == generic.encoder_types()
+    assert listed.masked == generic.masked_types() & generic.known_types()
     for model_type, module in listed.modules.items():
         assert module == generic.installed_module_of(model_type)
 

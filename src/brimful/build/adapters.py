@@ -42,6 +42,7 @@ TASK_TYPE: dict[Task, str | None] = {
     "chat": "CAUSAL_LM",
     "dpo": "CAUSAL_LM",
     "sequence-classification": "SEQ_CLS",
+    "masked-lm": None,
     "seq2seq": "SEQ_2_SEQ_LM",
     "module": None,
 }

@@ -394,7 +394,7 @@ def mark_head(model: Any, way: LogitWay) -> None:
         setattr(model, _BEFORE, way.before)
 
 
-def steps_of(head: nn.Module) -> tuple[LogitStep, ...]:
+def steps_of(head: Any) -> tuple[LogitStep, ...]:
     """Return what was noted; nothing where nothing was."""
     steps: tuple[LogitStep, ...] = getattr(head, _STEPS, ())
     return steps

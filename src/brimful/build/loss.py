@@ -31,7 +31,7 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
     def __init__(
         self,
-        head: nn.Module,
+        head: Callable[[torch.Tensor], torch.Tensor],
         *,
         num_chunks: int,
         added: Callable[[], torch.Tensor] | None = None,

@@ -138,7 +138,7 @@ def _switch_off_noise(config: Any) -> None:
     for field, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
             _switch_off_noise(value)
-        elif NOISE.search(field) and isinstance(value, float | int):
+        elif NOISE.search(field) and type(value) in {float, int}:  # no switch, as token_dropout
             setattr(config, field, type(value)(0))
 
 

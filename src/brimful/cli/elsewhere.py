@@ -72,11 +72,6 @@ TASKS = {
     **dict.fromkeys(("dapo", "gspo", "grpo"), _REINFORCED),
     **dict.fromkeys(("online-dpo", "reinforce", "rloo"), _SCORED_TEXTS),
     **dict.fromkeys(("ppo", "rlhf"), _WITH_CRITIC),
-    "masked-lm": Elsewhere(
-        "a loss on masked tokens",
-        "a classifier's blocks are the same, and its loss takes less",
-        "sequence-classification",
-    ),
     "kto": Elsewhere(
         "single answers that are liked or not",
         "a pair of answers takes what two of them do, so that as many pairs are the most it takes",

@@ -21,8 +21,10 @@ from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load
 from brimful.hardware.instances import cloud_of, network_of_instances
 from brimful.hardware.names import machine_of, split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model
+from brimful.models.generic import has_masked_head
 from brimful.models.name_parts import format_named
 from brimful.models.names import taken_words
+from brimful.models.own_task import is_encoder
 from brimful.models.resized import with_num_labels, with_positions, with_vocab_size
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import are_all_linear, check_targets
@@ -256,12 +258,12 @@ def job_from(
 
 
 def _task_from(args: argparse.Namespace, model: ModelSpec) -> Task:
-    """Return the task, and say of an encoder that it is not trained on masked tokens."""
+    """Return the task, and name the other one that an encoder has."""
     usual_task = default_task(model)
-    if args.task is None and usual_task == "sequence-classification":
+    if args.task is None and is_encoder(model.model_type) and has_masked_head(model.model_type):
         note_once(
-            f"--task {usual_task} is taken: a loss on masked tokens is not run by this version, "
-            f"whose blocks are the same; logits of {model.vocab_size:,} words come on top there"
+            f"--task {usual_task} is taken; --task masked-lm trains on hidden tokens, whose logits "
+            f"of {model.vocab_size:,} words come on top of the same blocks"
         )
     task: Task = _or(args.task, usual_task)
     return task

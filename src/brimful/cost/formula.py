@@ -46,7 +46,7 @@ from brimful.values.strategy import (
 
 OWN_TASKS: dict[Task, frozenset[Task]] = {
     "causal-lm": SHIPPED_TASKS,
-    "sequence-classification": frozenset({"sequence-classification"}),
+    "sequence-classification": frozenset({"sequence-classification", "masked-lm"}),
     "seq2seq": frozenset({"seq2seq"}),
 }
 """Tasks of which a profile of one's own is traced, by what a model is for."""

@@ -1,4 +1,4 @@
-"""BERT type encoders: LayerNorm after each part, learned positions, GELU, a pooler and a head.
+"""BERT type encoders: LayerNorm after each part, learned positions, GELU, and a head.
 
 Source: ``transformers.models.bert``; Devlin et al. 2018, arXiv:1810.04805.
 """
@@ -6,7 +6,16 @@ Source: ``transformers.models.bert``; Devlin et al. 2018, arXiv:1810.04805.
 from typing import Any
 
 from brimful.models.architecture import Architecture
-from brimful.models.layout import Layout, Parameters, embedding, layer_norm, linear, runs
+from brimful.models.layout import (
+    Layout,
+    Parameter,
+    Parameters,
+    embedding,
+    layer_norm,
+    linear,
+    runs,
+)
+from brimful.models.masked import has_masked_head
 from brimful.models.score import num_labels
 from brimful.models.spec import ModelSpec
 
@@ -36,23 +45,43 @@ def read(name: str, config: dict[str, Any]) -> ModelSpec:
         head_dim=sizes["hidden_size"] // sizes["num_attention_heads"],
         vocab_size=sizes["vocab_size"],
         max_seq_len=sizes["max_position_embeddings"],
-        tied_embeddings=False,  # a classifier has no output layer to tie
+        # a classifier has no output layer to tie
+        tied_embeddings=has_masked_head(config) and bool(sizes.get("tie_word_embeddings", True)),
         hf_config=config,
     )
 
 
 def layout(spec: ModelSpec) -> Layout:
-    """Lay out a classifier's parameters: 4 (h^2 + h) attention, 2 h f + f + h MLP, norms 2 h each.
+    """Lay out the parameters: 4 (h^2 + h) attention, 2 h f + f + h MLP, norms 2 h each.
 
-    The pooler is h^2 + h, the head h + 1 for every class.
+    A classifier's pooler is h^2 + h, its head h + 1 for every class. Before hidden tokens are told
+    stand h^2 + 3 h, and a bias for every word; the words' weight is the embedding's.
     """
-    hidden = spec.hidden_size
+    hidden, is_masked = spec.hidden_size, has_masked_head(spec.hf_config)
+    pooler = linear("bert.pooler.dense", hidden, hidden, bias=True)
+    classes = linear("classifier", hidden, num_labels(spec.hf_config), bias=True)
     return Layout(
         embedding=_embedding(spec),
         blocks=runs("bert.encoder.layer", [_block(spec)] * spec.num_layers),
-        final=linear("bert.pooler.dense", hidden, hidden, bias=True),
-        head=linear("classifier", hidden, num_labels(spec.hf_config), bias=True),
+        final=_telling(spec) if is_masked else pooler,
+        head=_words(spec) if is_masked else classes,
     )
+
+
+def _telling(spec: ModelSpec) -> Parameters:
+    """Lay out what stands before the words' scores, with the bias that they have where tied."""
+    hidden, head = spec.hidden_size, "cls.predictions"
+    return (
+        Parameter(f"{head}.bias", (spec.vocab_size,), "other", learns=spec.tied_embeddings),
+        *linear(f"{head}.transform.dense", hidden, hidden, bias=True),
+        *layer_norm(f"{head}.transform.LayerNorm", hidden),
+    )
+
+
+def _words(spec: ModelSpec) -> Parameters:
+    """Lay out the words' weight, and its bias, where it is not the embedding's."""
+    decoder = linear("cls.predictions.decoder", spec.hidden_size, spec.vocab_size, bias=True)
+    return () if spec.tied_embeddings else decoder
 
 
 def _embedding(spec: ModelSpec) -> Parameters:

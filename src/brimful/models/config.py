@@ -20,9 +20,10 @@ from brimful.models.fields import check_experts, check_fields
 from brimful.models.hub import fetch_file, is_hub_id
 from brimful.models.language_parts import says_it_sees, sees
 from brimful.models.layout import Layout, Shape, count_parameters
+from brimful.models.masked import with_masked_head
 from brimful.models.mixtures import built_experts, known_experts
 from brimful.models.module import is_factory, read_factory
-from brimful.models.own_task import is_encoder, is_encoder_decoder, own_task
+from brimful.models.own_task import check_masked, is_encoder, is_encoder_decoder, own_task
 from brimful.models.registry import registry
 from brimful.models.score import has_score, scored_layout, with_score
 from brimful.models.spec import MODULE, ModelSpec, ParameterCount
@@ -295,9 +296,14 @@ def for_task(spec: ModelSpec, task: Task) -> ModelSpec:
             f"task={task} would leave out the encoder of {spec.name}; use task=seq2seq",
             nearest={"task": "seq2seq"},
         )
-    if spec.model_type == MODULE or own_task(spec.model_type) != "causal-lm":
+    if task == "masked-lm":
+        check_masked(spec)
+    if spec.model_type == MODULE or is_encoder_decoder(spec.model_type):
         return spec
-    config = with_score(spec.hf_config, scored=task == "sequence-classification")
+    if is_encoder(spec.model_type):
+        config = with_masked_head(spec.hf_config, masked=task == "masked-lm")
+    else:
+        config = with_score(spec.hf_config, scored=task == "sequence-classification")
     if config is spec.hf_config:
         return spec
     return read_config(spec.name, {**config, "model_type": spec.model_type})

@@ -96,12 +96,14 @@ class Listed(msgspec.Struct, frozen=True):
             classes, in ``transformers.models``.
         encoders: Those of them whose tokens see the whole text.
         encoder_decoders: Those that write one text after they have read another.
+        masked: Those that have a head which tells hidden tokens.
     """
 
     made_by: str
     modules: dict[str, str]
     encoders: frozenset[str]
     encoder_decoders: frozenset[str]
+    masked: frozenset[str]
 
 
 @cache
@@ -134,6 +136,12 @@ def is_encoder_decoder(model_type: str) -> bool:
     return _reads_and_writes(model_type)
 
 
+def has_masked_head(model_type: str) -> bool:
+    """Whether ``transformers`` has a class of a model type that tells hidden tokens."""
+    of = listed()
+    return model_type in (of.masked if model_type in of.modules else masked_types())
+
+
 def module_of(model_type: str) -> str:
     """Name the module of ``transformers.models`` that has a model type's classes."""
     found = listed().modules.get(model_type)
@@ -157,6 +165,14 @@ def modeling_file(model_type: str) -> Path | None:
     return folder / f"modeling_{parts[-1]}.py"
 
 
+def masked_types() -> frozenset[str]:
+    """Name the model types that have a head which tells hidden tokens."""
+    quiet_libraries()
+    from transformers.models.auto import modeling_auto as auto
+
+    return frozenset(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+
+
 def encoder_types() -> frozenset[str]:
     """Name the model types whose tokens see the whole text: those with a masked-language head.
 
@@ -166,13 +182,16 @@ def encoder_types() -> frozenset[str]:
     quiet_libraries()
     from transformers.models.auto import modeling_auto as auto
 
-    masked = frozenset(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
     writes = {
         *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     }
     classify = {*auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES}
-    return masked | (classify - writes) | {each for each in classify & writes if _hides_none(each)}
+    return (
+        masked_types()
+        | (classify - writes)
+        | {each for each in classify & writes if _hides_none(each)}
+    )
 
 
 def _hides_none(model_type: str) -> bool:

@@ -38,7 +38,7 @@ def attentions_of(job: Job) -> tuple[Attention, ...]:
         return ("eager",)
     if is_encoder_decoder(model_type):  # whose classes make their masks of one alone
         return TAKING_PAIRS if job.task == "seq2seq" else ("eager",)
-    if job.task == "sequence-classification" and is_encoder(model_type):
+    if job.task in {"sequence-classification", "masked-lm"} and is_encoder(model_type):
         return TAKING_MASKS
     return ALL
 

@@ -2,9 +2,10 @@
 
 from typing import Literal
 
+from brimful.errors import UnsupportedError
 from brimful.models import generic
 from brimful.models.architectures import ARCHITECTURES
-from brimful.models.spec import MODULE
+from brimful.models.spec import MODULE, ModelSpec
 
 OwnTask = Literal["causal-lm", "sequence-classification", "seq2seq"]
 
@@ -26,3 +27,20 @@ def is_encoder(model_type: str) -> bool:
 def is_encoder_decoder(model_type: str) -> bool:
     """Whether an architecture writes one text after it has read another."""
     return model_type != MODULE and own_task(model_type) == "seq2seq"
+
+
+def check_masked(spec: ModelSpec) -> None:
+    """Refuse to train a model on hidden tokens that does not see those on both sides of them."""
+    if not is_encoder(spec.model_type):
+        usual = MODULE if spec.model_type == MODULE else own_task(spec.model_type)
+        raise UnsupportedError(
+            f"task=masked-lm hides tokens from a model that sees those on both sides, as BERT, and "
+            f"{spec.name} is of type {spec.model_type}; use task={usual}",
+            nearest={"task": usual},
+        )
+    if not generic.has_masked_head(spec.model_type):
+        raise UnsupportedError(
+            f"task=masked-lm needs a head that tells hidden tokens, and transformers has none for "
+            f"{spec.name} (type {spec.model_type}); use task=sequence-classification",
+            nearest={"task": "sequence-classification"},
+        )

@@ -172,6 +172,7 @@ OPENED_BY: dict[Task, str] = {
     "chat": "transformers.AutoModelForCausalLM.from_pretrained",
     "dpo": "transformers.AutoModelForCausalLM.from_pretrained",
     "sequence-classification": "transformers.AutoModelForSequenceClassification.from_pretrained",
+    "masked-lm": "transformers.AutoModelForMaskedLM.from_pretrained",
     "seq2seq": "transformers.AutoModelForSeq2SeqLM.from_pretrained",
     "module": "safetensors.torch.load_model, into what the factory makes",
 }
@@ -322,7 +323,7 @@ def _checkpointing_words(job: Job, strategy: Strategy) -> str:
 
 def _loss_words(job: Job, strategy: Strategy) -> list[str]:
     """Say whether the logits of all tokens are there at once; other tasks have few."""
-    if job.task not in {"causal-lm", "chat", PREFERENCE}:
+    if job.task not in {"causal-lm", "chat", "masked-lm", PREFERENCE}:
         return []
     whole = strategy.loss_chunks == 1
     return ["whole logits" if whole else f"loss in {strategy.loss_chunks} chunks"]

@@ -21,7 +21,7 @@ from brimful.values.results import (
 )
 
 METHODS = {"full": "full training", "lora": "LoRA", "dora": "DoRA", "qlora": "QLoRA", "qat": "QAT"}
-_TASKS = {"dpo": "DPO", "sequence-classification": "classification"}
+_TASKS = {"dpo": "DPO", "sequence-classification": "classification", "masked-lm": "masked tokens"}
 TENSORS_ALONE = " (tensors only)"
 """Said of a peak that fits, where what the allocator adds was not counted."""
 HOST = "host"

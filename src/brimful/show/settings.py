@@ -112,7 +112,7 @@ def _checkpointing(job: Job, strategy: Strategy) -> str:
 
 
 def _loss(job: Job, strategy: Strategy) -> str:
-    if job.task not in {"causal-lm", "chat", PREFERENCE} or strategy.loss_chunks == 1:
+    if job.task not in {"causal-lm", "chat", "masked-lm", PREFERENCE} or strategy.loss_chunks == 1:
         return ""
     return f"loss in {strategy.loss_chunks} chunks"
 

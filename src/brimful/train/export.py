@@ -7,7 +7,7 @@ from typing import Any
 
 from brimful.build.model import GIVEN
 from brimful.build.user_module import UserModule
-from brimful.train.data.tokenizer import END_OF_TEXT, read_tokenizer
+from brimful.train.data.tokenizer import END_OF_TEXT, hiding_words, read_tokenizer
 from brimful.train.folders import replacing
 
 WEIGHTS = "model.safetensors"
@@ -67,7 +67,8 @@ def _tokenizer(path: Path | None) -> Any:
         return None
     if _is_given(path):
         return AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
-    return PreTrainedTokenizerFast(tokenizer_object=read_tokenizer(path), eos_token=END_OF_TEXT)
+    own = read_tokenizer(path)
+    return PreTrainedTokenizerFast(tokenizer_object=own, eos_token=END_OF_TEXT, **hiding_words(own))
 
 
 @contextmanager

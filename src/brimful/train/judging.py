@@ -19,7 +19,7 @@ from brimful.train.world import is_spread
 from brimful.values.job import Task
 from brimful.values.run_files import EvalRow
 
-PREDICTS_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "seq2seq"})
+PREDICTS_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "masked-lm", "seq2seq"})
 
 
 def judge_heldout(program: Program, batches: Sequence[Batch], step: int, tally: Tally) -> EvalRow:

@@ -13,8 +13,10 @@ from brimful.techniques.quantization import Quantization, check_quantization
 from brimful.text.escaping import Line
 from brimful.values.flag import Flag
 
-Task = Literal["causal-lm", "chat", "dpo", "sequence-classification", "seq2seq", "module"]
-OVER_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo", "seq2seq"})
+Task = Literal[
+    "causal-lm", "chat", "dpo", "sequence-classification", "masked-lm", "seq2seq", "module"
+]
+OVER_TOKENS: frozenset[Task] = frozenset({"causal-lm", "chat", "dpo", "masked-lm", "seq2seq"})
 """Tasks whose loss is summed over tokens, so that it may be cut into chunks of them."""
 Method = Literal["full", "lora", "dora", "qlora", "qat"]
 Precision = Literal[
@@ -253,6 +255,8 @@ ALL_LINEAR = "all-linear"
 """The target of adapters beside every linear layer but the head."""
 PREFERENCE: Task = "dpo"
 """The task of ``Preference``, whose samples are pairs."""
+MASKED: Task = "masked-lm"
+"""The task of telling which tokens were hidden, from those on both sides of them."""
 MODULE = "module"
 """The ``model_type`` of a model that a factory makes and of which nothing else is known."""
 PACKINGS: dict[Task, tuple[Packing, ...]] = {
@@ -260,6 +264,7 @@ PACKINGS: dict[Task, tuple[Packing, ...]] = {
     "chat": ("none", "documents"),
     "dpo": ("none",),
     "sequence-classification": ("none",),
+    "masked-lm": ("wrapped",),
     "seq2seq": ("none",),
     "module": ("none",),
 }

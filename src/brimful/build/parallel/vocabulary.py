@@ -42,7 +42,7 @@ def mark_part(head: nn.Module, part: VocabularyPart) -> None:
     setattr(head, _PART, part)
 
 
-def part_of(head: nn.Module) -> VocabularyPart | None:
+def part_of(head: Any) -> VocabularyPart | None:
     """Return what was noted; None where the layer is whole."""
     part: VocabularyPart | None = getattr(head, _PART, None)
     return part

@@ -15,19 +15,13 @@ from transformers import AutoModelForSequenceClassification
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from brimful.build.attention import model_inputs
-from brimful.build.attention.masks import neighbour_mask
 from brimful.build.attention.own import attends_by_itself
-from brimful.build.attention.windows import masks, window_of
 from brimful.build.batch import IGNORE_INDEX, Batch
 from brimful.build.blocks import body_of
-from brimful.build.decoder_check import check_windows
-from brimful.build.model import skeleton_of
 from brimful.build.program import Program
-from brimful.build.stream import query_dtype
 from brimful.build.tasks.base import TaskParts
-from brimful.build.tasks.padding import padded_sample, padding_mask
-from brimful.errors import UnsupportedError
-from brimful.models.kernels import check_taken
+from brimful.build.tasks.encoders import encoder_masks, encoder_skeleton
+from brimful.build.tasks.padding import padded_sample
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy
 
@@ -56,16 +50,7 @@ class LabelLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
 def skeleton(job: Job, strategy: Strategy) -> nn.Module:
     """Build the classifier on ``meta``."""
-    check_taken(job, strategy.attention)
-    model: Any = skeleton_of(AutoModelForSequenceClassification, job, strategy)
-    if attends_by_itself(model) and strategy.attention != "eager":
-        raise UnsupportedError(
-            f"{job.model.name} is of type {job.model.model_type}, whose attention cannot be given "
-            f"from outside; use attention=eager",
-            nearest={"attention": "eager"},
-        )
-    check_windows(model, job, strategy)
-    return model
+    return encoder_skeleton(AutoModelForSequenceClassification, job, strategy)
 
 
 def _is_scored(model: nn.Module) -> bool:
@@ -90,7 +75,7 @@ def _classes(program: Program, batch: Batch) -> torch.Tensor:
     if attends_by_itself(program.model):  # which makes of it what its own attention needs
         mask = None if batch.segments is None else (batch.segments != 0).long()
     else:
-        mask = _masks(program, batch)
+        mask = encoder_masks(program, batch)
     model: Any = program.model
     own_class: Any = type(model)
     told: Any = mask
@@ -125,22 +110,6 @@ def _given(body: nn.Module, mask: Any) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _masks(program: Program, batch: Batch) -> Any:
-    """Make what keeps padding out of sight, and what lies outside the window of some blocks."""
-    dtype = query_dtype(program.model, program.job, program.strategy, program.device)
-    window = window_of(program.model.config, batch.inputs.shape[1])
-    if window is None:
-        return padding_mask(batch, dtype)
-    segments = torch.ones_like(batch.inputs) if batch.segments is None else batch.segments
-
-    def make(distance: int | None) -> torch.Tensor | None:
-        if distance is None:
-            return padding_mask(batch, dtype)
-        return neighbour_mask(segments, dtype=dtype, window=distance)
-
-    return masks(program.model, make, window)
 
 
 def _scores(program: Program, batch: Batch) -> torch.Tensor:

@@ -3,11 +3,13 @@
 Shapes: B sequences of a micro-batch, G of a step, S tokens of a sequence.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from brimful.errors import DataError
+from brimful.train.data.hiding import Hiding
 from brimful.values.job import Job
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class TokenBatches(msgspec.Struct, frozen=True, kw_only=True):
         micro_batch: Sequences per forward pass; changes neither which sequences a step sees nor
             their order.
         seed: Seed of the order.
+        hiding: Which tokens are hidden, and told; None: each next token is told.
     """
 
     tokens: Any
@@ -57,6 +60,7 @@ class TokenBatches(msgspec.Struct, frozen=True, kw_only=True):
     global_batch: int
     micro_batch: int
     seed: int
+    hiding: Hiding | None = None
 
     @property
     def num_windows(self) -> int:
@@ -68,22 +72,33 @@ class TokenBatches(msgspec.Struct, frozen=True, kw_only=True):
         import numpy as np
 
         windows_GS = np.empty((self.global_batch, self.seq_len + 1), np.int64)  # noqa: N806
-        epoch, index = position.epoch, position.index
-        for row in windows_GS:
+        *places, following = self._places(position)
+        for row, (epoch, index) in zip(windows_GS, places, strict=True):
             start = self.seq_len * shuffled(
                 index, num_items=self.num_windows, seed=self.seed, epoch=epoch
             )
             row[:] = self.tokens[start : start + self.seq_len + 1]
-            epoch, index = (epoch, index + 1) if index + 1 < self.num_windows else (epoch + 1, 0)
-        return windows_GS, DataPosition(epoch=epoch, index=index)
+        return windows_GS, DataPosition(epoch=following[0], index=following[1])
+
+    def _places(self, position: DataPosition) -> Iterator[tuple[int, int]]:
+        """Yield pass and index of every sequence of a step, and of the next one's first."""
+        for number in range(position.index, position.index + self.global_batch + 1):
+            passes, index = divmod(number, self.num_windows)
+            yield position.epoch + passes, index
 
     def step_at(self, position: DataPosition) -> tuple[list["Batch"], DataPosition]:
         """Make one step's micro-batches on the host, and say where the next step begins."""
         windows_GS, following = self.windows_at(position)  # noqa: N806
-        return _to_batches(windows_GS, self.micro_batch), following
+        if self.hiding is None:
+            return _to_batches(windows_GS[:, :-1], windows_GS[:, 1:], self.micro_batch), following
+        *places, _ = self._places(position)
+        inputs_GS, labels_GS = self.hiding.hide(windows_GS[:, :-1], places)  # noqa: N806
+        return _to_batches(inputs_GS, labels_GS, self.micro_batch), following
 
 
-def open_batches(tokens: Any, job: Job, *, micro_batch: int) -> TokenBatches:
+def open_batches(
+    tokens: Any, job: Job, *, micro_batch: int, hiding: Hiding | None = None
+) -> TokenBatches:
     """Check that the data is enough for one step, and make batches of it."""
     batches = TokenBatches(
         tokens=tokens,
@@ -91,6 +106,7 @@ def open_batches(tokens: Any, job: Job, *, micro_batch: int) -> TokenBatches:
         global_batch=job.global_batch,
         micro_batch=micro_batch,
         seed=job.seed,
+        hiding=hiding,
     )
     needed = job.tokens_per_step + 1
     if batches.num_windows < job.global_batch:
@@ -101,11 +117,14 @@ def open_batches(tokens: Any, job: Job, *, micro_batch: int) -> TokenBatches:
     return batches
 
 
-def heldout_batches(tokens: Any, job: Job, *, micro_batch: int, num_tokens: int) -> list["Batch"]:
+def heldout_batches(
+    tokens: Any, job: Job, *, micro_batch: int, num_tokens: int, hiding: Hiding | None = None
+) -> list["Batch"]:
     """Pick a fixed sample of the held-out text, spread evenly over it.
 
     ``micro_batch``: sequences per batch. ``num_tokens``: about how many tokens to take; at least
-    one whole micro-batch is taken where the text has as much.
+    one whole micro-batch is taken where the text has as much. ``hiding``: always the same tokens
+    of it.
     """
     import numpy as np
 
@@ -118,7 +137,11 @@ def heldout_batches(tokens: Any, job: Job, *, micro_batch: int, num_tokens: int)
     num_picked = min(num_windows, max(micro_batch, num_tokens // job.seq_len))
     rows = [pick * num_windows // num_picked * job.seq_len for pick in range(num_picked)]
     windows_NS = np.stack([tokens[row : row + job.seq_len + 1] for row in rows])  # noqa: N806
-    return _to_batches(windows_NS.astype(np.int64), micro_batch)
+    windows_NS = windows_NS.astype(np.int64)  # noqa: N806
+    inputs_NS, labels_NS = windows_NS[:, :-1], windows_NS[:, 1:]  # noqa: N806
+    if hiding is not None:
+        inputs_NS, labels_NS = hiding.hide(inputs_NS, [(row,) for row in rows])  # noqa: N806
+    return _to_batches(inputs_NS, labels_NS, micro_batch)
 
 
 def shuffled(index: int, *, num_items: int, seed: int, epoch: int) -> int:
@@ -152,14 +175,18 @@ def _mix(value: int) -> int:
     return value ^ value >> 31
 
 
-def _to_batches(windows_NS: "npt.NDArray[np.int64]", micro_batch: int) -> list["Batch"]:  # noqa: N803
+def _to_batches(
+    inputs_NS: "npt.NDArray[np.int64]",  # noqa: N803
+    labels_NS: "npt.NDArray[np.int64]",  # noqa: N803
+    micro_batch: int,
+) -> list["Batch"]:
     import torch
 
     from brimful.build.batch import Batch
 
-    inputs = torch.from_numpy(windows_NS[:, :-1].copy())
-    labels = torch.from_numpy(windows_NS[:, 1:].copy())
+    inputs = torch.from_numpy(inputs_NS.copy())
+    labels = torch.from_numpy(labels_NS.copy())
     return [
         Batch(inputs[row : row + micro_batch], labels[row : row + micro_batch])
-        for row in range(0, len(windows_NS), micro_batch)
+        for row in range(0, len(inputs_NS), micro_batch)
     ]

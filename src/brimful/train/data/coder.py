@@ -8,7 +8,13 @@ from typing import Any
 import msgspec
 
 from brimful.errors import InputError
-from brimful.train.data.tokenizer import END_OF_TEXT, read_tokenizer, split_text
+from brimful.train.data.tokenizer import (
+    END_OF_TEXT,
+    HIDDEN,
+    hiding_words,
+    read_tokenizer,
+    split_text,
+)
 
 BUILT_IN_TEMPLATE = (
     "{% for message in messages %}"
@@ -33,7 +39,8 @@ class Coder(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tokenizer: A fast tokenizer of ``transformers``.
-        is_own: Whether it was trained here: it then knows one special token, the end of a text.
+        is_own: Whether it was trained here: it then knows the end of a text as a special token, and
+            at most one that hides others.
         template: The chat template.
         template_words: Which template that is, for people.
     """
@@ -72,7 +79,10 @@ class Coder(msgspec.Struct, frozen=True, kw_only=True):
     def marks(self) -> tuple[list[int], list[int]]:
         """Return what stands before a document, as the tokenizer has it, and what ends it."""
         begin = self.tokenizer.bos_token_id
-        starts = begin is not None and begin in self.tokenizer("")["input_ids"]
+        empty = self.tokenizer("")["input_ids"]
+        if begin is None and empty[:1] == [self.tokenizer.cls_token_id]:  # as BERT's
+            begin = self.tokenizer.cls_token_id
+        starts = begin is not None and begin in empty
         return [begin] if starts else [], [] if self.end_id is None else [self.end_id]
 
     def framed_ids(self, text: str, *, max_tokens: int) -> tuple[list[int], bool]:
@@ -126,9 +136,11 @@ def own_coder(path: Path, template: str | None) -> Coder:
     """
     from transformers import PreTrainedTokenizerFast
 
+    read = read_tokenizer(path)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=read_tokenizer(path),
+        tokenizer_object=read,
         eos_token=END_OF_TEXT,
+        **hiding_words(read),
         model_max_length=NO_LIMIT,
         clean_up_tokenization_spaces=False,
     )
@@ -183,8 +195,9 @@ def _own_template(tokenizer: Any) -> str | None:
 
 
 def _is_ours(tokenizer: Any) -> bool:
-    # No other tokenizer is known to have this one special token and nothing else.
-    return list(tokenizer.all_special_tokens) == [END_OF_TEXT] and not tokenizer.chat_template
+    # No other tokenizer is known to have these special tokens and nothing else.
+    known = list(tokenizer.all_special_tokens)
+    return known in ([END_OF_TEXT], [END_OF_TEXT, HIDDEN]) and not tokenizer.chat_template
 
 
 def _load(where: str) -> Any:

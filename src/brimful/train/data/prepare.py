@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.errors import DataError, FileFormatError
+from brimful.errors import DataError, FileFormatError, UnsupportedError
 from brimful.train.data.batches import TokenBatches, heldout_batches, open_batches
 from brimful.train.data.coder import (
     TOKENIZER_FILE,
@@ -27,6 +27,7 @@ from brimful.train.data.encoding import (
     streamed_split,
     training_texts,
 )
+from brimful.train.data.hiding import hiding_of
 from brimful.train.data.module_data import ModuleBatches, open_module_data
 from brimful.train.data.origin import TEXT_FIELD, Origin, open_origin, text_corpus
 from brimful.train.data.records import Skipped, Tally
@@ -50,7 +51,7 @@ from brimful.train.data.tokenizer import (
     write_tokenizer,
 )
 from brimful.train.data.tokens import Texts, cached_folder, corpus_texts, prepare_texts
-from brimful.values.job import PREFERENCE, Job
+from brimful.values.job import MASKED, PREFERENCE, Job
 
 if TYPE_CHECKING:
     from brimful.build.batch import Batch
@@ -168,6 +169,10 @@ def prepare(  # noqa: PLR0913 - what is read, and how much of it is kept apart
     )
     if job.task == "module":
         return _prepare_module(request)
+    if source.streaming and job.task == MASKED:
+        raise UnsupportedError(
+            f"task={MASKED} is not streamed by this version; leave out --streaming"
+        )
     if source.streaming:
         return _prepare_stream(request)
     if job.packing == "wrapped":
@@ -202,16 +207,20 @@ def _prepare_tokens(request: _Request) -> Prepared:
     job, where = request.job, request.tokenizer
     coder = None if where is None else open_coder(where, request.template)
     folder = prepare_texts(
-        _texts(request), coder, vocab_size=job.model.vocab_size, cache=request.cache
-    )
+        _texts(request), coder, vocab_size=job.model.vocab_size, cache=request.cache,
+        hides=job.task == MASKED,
+    )  # fmt: skip
     tokens = folder.tokens
+    coder = coder or own_coder(folder.tokenizer_path, request.template)
+    hiding = hiding_of(coder, job) if job.task == MASKED else None
     return Prepared(
-        batches=open_batches(folder.train(), job, micro_batch=request.micro_batch),
+        batches=open_batches(folder.train(), job, micro_batch=request.micro_batch, hiding=hiding),
         heldout=heldout_batches(
             folder.heldout(),
             job,
             micro_batch=request.micro_batch,
             num_tokens=max(request.num_eval_tokens, request.num_judged * job.seq_len),
+            hiding=hiding,
         ),
         summary=Summary(
             source=tokens.source,
@@ -225,7 +234,7 @@ def _prepare_tokens(request: _Request) -> Prepared:
             template="",
         ),
         tokenizer_folder=folder.path,
-        coder=coder or own_coder(folder.tokenizer_path, request.template),
+        coder=coder,
         data_hash=tokens.tokens_hash,
     )
 

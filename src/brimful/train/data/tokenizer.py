@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 END_OF_TEXT = "<|endoftext|>"
+HIDDEN = "<|mask|>"
+"""What stands in the place of a token that is hidden."""
 NUM_BYTES = 256
 MAX_SAMPLE_CHARS = 12_000_000
 """Merges are learnt from no more text than this, taken evenly from the whole."""
@@ -21,12 +23,15 @@ _PIECE_CHARS = 1 << 18
 _PIECES_PER_CALL = 16
 
 
-def train_tokenizer(texts: Iterable[str], *, vocab_size: int, num_chars: int) -> Any:
+def train_tokenizer(
+    texts: Iterable[str], *, vocab_size: int, num_chars: int, hides: bool = False
+) -> Any:
     """Learn merges; the same texts give the same merges.
 
     ``vocab_size``: rows of the model's embedding; the vocabulary is at most this. ``num_chars``:
-    about how long the texts are together; decides how thinly they are sampled. Returns a
-    ``tokenizers.Tokenizer`` that knows all 256 bytes and ``<|endoftext|>``.
+    about how long the texts are together; decides how thinly they are sampled. ``hides``: whether
+    tokens are hidden by a token of their own. Returns a ``tokenizers.Tokenizer`` that knows all 256
+    bytes and ``<|endoftext|>``.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -42,7 +47,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int, num_chars: int) ->
         vocab_size=vocab_size,
         min_frequency=2,
         show_progress=False,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=[END_OF_TEXT, HIDDEN] if hides else [END_OF_TEXT],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     keep_one_in = max(1, -(-num_chars // MAX_SAMPLE_CHARS))
@@ -103,6 +108,11 @@ def read_tokenizer(path: Path) -> Any:
         raise FileFormatError(f"{path} is not a tokenizer ({error}); delete it") from error
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def hiding_words(tokenizer: Any) -> dict[str, str]:
+    """Return what ``transformers`` is told of the token that hides others, where there is one."""
+    return {} if tokenizer.token_to_id(HIDDEN) is None else {"mask_token": HIDDEN}
 
 
 def unigram_entropy(tokens: "npt.NDArray[np.unsignedinteger[Any]]") -> float:

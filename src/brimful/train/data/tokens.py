@@ -121,20 +121,23 @@ def prepare_tokens(corpus: Corpus, *, vocab_size: int, cache: Path) -> TokenFold
 
 
 def prepare_texts(
-    texts: Texts, coder: Coder | None, *, vocab_size: int, cache: Path
+    texts: Texts, coder: Coder | None, *, vocab_size: int, cache: Path, hides: bool = False
 ) -> TokenFolder:
     """Return the encoded texts, from the cache or made now.
 
     ``coder``: the tokenizer; None: one is trained on the text. ``cache``: folder in which token
-    folders are kept, one per text, tokenizer and vocabulary. Returns the folder; a folder with its
+    folders are kept, one per text, tokenizer and vocabulary. ``hides``: whether a tokenizer that is
+    trained has a token by which others are hidden. Returns the folder; a folder with its
     final name is always complete. Raises DataError: the text cannot be read. Raises RunError: the
     disk is full.
     """
     key = f"{texts.fingerprint}-{vocab_size}"
-    key = key if coder is None else f"{key}-{coder.identity()}"
+    own = f"{key}-hides" if hides else key
+    key = own if coder is None else f"{key}-{coder.identity()}"
 
     def make(folder: Path) -> None:
-        _encode(texts, coder, vocab_size=vocab_size, key=key, folder=folder)
+        used = coder or _train(texts, vocab_size=vocab_size, hides=hides)
+        _encode(texts, used, vocab_size=vocab_size, key=key, folder=folder)
 
     folder, tokens = cached_folder(cache, key, make=make, read=_read_manifest)
     return TokenFolder(path=folder, tokens=tokens)
@@ -202,16 +205,21 @@ def map_tokens(path: Path, *, vocab_size: int) -> "Tokens":
     return tokens
 
 
-def _encode(texts: Texts, coder: Coder | None, *, vocab_size: int, key: str, folder: Path) -> None:
-    if coder is None:
-        tokenizer = train_tokenizer(
-            texts.train(), vocab_size=vocab_size, num_chars=texts.num_chars()
-        )
-        write_tokenizer(tokenizer, folder / TOKENIZER_FILE)
-        encode = functools.partial(encode_documents, tokenizer)
+def _train(texts: Texts, *, vocab_size: int, hides: bool) -> Any:
+    return train_tokenizer(
+        texts.train(), vocab_size=vocab_size, num_chars=texts.num_chars(), hides=hides
+    )
+
+
+def _encode(texts: Texts, used: Any, *, vocab_size: int, key: str, folder: Path) -> None:
+    """Write a folder; ``used``: a model's tokenizer, or one that was trained on the texts."""
+    encode: Callable[[Iterable[str]], Iterator[list[int]]]
+    if isinstance(used, Coder):
+        used.save(folder)
+        encode = functools.partial(code_documents, used)
     else:
-        coder.save(folder)
-        encode = functools.partial(code_documents, coder)
+        write_tokenizer(used, folder / TOKENIZER_FILE)
+        encode = functools.partial(encode_documents, used)
     num_train, tokens_hash = _write_tokens(
         encode(texts.train()), folder / _TRAIN, vocab_size=vocab_size
     )
