@@ -88,3 +88,11 @@ def test_of_a_model_that_is_not_planned_its_states_are_said(tmp_path, brimful):
     assert said.code == 2
     assert "as far as train.py is read: Wav2Vec2ForCTC of its Wav2Vec2Config has 4" in said.err
     assert "weights, gradients and the state of AdamW take" in said.err
+
+
+def test_a_momentum_is_counted_with_the_state(tmp_path):
+    assert "AdamW(" in SPEECH
+    kept = {"SGD(": 0, "SGD(momentum=0.9, params=": 4, "SGD(momentum=0, params=": 0, "AdamW(": 8}
+    for call, num_bytes in kept.items():
+        _, built = written(tmp_path, SPEECH.replace("AdamW(", call))
+        assert built.state_bytes == num_bytes

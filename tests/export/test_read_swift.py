@@ -33,7 +33,8 @@ def test_adapters_are_read_with_its_defaults():
         "schedule": "cosine", "steps": 76, "activation_checkpointing": ["full"], "zero": 0,
         "fused_kernels": "none", "loss_chunks": 1, "optimizer_in_backward": False, "ep": 1,
     }  # fmt: skip
-    assert [each.partition("=")[0] for each in read.unread] == ["dataset"]
+    assert not read.unread
+    assert any("dataset has 1200 rows" in note for note in read.notes)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,12 @@ def test_adapters_are_read_with_its_defaults():
 def test_each_switch_says_a_flag(more, flags):
     said, _ = taken(f"swift sft --model Qwen/Qwen3-8B --max_length 512 {more}")
     assert {flag: said[flag] for flag in flags} == flags
+
+
+def test_rows_say_no_steps_where_nobody_knows_a_batch():
+    said, read = taken("swift sft --model x --dataset a#9 --per_device_train_batch_size auto")
+    assert "steps" not in said
+    assert [each.partition("=")[0] for each in read.unread] == ["dataset"]
 
 
 def test_verbs_say_the_task():

@@ -83,6 +83,10 @@ def test_of_several_programs_the_first_is_read_and_said(tmp_path):
         ("srun --ntasks 1 echo", "1 echo"),
         ("time env X=1 echo `date` \ue0009\ue001", "X=1 echo 9"),
         ('echo "unclosed $(', "echo 'unclosed '"),
+        ("echo --steps 1 > log 2>&1", "echo --steps 1"),
+        ("echo 1 2>> log", "echo 1"),
+        ("read x <<< 'a b'\necho c", "echo c"),
+        ("# old: --lr 1 \\\necho c", "echo c"),
     ],
 )
 def test_words_are_expanded_as_a_shell_does(tmp_path, text, said):

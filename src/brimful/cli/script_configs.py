@@ -16,6 +16,8 @@ _CONFIG, _FROM_CONFIG, _HEADS = "Config", "from_config", "For"
 _STATE_BYTES = {"AdamW": 8, "Adam": 8, "NAdam": 8, "RAdam": 8, "Adagrad": 4, "RMSprop": 4, "SGD": 0}
 """What optimizers of torch.optim keep of a parameter in fp32."""
 _FP32_BYTES = 4
+_KEEPS_MORE = frozenset({"amsgrad", "centered", "momentum"})
+"""Arguments of theirs for each of which one number more of a parameter is kept."""
 _DTYPES = ("dtype", "torch_dtype")
 Constant = Callable[[ast.expr], Any]
 
@@ -29,6 +31,7 @@ class Written(NamedTuple):
         model: Class of what is built of it; empty: one that transformers chooses.
         is_fp32: Whether nothing says a type of its weights.
         optimizer: Of torch.optim that is called; empty: none.
+        state_bytes: What it keeps of a parameter in fp32.
     """
 
     folder: Path
@@ -36,6 +39,7 @@ class Written(NamedTuple):
     model: str
     is_fp32: bool
     optimizer: str
+    state_bytes: int
 
 
 def written_config(calls: Sequence[ast.Call], value: Constant, folder: Path) -> Written | None:
@@ -62,8 +66,16 @@ def written_config(calls: Sequence[ast.Call], value: Constant, folder: Path) -> 
     except Exception:  # noqa: BLE001 - whatever a library's class says of a script's values
         return None
     said = {each.arg for call in builds for each in call.keywords} | {*arguments}
-    optimizer = next((_name(call) for call in calls if _name(call) in _STATE_BYTES), "")
-    return Written(folder / config, config, model, said.isdisjoint(_DTYPES), optimizer)
+    optimizer = next((call for call in calls if _name(call) in _STATE_BYTES), None)
+    name, num_bytes = ("", 0) if optimizer is None else (_name(optimizer), _kept(optimizer))
+    return Written(folder / config, config, model, said.isdisjoint(_DTYPES), name, num_bytes)
+
+
+def _kept(optimizer: ast.Call) -> int:
+    """Return the bytes that an optimizer keeps of a parameter, with what its arguments add."""
+    more = [each.value for each in optimizer.keywords if each.arg in _KEEPS_MORE]
+    num = sum(not isinstance(each, ast.Constant) or bool(each.value) for each in more)
+    return _STATE_BYTES[_name(optimizer)] + num * _FP32_BYTES
 
 
 def least_words(written: Written) -> str:
@@ -87,7 +99,7 @@ def least_words(written: Written) -> str:
     told, each = "weights and gradients", 2 * _FP32_BYTES
     if written.optimizer:
         told = f"weights, gradients and the state of {written.optimizer}"
-        each += _STATE_BYTES[written.optimizer]
+        each += written.state_bytes
     whose = f"{type(model).__name__} of its {written.config}"
     return (
         f"{whose} has {format_count(num)} parameters: {told} take {format_bytes(num * each)} in "

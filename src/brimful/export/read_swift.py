@@ -28,7 +28,7 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
-from brimful.values.job import ALL_LINEAR
+from brimful.values.job import ALL_LINEAR, MAX_COUNT
 
 MODEL = "model"
 _OWN = frozenset({
@@ -189,12 +189,21 @@ def _rows(leaves: Leaves) -> None:
     names = sets if isinstance(sets, list) else [sets]
     sizes = [str(name).rpartition("#")[2] for name in names if "#" in str(name)]
     packs = said.get("packing", "none") != "none"
-    if "steps" in said or packs or len(sizes) < len(names) or not all(map(str.isdecimal, sizes)):
+    batch = said.get("global_batch")
+    if "steps" in said or packs or not batch or len(sizes) < len(names):
+        return
+    if not all(map(str.isdecimal, sizes)):
         return
     epochs = leaves.take("num_train_epochs", float, _EPOCHS)
-    steps = math.ceil(math.ceil(sum(map(int, sizes)) / said["global_batch"]) * epochs)
-    if steps >= 1:
+    num_rows = sum(map(int, sizes))
+    steps = math.ceil(math.ceil(num_rows / batch) * epochs)
+    if 1 <= steps <= MAX_COUNT:
         leaves.say("steps", steps, "dataset")
+        leaves.notes.append(
+            f"dataset has {num_rows} rows, by the numbers behind its names: {steps} steps in "
+            f"{epochs:g} epochs"
+        )
+        del leaves.rest["dataset"]  # of which nothing else is read
 
 
 def _memory(leaves: Leaves, task: str, num_devices: int) -> None:

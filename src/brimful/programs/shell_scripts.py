@@ -26,6 +26,8 @@ _BETWEEN = _OPERATORS | {" ", "\t"}
 _ESCAPED = frozenset('$`"\\')
 _MARK = re.compile("\ue000([0-9]+)\ue001")
 _MARKS = re.compile("[\ue000\ue001]")
+_COMMENTED = re.compile(r"^([ \t]*#.*?)\\+$", re.MULTILINE)
+"""A line that is a comment alone, which no backslash continues."""
 _GIVEN = frozenset({"$@", "$*", "${@}", "${*}"})
 """What a script is given behind its name, which is the value of no flag."""
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
@@ -65,7 +67,7 @@ def started(path: Path, is_known: Callable[[str], bool]) -> Started:
         text = read_whole(path).decode("utf-8").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} is no script in UTF-8; give its command line") from error
-    shell = _Shell(_MARKS.sub("", text.replace("\\\n", " ")))
+    shell = _Shell(_MARKS.sub("", _COMMENTED.sub(r"\1", text).replace("\\\n", " ")))
     every = [each for each in shell.commands() if each.line and is_known(each.line)]
     if not every:
         return Started("", ())
@@ -132,7 +134,7 @@ class _Shell:
 
     def _operator(self, words: list[str]) -> str | None:
         """Take what ends a word; None: a word begins."""
-        text = self._text
+        text, start = self._text, self._at
         while self._at < len(text) and text[self._at] in " \t":
             self._at += 1
         letter = text[self._at : self._at + 1]
@@ -144,18 +146,22 @@ class _Shell:
             return None
         self._at += 1
         if letter in {"<", ">"}:
-            self._redirected(letter, words)
+            self._redirected(letter, words if self._at == start + 1 else [])
             return ""
         if letter == "&" and text[self._at : self._at + 1] == ">":
             return ""
         return letter or "\n"
 
     def _redirected(self, letter: str, words: list[str]) -> None:
-        """Pass over where output goes, or the text that stands in the script."""
+        """Pass over where output goes, or the text that stands in the script.
+
+        ``words``: those that touch it, of which the last may say which output goes there.
+        """
         text = self._text
         if words and words[-1] in {"1", "2"}:
             words.pop()
         is_text = letter == "<" and text[self._at : self._at + 1] == "<"
+        is_text = is_text and text[self._at + 1 : self._at + 2] != "<"  # whose text is a word
         while self._at < len(text) and text[self._at] in "<>&- \t":
             self._at += 1
         end = " ".join(self._word())
