@@ -80,7 +80,8 @@ def test_of_several_programs_the_first_is_read_and_said(tmp_path):
     [
         ("A=b\necho ${A:-c} ${B:-d e} ${C} \"${A}x\" 'it is $A' \\$A", "echo b d e bx 'it is $A' "),
         ("A=(1 '2 3')\necho \"${A[@]}\" x", "echo 1 '2 3' x"),
-        ("srun --ntasks 1 echo", "1 echo"),
+        ("srun --ntasks 1 echo", "echo"),
+        ("mpirun -np 8 --bind-to=none env A=1 echo", "A=1 echo"),
         ("time env X=1 echo `date` \ue0009\ue001", "X=1 echo 9"),
         ('echo "unclosed $(', "echo 'unclosed '"),
         ("echo --steps 1 > log 2>&1", "echo --steps 1"),

@@ -37,6 +37,8 @@ _STARTERS = frozenset({
 """Words before a command that change nothing of it."""
 _RUNNERS = {"srun": 1, "mpirun": 1, "stdbuf": 1, "uv": 2, "poetry": 2, "pipenv": 2}
 """What starts a command that stands behind flags of its own, each with the words of it."""
+_OF_RUNNERS = frozenset("-0123456789")
+"""How their flags begin, and the numbers behind these (``-np 8``)."""
 
 
 class Started(NamedTuple):
@@ -291,7 +293,7 @@ def _stripped(words: Sequence[str]) -> list[str]:
             rest = rest[1:]
         elif runs:
             rest = rest[runs:]
-            while rest and rest[0].startswith("-"):
+            while rest and rest[0][:1] in _OF_RUNNERS:
                 rest = rest[1:]
         else:
             return [*variables, *rest]
