@@ -29,6 +29,15 @@ def test_what_a_file_runs_into_is_said_beside_it(brimful, tmp_path):
     assert "brimful plan --for llama-factory" in found.err
 
 
+def test_what_is_written_is_judged_with_what_the_allocator_holds(brimful, tmp_path):
+    plan = tmp_path / "plan.yaml"
+    asked = ("llama-3.2-1b", "--gpus", "2xrtx-4090", "--loss-chunks", 16, "--ac", "none")
+    assert brimful("plan", *asked, "--no-proof", "-o", plan).code == 0
+    text = brimful("export", plan, "--to", "hf-trainer").out
+    assert "# as written here TIGHT" in text
+    assert "tensors only" not in text
+
+
 def test_linear_layers_of_a_classs_own_stay_whole_and_are_said_to(brimful):
     """Falcon's: transformers packs ``nn.Linear`` alone."""
     asked = ("falcon-7b", "--gpus", "rtx-4090", "--method", "qlora", "--seq-len", 512)

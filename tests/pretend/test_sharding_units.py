@@ -1,5 +1,6 @@
 """A unit of FSDP that is most of a model, and the same script with its blocks as units."""
 
+import msgspec
 import pytest
 import torch
 from tests.pretend import fsdp_program
@@ -9,7 +10,8 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from brimful import pretend
 from brimful.pretend.sharding_units import blocks_of, by_block
-from brimful.show.pretend import pretend_summary
+from brimful.pretend.unit_values import ByBlock
+from brimful.show.pretend import pretend_summary, word_of
 from brimful.show.units import unit_ways
 
 pytestmark = pytest.mark.torch
@@ -79,3 +81,15 @@ def test_what_is_at_once_is_told_and_what_its_blocks_would_save_at_most():
     really = run.peak_allocated_bytes - trained(of_fsdp2, blocks=True).peak_allocated_bytes
     assert 0 < really <= report.whole_unit.most_saved_bytes
     assert not unit_ways(report)
+
+
+def test_what_would_fit_is_told_of_a_script_that_is_tight_too():
+    run = trained(of_fsdp2)
+    most = run.report().reserved.simulated_peak_reserved_bytes
+    every = (run.report(budget_bytes=most * share // 100) for share in range(100, 50, -2))
+    tight = next(report for report in every if word_of(report) == "tight")
+    told = ByBlock(simulated_peak_reserved_bytes=1, word="fits")
+    unit = msgspec.structs.replace(tight.whole_unit, by_block=told)
+    report = msgspec.structs.replace(tight, whole_unit=unit)
+    facts = {fact.label: fact.text for fact in pretend_summary(report, ["run.py"]).facts}
+    assert "fully_shard on each Block (layers.*)" in facts["would fit"]

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from brimful.cost.estimate import estimate
+from brimful.cost.reserved import predicted_reserved
 from brimful.errors import BrimfulError
 from brimful.export.lost import Lost
 from brimful.show.predicted import meter_of, verdict_of
@@ -47,8 +48,9 @@ def estimate_written(plan: Plan, lost: Iterable[Lost]) -> Estimate | None:
     strategy = as_written(plan, lost)
     if strategy is None or strategy == plan.strategy or plan.estimate is None:
         return None
+    asked = plan.job, plan.cluster, strategy
     try:
-        return estimate(plan.job, plan.cluster, strategy)
+        return replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     except BrimfulError:
         return None
 

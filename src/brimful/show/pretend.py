@@ -16,7 +16,7 @@ from brimful.show.changes import change_facts, chunk_facts, whole_facts
 from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
-from brimful.show.units import unit_facts
+from brimful.show.units import unit_facts, unit_ways
 from brimful.units import format_bytes, format_range, format_seconds
 from brimful.values.plan import Word
 from brimful.values.results import (
@@ -105,6 +105,7 @@ def pretend_summary(
             *idle_facts(report),
             *whole_facts(report),
             *(unit_facts(report) if word != "fits" else ()),
+            *(unit_ways(report) if word == "tight" else ()),
             *changes,
             *_host(report, meter),
             *(unknown_facts(ops, meter) if is_bound else ()),
