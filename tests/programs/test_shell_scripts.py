@@ -95,6 +95,13 @@ def test_words_are_expanded_as_a_shell_does(tmp_path, text, said):
     assert found.line.startswith(said)
 
 
+def test_what_is_left_out_is_said_as_it_stands_there(tmp_path):
+    found = started(script(tmp_path, "echo --at=$HERE:29500 --in a/$B"), bool)
+    assert found.notes == (
+        "--at=$HERE:29500 is left out: not known here", "$B is left out: not known here",
+    )  # fmt: skip
+
+
 def test_a_script_that_trains_nothing_known_is_refused(tmp_path):
     with pytest.raises(InputError, match="starts no program that trains"):
         read_script(script(tmp_path, "pip install swift\nls"))

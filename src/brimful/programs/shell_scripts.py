@@ -120,7 +120,9 @@ class _Shell:
                 sources.insert(0, f"{kept.pop()} ")
             elif not sources or (text and not text.startswith("-")):
                 kept.append(text)
-            left += ["".join([text * text.startswith("-"), *sources])] * bool(sources)
+            if sources and text.startswith("-"):
+                sources = [_MARK.sub(lambda found: self._unknown[int(found[1])], word)]
+            left += ["".join(sources)] * bool(sources)
         told = (f"{each} is left out: not known here" for each in dict.fromkeys(left))
         command = _stripped(kept)
         variables = [f"{name}={value}" for name, value in self._exported.items()] if command else ()
