@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,7 @@ from brimful.build.switch import use_fixed_capacity
 from brimful.build.user_module import UserModule, make, without_dropout
 from brimful.build.weights import LOADED, Checkpoint, load, open_checkpoint, read_into
 from brimful.errors import ModelConfigError, UnsupportedError
-from brimful.models.dropout import NOISE
+from brimful.models.dropout import DROPS, JITTERS
 from brimful.models.generic import auto_class_of
 from brimful.techniques.one_unit import check_unit
 from brimful.values.job import Job
@@ -59,8 +60,9 @@ def skeleton_of(auto_class: Any, job: Job, strategy: Strategy) -> nn.Module:
     """
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config)
     before = dict(vars(config))
+    _switch_off(config, JITTERS)
     if job.dropout == "off":
-        _switch_off_noise(config)
+        _switch_off(config, DROPS)
     config.use_cache = False
     with torch.device("meta"):
         skeleton = _from_config(auto_class, config, job, strategy)
@@ -133,12 +135,12 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | float | int)
 
 
-def _switch_off_noise(config: Any) -> None:
-    """Set every dropout and every noise to 0, in the parts of a composite configuration too."""
+def _switch_off(config: Any, names: re.Pattern[str]) -> None:
+    """Set what is named so to 0, in the parts of a composite configuration too."""
     for field, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
-            _switch_off_noise(value)
-        elif NOISE.search(field) and type(value) in {float, int}:  # no switch, as token_dropout
+            _switch_off(value, names)
+        elif names.search(field) and type(value) in {float, int}:  # no switch, as token_dropout
             setattr(config, field, type(value)(0))
 
 

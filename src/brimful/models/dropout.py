@@ -9,8 +9,10 @@ from typing import Any
 from brimful.models.generic import modeling_file
 from brimful.models.spec import MODULE, ModelSpec
 
-NOISE = re.compile(r"dropout|pdrop|drop_path|layerdrop|jitter_noise|drop_rate|droprate")
-"""Names of configuration fields that are probabilities or noises of training."""
+DROPS = re.compile(r"dropout|pdrop|drop_path|layerdrop|drop_rate|droprate")
+"""Names of configuration fields that are probabilities."""
+JITTERS = re.compile("jitter_noise")
+"""Of those that shake what routers see, which is always off."""
 SKIPS_BLOCKS = "layerdrop"
 """In the name of the probability that a whole block is left out."""
 _OF_CLASSIFIERS = re.compile(r"classif|^qa_|^summary|^final")
@@ -37,7 +39,7 @@ def _given(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for field, value in config.items():
         if isinstance(value, Mapping):
             yield from _given(value)
-        elif NOISE.search(str(field)) and (value is None or _is_rate(value)):  # labels are numbered
+        elif DROPS.search(str(field)) and (value is None or _is_rate(value)):  # labels are numbered
             yield field, float(value or 0)
 
 
@@ -57,7 +59,7 @@ def _defaults(model_type: str) -> Mapping[str, float]:
     for each in ast.parse(path.read_text("utf-8")).body:
         fields = dict(_fields(each)) if isinstance(each, ast.ClassDef) else {}
         if fields.get("model_type") == model_type:
-            return {f: float(v) for f, v in fields.items() if NOISE.search(f) and _is_rate(v)}
+            return {f: float(v) for f, v in fields.items() if DROPS.search(f) and _is_rate(v)}
     return {}
 
 

@@ -13,7 +13,7 @@ from brimful.cost.estimate import estimate
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import Cluster
 from brimful.models.config import read_config
-from brimful.models.dropout import NOISE
+from brimful.models.dropout import DROPS
 from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.runnable import check_strategy
@@ -136,7 +136,7 @@ def _fused(args: Any) -> FusedKernels:
 def _unknown_dropout(config: Any) -> str:
     """Name a kind of dropout that a model has and nobody knows here; empty: there is none."""
     on = (k for k, v in config.to_dict().items() if "drop" in k and isinstance(v, float) and v > 0)
-    return next((field for field in on if not NOISE.search(field)), "")
+    return next((field for field in on if not DROPS.search(field)), "")
 
 
 def _precision(args: Any, model: torch.nn.Module) -> Precision:
