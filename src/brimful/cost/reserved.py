@@ -103,6 +103,10 @@ class Candidate:
         every = (self._least_bytes(place, allocator) for place in range(len(self.makers)))
         return any(least > self._most_bytes for least in every)
 
+    def fits(self, allocator: str) -> bool:
+        """Whether it surely fits, nothing given back; ``allocator``: as for ``reserved``."""
+        return not self.is_hopeless(allocator) and not self.excess_bytes(allocator)
+
     def reserved(self, allocator: str) -> PredictedReserved:
         """Replay it at capacity; of several devices the one that fares worst.
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.beside import Fix
-from brimful.search.holding import hold
+from brimful.search.holding import hold_firmly
 from brimful.search.offloading import AWAY, offloaded
 from brimful.search.pins import Pins
-from brimful.search.solve import Solution, Space, solve
+from brimful.search.solve import Space, solve
 from brimful.search.table import Table, columns_of
 from brimful.techniques.offload import NONE
 from brimful.values.job import Job
@@ -48,7 +48,7 @@ def spread_anew(job: Job, cluster: Cluster, strategy: Strategy) -> Fix | None:
         return None
     stays = {name: getattr(strategy, name) for name in _BESIDE}
     space = _searched(job, cluster, strategy, Pins(**stays, pp=1))
-    return None if space is None else _fix_of(hold(space.best()).solution)
+    return None if space is None else _fix_of(space)
 
 
 def on_the_host(job: Job, cluster: Cluster, strategy: Strategy) -> Fix | None:
@@ -79,7 +79,7 @@ def _fewest(job: Job, cluster: Cluster, strategy: Strategy, pins: Pins) -> Fix |
         return None
     changes = _num_changed(space.table, strategy, job.model.num_layers)
     for num in np.unique(changes[space.table.fits]):
-        found = _fix_of(hold(space.without(changes != num).best()).solution)
+        found = _fix_of(space.without(changes != num))
         if found is not None:
             return found
     return None
@@ -105,9 +105,12 @@ def _num_changed(table: Table, strategy: Strategy, num_layers: int) -> NDArray[n
     return count
 
 
-def _fix_of(found: Solution) -> Fix | None:
-    """Return a plan that fits by its replay, on the host too; None: it does not."""
-    made = found.plan.estimate
+def _fix_of(space: Space) -> Fix | None:
+    """Return the best that fits by its replay, on the host too; None: nothing does."""
+    held = hold_firmly(space.best())
+    if held is None:
+        return None
+    found, made = held.solution, held.solution.plan.estimate
     if made is None or not found.record.rows[0].fits:
         return None
     is_host_short = made.host is not None and made.host.fits is False

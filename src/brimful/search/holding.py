@@ -5,6 +5,7 @@ Live bytes below the limit are a bound; what the caching allocator makes of them
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -49,20 +50,30 @@ def hold(found: Solution) -> Held:
 
     Of pipelines a search has the fastest only; where these do not hold it is asked for the next.
     """
-    if found.space is None or not found.record.rows[0].fits:
+    looking = _walked(found)
+    return Held(found, None) if looking is None else looking.held(found)
+
+
+def hold_firmly(found: Solution) -> Held | None:
+    """Hold as ``hold`` does where something fits; None: nothing does, however near it comes.
+
+    How near is not replayed, which takes most of the time where nothing fits.
+    """
+    looking = _walked(found)
+    if looking is None:
         return Held(found, None)
+    return None if looking.has_refused else looking.held(found)
+
+
+def _walked(found: Solution) -> "_Looking | None":
+    """Replay strategies of a search until one holds; None: by live bytes none does."""
+    if found.space is None or not found.record.rows[0].fits:
+        return None
     looking = _Looking(found.space)
     while not lead(looking.space, looking.look).is_ended and looking.widen():
         pass
     walk(looking.space, looking.look)
-    best = looking.best() or looking.roomiest()
-    if best is None:
-        return Held(_with_reserved(found, looking.of(found.row)), looking.of(found.row))
-    row, reserved = best
-    space = looking.space
-    if row != found.row or space is not found.space:
-        found = space.without(before_row(space, row)).best()
-    return Held(_with_reserved(found, reserved), reserved)
+    return looking
 
 
 def held_at(space: Space, row: int) -> Held:
@@ -86,10 +97,13 @@ def as_it_fits(job: Job, cluster: Cluster, strategy: Strategy) -> Strategy | Non
     candidate = candidate_of(job, cluster, strategy)
     if candidate is None:
         return strategy
-    for allocator in allocators_of(strategy):
-        if not candidate.is_hopeless(allocator) and not candidate.excess_bytes(allocator):
-            return msgspec.structs.replace(strategy, allocator=allocator)
-    return None
+    allocator = _fitting(candidate, strategy)
+    return None if allocator is None else msgspec.structs.replace(strategy, allocator=allocator)
+
+
+def _fitting(candidate: Candidate, strategy: Strategy) -> str | None:
+    """Return the first settings with which a replay fits; None: it does with none."""
+    return next((each for each in allocators_of(strategy) if candidate.fits(each)), None)
 
 
 def replayed(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[int, Strategy]:
@@ -117,6 +131,11 @@ def _least_excess(candidate: Candidate, strategy: Strategy) -> tuple[int, str]:
         if not found[-1][0]:
             break
     return min(found, key=lambda each: each[0])
+
+
+def _excess_bytes(candidate: Candidate, strategy: Strategy) -> int:
+    excess, _ = _least_excess(candidate, strategy)
+    return excess
 
 
 def allocators_of(strategy: Strategy) -> tuple[str, ...]:
@@ -165,11 +184,28 @@ class _Looking:
         if candidate is None:
             return None
         self._candidates[row] = candidate
-        excess, allocator = _least_excess(candidate, strategy)
-        if not excess:
+        allocator = _fitting(candidate, strategy)
+        if allocator is not None:
             self._fitting[row] = allocator
-        self._looked[row] = Looked(not excess, excess)
+        count = partial(_excess_bytes, candidate, strategy)
+        self._looked[row] = Looked(allocator is not None, count)
         return self._looked[row]
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether all that is to be looked at was, and nothing fits."""
+        return 0 < len(self._candidates) < MAX_REPLAYS and not self._fitting
+
+    def held(self, found: Solution) -> Held:
+        """Return the best of what was looked at, else what was found, and what comes of it."""
+        best = self.best() or self.roomiest()
+        if best is None:
+            return Held(_with_reserved(found, self.of(found.row)), self.of(found.row))
+        row, reserved = best
+        space = self.space
+        if row != found.row or space is not found.space:
+            found = space.without(before_row(space, row)).best()
+        return Held(_with_reserved(found, reserved), reserved)
 
     def widen(self) -> bool:
         """Add the pipelines that come next and could be better; whether there were any."""
@@ -186,8 +222,8 @@ class _Looking:
         peaks = self.space.table.peak_bytes
         return any(
             not looked.fits
-            and found.peak_bytes >= peaks[row] - looked.excess_bytes
             and _is_alike(found.strategy, self.space.strategy(row))
+            and found.peak_bytes >= peaks[row] - looked.excess_bytes
             for row, looked in self._looked.items()
         )
 

@@ -37,11 +37,17 @@ class Looked(NamedTuple):
 
     Attributes:
         fits: Whether it holds, and nothing is ever given back.
-        excess_bytes: What it would hold too much if nothing were given back.
+        count: Counts what it would hold too much if nothing were given back: a replay, which whoever
+            asks only whether it fits may not need.
     """
 
     fits: bool
-    excess_bytes: int
+    count: Callable[[], int]
+
+    @property
+    def excess_bytes(self) -> int:
+        """What it would hold too much if nothing were given back."""
+        return self.count()
 
 
 Look = Callable[[int, int], Looked | None]
@@ -79,20 +85,26 @@ class Expected:
         if device.kernels == "cuda":
             self._least = peaks - float(room_of(device).firm_bytes)
         self._seen = np.full(len(peaks), np.inf)
+        self._waiting: list[tuple[NDArray[np.bool_], int, Looked]] = []
 
     def learn(self, row: int, looked: Looked) -> None:
         """Expect of those that are spread alike what was seen of one; the least of all that was.
 
-        Of smaller micro-batches nothing: what lies between their tensors is smaller too.
+        Of smaller micro-batches nothing: what lies between their tensors is smaller too. By how
+        much it does not fit is counted once one that is spread alike is asked for.
         """
         table = self._space.table
-        peaks = table.peak_bytes
         alike = self._space.spread_alike(row) & (table.micro_batch >= table.micro_batch[row])
-        lacks = looked.excess_bytes + peaks - peaks[row]
-        self._seen = np.where(alike, np.minimum(self._seen, lacks), self._seen)
+        self._waiting.append((alike, row, looked))
 
     def lacks(self, rows: Rows) -> NDArray[np.float64]:
         """Return how many bytes rows are expected to lack; 0 or less: they fit."""
+        peaks, waiting = self._space.table.peak_bytes, self._waiting
+        self._waiting = [each for each in waiting if not each[0][rows].any()]
+        for alike, row, looked in waiting:
+            if alike[rows].any():
+                lacks = looked.excess_bytes + peaks - peaks[row]
+                self._seen = np.where(alike, np.minimum(self._seen, lacks), self._seen)
         seen, least = self._seen[rows], self._least[rows]
         return np.where(np.isinf(seen), least, np.maximum(seen, least))
 

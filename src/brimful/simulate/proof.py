@@ -152,7 +152,10 @@ class _Trying:
             return predicted
         else:
             trial = self.tried(space.plan(row), row)
-        return None if trial is None else Looked(trial.reserved.word == "fits", trial.excess_bytes)
+        if trial is None:
+            return None
+        excess_bytes = trial.excess_bytes
+        return Looked(trial.reserved.word == "fits", lambda: excess_bytes)
 
     def end(self, expected: Expected) -> None:
         """Look at what takes least, where nothing holds and something ended a walk before it.
