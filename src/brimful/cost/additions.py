@@ -156,14 +156,35 @@ def additions_of(
     forward: Callable[[Neighbours, Way], Additions],
     backward: Callable[[Neighbours, Way], Additions],
 ) -> list[Additions]:
-    """List what is added to each run of a micro-batch, by its phase.
+    """List what is added to each run of a micro-batch that differs (``told_apart``), by its phase.
 
     ``forward``: says it of a run of the forward pass.
     """
     return [
         (forward if run.phase == "forward" else backward)(at, way)
-        for run, at in zip(runs, neighbours(runs), strict=True)
+        for run, at in told_apart(runs).each
     ]
+
+
+class Apart(NamedTuple):
+    """The runs of a micro-batch, like ones told once: hundreds of blocks are of a dozen kinds.
+
+    Attributes:
+        each: Every run that differs, by itself or by where it stands, in order, and its place.
+        numbers: Of all runs, which of these it is.
+    """
+
+    each: tuple[tuple[Run, Neighbours], ...]
+    numbers: tuple[int, ...]
+
+
+@once_for_each
+def told_apart(runs: tuple[Run, ...]) -> Apart:
+    """Tell runs apart."""
+    known: dict[tuple[Run, Neighbours], int] = {}
+    every = zip(runs, neighbours(runs), strict=True)
+    numbers = tuple(known.setdefault(each, len(known)) for each in every)
+    return Apart(tuple(known), numbers)
 
 
 @once_for_each

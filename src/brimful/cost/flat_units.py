@@ -56,7 +56,7 @@ _REST = Group(
 
 
 def flat_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
-    """List what FSDP1 adds to each run."""
+    """List what FSDP1 adds to each run that differs."""
     return additions_of(runs, way, _forward, _backward)
 
 

@@ -122,7 +122,7 @@ def units_of(parts: Iterable[int]) -> Iterator[tuple[int, Group]]:
 
 
 def sharded_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
-    """List what FSDP2 adds to each run."""
+    """List what FSDP2 adds to each run that differs."""
     return additions_of(runs, way, _forward, _backward)
 
 

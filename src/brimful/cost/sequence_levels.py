@@ -8,6 +8,7 @@ says what ``levels.forms`` says of each path by itself.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -163,11 +164,14 @@ class _Route(NamedTuple):
 @once_for_each
 def _route_of(runs: tuple[Run, ...]) -> _Route:
     """Tell runs apart by their work."""
-    numbers, stops, order = dict[tuple[int, int], int](), list[tuple[Run, int]](), list[int]()
-    for run in runs:
+    numbers, stops = dict[tuple[int, int], int](), list[tuple[Run, int]]()
+    alike, places = list(map(id, runs)), dict[int, list[int]]()
+    for same, run in dict(zip(alike, runs, strict=True)).items():  # like ones are mostly one value
+        places[same] = []
         for repeat in (1, 2) if run.role == "middle" else (0,):
             number = numbers.setdefault((run.work, repeat), len(stops))
             if number == len(stops):
                 stops.append((run, repeat))
-            order.append(number)
-    return _Route(tuple(stops), np.array(order))
+            places[same].append(number)
+    order = chain.from_iterable(map(places.__getitem__, alike))
+    return _Route(tuple(stops), np.fromiter(order, dtype=np.int64))

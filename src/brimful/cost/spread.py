@@ -10,7 +10,7 @@ and ``torch/csrc/distributed/c10d/reducer.cpp``; the simulation runs both.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +29,7 @@ from brimful.cost.additions import (
     Way,
     is_block,
     of_part,
+    told_apart,
 )
 from brimful.cost.expert_shards import parted_parts
 from brimful.cost.family import Family, family_micro_batches
@@ -86,8 +87,10 @@ def spread_runs(
     kinds = _gathered_kinds(own, num_parts)
     num = len(profile.kinds)
     if whole:
-        works = list(_freed_at_once(profile, runs, way))
+        works, each = list(_freed_at_once(profile, runs, way)), runs
+        which: Sequence[int] = range(len(runs))
     else:
+        each, which = tuple(run for run, _ in told_apart(runs).each), told_apart(runs).numbers
         added = _additions(profile.key, runs, way)
         works = [
             _worked(
@@ -96,16 +99,17 @@ def spread_runs(
                 *_moved_inside(profile, run, more, way),
                 num_parts,
             )
-            for run, more in zip(runs, added, strict=True)
+            for run, more in zip(each, added, strict=True)
         ]
     numbers: dict[int, int] = {}
     places = [numbers.setdefault(id(work), len(numbers)) for work in works]
-    renamed = tuple(
+    renamed = [
         Run(run.phase, run.group, run.role, place, run.part)
-        for run, place in zip(runs, places, strict=True)
-    )
+        for run, place in zip(each, places, strict=True)
+    ]
     different = {id(work): work for work in works}
-    return replaced(profile, kinds, tuple(different.values()), num_parts), renamed
+    made = replaced(profile, kinds, tuple(different.values()), num_parts)
+    return made, tuple(map(renamed.__getitem__, which))
 
 
 def num_parts_of(runs: tuple[Run, ...]) -> int:
@@ -114,7 +118,7 @@ def num_parts_of(runs: tuple[Run, ...]) -> int:
 
 
 def _additions(key: str, runs: tuple[Run, ...], way: Way) -> list[Additions]:
-    """List what sharding adds to each run, by NCCL or, on a CPU, by gloo."""
+    """List what sharding adds to each run that differs, by NCCL or, on a CPU, by gloo."""
     added = (flat_additions if way.is_flat else sharded_additions)(runs, way)
     if "cpu" not in key.split("."):
         return added
