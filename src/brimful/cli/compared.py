@@ -122,14 +122,33 @@ def _has_room(found: "Solution", slowest_s: float) -> bool:
 
 def _alone(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:
     """Lay one node beside all where somebody asks about the network between them."""
-    from brimful.show.compared import alone_fact
+    from brimful.show.compared import NOT_ALONE, alone_fact
 
     cluster = found.plan.cluster
     if args.network is None or cluster.num_nodes == 1 or found.space is None:
         return ()
     one = {"gpus": f"{cluster.devices_per_node}x{cluster.device.name}", "network": None}
+    asked = argparse.Namespace(**{**vars(args), **one})
+    if _is_too_small(asked, found):
+        return (NOT_ALONE,)
     try:
-        alone = search(argparse.Namespace(**{**vars(args), **one}), Budget(args.budget))
+        alone = search(asked, Budget(args.budget))
     except (InputError, OutOfTimeError, UnsupportedError):
         return ()
     return (alone_fact(found, alone),)
+
+
+def _is_too_small(args: argparse.Namespace, found: "Solution") -> bool:
+    """Whether nothing that flags may ask for can hold, however it is searched."""
+    from brimful.cli import resolved
+    from brimful.cli.searching import pins_from
+    from brimful.search.offloading import is_hopeless
+    from brimful.search.pins import Pins
+
+    cluster, (pins, *also) = resolved.cluster_from(args), pins_from(args)
+    job, strategy = found.plan.job, found.plan.strategy
+    is_free = not also and pins == Pins(
+        reference=pins.reference, fused_kernels=pins.fused_kernels, allocator=pins.allocator
+    )
+    is_shared = job.global_batch % cluster.num_devices == 0
+    return is_free and is_shared and is_hopeless(job, cluster, strategy.attention)

@@ -106,13 +106,14 @@ def held_bytes(job: Job, kernels: str = "cuda") -> int:
     return int(sum(states(job, update_of(job, Updater(kernels), trained_shapes(job)))))
 
 
-def staying_bytes(job: Job, kernels: str) -> int:
+def staying_bytes(job: Job, kernels: str, *, with_optimizer: bool = True) -> int:
     """Return what is there all the time, of all devices together: parameters, optimizer state.
 
     ``job``: what is trained; it needs no formula. ``kernels``: ``cuda`` or ``cpu``.
+    ``with_optimizer``: whether its state is on the devices.
     """
     whole = states(job, update_of(job, Updater(kernels), trained_shapes(job)))
-    return int(whole.parameters + whole.constants + whole.optimizer_state)
+    return int(whole.parameters + whole.constants + whole.optimizer_state * with_optimizer)
 
 
 def updates_of(job: Job, family: Family, device: Device) -> Update:

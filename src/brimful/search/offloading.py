@@ -12,8 +12,9 @@ from functools import partial
 
 import msgspec
 
-from brimful.cost.estimate import estimate
+from brimful.cost.estimate import estimate, tensor_limit_bytes
 from brimful.cost.formula import missing_formula
+from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import has_one_memory
@@ -69,6 +70,23 @@ def solve_offloading(  # noqa: PLR0913 - as ``solve``
                 return beside.solution
             break
     return held.solution._replace(offloaded=nearest)
+
+
+def is_hopeless(job: Job, cluster: Cluster, attention: Attention) -> bool:
+    """Whether nothing can hold, offloaded or not, as what stays is too much for all devices.
+
+    False where nobody has listed the model's parameters.
+    """
+    room, kernels = tensor_limit_bytes(cluster) * cluster.num_devices, cluster.device.kernels
+    try:
+        bare = staying_bytes(job, kernels, with_optimizer=False)
+        if staying_bytes(job, kernels) <= room:
+            return False
+    except UnsupportedError:
+        return False
+    anywhere, free = msgspec.structs.replace(cluster, host_ram_bytes=0), [Pins()]
+    can_leave = (PARAMETERS,) if bare > room else AWAY
+    return not any(offloaded(job, anywhere, free, attention, what) for what in can_leave)
 
 
 def for_known_host(

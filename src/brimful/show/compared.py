@@ -28,12 +28,15 @@ def counts_fact(counts: Sequence[Plan], prices: Prices) -> Fact:
     return Fact("by count", "; ".join(words))
 
 
+NOT_ALONE = Fact("one node", "does not hold it")
+
+
 def alone_fact(found: Solution, alone: Solution) -> Fact:
     """Lay a plan on several nodes beside the best on one of them."""
     num, best = found.plan.cluster.num_nodes, alone.record.rows[0]
     all_s = found.record.rows[0].step_s
     if not best.fits:
-        return Fact("one node", "does not hold it")
+        return NOT_ALONE
     if not best.step_s or not all_s:
         return Fact("one node", "holds it, at an unknown speed")
     times = best.step_s / all_s
