@@ -152,12 +152,13 @@ def least_reserved_bytes(requests: Requests, settings: AllocatorSettings) -> int
     events = requests.events
     row = np.where(events >= 0, events, ~events)
     changes = np.where(events >= 0, sizes[row], -sizes[row])
-    pools = np.unique(_pool_keys(sizes, requests.streams)[row], return_inverse=True)[1]
+    pools = _pool_keys(sizes, requests.streams)[row]
     flushes = [] if requests.cache_flushes is None else requests.cache_flushes.tolist()
-    spans = list(pairwise([0, *flushes, len(events)]))
-    peaks = np.zeros(len(spans), dtype=np.int64)
-    for pool in range(pools.max(initial=-1) + 1):
-        live = np.cumsum(np.where(pools == pool, changes, 0))
+    ends = np.array([0, *flushes, len(events)])
+    peaks = np.zeros(len(ends) - 1, dtype=np.int64)
+    for pool in np.flatnonzero(np.bincount(pools)).tolist():
+        own = np.flatnonzero(pools == pool)
+        live, spans = np.cumsum(changes[own]), pairwise(np.searchsorted(own, ends).tolist())
         peaks += [live[max(0, start - 1) : stop].max(initial=0) for start, stop in spans]
     return int(peaks.max(initial=0))
 
@@ -227,9 +228,10 @@ def pools_of(
     allocator: CachingAllocator, sizes: NDArray[np.int64], streams: NDArray[np.int64] | None
 ) -> list[Pool]:
     """Return the pool of each row."""
-    kinds, rows = np.unique(_pool_keys(sizes, streams), return_inverse=True)
-    table = [allocator.pool(kind >> 1, is_small=not kind & 1) for kind in kinds.tolist()]
-    return [table[kind] for kind in rows.tolist()]
+    keys = _pool_keys(sizes, streams)
+    kinds = np.flatnonzero(np.bincount(keys)).tolist()
+    table = {kind: allocator.pool(kind >> 1, is_small=not kind & 1) for kind in kinds}
+    return [table[key] for key in keys.tolist()]
 
 
 def _walk(

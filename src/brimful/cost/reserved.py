@@ -13,12 +13,17 @@ from brimful.allocator.replay import Requests, least_reserved_bytes
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, num_groups, room_of
 from brimful.cost.preference import is_judged, runs_reference
+from brimful.cost.programs import kernels_of
 from brimful.cost.requests import requests_of
+from brimful.cost.row_sums import chips_of
 from brimful.cost.stage_requests import row_makers
 from brimful.cost.stage_site import site_of
 from brimful.files.remembered import keep
 from brimful.files.traced import num_kept
 from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.cuda_chips import version_of
+from brimful.hardware.cuda_libraries import libraries
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job
 from brimful.values.plan import PredictedReserved
 from brimful.values.strategy import Strategy, gathers, is_flat
@@ -27,16 +32,16 @@ Makers = tuple[Callable[[], Requests], ...]
 
 
 class Seen(NamedTuple):
-    """What was looked at of a strategy, which hangs on a card's kernels and not on its size.
+    """What was looked at of a strategy, which hangs on a card's chip and not on its size.
 
     Attributes:
         made: What devices ask for, by their place.
-        least: What they hold at least, of a card without end, by place and settings.
+        least: What they hold at least, of a card without end, by place and rounding of sizes.
         held: What they hold, by place, settings and bytes of the card; None: one without end.
     """
 
     made: dict[int, Requests]
-    least: dict[tuple[int, str], int]
+    least: dict[tuple[int, tuple[int, ...]], int]
     held: dict[tuple[int, str, int | None], Held]
 
 
@@ -48,7 +53,7 @@ def unseen() -> Seen:
 MOST_SEEN, MOST_MADE = 4096, 8
 """Strategies of which numbers are kept, and of which requests are: these take megabytes each."""
 _seen: dict[Hashable, Seen] = {}
-"""Of every job, strategy and kind of kernels, whatever the settings of the allocator: searches of
+"""Of every job, strategy and kind of chip, whatever the settings of the allocator: searches of
 one command look at the same strategies again and again, for ways out and for other cards."""
 _made: dict[Hashable, dict[int, Requests]] = {}
 
@@ -56,12 +61,24 @@ _made: dict[Hashable, dict[int, Requests]] = {}
 def _seen_of(job: Job, strategy: Strategy, device: Device) -> Seen:
     """Return what was seen of a strategy so far; more is added where it is looked at."""
     plain = msgspec.structs.replace(strategy, allocator="")
-    key = num_kept(), msgspec.msgpack.encode(job), plain, device.kernels, device.capability
+    key = num_kept(), msgspec.msgpack.encode(job), plain, _chip_of(job, strategy, device)
     if key not in _seen:
         keep(_seen, key, unseen(), most=MOST_SEEN)
     if key not in _made:
         keep(_made, key, {}, most=MOST_MADE)
     return _seen[key]._replace(made=_made[key])
+
+
+def _chip_of(job: Job, strategy: Strategy, device: Device) -> Hashable:
+    """Return what requests hang on of a chip: cards of many generations ask for the same."""
+    version = version_of(device.capability)
+    by_chip = OPTIMIZERS[job.optimizer].hangs_on_chip
+    return (
+        device.kernels,
+        kernels_of(device, strategy.fused_kernels),
+        libraries().cublas_bytes(version),
+        version if by_chip or chips_of(job, device) else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -134,9 +151,9 @@ class Candidate:
 
     def _least_bytes(self, place: int, allocator: str) -> int:
         """Return what a device would hold of a card without end, at least."""
-        key, least = (place, allocator), self.seen.least
+        settings, least = parse_settings(allocator), self.seen.least
+        key = place, settings.roundup_power2_divisions
         if key not in least:
-            settings = parse_settings(allocator)
             least[key] = least_reserved_bytes(self._requests(place), settings)
         return least[key]
 

@@ -14,7 +14,7 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.money import HOUR_S
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
-from brimful.search.holding import as_it_fits, hold
+from brimful.search.holding import as_it_fits, hold_firmly
 from brimful.search.shop.bound import Least
 from brimful.search.shop.cell import Found, fastest, within
 from brimful.search.shop.shelf import Shelf
@@ -212,8 +212,10 @@ def held(
     table = within(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
     attention = shelf.attention(cluster.device)
     space = Space(request.job, cluster, attention, shelf.pins, "time", table)
-    found = hold(space.best())
+    found = hold_firmly(space.best())
+    if found is None or found.reserved is None or found.reserved.word != "fits":
+        return None
     row = found.solution.record.rows[0]
-    if found.reserved is None or found.reserved.word != "fits" or row.step_s is None:
+    if row.step_s is None:
         return None
     return Found(row.strategy, row.peak_bytes, row.step_s)
