@@ -93,11 +93,17 @@ class Asked:
 
     def make(self, things: Iterable[Made]) -> None:
         """Ask for what stays, and for what it is made from."""
-        for made in things:
-            rows: list[int] = []
-            for place, num_bytes in enumerate(made.num_bytes):
-                rows.append(self.allocate(num_bytes))
-                self.free(rows[gone] for gone, behind in made.passing if behind == place)
+        events, sizes, streams = self._events, self._sizes, self._streams
+        for num_bytes, passing in things:
+            first, num = len(sizes), len(num_bytes)
+            sizes += num_bytes
+            streams += [0] * num
+            if not passing:
+                events += range(first, first + num)
+                continue
+            for place in range(num):
+                events.append(first + place)
+                events += [~(first + gone) for gone, behind in passing if behind == place]
 
     def pass_by(self, sizes: Sequence[int]) -> None:
         """Ask for what goes at once."""

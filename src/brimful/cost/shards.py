@@ -7,6 +7,7 @@ Source: ``torch/distributed/fsdp/_fully_shard/_fsdp_param.py`` and
 ``torch/distributed/optim/zero_redundancy_optimizer.py``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
 from math import prod
@@ -51,8 +52,9 @@ def padded(shapes: Sequence[Shape], num_shards: Array) -> Array:
 
     ``num_shards``: [strategies].
     """
-    rows = np.array([shape[0] for shape in shapes], dtype=np.float64)
-    width = np.array([prod(shape[1:]) for shape in shapes], dtype=np.float64)
+    alike = Counter(shapes)
+    rows = np.array([shape[0] for shape in alike], dtype=np.float64)
+    width = np.array([prod(shape[1:]) * num for shape, num in alike.items()], dtype=np.float64)
     each: Array = np.ceil(rows[:, None] / num_shards) * width[:, None]
     total: Array = each.sum(0) * num_shards
     return total

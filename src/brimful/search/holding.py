@@ -187,8 +187,8 @@ class _Looking:
         allocator = _fitting(candidate, strategy)
         if allocator is not None:
             self._fitting[row] = allocator
-        count = partial(_excess_bytes, candidate, strategy)
-        self._looked[row] = Looked(allocator is not None, count)
+        replayed = partial(_excess_bytes, candidate, strategy)
+        self._looked[row] = Looked(allocator is not None, replayed)
         return self._looked[row]
 
     @property

@@ -37,17 +37,17 @@ class Looked(NamedTuple):
 
     Attributes:
         fits: Whether it holds, and nothing is ever given back.
-        count: Counts what it would hold too much if nothing were given back: a replay, which whoever
-            asks only whether it fits may not need.
+        replayed: Counts what it would hold too much if nothing were given back, which takes a
+            replay that whoever asks only whether it fits may not need.
     """
 
     fits: bool
-    count: Callable[[], int]
+    replayed: Callable[[], int]
 
     @property
     def excess_bytes(self) -> int:
         """What it would hold too much if nothing were given back."""
-        return self.count()
+        return self.replayed()
 
 
 Look = Callable[[int, int], Looked | None]
