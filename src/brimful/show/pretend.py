@@ -104,8 +104,7 @@ def pretend_summary(
             *([] if at.failure is None or is_most else _failed(report, at.failure)),
             *idle_facts(report),
             *whole_facts(report),
-            *(unit_facts(report) if word != "fits" else ()),
-            *(unit_ways(report) if word == "tight" else ()),
+            *_units(report, word),
             *changes,
             *_host(report, meter),
             *(unknown_facts(ops, meter) if is_bound else ()),
@@ -131,6 +130,13 @@ def pretend_summary(
             *(() if report.allocator else _allocator(report)),
         ),
     )
+
+
+def _units(report: PretendReport, word: str) -> tuple[Fact, ...]:
+    """Say what one unit of FSDP has at once; what would be without is a change where it fails."""
+    if word == "fits":
+        return ()
+    return (*unit_facts(report), *(unit_ways(report) if word == "tight" else ()))
 
 
 def _changes(report: PretendReport, ways: tuple[Fact, ...]) -> tuple[Fact, ...]:
