@@ -47,8 +47,10 @@ ALL_FACTORS = {
     "precision": tuple(TRACED_AS),
     "checkpointing": ("none", "selective:K", "selective", "full:K", "full"),
     "accumulation": ("1", "more", "held"),
-    # What is compiled has tests of its own (``test_low_bit``).
-    "optimizer": tuple(name for name, rule in OPTIMIZERS.items() if not rule.compiled),
+    # What is compiled or paged has tests of its own (``test_low_bit``, ``test_paged``).
+    "optimizer": tuple(
+        name for name, rule in OPTIMIZERS.items() if not (rule.compiled or rule.pages)
+    ),
     "axis": (
         "one device", "zero 0", "zero 1", "zero 2", "zero 3", "hybrid 2", "hybrid 3", "tp", "pp",
         "ep", "offload",

@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
 from brimful.pretend import autocast, device, kernels
-from brimful.pretend.recording import AUTOCAST_CACHE
 from brimful.pretend.tape import Tape
+from brimful.values.results import AUTOCAST_CACHE
 
 pytestmark = [
     pytest.mark.torch,

@@ -13,11 +13,9 @@ from brimful.errors import BrimfulError
 from brimful.units import format_bytes, format_count
 
 _CONFIG, _FROM_CONFIG, _HEADS = "Config", "from_config", "For"
-_STATE_BYTES = {"AdamW": 8, "Adam": 8, "NAdam": 8, "RAdam": 8, "Adagrad": 4, "RMSprop": 4, "SGD": 0}
-"""What optimizers of torch.optim keep of a parameter in fp32."""
 _FP32_BYTES = 4
-_KEEPS_MORE = frozenset({"amsgrad", "centered", "momentum"})
-"""Arguments of theirs for each of which one number more of a parameter is kept."""
+_NUM_TRIED = 64
+"""Numbers of the parameter that an optimizer is tried with."""
 _DTYPES = ("dtype", "torch_dtype")
 Constant = Callable[[ast.expr], Any]
 
@@ -66,16 +64,33 @@ def written_config(calls: Sequence[ast.Call], value: Constant, folder: Path) -> 
     except Exception:  # noqa: BLE001 - whatever a library's class says of a script's values
         return None
     said = {each.arg for call in builds for each in call.keywords} | {*arguments}
-    optimizer = next((call for call in calls if _name(call) in _STATE_BYTES), None)
-    name, num_bytes = ("", 0) if optimizer is None else (_name(optimizer), _kept(optimizer))
+    tried = ((_name(call), _kept(call)) for call in calls)
+    name, num_bytes = next(((n, num) for n, num in tried if num is not None), ("", 0))
     return Written(folder / config, config, model, said.isdisjoint(_DTYPES), name, num_bytes)
 
 
-def _kept(optimizer: ast.Call) -> int:
-    """Return the bytes that an optimizer keeps of a parameter, with what its arguments add."""
-    more = [each.value for each in optimizer.keywords if each.arg in _KEEPS_MORE]
-    num = sum(not isinstance(each, ast.Constant) or bool(each.value) for each in more)
-    return _STATE_BYTES[_name(optimizer)] + num * _FP32_BYTES
+def _kept(call: ast.Call) -> int | None:
+    """Return the bytes that an optimizer of torch.optim keeps of a parameter in fp32.
+
+    Tried on a small one, with the arguments that are written out. None: it is no such optimizer.
+    """
+    import torch
+
+    found = getattr(torch.optim, _name(call), None)
+    if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
+        return None
+    told = ((each.arg, each.value) for each in call.keywords if each.arg)
+    given = {name: each.value for name, each in told if isinstance(each, ast.Constant)}
+    parameter = torch.zeros(_NUM_TRIED, requires_grad=True)
+    parameter.grad = torch.zeros(_NUM_TRIED)
+    try:
+        optimizer = found([parameter], **given)
+        optimizer.step()
+    except Exception:  # noqa: BLE001 - whatever a class says of a script's values
+        return None
+    kept = optimizer.state[parameter].values()
+    whole: int = sum(x.numel() for x in kept if isinstance(x, torch.Tensor) and x.numel() > 1)
+    return whole * _FP32_BYTES // _NUM_TRIED
 
 
 def least_words(written: Written) -> str:

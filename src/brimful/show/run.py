@@ -86,9 +86,7 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
         times = _MILLION / (cost.num_steps * job.global_batch)
     took = f"{what}: {format_days(cost.hours * times / DAY_H)}"
     usd = None if cost.usd is None else cost.usd * times
-    paid = paid_words(usd, cost.usd_per_gpu_hour, cost.market)
-    short = "" if usd is None else f"{took}, {format_money(usd)}"
-    return (Fact("run", f"{took}{paid}", short),)
+    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.market)}"),)
 
 
 def paid_words(usd: float | None, usd_per_gpu_hour: float | None, market: Market | None) -> str:

@@ -245,7 +245,7 @@ def _copies(program: Program) -> frozenset[torch.Tensor]:
 
 def random_states(device: torch.device) -> dict[str, torch.Tensor]:
     """Copy the states of torch's generators; nothing in a run draws from any other."""
-    states = {"rng.cpu": torch.get_rng_state()}
+    states = {"rng.cpu": torch.default_generator.get_state()}
     if device.type == "cuda":
         states["rng.cuda"] = torch.cuda.get_rng_state(device)
     return states
