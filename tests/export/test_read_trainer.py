@@ -10,6 +10,7 @@ from brimful.cli.main import main
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
+from brimful.export.leaves import without
 from brimful.export.read_source import model_of, read_source
 from brimful.export.read_trainer import DEFAULTS, LEARNING_RATES, TRL_DEFAULTS
 from round_trips import MODEL, plan_from, plan_of
@@ -160,6 +161,14 @@ def test_trl_says_what_is_trained_too(tmp_path):
 def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected):
     taken, _ = read(tmp_path, {**base, **changes})
     assert {flag: taken.get(flag) for flag in expected} == expected
+
+
+@pytest.mark.parametrize("typed", [{}, {"seq_len": 9}, {"tp": 2}, {"dp_replicate": 2}, {"zero": 0}])
+def test_all_share_what_fsdp_shards_until_a_degree_is_typed(tmp_path, typed):
+    taken, found = read(tmp_path, {**TRAINER, "fsdp": "full_shard auto_wrap"})
+    assert taken["dp_shard"] == 2
+    kept, _ = without(found, typed)
+    assert ("dp_shard" in {each.flag for each in kept}) is (typed.keys() <= {"seq_len"})
 
 
 @pytest.mark.parametrize(

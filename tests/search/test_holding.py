@@ -8,7 +8,7 @@ from brimful.cost.reserved import candidate_of, predicted_reserved
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search import holding
-from brimful.search.holding import hold, looked_at
+from brimful.search.holding import hold, hold_firmly, looked_at
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.search.walk import WORTH
@@ -45,6 +45,18 @@ def test_the_plan_is_the_first_whose_replay_fits(usable_gib):
     row = order.index(next(r for r in order if found.space.strategy(r) == alike(plan.strategy)))
     faster = [r for r in order[:row] if table.step_s[r] * (1 + WORTH) < table.step_s[order[row]]]
     assert not any(looked_at(found.space, r).fits for r in faster[:40])
+
+
+def test_who_asks_only_what_fits_gets_what_does_and_nothing_where_nothing_does():
+    """Live tensors have room, and what the allocator makes of them has none."""
+    pins = {"micro_batch": 8, "activation_checkpointing": "none", "loss_chunks": 1, "allocator": ""}
+    found = searched(70, **pins)
+    assert hold_firmly(found) == hold(found)
+    live = found.plan.estimate.predicted_peak_allocated_bytes
+    barely = searched((live + 70 * GIB - found.plan.estimate.usable_bytes) / GIB + 0.02, **pins)
+    assert barely.plan.estimate.fits
+    assert hold(barely).reserved.word != "fits"
+    assert hold_firmly(barely) is None
 
 
 @pytest.mark.long  # validation/plans_hold.json has such mixtures

@@ -6,7 +6,7 @@ import pytest
 from brimful.cost.host import training_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
-from brimful.search.offloading import for_known_host, solve_offloading
+from brimful.search.offloading import for_known_host, is_hopeless, solve_offloading
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.show.plan import plan_summary
@@ -41,6 +41,13 @@ def test_what_fits_only_with_the_host_is_planned_and_the_host_named():
     assert found.plan.estimate.fits
     assert found.plan.estimate.predicted_reserved.word == "fits"
     assert "--host-memory" in facts_of(found)["host"]
+
+
+def test_what_stays_on_no_gpu_of_a_node_needs_no_search():
+    node = load_cluster("8xh100-80gb", memory_limit_bytes=None)
+    assert is_hopeless(job_of(model="deepseek-v3"), node, "sdpa")
+    assert not is_hopeless(job_of(), node, "sdpa")
+    assert not is_hopeless(job_of(), card(), "sdpa")  # which the host may help
 
 
 def test_a_host_that_is_too_small_is_not_planned_with():

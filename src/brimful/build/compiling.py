@@ -39,9 +39,9 @@ def compile_loss(loss: nn.Module, strategy: Strategy) -> None:
     if not isinstance(loss, TokenLoss):
         return
     if "loss" in parts:
-        loss.compile()
+        loss.compile_entropy()
     if "head" in parts:
-        loss.compile_head()
+        loss.compile_whole()
 
 
 def _with_checkpoint(block: Any) -> Callable[..., Any]:

@@ -22,6 +22,10 @@ CHUNK = "loss chunk"
 """The phase that one chunk of the loss announces, in the forward pass and when recomputed."""
 
 
+_Summed = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Returns the sum of losses of hidden states or logits, and labels."""
+
+
 class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     """Logits and cross-entropy of the hidden states, whole or in chunks.
 
@@ -48,8 +52,8 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         self.steps = steps_of(head)
         self.added = added
         self.part = part_of(head)
-        self._reduced: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = self._with_head
-        self.compiled: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+        self._compiled_entropy: _Summed | None = None
+        self._compiled_whole: _Summed | None = None
 
     def forward(
         self,
@@ -78,26 +82,29 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
     def _sum(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         with phase(CHUNK):
-            return self._reduced(hidden_ND, labels_N)
+            summed = self._compiled_whole or self._with_head
+            return summed(hidden_ND, labels_N)
 
     def _with_head(self, hidden_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
         logits_NV = finish(self.head(hidden_ND), self.steps)  # noqa: N806
         if self.added is not None:
             logits_NV = logits_NV + self.added()  # noqa: N806
-        if self.compiled is not None:
-            return self.compiled(logits_NV, labels_N)
+        if self._compiled_entropy is not None:
+            return self._compiled_entropy(logits_NV, labels_N)
         logits_NV = logits_NV.float()  # noqa: N806 - bf16 logits are too coarse, and no longer held
         if self.part is not None:
             return summed_cross_entropy(logits_NV, labels_N, self.part)
         return _entropy(logits_NV, labels_N)
 
-    def compile_head(self) -> None:
+    def compile_whole(self) -> None:
         """Compile the head with what is behind it as one."""
-        self._reduced = torch.compile(self._with_head)
+        self._compiled_whole = torch.compile(self._with_head)
 
-    def compile(self) -> None:
+    def compile_entropy(self) -> None:
         """Compile what is behind the logits, which are read in the type that the head makes."""
-        self.compiled = torch.compile(lambda logits, labels: _entropy(logits.float(), labels))
+        self._compiled_entropy = torch.compile(
+            lambda logits, labels: _entropy(logits.float(), labels)
+        )
 
 
 def _entropy(logits_NV: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803

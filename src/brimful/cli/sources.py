@@ -51,11 +51,16 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
     from brimful.export.read_source import model_of, read_source
     from brimful.export.unread import could_matter
     from brimful.hardware.gpus import count_devices
+    from brimful.programs.settings import name_of
 
     num_devices = count_devices(args.gpus or defaults.GPUS)
     num_layers = resolved.model_from(args).num_layers
     sizes = {"num_devices": num_devices, "num_layers": num_layers}
-    read = read_source(args.source, **sizes, content=content)
+    try:
+        read = read_source(args.source, **sizes, content=content)
+    except InputError as error:  # of a command line nobody knows the file that it was written to
+        error.args = (str(error).replace(str(args.source), name_of(args.source)),)
+        raise
     given = {name: getattr(args, name, None) for name in flags.TRAINING}
     typed = {name: value for name, value in given.items() if value is not None}
     kept, replaced = without(read, typed)

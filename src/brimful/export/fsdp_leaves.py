@@ -81,6 +81,8 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
         leaves.say("fsdp", FLAT_FSDP, f"{_FSDP}.version")
     if word.startswith("HYBRID"):
         take_hybrid(leaves, num_devices, word, key)
+    elif STAGES[word]:
+        leaves.say("dp_shard", num_devices, key)
     take_fsdp_offload(leaves, away)
     return recomputes
 

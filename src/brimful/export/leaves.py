@@ -20,6 +20,7 @@ _DEPENDENT = {
     "tokens": ("steps",),
     "schedule": ("warmup_steps",),
     "method": ("base", "adapter_dtype", "upcast"),
+    **dict.fromkeys(("zero", "dp_replicate", "tp", "pp"), ("dp_shard",)),
 }
 """Flags that are no longer of use where the user typed another one."""
 

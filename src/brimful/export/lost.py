@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from brimful.errors import UnsupportedError
+from brimful.techniques.dropout import drops, rates
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, whole_of
 from brimful.values.job import FP8, PREFERENCE, QAT, QUANTIZED, Job
 from brimful.values.plan import Plan
@@ -47,7 +48,6 @@ _NOTHING: dict[str, tuple[object, ...]] = {
     "router_aux_loss": (0.0,),
     "router_z_loss": (0.0,),
     "quantization": (None,),
-    "dropout": ("off",),
     "preference": (None,),
     "warmup_steps": (0,),
     "weight_decay": (0.0,),
@@ -83,7 +83,8 @@ _WHY = {
     "micro_batch": "the program's data loader",
     "num_steps": "the program counts them",
     "seed": "the program sets it",
-    "dropout": "its model drops as its configuration says, in training mode",
+    "dropout": "its model drops as its configuration says, and takes more: --dropout model "
+    "plans that",
     "adapter": "the program makes it, by PEFT with these values",
     "method": "the program makes the adapters, by PEFT",
     "attention": "attn_implementation of the program's model",
@@ -160,6 +161,8 @@ def _idle(plan: Plan) -> frozenset[str]:
     """Return fields that do nothing beside the others; ``allow`` only permits."""
     job, strategy = plan.job, plan.strategy
     idle = ["allow"]
+    if drops(job) or job.task == PREFERENCE or not rates(job):  # as who trains it does
+        idle.append("dropout")
     if strategy.pp == 1:
         idle += _PIPELINE
     if num_micro_batches(job, strategy) == 1 or data_parallel(strategy) == 1:
