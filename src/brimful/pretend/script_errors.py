@@ -46,8 +46,8 @@ _OF_FAKES, _OF_DEVICES = "torch._subclasses.fake_tensor", "DeviceMismatch"
 """Where errors of tensors without numbers are defined, and which of them a card has too."""
 UNSCALED = "unscale FP16 gradients"
 """What a loss scaler says of parameters in fp16, as transformers 5 loads what is saved so."""
-_NO_KERNEL = "has no kernel for sparse tensors"
-"""What is said of an operation that no card has (``sparse.NO_KERNEL``)."""
+NO_KERNEL = "has no kernel for sparse tensors"
+"""What PyTorch says in more words of an operation that no card has."""
 _REMEDIES = (
     (r"cannot view a tensor|view size is not compatible", "write .reshape(...) for .view(...)"),
     (r"unexpected keyword", "that package, as it is installed here, names it otherwise"),
@@ -59,7 +59,7 @@ _REMEDIES = (
         r"different number of tensors was saved|have different metadata",
         "give the checkpointed block no cache (use_cache=False): it has to compute the same twice",
     ),
-    (_NO_KERNEL, "keep sparse gradients out of it, as those of nn.Embedding(sparse=True)"),
+    (NO_KERNEL, "keep sparse gradients out of it, as those of nn.Embedding(sparse=True)"),
     (r"second time", "keep the graph (retain_graph=True), or go through it once"),
 )
 """What to do, by what was said."""
@@ -279,7 +279,7 @@ def _judged(
     if not _reaches_script(error):
         return "it is Brimful's own fault and not the script's", "tell us of it, with -v before --"
     is_told = bool(_OF_PRETENDING.search(text)) and not isinstance(error, _OF_NAMES)
-    is_ours = _is_ours(stack) and not text.endswith(_NO_KERNEL)
+    is_ours = _is_ours(stack) and not text.endswith(NO_KERNEL)
     if is_told or is_ours or _is_of_fakes(error):
         words = "leave that call out of the script, as far as memory does not depend on it"
         return "only the pretend GPU lacks it, a real card would not say so", words

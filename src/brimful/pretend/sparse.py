@@ -20,10 +20,9 @@ import torch
 
 from brimful.pretend import kernels
 from brimful.pretend.cuda_calls import inward_keywords
+from brimful.pretend.script_errors import NO_KERNEL
 
 DISTINCT = "entries of sparse tensors that are added up count as distinct, the most there can be"
-NO_KERNEL = "has no kernel for sparse tensors"
-"""What PyTorch says of an operation in more words, on any card."""
 UNCOUNTED = "the workspace that cuSPARSE takes for a product with a sparse matrix is not counted"
 on_assumed: list[Callable[[str], None]] = []
 """Called with one of these where it holds."""
