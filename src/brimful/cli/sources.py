@@ -16,6 +16,7 @@ from brimful.values.strategy import Strategy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from brimful.export.leaves import Read
     from brimful.show.summary import Fact
 
 MOST_LETTERS = 48
@@ -48,19 +49,10 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         return {}
     args.typed = dict(vars(args))
     from brimful.export.leaves import without
-    from brimful.export.read_source import model_of, read_source
+    from brimful.export.read_source import model_of
     from brimful.export.unread import could_matter
-    from brimful.hardware.gpus import count_devices
-    from brimful.programs.settings import name_of
 
-    num_devices = count_devices(args.gpus or defaults.GPUS)
-    num_layers = resolved.model_from(args).num_layers
-    sizes = {"num_devices": num_devices, "num_layers": num_layers}
-    try:
-        read = read_source(args.source, **sizes, content=content)
-    except InputError as error:  # of a command line nobody knows the file that it was written to
-        error.args = (str(error).replace(str(args.source), name_of(args.source)),)
-        raise
+    read = _read(args, content)
     given = {name: getattr(args, name, None) for name in flags.TRAINING}
     typed = {name: value for name, value in given.items() if value is not None}
     kept, replaced = without(read, typed)
@@ -105,6 +97,21 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
             *_copy_notes(args, read.second_copy),
         ),
     }
+
+
+def _read(args: argparse.Namespace, content: dict[str, Any] | None) -> "Read":
+    from brimful.export.read_source import read_source
+    from brimful.hardware.gpus import count_devices
+    from brimful.programs.settings import name_of
+
+    num_devices = count_devices(args.gpus or defaults.GPUS)
+    num_layers = resolved.model_from(args).num_layers
+    sizes = {"num_devices": num_devices, "num_layers": num_layers}
+    try:
+        return read_source(args.source, **sizes, content=content)
+    except InputError as error:  # of a command line nobody knows the file that it was written to
+        error.args = (str(error).replace(str(args.source), name_of(args.source)),)
+        raise
 
 
 def _flat_notes(args: argparse.Namespace) -> "Iterator[str]":
