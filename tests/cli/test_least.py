@@ -6,10 +6,11 @@ import re
 import pytest
 
 from brimful.cli import on_demand
-from brimful.cli.least import least_words
+from brimful.cli.least import least_words, spread_whole, tell_least
+from brimful.cli.resolved import Asked
 from brimful.cost.least import Least, Spread
 from brimful.models.config import find_unread
-from samples import TRACED_PHI
+from samples import TRACED_PHI, make_cluster, make_job, make_strategy
 
 GPT_OSS = ("gpt-oss-20b", "--gpus", "h100-80gb", "--attention", "eager")
 
@@ -179,6 +180,14 @@ def test_only_what_is_counted_is_named():
     spread = Spread(1, parameters=1, gradients=1, optimizer_state=1)
     told = least_words(Least(4 * 2**30, 0, 0), spread, 7 * 2**30)
     assert told.startswith("parameters take 4.00 GiB of 7.00 GiB on the GPU at least")
+
+
+def test_gradients_that_are_dropped_as_they_come_are_not_among_the_least(capsys):
+    job, cluster = make_job(), make_cluster("cuda")
+    for is_early, named in ((False, "parameters, gradients and"), (True, "parameters and")):
+        strategy = make_strategy(optimizer_in_backward=is_early)
+        tell_least(Asked(job, cluster, strategy), spread_whole(1))
+        assert capsys.readouterr().err.startswith(f"{named} optimizer state take "), is_early
 
 
 @pytest.mark.usefixtures("untraced")

@@ -70,8 +70,10 @@ def tell_least(asked: resolved.Asked, spread: Spread | None) -> None:
 
     ``spread``: how evenly its states are spread at best; None: that is not known yet.
     """
-    job, cluster, _ = asked
+    job, cluster, strategy = asked
     least = least_of(job)
+    if least is not None and strategy.optimizer_in_backward:  # which drops each as it comes
+        least = least._replace(gradients=0)
     if least is not None and spread is not None:
         say(least_words(least, spread, tensor_limit_bytes(cluster)), file=sys.stderr, flush=True)
     if not is_speed_hidden() and (words := fastest_words(asked)):
