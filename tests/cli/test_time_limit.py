@@ -138,9 +138,11 @@ def test_a_script_is_ended_after_a_few_steps_that_were_alike(script, brimful, op
 
 
 @pytest.mark.usefixtures("soon")
-def test_who_says_a_budget_has_all_of_it(script, brimful):
-    said = brimful("pretend", "--gpu", "l4", "--json", "--budget", "60", "--", script())
-    assert json.loads(said.out)["cut"] is None
+def test_a_budget_is_a_limit_and_the_whole_is_asked_for(script, brimful):
+    argued = ("pretend", "--gpu", "l4", "--json", "--budget", "60")
+    limited = json.loads(brimful(*argued, "--", script()).out)["cut"]
+    assert (limited["num_steps"], limited["num_alike"]) == (4, 3)
+    assert json.loads(brimful(*argued, "--whole", "--", script()).out)["cut"] is None
 
 
 @pytest.mark.usefixtures("soon")
@@ -157,7 +159,7 @@ def test_what_grows_is_told_by_proportion_with_the_list_that_holds_it(brimful, t
     path = tmp_path / "grows.py"
     path.write_text(GROWING)
     argued = ("pretend", "--gpu", "l4", "--memory-budget", "200MiB")
-    whole = brimful(*argued, "--budget", "60", "--json", "--", str(path))
+    whole = brimful(*argued, "--whole", "--json", "--", str(path))
     failed_in = json.loads(whole.out)["at_capacity"]["failure"]["tensor"]["phase"]
     said = brimful(*argued, "--", str(path))
     told = " ".join(said.out.split())
@@ -236,7 +238,7 @@ def test_what_follows_a_loop_over_data_is_run(over_data):
     told = " ".join(said.out.split())
     assert "data after 4 steps" in told
     assert "passed over" in told
-    whole = json.loads(over_data("--budget", "60", "--json").out)
+    whole = json.loads(over_data("--whole", "--json").out)
     short = json.loads(over_data("--json").out)
     assert short["simulated_peak_allocated_bytes"] == whole["simulated_peak_allocated_bytes"]
     assert (short["cut"]["is_passed"], whole["cut"]) == (True, None)

@@ -50,14 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     budget = "exit with 1 where the allocator would need more, e.g. 70GiB"
     add("--memory-budget", metavar="SIZE", type=parsing.size("--memory-budget"), help=budget)
     seconds = "seconds that the script has: one that is through two steps is ended then, another "
-    seconds += f"when they are over twice; default {BUDGET_S}, and fewer where "
-    seconds += "several steps in a row are alike"
+    seconds += f"when they are over twice; default {BUDGET_S}; fewer where "
+    seconds += "several steps in a row are alike, but with --whole"
     add(
         "--budget",
         metavar="SECONDS",
         type=parsing.whole("--budget"),
         help=seconds,
     )
+    whole = "run on where steps are alike, or left the same behind, until --budget is over"
+    add("--whole", action="store_true", help=whole)
     world = parsing.whole("--world-size")
     alone = "processes, as torchrun starts them; default: one that nobody launched"
     add("--world-size", metavar="N", type=world, help=alone)

@@ -112,7 +112,13 @@ def ran(
     # One JSON object is all that may stand on standard output.
     spoken = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     with spoken:
-        error = ended_by(pretended, program, args.budget, told=_unheard if args.json else _told)
+        error = ended_by(
+            pretended,
+            program,
+            args.budget,
+            told=_unheard if args.json else _told,
+            is_whole=args.whole,
+        )
     if error is None:
         return True
     if isinstance(error, BrimfulError):
@@ -153,11 +159,12 @@ def ended_by(
     budget_s: int | None,
     told: Callable[[str], None] = _unheard,
     most_steps: int | None = None,
+    *,
+    is_whole: bool = False,
 ) -> BaseException | None:
     """Run the program, and return what ended it before its end; None: nothing but its time did.
 
-    ``budget_s``: seconds that it has; None: as many as are usual, and fewer where steps are alike.
-    ``told``: is given a line now and then of where it is.
+    The arguments are ``TimeLimit``'s.
     """
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.scripts import run_program
@@ -168,7 +175,7 @@ def ended_by(
     try:
         with pretended:
             try:
-                with limited(pretended, budget_s, told, most_steps) as limit:
+                with limited(pretended, budget_s, told, most_steps, is_whole=is_whole) as limit:
                     run_program(program)
             except SystemExit as ended:
                 code = ended.code

@@ -4,8 +4,8 @@ A step's memory is known once every optimizer has made its second one: the first
 optimizer's state, and the second finds it there. A script that is through is ended when its seconds
 are over; one that is not has as long again, and what it took until then is the least that it takes.
 
-One that was given no seconds is ended sooner, where several steps in a row were alike, or left the
-same behind: what any further one takes is known then (``like_steps.py``).
+One is ended sooner, unless all of it was asked for, where several steps in a row were alike, or
+left the same behind: what any further one takes is known then (``like_steps.py``).
 
 Before that what its steps read is said to be over, where a ``DataLoader`` gives it: what comes
 behind its loop is run then (``data_over.py``).
@@ -42,6 +42,8 @@ _GRACE = 1.5
 """Times its seconds that a script has where its data is over."""
 _MOST_MORE = 3
 """Steps after its data is over, of a script that goes on: more are of no loop over them."""
+_LONG_S = 8.0
+"""Of this process's own time, after which one more is enough."""
 _TOLD_EVERY_S = 10.0
 _MOST_RAISED = 100
 """Times that a script is ended which takes that for an error of its own, before it is let run."""
@@ -64,21 +66,24 @@ class TimeLimit:
         budget_s: float | None,
         told: Callable[[str], None],
         most_steps: int | None = None,
+        *,
+        is_whole: bool = False,
     ) -> None:
         """Begin to count.
 
-        ``budget_s``: seconds that it has; None: as many as are usual, and fewer where its steps are
-        alike. ``told``: is given a line now and then of where the script is. ``most_steps``: after
-        which it is ended whatever its time is; None: none.
+        ``budget_s``: seconds that it has; None: as many as are usual. ``told``: is given a line now
+        and then of where the script is. ``most_steps``: after which it is ended whatever its time
+        is; None: none. ``is_whole``: whether it runs on where its steps are alike.
         """
         self.cut: Cut | None = None
         self._run, self._told, self._most_steps = run, told, most_steps
-        self._steps = LikeSteps(run) if budget_s is None else None
+        self._steps = None if is_whole else LikeSteps(run)
         self._budget_s = BUDGET_S if budget_s is None else budget_s
         self._began_s = self._told_s = time.monotonic()
         self._cpu_began_s = time.process_time()
         self._num_raised = self._num_alike = 0
         self._over_at: int | None = None
+        self._over_cpu_s = 0.0
 
     def check(self) -> None:
         """End the script where its time is over, or nothing is learnt by running on."""
@@ -99,8 +104,10 @@ class TimeLimit:
         num_steps = self._run.num_steps
         if self._most_steps is not None and num_steps >= self._most_steps:
             return True
-        if self._over_at is not None and num_steps > self._over_at + _MOST_MORE:
-            return True  # its steps are not those of a loop over its data
+        if self._over_at is not None:
+            is_slow = time.process_time() - self._over_cpu_s >= _LONG_S
+            if num_steps > self._over_at + (1 if is_slow else _MOST_MORE):
+                return True  # its steps are not those of a loop over its data
         is_late = spent_s >= self._budget_s
         if self._over_at is None and (self._is_known() or (is_late and num_steps >= ENOUGH_STEPS)):
             return not self._passes_over()
@@ -113,7 +120,7 @@ class TimeLimit:
         steps = self._steps
         if steps is None or steps.do_grow or not steps.data.be_over():
             return False
-        self._over_at = self._run.num_steps
+        self._over_at, self._over_cpu_s = self._run.num_steps, time.process_time()
         self._num_alike = steps.num_alike if steps.are_alike(FEWEST_ALIKE) else 0
         return True
 
@@ -174,13 +181,11 @@ def limited(
     budget_s: float | None,
     told: Callable[[str], None],
     most_steps: int | None = None,
+    *,
+    is_whole: bool = False,
 ) -> Iterator[TimeLimit]:
-    """End what runs inside by ``TimeIsOver``.
-
-    ``budget_s``: seconds that it has; None: see ``TimeLimit``. ``told``: is given a line now and
-    then of where the script is.
-    """
-    limit = TimeLimit(run, budget_s, told, most_steps)
+    """End what runs inside by ``TimeIsOver``; the arguments are ``TimeLimit``'s."""
+    limit = TimeLimit(run, budget_s, told, most_steps, is_whole=is_whole)
     before, run.tape.on_op = run.tape.on_op, limit.check
     try:
         with limit.following_data():

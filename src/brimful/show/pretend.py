@@ -156,7 +156,8 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
     """Say where a script was ended, and that nothing is known of what comes after that."""
     if cut is None:
         return ()
-    more = f"--budget {max(BUDGET_S, 2 * cut.seconds)} before -- runs on"
+    whole = "--whole " if cut.num_alike or cut.is_passed or cut.error else ""
+    more = f"{whole}--budget {max(BUDGET_S, 2 * cut.seconds)} before -- runs on"
     if cut.is_passed:
         alike = f", of which {cut.num_alike} were alike," if cut.num_alike else ""
         words = f"after {cut.num_steps} steps{alike} more of its data was passed over, what follows"
