@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from brimful.models.names import nearest_by_name
 from brimful.units import format_bytes
 from samples import TINY_LLAMA
 
@@ -464,3 +465,14 @@ def test_prices_of_a_clouds_machine_are_said_not_to_be_its_own(brimful):
         said = brimful("estimate", "gpt2", "--gpus", machine)
         assert "prices are not AWS's, which --prices tells" in said.err
     assert "prices are not" not in brimful("estimate", "gpt2", "--gpus", "8xh100").err
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("llama-3.1-9b", "llama-3.1-8b"),  # and no tune, whose vocabulary is larger by some words
+        ("llama-3.2-2b", "llama-3.2-3b"),  # and no guard, though that is nearer in size
+    ],
+)
+def test_of_a_family_what_is_called_as_plainly_is_meant(name, near):
+    assert nearest_by_name(name, frozenset())[0] == near

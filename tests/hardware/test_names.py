@@ -140,6 +140,11 @@ def test_a_machine_of_several_sizes_is_named_with_the_one_that_is_given(typed, n
     assert with_memory(typed, 64 * GIB) == named
 
 
+def test_digits_in_another_order_are_those_that_were_meant():
+    with pytest.raises(UnknownNameError, match="did you mean rtx-4090"):
+        check_gpu("rtx-4900")
+
+
 def test_cards_of_the_same_chip_are_suggested():
     with pytest.raises(UnknownNameError, match="did you mean rtx-4080 or rtx-4080-super"):
         check_gpu("4080-ti")

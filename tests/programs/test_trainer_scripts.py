@@ -3,7 +3,9 @@
 import pytest
 
 from brimful.export.read_source import model_of, program_of, read_source
+from brimful.programs.reading import read_command
 from brimful.programs.settings import has_settings, script_of, settings_file
+from brimful.values.plan import load_yaml
 
 CLM = (
     "python run_clm.py --model_name_or_path Qwen/Qwen2.5-1.5B --dataset_name wikitext "
@@ -103,3 +105,29 @@ def test_texts_that_are_labelled_are_as_long_as_they_are_cut():
         "--do_train --max_seq_length 128"
     )
     assert said["seq_len"] == 128
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("accelerate launch -m trl.scripts.sft --bf16", ("trl", "sft", "--bf16")),
+        ("python trl/trl/scripts/dpo.py --bf16", ("trl", "dpo", "--bf16")),
+        ("python -m axolotl.cli.train a.yaml x=1", ("axolotl", "train", "a.yaml", "x=1")),
+        ("python -m swift.cli.pt --bf16", ("swift", "pt", "--bf16")),
+        ("python -m llamafactory.cli train a.yaml", ("llamafactory-cli", "train", "a.yaml")),
+        (
+            "python src/train_bash.py --stage sft --finetuning_type lora",
+            ("llamafactory-cli", "train", "--stage", "sft", "--finetuning_type", "lora"),
+        ),
+    ],
+)
+def test_what_a_command_starts_may_be_started_by_its_module_or_file(line, command):
+    read = read_command(line)
+    assert (read.script, *read.arguments) == command
+    assert has_settings(line)
+
+
+def test_flags_alone_are_arguments_of_llama_factory_too():
+    line = "llamafactory-cli train --stage sft --finetuning_type lora --bf16 --cutoff-len 2048"
+    content = load_yaml(settings_file(line))
+    assert content == {"stage": "sft", "finetuning_type": "lora", "bf16": True, "cutoff_len": 2048}

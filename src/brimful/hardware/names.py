@@ -275,13 +275,24 @@ def _as_large(memory_gb: int) -> str:
 
 
 def _of_one_family(chips: frozenset[str], names: Sequence[str]) -> list[str]:
-    """Return the names of the same number, else of the same generation, else of the same words."""
+    """Return the names of the same number, else of the same generation, else of the same words.
+
+    Where a number is none's and of no generation, those that have its digits in another order.
+    """
     numbers = {chip for chip in chips if any(map(str.isdigit, chip))}
     near = [name for name in names if numbers & _parts(name).chip]
     generations = set(filter(None, map(_generation, chips)))
     if not near and generations:
         near = [n for n in names if generations & set(map(_generation, _parts(n).chip))]
+    if not near and numbers:
+        turned = set(map(_digits, numbers))
+        near = [n for n in names if turned & set(map(_digits, _parts(n).chip))]
     return near if near or numbers else [name for name in names if chips & _parts(name).chip]
+
+
+def _digits(chip: str) -> str:
+    """Return what a chip is called by, in order of its letters: of 4900 as of 4090."""
+    return "".join(sorted(chip))
 
 
 def _generation(chip: str) -> str:

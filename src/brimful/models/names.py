@@ -286,7 +286,9 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
 
     sizes = taken_apart(name).sizes
 
-    def distance(known: str) -> tuple[bool, bool, bool, bool, bool, bool, bool, int, float, float]:
+    def distance(
+        known: str,
+    ) -> tuple[bool, bool, bool, bool, bool, bool, bool, int, int, float, float, int]:
         factor = _factor(known, size)
         entry = registry()[known]
         is_other = has_experts(entry["config"]) != is_mixture
@@ -298,11 +300,17 @@ def _nearest(size: float, name: str, *, active: frozenset[str], preferred: froze
         is_copy = not is_named_as_its_type(known, entry["model_type"])
         steps = round(math.log(factor) / math.log(_AS_LARGE))
         return (
-            factor > _FAR, is_other, is_strange, is_denser, not is_sized, is_rarer, is_copy, steps,
-            -_generation(known), factor,
+            factor > _FAR, is_other, is_strange, is_denser, not is_sized, is_rarer, is_copy,
+            0 if is_strange else len(_words(known) - _words(name)), steps,
+            -_generation(known), round(factor, 2), len(known),
         )  # fmt: skip
 
     return min(registry(), key=distance)
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a name, by which a tune is told from what it was made of."""
+    return set(re.findall("[a-z]{2,}", name))
 
 
 def is_named_as_its_type(known: str, model_type: str) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError
+from brimful.programs.base import flags_of
 from brimful.values.plan import load_yaml
 
 MODEL = "model_name_or_path"
@@ -23,7 +24,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Return what ``FILE key=value ...`` says, the words behind the file over it."""
+    """Return what ``FILE key=value ...`` says, the words behind the file over it; or flags alone."""
+    if words and words[0].startswith("--"):
+        values = flags_of(words, "train").values
+        return {flag.removeprefix("--").replace("-", "_"): said(given) for flag, given in values}
     if not words or "=" in words[0]:
         raise InputError("no YAML of arguments was given; give one")
     content = read_config(Path(words[0]))

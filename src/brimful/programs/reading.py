@@ -34,6 +34,15 @@ PROGRAMS: dict[str, Callable[[Command, int | None], Program]] = {
     ),
 }
 """By the name of the script or the command."""
+_MODULES: dict[str, tuple[str, ...]] = {
+    **{f"{trl.COMMAND}.scripts.{kind}": (trl.COMMAND, kind) for kind in trl.READ},
+    **{f"{swift.COMMAND}.cli.{verb}": (swift.COMMAND, verb) for verb in swift.VERBS},
+    f"{axolotl.COMMAND}.cli.train": (axolotl.COMMAND, "train"),
+    "llamafactory.cli": (llama_factory.COMMAND,),
+}
+"""What their commands start, which other launchers start by its name or its file."""
+_OF_FACTORY = frozenset({"--stage", "--finetuning_type"})
+"""Flags of LLaMA-Factory's own script, which has been of several names."""
 _BY_FLAG = dict.fromkeys(torchtitan.FILE_FLAGS, torchtitan.program)
 """By a flag: scripts of any name."""
 _ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"
@@ -48,7 +57,11 @@ _YAML = frozenset({".yaml", ".yml"})
 def is_program(text: str) -> bool:
     """Whether a text is a command line of a program that is known here, and no file's name."""
     words = text.split()
-    return any(Path(word).name in PROGRAMS or word.partition("=")[0] in _BY_FLAG for word in words)
+    is_named = any(
+        Path(word).name in PROGRAMS or word.partition("=")[0] in _BY_FLAG or _started_by(word)
+        for word in words
+    )
+    return is_named or _OF_FACTORY.issubset(words)
 
 
 def read_program(text: str, world_size: int | None) -> Program:
@@ -128,12 +141,32 @@ def _of_line(text: str) -> Command:
         program = program[1:]
     if not program:
         raise InputError(f"--from {text!r} names no script; give one")
+    program = _command_of(program)
     if len(program) == 2 and Path(program[1]).suffix in _YAML:  # noqa: PLR2004 - and its arguments
         read = _of_yaml(Path(program[1]))
         return Command(
             program[0], read.arguments, {**environment, **read.environment, **variables}, num
         )
     return Command(program[0], tuple(program[1:]), {**environment, **variables}, num)
+
+
+def _command_of(program: list[str]) -> list[str]:
+    """Return the command that starts a module or a script which was started by its name."""
+    script, *rest = program
+    if found := _started_by(script):
+        return [*found, *rest]
+    if Path(script).suffix == ".py" and _OF_FACTORY.issubset(rest):
+        return [llama_factory.COMMAND, "train", *rest]
+    return program
+
+
+def _started_by(word: str) -> tuple[str, ...]:
+    """Return the command that starts a module, or the file of one; nothing of any other word."""
+    dotted = word.removesuffix(".py").replace("/", ".")
+    return next(
+        (each for name, each in _MODULES.items() if f".{dotted}".endswith(f".{name}")),
+        (),
+    )
 
 
 def _of_yaml(path: Path) -> Command:

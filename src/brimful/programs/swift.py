@@ -12,7 +12,7 @@ from brimful.programs.arguments import read_config, said
 from brimful.programs.base import Command, Program, flags_of
 
 COMMAND = "swift"
-_OF_VERBS: Mapping[str, Mapping[str, Any]] = {
+VERBS: Mapping[str, Mapping[str, Any]] = {
     "sft": {"loss_scale": "default"},
     "pt": {"loss_scale": "all"},
     "rlhf": {"rlhf_type": "dpo"},
@@ -38,7 +38,7 @@ def settings_of(command: Command) -> dict[str, Any]:
     Raises UnsupportedError: it trains nothing that is read here.
     """
     verb, *rest = command.arguments or ("",)
-    if verb not in _OF_VERBS:
+    if verb not in VERBS:
         raise UnsupportedError(
             f"{COMMAND} {verb} is not read by this version; give {COMMAND} sft, pt or rlhf"
         )
@@ -46,7 +46,7 @@ def settings_of(command: Command) -> dict[str, Any]:
     config = read_config(Path(rest.pop(0))) if named else {}
     typed = flags_of(rest, f"{COMMAND} {verb}").values
     return {
-        **_OF_VERBS[verb],
+        **VERBS[verb],
         **config,
         **{flag.removeprefix("--"): said(given) for flag, given in typed},
         **{each: said([x]) for each in _PROCESSES if (x := command.environment.get(each))},

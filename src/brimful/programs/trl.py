@@ -21,7 +21,7 @@ from brimful.text.escaping import yaml_text
 
 COMMAND = "trl"
 _KINDS = ("sft", "dpo")
-_READ = (*_KINDS, "grpo")
+READ = (*_KINDS, "grpo")
 """What is run here; and whose settings are read."""
 _CONFIG = "config.yaml"
 _NOT_TAKEN = frozenset({
@@ -42,7 +42,7 @@ def program(command: Command, world_size: int | None) -> Program:
     run here, or TRL is not installed.
     """
     kind = command.arguments[0] if command.arguments else ""
-    if kind in _READ and kind not in _KINDS:
+    if kind in READ and kind not in _KINDS:
         raise NotInstalledError(f"trl {kind} is not run by this version")
     kind, content = settings_of(command)
     return program_of(kind, content, world_size or command.num_processes or 1)
@@ -51,7 +51,7 @@ def program(command: Command, world_size: int | None) -> Program:
 def settings_of(command: Command) -> tuple[str, dict[str, Any]]:
     """Return the kind of training, and the arguments of a command line and of its file."""
     kind, *rest = command.arguments or ("",)
-    if kind not in _READ:
+    if kind not in READ:
         raise InputError(
             f"trl {kind} is not run by this version; give trl sft or trl dpo, or run your own "
             f"script by brimful pretend -- SCRIPT"
