@@ -14,6 +14,7 @@ from brimful.pretend.largest import (
     MOST_RUNS,
     Aim,
     Tried,
+    _Search,
     argument_of,
     find_largest,
     step_of,
@@ -23,6 +24,7 @@ from brimful.pretend.largest import (
 )
 from brimful.pretend.recording import RecordingBuilder
 from brimful.pretend.size_law import law_of
+from brimful.show.sizes import _largest_words
 from brimful.units import MIB
 from brimful.values.results import PARAMETERS
 
@@ -51,6 +53,17 @@ def test_what_is_found_fits_and_the_next_step_does_not(most):
     assert (found.value or 0) <= most < found.beyond
     assert found.value is None or found.beyond - found.value == 128
     assert found.num_runs <= MOST_RUNS
+
+
+def test_one_that_fits_beyond_what_does_not_is_named():
+    """Blocks of the allocator fall otherwise: 4 was foretold not to fit, and 5 was run and does."""
+    program = ["train.py", "--batch", "3"]
+    argument = argument_of(program, "batch")
+    search = _Search(program, argument, lambda _: Tried("fits"), Tried("fits"), None)
+    search._probe(5)
+    found = search.found({4: "no", 6: "no"})
+    assert (found.value, found.beyond, found.above) == (3, 4, 5)
+    assert "4 does not, though 5 does" in _largest_words(found, is_bound=False)
 
 
 @pytest.mark.parametrize("sure", [8, 9, 18, 25])

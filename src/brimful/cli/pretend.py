@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         metavar="SECONDS",
         type=parsing.whole("--budget"),
+        default=BUDGET_S,
         help=seconds,
     )
     whole = "run on where steps are alike, or left the same behind, until --budget is over"

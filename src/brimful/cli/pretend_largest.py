@@ -12,6 +12,7 @@ from brimful.cli.pretend_script import (
     allocator_of,
     ended_by,
     known_event,
+    limits_of,
     name_of,
     pretended_gpu,
 )
@@ -46,7 +47,7 @@ def largest_of(args: argparse.Namespace, first: Done, argument: Argument) -> tup
         progress.update(f"{argument.flag} {value}", 0.0)
         pretended, unheard = pretended_gpu(args), io.StringIO()
         with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
-            error = ended_by(pretended, changed, args.budget, most_steps=most_steps)
+            error = ended_by(pretended, changed, limits_of(args, most_steps=most_steps))
         if interrupted.is_asked:  # the script may have taken it for its own
             raise KeyboardInterrupt
         is_short = pretended.cut is not None and not pretended.cut.is_settled

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brimful.pretend import Run
     from brimful.pretend.report_values import PretendReport
     from brimful.pretend.script_errors import ScriptError
+    from brimful.pretend.time_limit import Limits
 
 
 _AS_MUCH = 1.02
@@ -112,13 +113,8 @@ def ran(
     # One JSON object is all that may stand on standard output.
     spoken = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     with spoken:
-        error = ended_by(
-            pretended,
-            program,
-            args.budget,
-            told=_unheard if args.json else _told,
-            is_whole=args.whole,
-        )
+        told = _unheard if args.json else _told
+        error = ended_by(pretended, program, limits_of(args), told)
     if error is None:
         return True
     if isinstance(error, BrimfulError):
@@ -153,14 +149,18 @@ def _unheard(_words: str) -> None:
     """Say nothing."""
 
 
+def limits_of(args: argparse.Namespace, *, most_steps: int | None = None) -> "Limits":
+    """Return how long a script may run, as the flags say."""
+    from brimful.pretend.time_limit import Limits
+
+    return Limits(args.budget, most_steps, is_whole=args.whole)
+
+
 def ended_by(
     pretended: "Run",
     program: Sequence[str],
-    budget_s: int | None,
+    limits: "Limits",
     told: Callable[[str], None] = _unheard,
-    most_steps: int | None = None,
-    *,
-    is_whole: bool = False,
 ) -> BaseException | None:
     """Run the program, and return what ended it before its end; None: nothing but its time did.
 
@@ -175,7 +175,7 @@ def ended_by(
     try:
         with pretended:
             try:
-                with limited(pretended, budget_s, told, most_steps, is_whole=is_whole) as limit:
+                with limited(pretended, limits, told) as limit:
                     run_program(program)
             except SystemExit as ended:
                 code = ended.code

@@ -6,7 +6,7 @@ import io
 
 import msgspec
 
-from brimful.cli.pretend_script import Done, allocator_of, ended_by, pretended_gpu
+from brimful.cli.pretend_script import Done, allocator_of, ended_by, limits_of, pretended_gpu
 from brimful.pretend.step_values import ENOUGH_STEPS
 
 
@@ -33,7 +33,7 @@ def with_blocks(args: argparse.Namespace, done: Done) -> Done:
         contextlib.redirect_stdout(unheard),
         contextlib.redirect_stderr(unheard),
     ):
-        error = ended_by(pretended, done.program, args.budget, most_steps=ENOUGH_STEPS)
+        error = ended_by(pretended, done.program, limits_of(args, most_steps=ENOUGH_STEPS))
     is_short = pretended.cut is not None and not pretended.cut.is_settled
     if error is not None or is_short:
         return done

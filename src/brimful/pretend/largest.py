@@ -97,6 +97,8 @@ class Largest(NamedTuple):
             nothing fits: what it said of the first that it does not take.
         is_idle: Whether memory is the same with every value.
         is_whole: Whether all was tried; else it was interrupted.
+        above: The largest beyond what does not fit that does all the same, by its own run: blocks
+            of the allocator fall otherwise; None: there is none.
     """
 
     flag: str
@@ -109,6 +111,7 @@ class Largest(NamedTuple):
     refused: str = ""
     is_idle: bool = False
     is_whole: bool = True
+    above: int | None = None
 
 
 def with_default(program: Sequence[str], name: str) -> list[str]:
@@ -239,6 +242,9 @@ class _Search:
         sure, _ = _bounds(words, ("fits",))
         most, beyond = _bounds(words, ("fits", "tight"))
         last = self._tried.get(beyond or 0, Tried("no"))
+        above = max(
+            (n for n, word in words.items() if word != "no" and n > (beyond or n)), default=0
+        )
         return Largest(
             self._argument.flag,
             most * self._step or None,
@@ -248,6 +254,7 @@ class _Search:
             len(untried),
             beyond_bytes=last.num_bytes,
             refused=last.refused if most else "".join(self._refusals()[:1]),
+            above=above * self._step or None,
         )
 
     # -- by what is computed from few runs --

@@ -16,7 +16,7 @@ It is ended before one of its operations, as whatever else ends a tape: never in
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -53,6 +53,20 @@ class TimeIsOver(BaseException):
     """Raised in the script, where it asks for an operation."""
 
 
+class Limits(NamedTuple):
+    """How long a script may run.
+
+    Attributes:
+        budget_s: Seconds that it has.
+        most_steps: After which it is ended whatever its time is; None: none.
+        is_whole: Whether it runs on where its steps are alike.
+    """
+
+    budget_s: float = BUDGET_S
+    most_steps: int | None = None
+    is_whole: bool = False
+
+
 class TimeLimit:
     """Looks at the clock before every operation of a script.
 
@@ -60,25 +74,14 @@ class TimeLimit:
         cut: Where it was ended last; None: it was not.
     """
 
-    def __init__(
-        self,
-        run: "Run",
-        budget_s: float | None,
-        told: Callable[[str], None],
-        most_steps: int | None = None,
-        *,
-        is_whole: bool = False,
-    ) -> None:
+    def __init__(self, run: "Run", limits: Limits, told: Callable[[str], None]) -> None:
         """Begin to count.
 
-        ``budget_s``: seconds that it has; None: as many as are usual. ``told``: is given a line now
-        and then of where the script is. ``most_steps``: after which it is ended whatever its time
-        is; None: none. ``is_whole``: whether it runs on where its steps are alike.
+        ``told``: is given a line now and then of where the script is.
         """
         self.cut: Cut | None = None
-        self._run, self._told, self._most_steps = run, told, most_steps
-        self._steps = None if is_whole else LikeSteps(run)
-        self._budget_s = BUDGET_S if budget_s is None else budget_s
+        self._run, self._told, self._limits = run, told, limits
+        self._steps = None if limits.is_whole else LikeSteps(run)
         self._began_s = self._told_s = time.monotonic()
         self._cpu_began_s = time.process_time()
         self._num_raised = self._num_alike = 0
@@ -102,18 +105,18 @@ class TimeLimit:
 
     def _is_over(self, spent_s: float) -> bool:
         num_steps = self._run.num_steps
-        if self._most_steps is not None and num_steps >= self._most_steps:
+        if self._limits.most_steps is not None and num_steps >= self._limits.most_steps:
             return True
         if self._over_at is not None:
             is_slow = time.process_time() - self._over_cpu_s >= _LONG_S
             if num_steps > self._over_at + (1 if is_slow else _MOST_MORE):
                 return True  # its steps are not those of a loop over its data
-        is_late = spent_s >= self._budget_s
+        is_late = spent_s >= self._limits.budget_s
         if self._over_at is None and (self._is_known() or (is_late and num_steps >= ENOUGH_STEPS)):
             return not self._passes_over()
         if self._over_at is not None:
-            return spent_s >= _GRACE * self._budget_s
-        return spent_s >= PATIENCE * self._budget_s
+            return spent_s >= _GRACE * self._limits.budget_s
+        return spent_s >= PATIENCE * self._limits.budget_s
 
     def _passes_over(self) -> bool:
         """Let the data of a script be over; False: there is none, or something grows with it."""
@@ -176,16 +179,9 @@ class TimeLimit:
 
 
 @contextlib.contextmanager
-def limited(
-    run: "Run",
-    budget_s: float | None,
-    told: Callable[[str], None],
-    most_steps: int | None = None,
-    *,
-    is_whole: bool = False,
-) -> Iterator[TimeLimit]:
+def limited(run: "Run", limits: Limits, told: Callable[[str], None]) -> Iterator[TimeLimit]:
     """End what runs inside by ``TimeIsOver``; the arguments are ``TimeLimit``'s."""
-    limit = TimeLimit(run, budget_s, told, most_steps, is_whole=is_whole)
+    limit = TimeLimit(run, limits, told)
     before, run.tape.on_op = run.tape.on_op, limit.check
     try:
         with limit.following_data():

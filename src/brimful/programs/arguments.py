@@ -24,7 +24,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Return what ``FILE key=value ...`` says, the words behind the file over it; or flags alone."""
+    """Return what ``FILE key=value ...`` says, words behind the file over it; or flags alone."""
     if words and words[0].startswith("--"):
         values = flags_of(words, "train").values
         return {flag.removeprefix("--").replace("-", "_"): said(given) for flag, given in values}

@@ -177,6 +177,8 @@ def _largest_words(found: Largest, *, is_bound: bool) -> str:
         which = f"{found.flag} that was tried" if found.refused else found.flag
         return f"no {which} fits{least if found.beyond_bytes else ''}; {runs}"
     beyond = "" if found.beyond is None else f", {found.beyond} does not"
+    if found.above is not None:
+        beyond += f", though {found.above} does, where blocks of the allocator fall otherwise"
     if found.refused:
         beyond = f"; with {found.beyond} {found.refused}"
     if found.sure == found.value:
