@@ -3,6 +3,8 @@
 import pytest
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.megatron.layout import KEEPS_NARROW
+from brimful.megatron.pipeline import LAYOUT
 from brimful.programs import megatron
 from brimful.programs.base import Command, flags_of
 from brimful.programs.reading import is_program, read_program
@@ -210,12 +212,24 @@ def test_megatron_deepspeeds_words_are_megatrons(stage):
     assert found["--transformer-impl"] == ("local",)
     assert "--account-for-loss-in-pipeline-split" in found
     assert not any(flag.startswith(("--deepspeed", "--zero", "--checkpoint")) for flag in found)
-    is_sharded = not stage.endswith("0") or stage.endswith("1.0")
-    assert ("--use-distributed-optimizer" in found) == is_sharded
-    assert any("DeepSpeed" in note for note in program.notes) == is_sharded
+    assert "--use-distributed-optimizer" in found
+    assert (KEEPS_NARROW in found) == stage.endswith(" 0")
+    assert any("DeepSpeed" in note for note in program.notes)
     assert found["--vocab-size"] == ("250880",)
+
+
+def test_in_fp16_stage_0_parts_nothing():
+    line = BLOOM.replace("--bf16", "--fp16")
+    assert "--use-distributed-optimizer" not in flags(read(f"{line} --zero-stage 0", 48))
+    assert "--use-distributed-optimizer" in flags(read(f"{line} --zero-stage 1", 48))
 
 
 def test_parameters_that_deepspeed_parts_have_no_formula_there():
     with pytest.raises(UnsupportedError, match="--zero-stage 3 of Megatron-DeepSpeed has no"):
         read(f"{BLOOM} --zero-stage 3", 48)
+
+
+def test_layers_that_do_not_divide_are_shared_as_deepspeed_shares_them():
+    line = f"{BLOOM}".replace(" --pp-partition-method type:transformer|embedding", "")
+    held = [place.count("t") for place in flags(read(line, 48))[LAYOUT][0].split("|")]
+    assert held == [6] * 10 + [5, 5]

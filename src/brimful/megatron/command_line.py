@@ -13,7 +13,15 @@ from brimful.hardware.cuda_chips import Version
 from brimful.hardware.cuda_libraries import NEWEST
 from brimful.megatron import deepep
 from brimful.megatron.by_layer import mixtures, windows
-from brimful.megatron.layout import FLOAT_BYTES, HALF_BYTES, HOPPER, Experts, Latent, Layout
+from brimful.megatron.layout import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    HOPPER,
+    KEEPS_NARROW,
+    Experts,
+    Latent,
+    Layout,
+)
 from brimful.megatron.pipeline import LAYOUT, chunks_of
 from brimful.megatron.recipe import (
     BLACKWELL,
@@ -414,6 +422,7 @@ def _switches(flags: Flags, capability: Version) -> dict[str, Any]:
         "is_half": has("--bf16") or has("--fp16"),
         "is_fp16": has("--fp16"),
         "grads_bytes": FLOAT_BYTES if is_wide and not is_narrow else HALF_BYTES,
+        "keeps_narrow": has(KEEPS_NARROW),
         **state_types(flags),
         "loss": kind if has("--cross-entropy-loss-fusion") else "none",
         "mask": not has("--no-create-attention-mask-in-dataloader"),

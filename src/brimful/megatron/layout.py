@@ -14,6 +14,8 @@ from brimful.megatron.recipe import Recipe
 Attention = Literal["unfused", "flash", "fused", "local"]
 """Transformer Engine's plain attention, flash-attn's, cuDNN's; Megatron's own."""
 HALF_BYTES, FLOAT_BYTES = 2, 4
+KEEPS_NARROW = "--keeps-bf16-gradients"
+"""No flag of Megatron's: said of a command line of DeepSpeed's, which has none for it either."""
 HOPPER = (9, 0)
 
 
@@ -138,6 +140,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         is_half: 16-bit parameters with fp32 copies.
         is_fp16: Whether these 16 bits are fp16's, rather than bf16's.
         grads_bytes: Of an element of gradients.
+        keeps_narrow: Whether those of 16 bits are kept too, from step to step (DeepSpeed's
+            ``BF16_Optimizer`` sets them to zero).
         moments_bytes: Of an element of each moment.
         own_master_bytes: Of an element of copies that the optimizer makes itself; 0: Megatron does.
         num_widened: States of a parameter that an update works on as copies in fp32.
@@ -202,6 +206,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is_half: bool
     is_fp16: bool
     grads_bytes: int
+    keeps_narrow: bool
     moments_bytes: tuple[int, int]
     own_master_bytes: int
     num_widened: int

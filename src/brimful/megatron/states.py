@@ -169,7 +169,12 @@ def _state_bytes(at: Layout) -> int:
 def model_bytes(at: Layout) -> list[int]:
     """Bytes of parameters, gradients and fp32 copies, allocation by allocation."""
     own = [] if at.distributed_optimizer else _own_bytes(at)
-    return [*own, *_buffer_bytes(at), *(FLOAT_BYTES * num for num in _copied(at))]
+    return [
+        *own,
+        *_buffer_bytes(at),
+        *_narrow_bytes(at),
+        *(FLOAT_BYTES * num for num in _copied(at)),
+    ]
 
 
 class Buffer(NamedTuple):
@@ -228,7 +233,7 @@ def load(m: Memory, at: Layout) -> list[Block]:
     """
     own = [m.new(num_bytes) for num_bytes in _own_bytes(at)]
     lasting = [] if at.distributed_optimizer else own
-    lasting += [m.new(num_bytes) for num_bytes in _buffer_bytes(at)]
+    lasting += [m.new(num_bytes) for num_bytes in (*_buffer_bytes(at), *_narrow_bytes(at))]
     if at.distributed_optimizer:
         m.drop(*own)
     for num in _copied(at):
@@ -254,6 +259,11 @@ def _buffer_bytes(at: Layout) -> Iterator[int]:
         if at.distributed_optimizer:
             yield num * each.parameter_bytes
         yield num * at.grads_bytes
+
+
+def _narrow_bytes(at: Layout) -> list[int]:
+    """Bytes of each gradient in 16 bits that is kept beside its sum."""
+    return _own_bytes(at) if at.keeps_narrow else []
 
 
 def _copied(at: Layout) -> list[int]:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from brimful.errors import InputError
 from brimful.megatron.command_line import Kind
+from brimful.megatron.layout import KEEPS_NARROW
 from brimful.megatron.pipeline import kinds_of_stages
 from brimful.programs.base import STEPS, Command, Flags, Program, Rank, flags_of
 from brimful.programs.megatron_deepspeed import in_words_of_megatron
@@ -182,7 +183,8 @@ def _is_fsdp(flags: Flags) -> bool:
 
 
 def _stays(flag: str) -> bool:
-    return flag not in _FILES and flag not in _SCHEDULE and not flag.startswith(_PREFIXES)
+    is_data = flag in _FILES or flag in _SCHEDULE or flag == KEEPS_NARROW
+    return not is_data and not flag.startswith(_PREFIXES)
 
 
 def _degrees(flags: Flags) -> Mapping[str, int]:
