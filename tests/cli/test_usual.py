@@ -118,3 +118,12 @@ def test_a_flag_of_adapters_tells_the_method(brimful, flags, method):
 def test_a_flag_of_quantisation_tells_the_method(brimful):
     said = brimful("estimate", "smollm2-135m", *H100, *SMALL, "--qat-scheme", "int8")
     assert "method=qat" in said.err
+
+
+def test_flash_attention_of_packed_documents_is_told_where_each_begins(brimful):
+    asked = ("estimate", "qwen3-0.6b", *H100, "--seq-len", 64, "--attention", "flash", "--json")
+    packed = brimful(*asked, "--packing", "documents")
+    assert packed.code == 0, packed.err
+    assert json.loads(packed.out)["strategy"]["attention"] == "varlen"
+    assert "--attention varlen is taken for flash" in packed.err
+    assert json.loads(brimful(*asked).out)["strategy"]["attention"] == "flash"

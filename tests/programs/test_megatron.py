@@ -214,7 +214,8 @@ def test_megatron_deepspeeds_words_are_megatrons(stage):
     assert "--account-for-loss-in-pipeline-split" in found
     assert not any(flag.startswith(("--deepspeed", "--zero", "--checkpoint")) for flag in found)
     assert "--use-distributed-optimizer" in found
-    words, _ = in_words_of_megatron(flags_of(f"{BLOOM}{stage}".split()[1:], "pretrain_gpt.py"))
+    given = flags_of(f"--{BLOOM.partition(' --')[2]}{stage}".split(), "pretrain_gpt.py")
+    words, _ = in_words_of_megatron(given)
     assert words.has(KEEPS_NARROW) == stage.endswith(" 0")
     assert KEEPS_NARROW not in found
     assert any("DeepSpeed" in note for note in program.notes)

@@ -74,7 +74,7 @@ def attention_from(args: argparse.Namespace, job: Job, device: Device | None) ->
     UnsupportedError: what the user asked for cannot run.
     """
     if args.attention is not None:
-        asked: Attention = check_taken(job, args.attention)
+        asked: Attention = check_taken(job, _of_documents(args.attention, job, device))
         return asked if device is None else check_runs(job, asked, device)
     place = None if device is None else place_of(device)
 
@@ -88,6 +88,20 @@ def attention_from(args: argparse.Namespace, job: Job, device: Device | None) ->
     if reason:
         say_replaced(args, f"attention={chosen}", defaults.ATTENTIONS[0], reason)
     return chosen
+
+
+def _of_documents(asked: Attention, job: Job, device: Device | None) -> Attention:
+    """Return FlashAttention as it is called for packed documents, where it keeps them apart."""
+    place = Place("cuda", float("inf")) if device is None else place_of(device)
+    if asked != "flash" or job.packing != "documents" or "varlen" not in attentions_of(job):
+        return asked
+    if why_not(job, "varlen", place) is not None:
+        return asked
+    note_once(
+        "--attention varlen is taken for flash: of packed documents FlashAttention is told where "
+        "each begins"
+    )
+    return "varlen"
 
 
 def strategy_that_runs(
