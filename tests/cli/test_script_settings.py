@@ -213,3 +213,26 @@ def test_a_server_of_its_own_leaves_each_card_whole(tmp_path, given, limit):
     )
     words = plan_of(str(path), "l4")
     assert (words[words.index("--memory-limit") + 1] if "--memory-limit" in words else "") == limit
+
+
+LOOP = """
+import lightning as L
+SIZE = 32
+val = DataLoader(rows, batch_size=64)
+train = DataLoader(rows, SIZE, shuffle=True)
+batch = tokenizer(texts, truncation=True, max_length=384)
+model = AutoModel.from_pretrained("smollm2-135m")
+L.Trainer(max_steps=9, precision="16-mixed", accumulate_grad_batches=2).fit(model, train, val)
+"""
+
+
+def test_a_loop_of_ones_own_says_batches_lengths_and_precision(tmp_path):
+    (path := tmp_path / "loop.py").write_text(LOOP)
+    _, _, _, _, *words = plan_of(str(path), "l4")
+    assert dict(zip(words[::2], words[1::2], strict=True)) == {
+        "--precision": "fp16-mixed",
+        "--max-steps": "9",
+        "--accumulate-grad-batches": "2",
+        "--seq-len": "384",
+        "--micro-batch": "32",
+    }

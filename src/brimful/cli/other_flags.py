@@ -150,6 +150,11 @@ def is_of_jobs(flag: str) -> bool:
     return flag in {*_OURS, *_SWITCHES, *_ACCUMULATED, "--learning-rate"} - _OF_FILES
 
 
+def names_of(flag: str) -> frozenset[str]:
+    """Return a flag of ours with what it is called elsewhere."""
+    return frozenset({flag, *_FLAGS[flag]})
+
+
 def is_of_models(flag: str) -> bool:
     """Whether a flag of another program names a model."""
     return flag in _MODELS

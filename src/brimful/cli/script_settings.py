@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.other_flags import HALVES, OF_WEIGHTS, is_of_jobs, is_of_models
+from brimful.cli.other_flags import HALVES, OF_WEIGHTS, is_of_jobs, is_of_models, names_of
 from brimful.cli.script_configs import Written, written_config
 from brimful.errors import BrimfulError
 from brimful.export.read_grpo import SHARE
@@ -34,6 +34,9 @@ _TELLING = (
 TRL's, and those of programs around them (``UnslothTrainingArguments``)."""
 _ADAPTED = "--use-peft"
 _CHECKPOINTS, _CHECKPOINTED = "gradient_checkpointing_enable", "--gradient-checkpointing"
+_LENGTHS = names_of("--seq-len")
+_BATCHES = names_of("--micro-batch") | names_of("--global-batch")
+"""Flags that say the length of a text, and how many are read at once."""
 _SIZES = frozenset({"--seq-len", "--micro-batch", "--global-batch"})
 """Flags that scripts call as we do."""
 _TRIED = frozenset({"--max-steps", "--num-steps"})
@@ -49,6 +52,14 @@ _BESIDE = (
 )  # fmt: skip
 """Keywords of Unsloth's (``unsloth/models/loader.py``) and TRL's calls: whether vLLM is in the same
 process, what it takes of each card, and what that is where it is not said."""
+_PLAIN_TRAINER, _LOADER = "Trainer", "DataLoader"
+"""Lightning's trainer, whose arguments say a run (transformers' has these in another call); and
+torch's loader, of which one that shuffles gives what is trained on."""
+_OF_LIGHTNING = {
+    "16": "fp16-mixed", "16-mixed": "fp16-mixed", "bf16": "bf16-mixed", "bf16-mixed": "bf16-mixed",
+    "bf16-true": "bf16", "16-true": "fp16", "32": "fp32", "32-true": "fp32",
+}  # fmt: skip
+"""Its words for precision (``lightning/fabric/plugins/precision`` of 2.5), in ours."""
 _MODE, _APART = "vllm_mode", "server"
 """TRL's keyword of where vLLM runs, and the word for a process and cards of its own."""
 _TRAINERS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
@@ -118,6 +129,7 @@ def plan_of(
         *([_CHECKPOINTED] if checkpoints and _CHECKPOINTED not in said else []),
         *(part for word in declared for part in word.split("=", 1)),
         *said,
+        *_of_loop(live, values, [*declared, *said]),
         *_learnt(live),
         *_beside(live, values),
         *_as_trained(tree, calls, values, adapts=adapts),
@@ -130,6 +142,43 @@ def _learnt(calls: Sequence[ast.Call]) -> list[str]:
     found = (_OF_TASKS.search(_name(call)) for call in calls)
     name = next((each[1] for each in found if each is not None), "")
     return ["--task", _TASK_WORDS.get(name, name.lower())] if name else []
+
+
+def _of_loop(
+    calls: Sequence[ast.Call], values: Mapping[str, Any], said: Sequence[str]
+) -> Iterator[str]:
+    """Yield what calls of a loop of one's own, or of Lightning's, say where nothing else did.
+
+    ``said``: flags that are said already.
+    """
+    named = {word.partition("=")[0] for word in said}
+    for call in calls:
+        keywords = {each.arg: _constant(each.value, values) for each in call.keywords}
+        precision = _OF_LIGHTNING.get(str(keywords.get("precision")))
+        if _name(call) == _PLAIN_TRAINER and precision is not None:
+            yield from ("--precision", precision)
+            yield from (word for each in call.keywords for word in _flag(each, values))
+        length = keywords.get("max_length")
+        if keywords.get("truncation") and type(length) is int and named.isdisjoint(_LENGTHS):
+            yield from ("--seq-len", str(length))
+            named.update(_LENGTHS)
+    loaders = [call for call in calls if _name(call) == _LOADER]
+    loaders.sort(key=lambda call: not _is_shuffled(call))
+    batches = (_batch_of(call, values) for call in loaders)
+    batch = next((each for each in batches if each), 0)
+    if batch and named.isdisjoint(_BATCHES):
+        yield from ("--micro-batch", str(batch))
+
+
+def _is_shuffled(call: ast.Call) -> bool:
+    return any(each.arg == "shuffle" and _known(each.value, {}) for each in call.keywords)
+
+
+def _batch_of(call: ast.Call, values: Mapping[str, Any]) -> int:
+    """Return the rows of a batch of a loader; 0: its text does not say."""
+    given = [each.value for each in call.keywords if each.arg == "batch_size"] or call.args[1:2]
+    batch = _constant(given[0], values) if given else None
+    return batch if type(batch) is int and batch > 0 else 0
 
 
 def _beside(calls: Sequence[ast.Call], values: Mapping[str, Any]) -> list[str]:
