@@ -56,10 +56,11 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
         (saved_bytes, "checkpointing (saved activations)"),
         (sum(batch.values()), f"{fewer} ({_listed([*batch])})"),
     )
-    peak, room = report.simulated_peak_allocated_bytes, report.at_capacity.capacity_bytes
+    peak = report.simulated_peak_allocated_bytes
+    short_bytes = report.reserved.simulated_peak_reserved_bytes - report.at_capacity.capacity_bytes
     named = [(num, words) for num, words in ways if num > LEAST_NAMED * peak]
     saved = [
-        f"{format_bytes(num)}{' (may do)' if peak - num <= room < peak else ''}" for num, _ in named
+        f"{format_bytes(num)}{' (may do)' if num >= short_bytes > 0 else ''}" for num, _ in named
     ]
     told = [f"{words} {num}" for (_, words), num in zip(named, saved, strict=True)]
     short = [

@@ -114,10 +114,10 @@ def pretend_summary(
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
             *chunk_facts(report, firm_bytes(report)),
+            *(() if is_kept else sizes),
             *_instead(report),
             *(peak if says_why else []),
             *(() if any(FUSED in way.text for way in ways) else _unfused(report)),
-            *(() if is_kept else sizes),
             *_speed(report),
             *([] if fails else peak),
             *copies_facts(report),
@@ -168,7 +168,8 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         words = f"in what follows its data, of which the rest was passed over: {cut.error}; {more}"
     elif cut.num_alike:
         words = f"after {cut.num_steps} steps, of which the last {cut.num_alike} were alike"
-        words = f"{words}; what follows was not run: {more}"
+        short = f"after {cut.num_steps} steps, as {cut.num_alike} were alike; --whole runs on"
+        return (Fact("ended", f"{words}; what follows was not run: {more}", short),)
     elif cut.is_settled:
         words = f"after {cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
     elif cut.num_steps:
