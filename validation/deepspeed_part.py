@@ -81,6 +81,11 @@ def _every() -> Iterator[Sides]:
         yield _sides(_job("gpt2", optimizer="sgd", clip=0.1, learning_rate=0.1), zero, "none")
         yield _sides(_job("llama", clip=0.0), zero, "none", activation_checkpointing="full")
         yield _sides(_job("gpt2", packing="documents"), zero, "none", loss_chunks=3)
+        for checkpoints in ("none", "full"):
+            yield _sides(
+                _job("gpt2", dropout="model"), zero, "none", attention="eager",
+                activation_checkpointing=checkpoints,
+            )  # fmt: skip
 
 
 def _job(model_type: str, **changes: Any) -> Job:

@@ -64,7 +64,6 @@ def test_other_masks_are_drawn_by_what_runs_together_and_the_same_by_what_runs_a
     [
         ({"pp": 2, "accumulate": "hold"}, {"pp": 1}),
         ({"compile": "blocks"}, {"compile": "none"}),
-        ({"engine": "deepspeed", "zero": 1}, {"engine": "torch"}),
         ({"attention": "flex"}, {"attention": "sdpa"}),
     ],
 )
@@ -72,6 +71,11 @@ def test_what_was_not_compared_is_refused_with_the_nearest(switches, nearest):
     with pytest.raises(UnsupportedError, match="dropout=model with ") as refused:
         check_strategy(dropping(), make_strategy(**switches))
     assert refused.value.nearest == nearest
+
+
+def test_deepspeeds_engine_drops_as_ours_does():
+    job, engine = dropping(precision="fp32"), {"engine": "deepspeed", "accumulate": "reduce-each"}
+    assert check_strategy(job, make_strategy(zero=1, dp_shard=2, **engine)).zero == 1
 
 
 def test_matrices_are_not_cut_where_masks_would_have_to_agree():

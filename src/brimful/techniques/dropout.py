@@ -60,9 +60,6 @@ def check_dropout(job: Job, strategy: Strategy) -> None:
             "whose reference must not drop; TRL switches it off too",
             {"dropout": "off"},
         ),
-        f"engine={strategy.engine}": (
-            strategy.engine != "torch", "which was not compared", {"engine": "torch"}
-        ),
         f"tp={strategy.tp}": (
             strategy.tp > 1,
             "whose devices must draw alike for whole activations and apart for parts",
