@@ -39,7 +39,21 @@ _WIDTHS: dict[str, dict[str, Any]] = {
         "n_embd": 256, "n_layer": 4, "n_head": 4, "vocab_size": 2048, "n_positions": 128,
         "bos_token_id": None, "eos_token_id": None,
     },
+    "bert": {
+        "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4,
+        "num_hidden_layers": 3, "vocab_size": 2048, "max_position_embeddings": 128,
+        "num_labels": 3,
+    },
+    "t5": {
+        "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2,
+        "num_decoder_layers": 2, "vocab_size": 2048, "decoder_start_token_id": 0,
+        "pad_token_id": 0,
+    },
 }  # fmt: skip
+_OTHER_TASKS = (
+    ("bert", "masked-lm", "wrapped"), ("bert", "sequence-classification", "none"),
+    ("t5", "seq2seq", "none"),
+)  # fmt: skip
 _STAGES: tuple[tuple[int, str], ...] = (
     (1, "none"), (2, "none"), (3, "none"), (1, "optimizer"), (2, "optimizer"), (3, "optimizer"),
     (3, "parameters"),
@@ -81,6 +95,8 @@ def _every() -> Iterator[Sides]:
         yield _sides(_job("gpt2", optimizer="sgd", clip=0.1, learning_rate=0.1), zero, "none")
         yield _sides(_job("llama", clip=0.0), zero, "none", activation_checkpointing="full")
         yield _sides(_job("gpt2", packing="documents"), zero, "none", loss_chunks=3)
+        for model_type, task, packing in _OTHER_TASKS:
+            yield _sides(_job(model_type, task=task, packing=packing), zero, "none")
         for checkpoints in ("none", "full"):
             yield _sides(
                 _job("gpt2", dropout="model"), zero, "none", attention="eager",

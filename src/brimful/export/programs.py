@@ -36,6 +36,7 @@ from brimful.programs import torchtitan as titan_program
 from brimful.programs import trl as trl_program
 from brimful.programs.base import FOLDER, Program
 from brimful.programs.mock_rows import MOST_MICRO_BATCHES
+from brimful.techniques.dropout import drops, rates
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
 from brimful.values.job import Adapter, Job
 from brimful.values.plan import Plan
@@ -53,6 +54,13 @@ _LAUNCHED = frozenset({"dp_shard", "dp_replicate", "allocator"})
 _BY_SCRIPT = frozenset({"micro_batch", "accumulate", "activation_checkpointing"})
 """What the loop around an Accelerator says, which is a script of ours."""
 _TASKS = frozenset({"causal-lm", "chat"})
+_HEADS: dict[str, str] = {
+    **dict.fromkeys(_TASKS, "AutoModelForCausalLM"),
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+}
+"""Classes of transformers that load a model with the head of a task."""
 """For which the Trainer's script makes rows."""
 
 
@@ -226,11 +234,13 @@ def _rank(plan: Plan) -> int:
 
 def _deepspeed(plan: Plan) -> Program:
     job, strategy = plan.job, plan.strategy
-    if job.task not in _TASKS:
+    if job.task not in _HEADS:
         raise UnsupportedError(f"DeepSpeed is not run for task={job.task} by this version")
     return deepspeed_program.program_of(
         deepspeed.config(plan),
         model=model_name(plan),
+        head=_HEADS[job.task],
+        undropped=() if drops(job) else tuple(rates(job)),
         attention=attention_name(strategy),
         lora=None if job.adapter is None else _lora(job, job.adapter),
         seq_len=job.seq_len,

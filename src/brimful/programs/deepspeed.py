@@ -5,7 +5,7 @@ documentation has them.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -21,6 +21,8 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
     config: Mapping[str, Any],
     *,
     model: str,
+    head: str,
+    undropped: Sequence[str],
     attention: str,
     lora: Mapping[str, Any] | None,
     seq_len: int,
@@ -30,7 +32,8 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
 ) -> Program:
     """Return what is run for DeepSpeed's JSON.
 
-    ``model``: as ``from_pretrained`` takes it. ``attention``: as ``attn_implementation`` takes it.
+    ``model``: as ``from_pretrained`` of ``head`` takes it. ``undropped``: fields
+    of its configuration that are 0 here. ``attention``: as ``attn_implementation`` takes it.
     ``lora``: of PEFT's ``LoraConfig``; None: all is trained. ``checkpoints``: whether the model
     recomputes its blocks. Raises InputError: a package is not installed.
     """
@@ -40,6 +43,8 @@ def program_of(  # noqa: PLR0913 - what a program around DeepSpeed says
     given = {
         "config": {**config, _BATCH: batch, _ACCUMULATED: accumulated},
         "model": model,
+        "head": head,
+        "undropped": list(undropped),
         "attention": attention,
         "lora": lora,
         "checkpoints": checkpoints,

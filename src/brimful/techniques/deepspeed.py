@@ -12,7 +12,9 @@ DEEPSPEED_OFFLOADS = ("none", "optimizer", "parameters")
 DEEPSPEED_PRECISIONS: tuple[Precision, ...] = (
     "fp32", "tf32", "bf16-mixed", "bf16-master", "fp16-master",
 )  # fmt: skip
-DEEPSPEED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
+DEEPSPEED_TASKS: tuple[Task, ...] = (
+    "causal-lm", "chat", "masked-lm", "seq2seq", "sequence-classification",
+)  # fmt: skip
 DEEPSPEED_SCALING = (2.0, 0.5)
 """By what its loss scale grows and shrinks."""
 

@@ -1,8 +1,10 @@
 """Steps of DeepSpeed's engine by the JSON that is exported for it.
 
 Whoever exports to DeepSpeed writes such a script: model, adapters and rows are the program's. Its
-one argument is a JSON file of ``config`` (DeepSpeed's own), ``model``, ``attention``, ``lora`` (of
-LoraConfig, or null), ``checkpoints`` and ``shape``, the rows and tokens of a micro-batch.
+one argument is a JSON file of ``config`` (DeepSpeed's own), ``model``, ``head`` (the class of
+transformers that loads it), ``undropped`` (fields of its configuration that are 0 here),
+``attention``, ``lora`` (of LoraConfig, or null), ``checkpoints`` and ``shape``, the rows and tokens
+of a micro-batch.
 """
 
 import json
@@ -12,17 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 _STEPS = 2
+_LABELLED = "AutoModelForSequenceClassification"
+"""A head whose labels are of whole rows."""
 
 
 def main() -> None:
     """Load, adapt and train."""
     deepspeed = import_module("deepspeed")
     given = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        given["model"], dtype=torch.float32, attn_implementation=given["attention"]
+    settings = transformers.AutoConfig.from_pretrained(given["model"])
+    for field in given["undropped"]:
+        setattr(settings, field, 0.0)
+    model: Any = getattr(transformers, given["head"]).from_pretrained(
+        given["model"], config=settings, dtype=torch.float32, attn_implementation=given["attention"]
     )
     model.config.use_cache = False
     if given["checkpoints"]:
@@ -38,7 +45,8 @@ def main() -> None:
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
     for _ in range(_STEPS * config["gradient_accumulation_steps"]):
         tokens = torch.zeros(given["shape"], dtype=torch.int64, device=engine.device)
-        loss = engine(input_ids=tokens, labels=tokens).loss
+        labels = tokens[:, 0] if given["head"] == _LABELLED else tokens
+        loss = engine(input_ids=tokens, labels=labels).loss
         engine.backward(loss)
         engine.step()
 
