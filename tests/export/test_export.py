@@ -1,21 +1,26 @@
 """Plans as command lines and batch scripts, which are then run."""
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from itertools import product
 
 import msgspec
 import pytest
+import yaml
 
 from brimful.cli.main import main
-from brimful.export import TARGETS
+from brimful.errors import UnsupportedError
+from brimful.export import TARGETS, given
 from brimful.export.given import Given
 from brimful.models.config import load_model
+from brimful.text.yaml_loader import loader
 from brimful.values.plan import PLAN_SCHEMA, Plan, write_yaml
-from samples import make_cluster, make_job, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_strategy
 
 GIVEN = Given("plan.yaml", "my data", "runs/first")
 
@@ -69,6 +74,27 @@ def test_compiled_blocks_are_said_where_a_target_has_a_name_for_them():
     lost = {each.field: each.why for each in trl.lost}
     assert "before FSDP wraps it" in lost["compile"]
     assert "compile" not in {each.field for each in (*titan.lost, *accelerate.lost)}
+
+
+def test_settings_are_what_the_text_says_and_no_text_is_written_for_them(monkeypatch):
+    """Searches for a program ask an exporter hundreds of times what it would lose."""
+    plan = plan_on(1, 2)
+    model = load_model("llama-3.1-8b")
+    adapted = make_job(
+        model=model, global_batch=8, method="lora", adapter=make_adapter(targets=("q_proj",)),
+        precision="bf16-mixed",
+    )  # fmt: skip
+    full = make_job(model=model, global_batch=8, precision="bf16-mixed")
+    spelled, texts = set(), dict(TARGETS)
+    for name, job in product(texts, (adapted, full)):
+        with contextlib.suppress(UnsupportedError):
+            made = texts[name](msgspec.structs.replace(plan, job=job), GIVEN)
+            if made.settings is not None:
+                assert yaml.load(made.text, loader()) == made.settings  # noqa: S506 - a safe one
+                spelled.add(name)
+    assert {"trl", "axolotl", "accelerate", "hf-trainer", "llama-factory"} <= spelled
+    monkeypatch.setattr(given, "yaml_text", None)
+    assert TARGETS["trl"](msgspec.structs.replace(plan, job=adapted), GIVEN).settings
 
 
 def test_ligers_kernels_are_said_where_a_target_has_a_name_for_them():

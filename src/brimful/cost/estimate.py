@@ -106,12 +106,7 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, products: Precision) ->
     """Predict devices that are all alike."""
     device, family = cluster.device, family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
-    if strategy.engine == "torch":
-        memory = step_memory(job, strategy, profile, device)
-        others = other_phases(job, strategy, device, memory)
-    else:
-        memory, others = engine_memory(job, strategy, device), ()
-    phases = (*phase_peaks(memory), *others)
+    memory, phases = _memory(job, device, strategy)
     moved = update_bytes(memory.states, family) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
@@ -127,6 +122,28 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, products: Precision) ->
     moving_s = _paging(job, cluster, strategy, phases)
     seconds = _step_time(alone and with_traffic(alone, traffic, waited, times), moving_s)
     return _Found(memory, phases, float(work.matrix_flops[0] + work.attention_flops[0]), seconds)
+
+
+def predicted_peak(job: Job, cluster: Cluster, strategy: Strategy) -> int:
+    """Return the peak of ``estimate`` alone: who tries many sizes asks for nothing else."""
+    check_formula(job, strategy, cluster.device)
+    _, phases = _memory(job, cluster.device, strategy)
+    return max(phase.num_bytes for phase in phases)
+
+
+def _memory(
+    job: Job, device: Device, strategy: Strategy
+) -> tuple[StepMemory, tuple[PhasePeak, ...]]:
+    """Return what the fullest device holds, and the peak of each phase."""
+    if strategy.pp > 1:
+        memory = fullest(site_of(job, strategy, device))
+        return memory, (*phase_peaks(memory), *resting_phases(memory))
+    if strategy.engine != "torch":
+        memory = engine_memory(job, strategy, device)
+        return memory, phase_peaks(memory)
+    profile = profile_for(job, strategy.attention, device, family_of(job, strategy))
+    memory = step_memory(job, strategy, profile, device)
+    return memory, (*phase_peaks(memory), *other_phases(job, strategy, device, memory))
 
 
 def _paging(job: Job, cluster: Cluster, strategy: Strategy, phases: tuple[PhasePeak, ...]) -> float:
@@ -153,8 +170,7 @@ def _offloaded(
 def _row(job: Job, cluster: Cluster, strategy: Strategy) -> _Found:
     """Predict the devices of a pipeline: the fullest one's memory, the slowest one's seconds."""
     site = site_of(job, strategy, cluster.device)
-    memory = fullest(site)
-    phases = (*phase_peaks(memory), *resting_phases(memory))
+    memory, phases = _memory(job, cluster.device, strategy)
     flops = step_flops(site.job, cluster, strategy) / world_size(strategy)
     return _Found(memory, phases, flops, _time_of_row(step_of_row(site, cluster)))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.levels import NOWHERE, Counts, Inside, inside_of, middle_of
+from brimful.cost.courses import NOWHERE, Counts, Inside, inside_of, middle_of
 from brimful.cost.profiles import Profile, Run
 from brimful.cost.trajectory import Behind
 from brimful.files.remembered import once_for_each

@@ -6,7 +6,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,23 +94,22 @@ class _Sizes(NamedTuple):
         dims: Their dimensions.
         chunks: [batches], pieces of the loss.
         num_layers: Blocks of the model.
-        known: Products of dimensions that were needed so far: [products, batches].
+        known: Products of dimensions that were needed so far: numbers, or [batches].
     """
 
     dims: Dimensions
     chunks: Array
     num_layers: int
-    known: dict[tuple[str, ...], Array]
+    known: dict[str, Any]
 
     def amounts(self, formulas: Formulas) -> Array:
         """Evaluate formulas: [amounts, batches, 1]; see ``evaluate_terms``."""
-        products = formulas.products
-        if products not in self.known:
-            values = np.ones((len(products), len(self.chunks)))
-            for row, factors in enumerate(products):
-                values[row] = prod(getattr(self.dims, f) for f in factors)
-            self.known[products] = values
-        found: Array = (formulas.times @ self.known[products])[..., None]
+        values = np.empty((len(formulas.products), len(self.chunks)))
+        for row, factors in enumerate(formulas.products):
+            if factors not in self.known:
+                self.known[factors] = prod(getattr(self.dims, f) for f in factors)
+            values[row] = self.known[factors]
+        found: Array = (formulas.times @ values)[..., None]
         return found
 
 

@@ -20,7 +20,6 @@ from brimful.export.read_source import content_of, program_of, read_source
 from brimful.export.shipped_settings import shipped
 from brimful.export.told import plainer
 from brimful.export.trainer_leaves import DEEPSPEED
-from brimful.text.yaml_loader import loader
 from brimful.values.job import Job
 from brimful.values.plan import Plan
 from brimful.values.strategy import Strategy, num_micro_batches
@@ -252,14 +251,12 @@ def _targets(file: _File) -> tuple[tuple[str, str], ...]:
 
 def _spelled(target: str, plan: Plan, job: Job) -> dict[str, Any] | None:
     """Return how an exporter says a plan; None: it does not, or in no file of keys."""
-    import yaml
-
     asked = msgspec.structs.replace(plan, job=job)
     try:
-        content = yaml.load(TARGETS[target](asked, _GIVEN).text, loader())  # noqa: S506 - a safe one
-    except (UnsupportedError, yaml.YAMLError):
+        settings = TARGETS[target](asked, _GIVEN).settings
+    except UnsupportedError:
         return None
-    return flat(content) if isinstance(content, dict) else None
+    return None if settings is None else flat(settings)
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

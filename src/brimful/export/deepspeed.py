@@ -47,7 +47,7 @@ def text(plan: Plan, given: Given) -> Exported:
     """Return the JSON, and what it does not say."""
     del given
     content = config(plan)
-    return Exported(json.dumps(content, indent=2) + "\n", losses(plan))
+    return Exported(lambda: json.dumps(content, indent=2) + "\n", losses(plan), content)
 
 
 def config(plan: Plan) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a target needs beside a plan, what it becomes, and the lines that it begins with."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -38,12 +38,19 @@ class Exported(NamedTuple):
     """What a plan became.
 
     Attributes:
-        text: For the target.
+        spell: Writes the text for the target: of many plans only what is lost is asked.
         lost: What the text does not say of the plan, or says in part.
+        settings: What a file of keys says; None: the text is of another kind.
     """
 
-    text: str
+    spell: Callable[[], str]
     lost: tuple[Lost, ...] = ()
+    settings: Mapping[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """What the target takes."""
+        return self.spell()
 
 
 def in_yaml(  # noqa: PLR0913 - what a file says, and what is said of it
@@ -60,8 +67,12 @@ def in_yaml(  # noqa: PLR0913 - what a file says, and what is said of it
     ``lost``: what they do not say. ``use``: how they are used, in words; empty: as the target's own
     of this kind are.
     """
-    lines = [*header(plan, given, to, lost), *comments(wrap(use, _WIDTH)), yaml_text(content)]
-    return Exported("\n".join(lines), lost)
+
+    def spell() -> str:
+        said = (*header(plan, given, to, lost), *comments(wrap(use, _WIDTH)))
+        return "\n".join([*said, yaml_text(content)])
+
+    return Exported(spell, lost, content)
 
 
 def header(plan: Plan, given: Given, to: str, lost: Iterable[Lost] = ()) -> list[str]:

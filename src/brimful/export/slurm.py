@@ -8,6 +8,7 @@ Source: https://slurm.schedmd.com/sbatch.html, https://docs.pytorch.org/docs/sta
 """
 
 import re
+from functools import partial
 
 from brimful.export.given import Exported, Given, header
 from brimful.export.torchrun import environment, program, workers
@@ -38,7 +39,7 @@ def script(plan: Plan, given: Given) -> Exported:
         f"    {shell_words(program(given))}",
         "",
     ]  # fmt: skip
-    return Exported("\n".join(lines))
+    return Exported(partial("\n".join, lines))
 
 
 def _asked(plan: Plan) -> list[str]:

@@ -1,5 +1,7 @@
 """The line that starts a plan with ``torchrun``, on one machine or on each of several."""
 
+from functools import partial
+
 from brimful.export.given import Exported, Given, header
 from brimful.text.escaping import shell_flag, shell_words
 from brimful.values.plan import Plan
@@ -18,7 +20,7 @@ def command(plan: Plan, given: Given) -> Exported:
     ]  # fmt: skip
     words = [*environment(plan), "torchrun", *meeting, *workers(plan), *program(given)]
     lines = [*header(plan, given, "torchrun"), *_where(cluster.num_nodes), shell_words(words), ""]
-    return Exported("\n".join(lines))
+    return Exported(partial("\n".join, lines))
 
 
 def environment(plan: Plan) -> list[str]:

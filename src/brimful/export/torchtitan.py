@@ -9,6 +9,7 @@ torchtitan 0.3.0.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from brimful.export.deepspeed import COSINE_ENDS_AT
@@ -90,8 +91,8 @@ def text(plan: Plan, given: Given) -> Exported:
     """
     refuse(plan, TO, _refused(plan))
     found = losses(plan)
-    lines = [*header(plan, given, TO, found), *_start(plan), *_module(plan)]
-    return Exported("\n".join([*lines, ""]), found)
+    lines = [*header(plan, given, TO, found), *_start(plan), *_module(plan), ""]
+    return Exported(partial("\n".join, lines), found)
 
 
 def _refused(plan: Plan) -> Iterator[tuple[str, str]]:

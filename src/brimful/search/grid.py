@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brimful.cost.courses import NOWHERE, Counts
 from brimful.cost.embedding import embedding_bytes
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.family import (
@@ -21,7 +22,7 @@ from brimful.cost.family import (
     family_variant,
     runs_one,
 )
-from brimful.cost.levels import NOWHERE, Counts, forms, in_between
+from brimful.cost.levels import forms, in_between
 from brimful.cost.managed import away_bytes, paging_seconds
 from brimful.cost.memory import adds_rows, blas_bytes, family_steps, rows_beside
 from brimful.cost.on_host import on_host

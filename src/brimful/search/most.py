@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from brimful.cost.estimate import predicted_peak, tensor_limit_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.holding import replayed
-from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
+from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
-from brimful.values.plan import Estimate
 from brimful.values.strategy import Strategy, data_parallel
 
 STEP_TOKENS = 256
@@ -94,22 +94,26 @@ class _Sizes(NamedTuple):
     at: _At
     cluster: Cluster
 
-    def told(self, number: int) -> Estimate | None:
-        """Predict one; None: no formula says."""
+    def peak(self, number: int) -> int | None:
+        """Predict the peak of one; None: no formula says."""
         job, strategy = self.at(number)
-        made = predict(Point(job, strategy), self.cluster)
-        return made if isinstance(made, Estimate) else None
+        try:
+            check_strategy(job, strategy)
+            return predicted_peak(job, self.cluster, strategy)
+        except (InputError, UnsupportedError):
+            return None
 
     def fits(self, number: int) -> bool:
         """Whether its live bytes do."""
-        made = self.told(number)
-        return made is not None and made.fits
+        peak = self.peak(number)
+        return peak is not None and peak <= tensor_limit_bytes(self.cluster)
 
     def bytes_each(self, low: int, high: int) -> float | None:
         """Return by how much the peak grows with one more; None: no formula says."""
-        ends = [self.told(number) for number in (low, high)]
-        peaks = [made.predicted_peak_allocated_bytes for made in ends if made is not None]
-        return None if len(peaks) < len(ends) else max(1.0, (peaks[1] - peaks[0]) / (high - low))
+        first, last = map(self.peak, (low, high))
+        if first is None or last is None:
+            return None
+        return max(1.0, (last - first) / (high - low))
 
     def held(self, number: int) -> tuple[int, Strategy] | None:
         """Replay one: see ``replayed``; None: it cannot run."""

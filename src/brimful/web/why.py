@@ -1,5 +1,6 @@
 """Why a run takes what it takes, by the sections of the report; and what can be taken along."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,7 @@ def taken_along(state: State, target: str) -> Exported:
     """
     plan = plan_of(state)
     if target == YAML:
-        return Exported(to_yaml(plan))
+        return Exported(partial(to_yaml, plan))
     if target not in TARGETS:
         raise unknown_name("target", target[:40], (YAML, *TARGETS))
     return TARGETS[target](plan, Given("plan.yaml", "DATA", "runs/first"))
