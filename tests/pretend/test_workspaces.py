@@ -481,6 +481,10 @@ def test_what_is_added_up_in_its_places_is_sorted_first():
     one = empty(8)
     assert asked(ATEN.index_put_.default, x, [places], one, True)[0].num_bytes == 5 * 8 * 2
     assert asked(ATEN.index_put_.default, x, [None, places], empty(64, 5), True) is None
+    few = empty(4, dtype=torch.int64)
+    held, each = asked(ATEN.index_put_.default, x, [few, few], empty(4), True)
+    assert (held.num_bytes, each.num_bytes) == (4 * 2, (4 + 2 * 2) * 4 * 8)
+    assert asked(ATEN.index_put_.default, x, [None, few], empty(64, 4), True) is None
 
 
 @pytest.mark.parametrize("case", ["mask and values", "deterministic"])

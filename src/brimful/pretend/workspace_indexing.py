@@ -34,6 +34,8 @@ SORT_TILES = {2: 5632, 4: 5376, 8: 4608}
 cards than the measured one have other tiles, and count no digits of narrow keys."""
 ONE_TILE = 2304
 """Elements that one block sorts alone, with places of 8 bytes (``SingleTilePolicy``)."""
+FEW_PLACES = 512
+"""Places that one block of threads sorts on every card (``SingleTilePolicy``)."""
 SCAN_TILES = {4: (1920, 8), 8: (896, 16)}
 """Elements that a block scans at once, and bytes of what it leaves, by bytes of an element."""
 SCAN_PADDING = 32
@@ -57,7 +59,7 @@ def index_put(call: Call) -> Workspaces | None:
     if call.arg("accumulate"):
         is_first = len(indices) == 1 and call.arg("indices")[0] is indices[0]
         is_plain = is_first and indices[0].dtype == torch.int64 and call.capability == MEASURED
-        return _added_up(call, indices[0]) if is_plain else None
+        return _added_up(call, indices[0]) if is_plain else _few_added_up(call, indices)
     if any(are_masks):
         return () if len(indices) == 1 and call.arg("values").numel() == 1 else None
     return None if is_deterministic() else _alike(indices)
@@ -73,6 +75,23 @@ def _added_up(call: Call, index: torch.Tensor) -> Workspaces:
         *size(0 if is_whole else whole * values.element_size(), "whole and contiguous values"),
         *size(4 * num * _INDEX_BYTES, "places, their order, and both sorted"),
         *size(radix_sort_bytes(num, _INDEX_BYTES, bits=bits), "cub's radix sort"),
+    )
+
+
+def _few_added_up(call: Call, indices: list[torch.Tensor]) -> Workspaces | None:
+    """Of so few places, one block of threads sorts them on any card; None: of more.
+
+    Each index is wrapped and multiplied by its stride (``computeLinearIndex``), at most.
+    """
+    num = torch.broadcast_shapes(*(index.shape for index in indices)).numel()
+    given = call.arg("indices")[: len(indices)]
+    is_first = all(index is not None for index in given) and call.arg("self").is_contiguous()
+    if num > FEW_PLACES or not is_first or any(index.dtype in _MASKS for index in indices):
+        return None  # another order would be a copy of all
+    values = call.arg("values")
+    return (
+        *size(values.numel() * values.element_size(), "whole and contiguous values, at most"),
+        *size((4 + 2 * len(indices)) * num * _INDEX_BYTES, "places of each index, at most"),
     )
 
 
