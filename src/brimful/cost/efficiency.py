@@ -23,6 +23,9 @@ from brimful.hardware.devices import gpus
 from brimful.values.job import FP8, Job, Precision
 
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+AttentionKernel = Literal["flash-1", "flash", "cudnn", "other"]
+"""FlashAttention 1 in Triton, FlashAttention 2, cuDNN's (which FlashAttention 3 and 4 are as fast
+as); all others that are fused."""
 _FOLDER = "data/efficiency"
 POWER_EXPONENT = 0.6
 """By which what is reached grows with the power limit: a chip that is given fewer watts clocks
@@ -47,6 +50,20 @@ class Sustained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     watts: float
 
 
+class Attending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a fused kernel of attention reaches: share / (1 + length / tokens) / (1 + head / width).
+
+    Attributes:
+        share: Of the dense rate, in endless rows and heads.
+        half_length: Tokens of a causal row in which it is half as fast; 0: all are alike.
+        half_head: Width of a head at which it is half as fast; 0: all are alike.
+    """
+
+    share: float
+    half_length: float = 0.0
+    half_head: float = 0.0
+
+
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shares of a device's rates, 0 to 1.
 
@@ -56,7 +73,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             there has no units, or was fitted to no run (fp8 on most).
         half_width: Width at which wide and many products are half as fast; 0: all are alike.
         half_tokens: The same for tokens.
-        attention_share: Of the dense rate, in fused attention.
+        attention: What fused attention reaches, by kernel; ``other`` is there always.
         memory_share: Of the bandwidth, in elementwise kernels.
         engine_half_share: Of the dense rate of 16 bits, in products of Transformer Engine, of any
             size; 0: unknown, and taken as of other programs.
@@ -70,7 +87,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     matrix_shares: dict[MatrixType, float]
     half_width: float
     half_tokens: float
-    attention_share: float
+    attention: dict[AttentionKernel, Attending]
     memory_share: float
     engine_half_share: float = 0.0
     engine_fp8_share: float = 0.0
@@ -96,7 +113,7 @@ MEASURED = Efficiency(
     matrix_shares={"fp32": 1.0, "tf32": 1.0, "fp16": 1.0, "bf16": 1.0},
     half_width=0.0,
     half_tokens=0.0,
-    attention_share=1.0,
+    attention={"other": Attending(share=1.0)},
     memory_share=1.0,
     source="measured on this machine",
 )
@@ -104,7 +121,7 @@ MEASURED = Efficiency(
 _PLAIN = msgspec.structs.replace(
     MEASURED,
     matrix_shares={"fp32": 0.6, "tf32": 0.6, "fp16": 0.6, "bf16": 0.6},
-    attention_share=0.6,
+    attention={"other": Attending(share=0.6)},
     memory_share=0.8,
     source="assumed, for a device of no generation that is in the table",
 )
@@ -136,7 +153,10 @@ def efficiency_of(device: Device) -> Efficiency:
     return msgspec.structs.replace(
         whole,
         matrix_shares={kind: share * (1.0 if kind == "fp32" else left) for kind, share in shares},
-        attention_share=whole.attention_share * left,
+        attention={
+            kernel: msgspec.structs.replace(each, share=each.share * left)
+            for kernel, each in whole.attention.items()
+        },
         engine_half_share=whole.engine_half_share * left,
         engine_fp8_share=whole.engine_fp8_share * left,
         engine_fp4_share=whole.engine_fp4_share * left,
@@ -207,6 +227,23 @@ def product_share(device: Device, precision: Precision, size: ProductSize) -> Ar
     slower = rate / half_rate if half_rate else 1.0
     lost = _lost(reached.half_width, size.width) + _lost(reached.half_tokens, size.tokens)
     return np.asarray(reached.matrix_shares.get(kind, 0.0) / (1 + slower * lost))
+
+
+def attention_share(
+    device: Device, kernel: AttentionKernel, length: Array | float, head: float
+) -> Array:
+    """Return the share of ``matrix_rate`` that fused attention reaches.
+
+    Source: the formula of ``Attending``. Ignores how many rows and heads there are: those of a
+    training step fill a device.
+
+    ``length``: tokens of a causal row; twice those of one that looks both ways. ``head``: width of
+    a head; 0: unknown, and then not a reason to be slow, as ``length``.
+    """
+    known = efficiency_of(device).attention
+    reached = known.get(kernel, known["other"])
+    lost = 1 + _lost(reached.half_length, length)
+    return np.asarray(reached.share / lost / (1 + _lost(reached.half_head, head)))
 
 
 def _half_rate(device: Device) -> float:
