@@ -5,7 +5,6 @@ import msgspec
 from brimful.cost.efficiency import attention_share, efficiency_of, power_limit_w
 from brimful.hardware.cluster import Device
 
-
 _LONG, _HEAD = 8192, 128
 """Tokens of a row and width of a head, for which the share of fused attention is told."""
 
