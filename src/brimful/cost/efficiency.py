@@ -1,9 +1,10 @@
 """What share of a datasheet's rates kernels reach: one table per generation of GPUs.
 
-A matrix product loses to its size: e = share / (1 + w / width + t / tokens), for ``width`` values
-per token of the residual stream and ``tokens`` rows of a micro-batch; at width w, with many
-tokens, half of what the largest reach is left. w and t are of 16-bit types: an operation that is
-slower by its type hides what is lost as many times better. Owns ``data/efficiency``; each
+A matrix product loses to its size: e = share / (1 + w / width + t / tokens + waves), for ``width``
+values per token of the residual stream and ``tokens`` rows of a micro-batch; at width w, with many
+tokens, half of what the largest reach is left. In its last wave of tiles half of the chip is idle
+on average. All of this is of 16-bit types: an operation that is slower by its type hides what is
+lost as many times better. Owns ``data/efficiency``; each
 file says to which published runs it was fitted, or that it is assumed. Runs of ``fit`` sources are
 fitted to (``validation/efficiency_fit.py``), those of ``test`` sources never looked at
 (``data/published/splits.json``).
@@ -32,6 +33,10 @@ POWER_EXPONENT = 0.6
 lower, at a lower voltage, and so does more for each of them. Fitted to three of Lambda's rows: an
 A10 of 150 W (BERT large) beside an A6000 of 300 (BERT base), 0.53; an A100 PCIe of 250 W (BERT
 large) beside the share that stands for SXM modules of 400, of which no row was looked at, 0.67."""
+TILE, SMALL_TILE = 128 * 256, 64 * 64
+"""Results that a multiprocessor computes at once, in the tiles that reach most, and in small ones,
+assumed to reach half of it (NVIDIA, Matrix Multiplication Background: tile and wave quantization;
+https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication)."""
 _SLICE = "-mig-"
 """Between a card and a profile in the name of a slice."""
 
@@ -226,7 +231,24 @@ def product_share(device: Device, precision: Precision, size: ProductSize) -> Ar
     half_rate = _half_rate(device)
     slower = rate / half_rate if half_rate else 1.0
     lost = _lost(reached.half_width, size.width) + _lost(reached.half_tokens, size.tokens)
+    lost = lost + _waves(device, size)
     return np.asarray(reached.matrix_shares.get(kind, 0.0) / (1 + slower * lost))
+
+
+def _waves(device: Device, size: ProductSize) -> Array:
+    """Return what a product loses to its last wave of tiles, of the time of all full ones.
+
+    Half a wave is idle on average. What has few tiles of the large kind takes small ones. A card
+    whose multiprocessors are unknown loses nothing.
+    """
+    card = _card(device)
+    sheet = datasheets().get(card.name)
+    if device.calibrated or sheet is None or not sheet.num_multiprocessors or not _half_rate(card):
+        return np.asarray(0.0)
+    units = sheet.num_multiprocessors * _half_rate(device) / _half_rate(card)
+    results = np.asarray(size.tokens, dtype=np.float64) * size.width
+    large = _lost(units * TILE / 2, results)
+    return np.minimum(large, 1 + 2 * _lost(units * SMALL_TILE / 2, results))
 
 
 def attention_share(
