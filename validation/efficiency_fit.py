@@ -97,7 +97,9 @@ def errors_in_fp8(generation: str) -> list[float]:
     runs = [run for run in timed_runs(generation, "fit") if FLOAT8 in run.beyond]
     wide = [express(msgspec.structs.replace(run, beyond=())) for run in runs]
     pairs = [(run, one) for run, one in zip(runs, wide, strict=True) if isinstance(one, Expressed)]
-    speeds = [estimate(*one, products=FP8).tokens_per_s or 0.0 for _, one in pairs]
+    speeds = [
+        estimate(*one, products=FP8, kernel=run.kernel).tokens_per_s or 0.0 for run, one in pairs
+    ]
     return [
         abs(speed / run.num_devices / (run.tokens_per_s or 1.0) - 1)
         for (run, _), speed in zip(pairs, speeds, strict=True)
