@@ -90,6 +90,18 @@ def test_half_of_the_share_is_left_at_the_half_sizes():
     assert short == pytest.approx(whole / 2, rel=1e-4)
 
 
+def test_half_of_the_last_wave_of_tiles_is_idle():
+    """1,024 tokens fill 132 multiprocessors, and of 304 less than half: they were told alike."""
+    few, many = ProductSize(1024, 4096), ProductSize(1024 * 64, 4096)
+    kept = {}
+    for name in ("h100-80gb", "mi300x"):
+        shares = [product_share(gpus()[name], "bf16", size) for size in (few, many)]
+        kept[name] = shares[0] / shares[1]
+    assert kept["mi300x"] < kept["h100-80gb"] - 0.1
+    tiny = product_share(gpus()["mi300x"], "bf16", ProductSize(64, 4096))
+    assert tiny > 0  # small tiles are taken then, and the loss grows a quarter as fast
+
+
 def test_slow_types_lose_less_to_their_size():
     device, small = gpus()["a100-80gb"], ProductSize(1000, 1000)
     kept = [product_share(device, p, small) / product_share(device, p, LARGE)
