@@ -19,6 +19,9 @@ from brimful.units import GIB
 
 KINDS = ("live_gib", "reserved_gib", "process_gib", "tokens_per_s")
 SPEEDS = ("tokens_per_s", "simulated_tokens_per_s", "predicted_tokens_per_s")
+SPEED, UNLIKE = "tokens_per_s", "speed_unlike"
+"""A row with the second says why the first is of another program than was asked for: it is asked,
+and not counted."""
 FIRST = "asked"
 SIMULATE = "brimful simulate"
 SCRIPTS = Path(__file__).parent / "blind" / "scripts"
@@ -50,12 +53,16 @@ def main(argv: list[str] | None = None) -> None:
 def _said(row: Row, into: str) -> Row:
     """Ask a row; later than the first time in other words, where it says such (``anew``).
 
-    What a script does not tell, its speed, is then by the words of the first time.
+    What a script does not tell, its speed, is then by the words of the first time, or by those that
+    ``speed_flags`` has.
     """
     anew = row.get("anew", {}) if into != FIRST else {}
     if anew.get("by") == "script":
         of_script = ask(row | anew)
-        return ask(row) | {kind: value for kind, value in of_script.items() if value is not None}
+        by_words = row | {"flags": anew.get("speed_flags", row.get("flags"))}
+        return ask(by_words) | {
+            kind: value for kind, value in of_script.items() if value is not None
+        }
     return ask(row | anew)
 
 
@@ -179,7 +186,11 @@ def _beside(figures: Row, said: Row) -> Row:
 
 def _count(rows: list[Row], into: str) -> None:
     for kind in KINDS:
-        asked = [row[into][kind]["error"] for row in rows if kind in row["figures"]]
+        asked = [
+            row[into][kind]["error"]
+            for row in rows
+            if kind in row["figures"] and not (kind == SPEED and UNLIKE in row)
+        ]
         errors = sorted(abs(error) for error in asked if error is not None)
         print(f"  {kind}: {len(errors)} of {len(asked)}{_spread(errors)}")
 

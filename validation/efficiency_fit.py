@@ -20,7 +20,7 @@ from bridge_speeds import BridgeSpeed, read_speeds
 from bridge_speeds_part import is_fitted_in_fp4, is_fitted_in_fp8, predicted
 
 from brimful.cost import efficiency
-from brimful.cost.efficiency import Efficiency, generations
+from brimful.cost.efficiency import AttentionKernel, Efficiency, generations
 from brimful.cost.estimate import estimate
 from brimful.hardware.devices import gpus
 from brimful.megatron import speed
@@ -41,6 +41,9 @@ OF_ENGINE = {
 in percent."""
 
 
+ATTENDED_IN = Path(__file__).parent / "attention_kernels.jsonl"
+LENGTHS = range(0, 1501, 25)
+"""Tried as the length of a row at which attention is half as fast."""
 LAUNCHED_IN = Path(__file__).parent / "blind" / "2026-11-29b.jsonl"
 LAUNCHED = "nebius_q8b-tp8"
 """Runs of Megatron that their host binds: the same step on one node and on two."""
@@ -94,7 +97,9 @@ def errors_in_fp8(generation: str) -> list[float]:
     runs = [run for run in timed_runs(generation, "fit") if FLOAT8 in run.beyond]
     wide = [express(msgspec.structs.replace(run, beyond=())) for run in runs]
     pairs = [(run, one) for run, one in zip(runs, wide, strict=True) if isinstance(one, Expressed)]
-    speeds = [estimate(*one, products=FP8).tokens_per_s or 0.0 for _, one in pairs]
+    speeds = [
+        estimate(*one, products=FP8, kernel=run.kernel).tokens_per_s or 0.0 for run, one in pairs
+    ]
     return [
         abs(speed / run.num_devices / (run.tokens_per_s or 1.0) - 1)
         for (run, _), speed in zip(pairs, speeds, strict=True)
@@ -171,6 +176,38 @@ def tried_launches() -> Iterator[tuple[int, float]]:
     speed.LAUNCHED_S = before
 
 
+def attended(generation: str) -> dict[AttentionKernel, list[tuple[float, float, float]]]:
+    """Return by kernel: length of a row, width of a head, share reached where a model trains.
+
+    A benchmark of ten calls clocks higher than a step that runs for hours: what it says is scaled
+    by what products reach here of their own best in such a benchmark. Attention's backward pass has
+    two and a half times the operations of its forward.
+    """
+    rows = [json.loads(line) for line in ATTENDED_IN.read_text().splitlines()]
+    best = {row["gpu"]: row["products"] for row in rows if "products" in row}
+    found: dict[AttentionKernel, list[tuple[float, float, float]]] = {}
+    own = generations()[generation]
+    for row in (row for row in rows if "kernel" in row):
+        if gpus()[row["gpu"]].capability in own.capabilities:
+            both = 3.5 / (1 / row["forward"] + 2.5 / row["backward"])
+            share = own.matrix_shares["bf16"] * both / best[row["gpu"]]
+            found.setdefault(row["kernel"], []).append((row["length"], row["head"], share))
+    return found
+
+
+def tried_attention(generation: str) -> Iterator[str]:
+    """Say of each kernel which share and length fit best, the width of heads as in the table."""
+    for kernel, rows in attended(generation).items():
+        half_head = generations()[generation].attention[kernel].half_head
+        tried = []
+        for length in LENGTHS:
+            each = [e * (1 + length / row) * (1 + half_head / head) for row, head, e in rows]
+            share = statistics.geometric_mean(each)
+            tried.append((statistics.fmean(abs(share / one - 1) for one in each), share, length))
+        error, share, length = min(tried)
+        yield f"attention, {kernel}: {share:.3f}, {length} tokens, mean error {error:.1%}"
+
+
 def main() -> None:
     """Print the closest fits, and the table's own."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -191,6 +228,8 @@ def main() -> None:
     if generation in OF_ENGINE:
         for share, error in tried_in_engine(generation):
             print(f"{OF_ENGINE[generation][0]} {share:.2f}: {error:.1%}")
+    for line in tried_attention(generation):
+        print(line)
     if generation == "hopper":
         for each, error in tried_launches():
             print(f"launches of Megatron {each} us: {error:.1%}")

@@ -9,7 +9,7 @@ Bubbles, recomputation and uneven experts are in neither, so that both are optim
 from typing import NamedTuple
 
 from brimful.cost.comm import collective_seconds
-from brimful.cost.efficiency import efficiency_of
+from brimful.cost.efficiency import attention_share, efficiency_of
 from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.hardware.gpus import load_cluster
 
@@ -87,7 +87,8 @@ def ceiling() -> Ceiling:
     rate = matrix_rate(cluster.device, "bf16-mixed")
     reached = efficiency_of(cluster.device)
     compute = products / (rate * reached.matrix_shares["bf16"])
-    compute += attention / (rate * reached.attention_share)
+    share = attention_share(cluster.device, "cudnn", SEQ_LEN, _QUERY)
+    compute += attention / (rate * float(share))
     sent = sent_bytes()
     messages = messages_seconds(cluster, sent)
     ideal = (products + attention) / rate

@@ -33,7 +33,7 @@ BY_RULE = {
     "a100-80gb-pcie": "A100 80 GB PCIe", "a800-40gb": "A800 40 GB", "rtx-4000-ada": "RTX 4000 Ada",
     "rtx-4500-ada": "4500 Ada", "rtx-5000-ada": "5000 Ada", "rtx-5880-ada": "5880 Ada", "l4": "L4",
     "l40": "L40", "l40s": "L40S", "h100-pcie": "H100 PCIe", "h800-pcie": "H800 PCIe",
-    "h100-nvl": "H100 NVL",
+    "h100-nvl": "H100 NVL", "h100-96gb": "H100 of 96 GB",
 }  # fmt: skip
 """Cards that few watts slow down, with their names in the decision."""
 
@@ -49,7 +49,9 @@ def test_every_gpu_has_one_generation(name):
 @pytest.mark.parametrize("name", generations())
 def test_shares_are_shares_and_say_where_they_come_from(name):
     table = generations()[name]
-    shares = (*table.matrix_shares.values(), table.attention_share, table.memory_share)
+    attended = [each.share for each in table.attention.values()]
+    shares = (*table.matrix_shares.values(), *attended, table.memory_share)
+    assert "other" in table.attention
     assert all(0 < share <= 1 for share in shares)
     assert table.half_width >= 0
     assert table.half_tokens >= 0
@@ -86,6 +88,18 @@ def test_half_of_the_share_is_left_at_the_half_sizes():
     short = product_share(device, "bf16", ProductSize(table.half_tokens, 1e9))
     assert narrow == pytest.approx(whole / 2, rel=1e-4)
     assert short == pytest.approx(whole / 2, rel=1e-4)
+
+
+def test_half_of_the_last_wave_of_tiles_is_idle():
+    """1,024 tokens fill 132 multiprocessors, and of 304 less than half: they were told alike."""
+    few, many = ProductSize(1024, 4096), ProductSize(1024 * 64, 4096)
+    kept = {}
+    for name in ("h100-80gb", "mi300x"):
+        shares = [product_share(gpus()[name], "bf16", size) for size in (few, many)]
+        kept[name] = shares[0] / shares[1]
+    assert kept["mi300x"] < kept["h100-80gb"] - 0.1
+    tiny = product_share(gpus()["mi300x"], "bf16", ProductSize(64, 4096))
+    assert tiny > 0  # small tiles are taken then, and the loss grows a quarter as fast
 
 
 def test_slow_types_lose_less_to_their_size():
@@ -140,7 +154,8 @@ def test_few_watts_slow_all_tensor_cores_down_and_nothing_else(name):
     slower = left.matrix_shares["bf16"] / whole.matrix_shares["bf16"]
     assert slower < 0.9
     assert left.matrix_shares["tf32"] == pytest.approx(slower * whole.matrix_shares["tf32"])
-    assert left.attention_share == pytest.approx(slower * whole.attention_share)
+    for kernel, reached in left.attention.items():
+        assert reached.share == pytest.approx(slower * whole.attention[kernel].share)
     assert left.matrix_shares["fp32"] == whole.matrix_shares["fp32"]
     assert left.memory_share == whole.memory_share
     assert power_limit_w(device) == datasheets()[name].tdp_w

@@ -2,8 +2,11 @@
 
 import msgspec
 
-from brimful.cost.efficiency import efficiency_of, power_limit_w
+from brimful.cost.efficiency import attention_share, efficiency_of, power_limit_w
 from brimful.hardware.cluster import Device
+
+_LONG, _HEAD = 8192, 128
+"""Tokens of a row and width of a head, for which the share of fused attention is told."""
 
 
 class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,13 +137,17 @@ def _rates_words(device: Device, assumed: Assumptions) -> str:
         return f"rates: measured on this machine; {band}"
     reached = efficiency_of(device)
     shares = ", ".join(f"{kind} {share:.0%}" for kind, share in reached.matrix_shares.items())
+    attended = ", ".join(
+        f"{kernel} {float(attention_share(device, kernel, _LONG, _HEAD)):.0%}"
+        for kernel in reached.attention
+    )
     sizes = (
         f", half of that at width {reached.half_width:.0f} or {reached.half_tokens:.0f} tokens a "
         "micro-batch"
     )
     return (
         f"rates: datasheet, of which large matrix products reach {shares}"
-        f"{sizes if reached.half_width else ''}{_power_words(device)}; fused attention "
-        f"{reached.attention_share:.0%}; elementwise kernels {reached.memory_share:.0%} "
+        f"{sizes if reached.half_width else ''}{_power_words(device)}; fused attention in "
+        f"rows of {_LONG:,} tokens {attended}; elementwise kernels {reached.memory_share:.0%} "
         f"({reached.source}); {band}"
     )

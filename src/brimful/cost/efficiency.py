@@ -1,9 +1,10 @@
 """What share of a datasheet's rates kernels reach: one table per generation of GPUs.
 
-A matrix product loses to its size: e = share / (1 + w / width + t / tokens), for ``width`` values
-per token of the residual stream and ``tokens`` rows of a micro-batch; at width w, with many
-tokens, half of what the largest reach is left. w and t are of 16-bit types: an operation that is
-slower by its type hides what is lost as many times better. Owns ``data/efficiency``; each
+A matrix product loses to its size: e = share / (1 + w / width + t / tokens + waves), for ``width``
+values per token of the residual stream and ``tokens`` rows of a micro-batch; at width w, with many
+tokens, half of what the largest reach is left. In its last wave of tiles half of the chip is idle
+on average. All of this is of 16-bit types: an operation that is slower by its type hides what is
+lost as many times better. Owns ``data/efficiency``; each
 file says to which published runs it was fitted, or that it is assumed. Runs of ``fit`` sources are
 fitted to (``validation/efficiency_fit.py``), those of ``test`` sources never looked at
 (``data/published/splits.json``).
@@ -23,12 +24,19 @@ from brimful.hardware.devices import gpus
 from brimful.values.job import FP8, Job, Precision
 
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+AttentionKernel = Literal["flash-1", "flash", "cudnn", "other"]
+"""FlashAttention 1 in Triton, FlashAttention 2, cuDNN's (which FlashAttention 3 and 4 are as fast
+as); all others that are fused."""
 _FOLDER = "data/efficiency"
 POWER_EXPONENT = 0.6
 """By which what is reached grows with the power limit: a chip that is given fewer watts clocks
 lower, at a lower voltage, and so does more for each of them. Fitted to three of Lambda's rows: an
 A10 of 150 W (BERT large) beside an A6000 of 300 (BERT base), 0.53; an A100 PCIe of 250 W (BERT
 large) beside the share that stands for SXM modules of 400, of which no row was looked at, 0.67."""
+TILE, SMALL_TILE = 128 * 256, 64 * 64
+"""Results that a multiprocessor computes at once, in the tiles that reach most, and in small ones,
+assumed to reach half of it (NVIDIA, Matrix Multiplication Background: tile and wave quantization;
+https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication)."""
 _SLICE = "-mig-"
 """Between a card and a profile in the name of a slice."""
 
@@ -47,6 +55,20 @@ class Sustained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     watts: float
 
 
+class Attending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a fused kernel of attention reaches: share / (1 + length / tokens) / (1 + head / width).
+
+    Attributes:
+        share: Of the dense rate, in endless rows and heads.
+        half_length: Tokens of a causal row in which it is half as fast; 0: all are alike.
+        half_head: Width of a head at which it is half as fast; 0: all are alike.
+    """
+
+    share: float
+    half_length: float = 0.0
+    half_head: float = 0.0
+
+
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shares of a device's rates, 0 to 1.
 
@@ -56,7 +78,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             there has no units, or was fitted to no run (fp8 on most).
         half_width: Width at which wide and many products are half as fast; 0: all are alike.
         half_tokens: The same for tokens.
-        attention_share: Of the dense rate, in fused attention.
+        attention: What fused attention reaches, by kernel; ``other`` is there always.
         memory_share: Of the bandwidth, in elementwise kernels.
         engine_half_share: Of the dense rate of 16 bits, in products of Transformer Engine, of any
             size; 0: unknown, and taken as of other programs.
@@ -70,7 +92,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     matrix_shares: dict[MatrixType, float]
     half_width: float
     half_tokens: float
-    attention_share: float
+    attention: dict[AttentionKernel, Attending]
     memory_share: float
     engine_half_share: float = 0.0
     engine_fp8_share: float = 0.0
@@ -96,7 +118,7 @@ MEASURED = Efficiency(
     matrix_shares={"fp32": 1.0, "tf32": 1.0, "fp16": 1.0, "bf16": 1.0},
     half_width=0.0,
     half_tokens=0.0,
-    attention_share=1.0,
+    attention={"other": Attending(share=1.0)},
     memory_share=1.0,
     source="measured on this machine",
 )
@@ -104,7 +126,7 @@ MEASURED = Efficiency(
 _PLAIN = msgspec.structs.replace(
     MEASURED,
     matrix_shares={"fp32": 0.6, "tf32": 0.6, "fp16": 0.6, "bf16": 0.6},
-    attention_share=0.6,
+    attention={"other": Attending(share=0.6)},
     memory_share=0.8,
     source="assumed, for a device of no generation that is in the table",
 )
@@ -136,7 +158,10 @@ def efficiency_of(device: Device) -> Efficiency:
     return msgspec.structs.replace(
         whole,
         matrix_shares={kind: share * (1.0 if kind == "fp32" else left) for kind, share in shares},
-        attention_share=whole.attention_share * left,
+        attention={
+            kernel: msgspec.structs.replace(each, share=each.share * left)
+            for kernel, each in whole.attention.items()
+        },
         engine_half_share=whole.engine_half_share * left,
         engine_fp8_share=whole.engine_fp8_share * left,
         engine_fp4_share=whole.engine_fp4_share * left,
@@ -206,7 +231,41 @@ def product_share(device: Device, precision: Precision, size: ProductSize) -> Ar
     half_rate = _half_rate(device)
     slower = rate / half_rate if half_rate else 1.0
     lost = _lost(reached.half_width, size.width) + _lost(reached.half_tokens, size.tokens)
+    lost = lost + _waves(device, size)
     return np.asarray(reached.matrix_shares.get(kind, 0.0) / (1 + slower * lost))
+
+
+def _waves(device: Device, size: ProductSize) -> Array:
+    """Return what a product loses to its last wave of tiles, of the time of all full ones.
+
+    Half a wave is idle on average. What has few tiles of the large kind takes small ones. A card
+    whose multiprocessors are unknown loses nothing.
+    """
+    card = _card(device)
+    sheet = datasheets().get(card.name)
+    if device.calibrated or sheet is None or not sheet.num_multiprocessors or not _half_rate(card):
+        return np.asarray(0.0)
+    units = sheet.num_multiprocessors * _half_rate(device) / _half_rate(card)
+    results = np.asarray(size.tokens, dtype=np.float64) * size.width
+    large = _lost(units * TILE / 2, results)
+    return np.minimum(large, 1 + 2 * _lost(units * SMALL_TILE / 2, results))
+
+
+def attention_share(
+    device: Device, kernel: AttentionKernel, length: Array | float, head: float
+) -> Array:
+    """Return the share of ``matrix_rate`` that fused attention reaches.
+
+    Source: the formula of ``Attending``. Ignores how many rows and heads there are: those of a
+    training step fill a device.
+
+    ``length``: tokens of a causal row; twice those of one that looks both ways. ``head``: width of
+    a head; 0: unknown, and then not a reason to be slow, as ``length``.
+    """
+    known = efficiency_of(device).attention
+    reached = known.get(kernel, known["other"])
+    lost = 1 + _lost(reached.half_length, length)
+    return np.asarray(reached.share / lost / (1 + _lost(reached.half_head, head)))
 
 
 def _half_rate(device: Device) -> float:

@@ -6,9 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from brimful.cost.assumptions import assumptions_for, describe
+from brimful.cost.attending import kernel_of
 from brimful.cost.copied import copied_seconds
 from brimful.cost.deepspeed_engine import engine_memory
-from brimful.cost.efficiency import size_of
+from brimful.cost.efficiency import AttentionKernel, size_of
 from brimful.cost.eval_phase import other_phases, resting_phases
 from brimful.cost.exchange import exchange_seconds, sent_of
 from brimful.cost.expert_exchange import experts_seconds
@@ -37,7 +38,12 @@ from brimful.values.strategy import Strategy, gathers, world_size
 
 
 def estimate(
-    job: Job, cluster: Cluster, strategy: Strategy, *, products: Precision | None = None
+    job: Job,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    products: Precision | None = None,
+    kernel: AttentionKernel | None = None,
 ) -> Estimate:
     """Predict a run.
 
@@ -47,6 +53,7 @@ def estimate(
         strategy: How.
         products: The recipe whose types its matrix products run in, where that is another than the
             job's own, which says what is held; matters to seconds, and not to a pipeline's.
+        kernel: What computes its scores, where that is not what PyTorch takes now; likewise.
 
     Returns:
         Itemised peak memory, bands, step time.
@@ -59,7 +66,10 @@ def estimate(
     if strategy.pp > 1:
         found = _row(job, cluster, strategy)
     else:
-        found = _one(job, cluster, strategy, products or job.precision)
+        computed = _Computed(
+            products or job.precision, kernel or kernel_of(job, strategy.attention, device)
+        )
+        found = _one(job, cluster, strategy, computed)
     memory, phases, flops, seconds = found
     peak = max(phase.num_bytes for phase in phases)
     speed = speed_of(job, cluster, strategy, seconds.total_s if seconds else None)
@@ -93,6 +103,13 @@ def estimate(
     )
 
 
+class _Computed(NamedTuple):
+    """The recipe whose types products run in, and what computes scores."""
+
+    products: Precision
+    kernel: AttentionKernel
+
+
 class _Found(NamedTuple):
     """What a strategy takes of its fullest device: memory, phases, FLOPs of a step, seconds."""
 
@@ -102,7 +119,7 @@ class _Found(NamedTuple):
     seconds: StepTime | None
 
 
-def _one(job: Job, cluster: Cluster, strategy: Strategy, products: Precision) -> _Found:
+def _one(job: Job, cluster: Cluster, strategy: Strategy, computed: _Computed) -> _Found:
     """Predict devices that are all alike."""
     device, family = cluster.device, family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
@@ -111,7 +128,9 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, products: Precision) ->
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
     stepped = work._replace(matrix_flops=work.matrix_flops + update_flops(job))
-    alone = step_seconds(stepped, replace(job, precision=products), device, size)
+    alone = step_seconds(
+        stepped, replace(job, precision=computed.products), device, size, computed.kernel
+    )
     sent = sent_of(job, family)
     each = exchange_seconds(job, family, cluster, sent) + experts_seconds(
         job, family, cluster, sent

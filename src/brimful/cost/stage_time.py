@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from brimful.cost.additions import is_block
+from brimful.cost.attending import kernel_of
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.efficiency import ProductSize, efficiency_of, size_of
 from brimful.cost.exchange import exchange_seconds, sent_of
@@ -93,8 +94,9 @@ def rates_of(site: Site, cluster: Cluster) -> Rates | None:
     for key in dict.fromkeys((recomputing_all(site.key), site.key)):
         if has_profile(key):
             every |= _amounts(load_profile(key), dims, chunks)
+    kernel = kernel_of(job, site.strategy.attention, cluster.device)
     for name, amounts in every.items():
-        seconds = step_seconds(StepWork(*amounts.T), job, cluster.device, _size(site))
+        seconds = step_seconds(StepWork(*amounts.T), job, cluster.device, _size(site), kernel)
         if seconds is None:
             return None
         found[name] = np.stack(seconds[:_SECONDS], axis=1)

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
+from brimful.cost.attending import attention_seconds
+from brimful.cost.efficiency import (
+    AttentionKernel,
+    ProductSize,
+    efficiency_of,
+    product_share,
+)
 from brimful.cost.family import (
     Family,
     family_counts,
@@ -24,19 +30,10 @@ from brimful.cost.family import (
 from brimful.cost.leaving import later_runs
 from brimful.cost.preference import forward_runs, runs_reference
 from brimful.cost.profiles import Dimensions, Group, Profile, Run, Work
-from brimful.cost.programs import HALF
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
-from brimful.models.own_task import is_encoder, is_encoder_decoder
-from brimful.values.job import FP8, Job, Precision
-
-CAUSAL_SHARE = 0.5
-"""Half of a causal attention's scores are masked, and fused kernels skip them; of what is
-given a mask of its own, as encoders and encoder-decoders are, nothing is.
-
-A calibrated rate already is that of attention counted whole.
-"""
+from brimful.values.job import Job, Precision
 
 
 class StepWork(NamedTuple):
@@ -125,38 +122,22 @@ def _amounts(work: Work, dims: Dimensions) -> Array:
     return np.array(amounts)[:, None]
 
 
-def step_seconds(work: StepWork, job: Job, device: Device, size: ProductSize) -> StepSeconds | None:
+def step_seconds(
+    work: StepWork, job: Job, device: Device, size: ProductSize, kernel: AttentionKernel
+) -> StepSeconds | None:
     """Turn work into seconds; None where a rate of the device is unknown."""
     rate, reached = matrix_rate(device, job.precision), efficiency_of(device)
     matrix = rate * product_share(device, job.precision, size)
     bandwidth = device.memory_bytes_per_s * reached.memory_share
-    if not np.all(matrix) or not bandwidth:
+    attention_s = attention_seconds(work.attention_flops, job, device, kernel)
+    if not np.all(matrix) or not bandwidth or np.isnan(attention_s).any():
         return None
-    kind = job.model.model_type
-    is_whole = device.calibrated or is_encoder(kind) or is_encoder_decoder(kind)
-    share = 1.0 if is_whole else CAUSAL_SHARE
-    attended = matrix_rate(device, _attended_in(job)) * reached.attention_share
-    if not attended:
-        return None
-    attention_s = share * work.attention_flops / attended
     matrix_s = work.matrix_flops / matrix + attention_s
     memory_s = work.moved_bytes / bandwidth
     launch_s = work.num_ops * device.op_overhead_s
     if device.kernels == "cuda":
         launch_s = np.maximum(0.0, launch_s - matrix_s - memory_s)
     return StepSeconds(matrix_s, memory_s, launch_s, np.zeros_like(matrix_s))
-
-
-def _attended_in(job: Job) -> Precision:
-    """Return the recipe whose types scores are computed in: those that projections hand on.
-
-    Of products in fp8 they are of 16 bits, and fp32 where norms in fp32 feed layers in 4 bits,
-    which give back the type they are given, and no autocast narrows it.
-    """
-    if job.precision == FP8:
-        return "bf16-mixed"
-    is_wide = job.adapter is not None and job.adapter.upcast == "all"
-    return "fp32" if is_wide and job.precision not in HALF else job.precision
 
 
 def utilization(flops: float, seconds: float, device: Device, precision: Precision) -> float | None:

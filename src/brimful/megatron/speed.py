@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from brimful.cost.comm import overlapped_seconds
-from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
+from brimful.cost.efficiency import (
+    AttentionKernel,
+    ProductSize,
+    attention_share,
+    efficiency_of,
+    product_share,
+)
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.hardware.datasheets import fp4_rate
 from brimful.megatron.exchanges import (
@@ -27,7 +33,7 @@ from brimful.megatron.exchanges import (
     between_stages,
     within_a_stage,
 )
-from brimful.megatron.layout import Layout
+from brimful.megatron.layout import Attention, Layout
 from brimful.megatron.stage import asked_of
 from brimful.megatron.states import parameters, quantised_weights, state_bytes
 from brimful.values.job import FP8
@@ -39,6 +45,9 @@ _BACKWARD = 2
 """Products of backward for one of forward."""
 _ATTENTION_BACKWARD = 2.5
 """Products of attention's backward, which makes the scores again."""
+_KERNELS: dict[Attention, AttentionKernel] = {
+    "unfused": "other", "local": "other", "flash": "flash", "fused": "cudnn",
+}  # fmt: skip
 _OF_MULTIPLY = 2
 _HALF_BYTES = 2
 LAUNCHED_S = 88e-6
@@ -112,7 +121,8 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     of_layers = dense + of_experts + _experts_read_s(at, device)
     compute = passes * of_layers + (1 + _BACKWARD) * flops.of_head / reached
     again = max(again, float(at.recomputes("core_attn")))
-    compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * share.attention_share)
+    attended = attention_share(device, _KERNELS[at.attention], at.key_len, at.channels)
+    compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * float(attended))
     asked = asked_of(at)
     moved = 2 * asked.num_bytes / (device.memory_bytes_per_s * share.memory_share)
     inside, by_products = within_a_stage(at, cluster), passes * dense

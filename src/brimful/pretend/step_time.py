@@ -10,14 +10,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from brimful.cost.assumptions import assumptions_for
-from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
-from brimful.cost.step import CAUSAL_SHARE, traffic_of_update
+from brimful.cost.attending import CAUSAL_SHARE
+from brimful.cost.efficiency import (
+    AttentionKernel,
+    ProductSize,
+    attention_share,
+    efficiency_of,
+    product_share,
+)
+from brimful.cost.step import traffic_of_update
 from brimful.hardware.cluster import Device, matrix_rate
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, Recording
 from brimful.pretend.report_values import StepTime
@@ -32,6 +39,7 @@ _OTHERS = frozenset({"convolution", "convolution_backward", "_scaled_mm", "_int_
 _LEAST_OTHER = 0.1
 """Share of a step's FLOPs from which these leave its time unknown."""
 _HALF: dict[torch.dtype, Precision] = {torch.bfloat16: "bf16-mixed", torch.float16: "fp16-mixed"}
+_KERNELS: tuple[AttentionKernel, ...] = ("flash", "cudnn")
 _UPDATE = "optimizer"
 _MOST_STEPS = 5
 """The last ones, of which the middle is told."""
@@ -41,20 +49,36 @@ _LEAST_COPIED = 0.1
 """Share of a step from which copies over it leave the step's time unknown."""
 
 
+class Attended(NamedTuple):
+    """What a fused attention's speed hangs on.
+
+    Attributes:
+        recipe: Of its type; empty: of a type at no known rate.
+        kernel: What computes it.
+        length: Tokens of a row; twice those of one that looks both ways.
+        head: Width of a head.
+    """
+
+    recipe: str
+    kernel: AttentionKernel
+    length: int
+    head: int
+
+
 @dataclass(slots=True)
 class PhaseWork:
     """What the operations of a phase do.
 
     Attributes:
         products: FLOPs of matrix products, by recipe; empty: of a type at no known rate.
-        attention: FLOPs of fused attention, by recipe, what a causal mask leaves out left out.
+        attention: FLOPs of fused attention, what a causal mask leaves out left out.
         other_flops: Of what runs at no known rate.
         moved_bytes: Read and written by all else.
         num_ops: Operations.
     """
 
     products: Counter[str] = field(default_factory=Counter)
-    attention: Counter[str] = field(default_factory=Counter)
+    attention: Counter["Attended"] = field(default_factory=Counter)
     other_flops: int = 0
     moved_bytes: int = 0
     num_ops: int = 0
@@ -90,8 +114,11 @@ class TimedTape(Tape):
         if attention_flops:
             place = _place_of_causal(call.func)
             given = call.args[place] if 0 <= place < len(call.args) else False
-            share = CAUSAL_SHARE if bool(call.kwargs.get("is_causal", given)) else 1.0
-            work.attention[recipe] += int(share * attention_flops)
+            is_causal = bool(call.kwargs.get("is_causal", given))
+            share = CAUSAL_SHARE if is_causal else 1.0
+            *_, tokens, head = first.shape
+            at = Attended(recipe, _kernel_of(name), tokens * (2 - is_causal), head)
+            work.attention[at] += int(share * attention_flops)
         elif name in _PRODUCTS:
             rows, inner = call.args[-2].shape
             self.sizes[rows, min(inner, call.args[-1].shape[-1])] += matrix_flops
@@ -102,6 +129,11 @@ def _recipe(dtype: torch.dtype) -> str:
     if dtype is torch.float32:
         return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "fp32"
     return _HALF.get(dtype, "")
+
+
+def _kernel_of(name: str) -> AttentionKernel:
+    """Return which kernel an operation of PyTorch's runs."""
+    return next((each for each in _KERNELS if each in name), "other")
 
 
 @cache
@@ -171,11 +203,12 @@ def _seconds(
             if flops and not rate:
                 return None
             matrix_s += flops / rate if flops else 0.0
-        for recipe, flops in work.attention.items():
-            rate = matrix_rate(device, cast("Precision", recipe)) if recipe else 0.0
-            if not rate * reached.attention_share:
+        for at, flops in work.attention.items():
+            rate = matrix_rate(device, cast("Precision", at.recipe)) if at.recipe else 0.0
+            rate *= float(attention_share(device, at.kernel, at.length, at.head))
+            if not rate:
                 return None
-            matrix_s += flops / (rate * reached.attention_share)
+            matrix_s += flops / rate
         other, total = other + work.other_flops, total + sum(work.products.values())
         # What an update moves is counted from what it keeps: in place it has no outputs to count.
         moved += 0 if recording.phases[i].endswith(_UPDATE) else work.moved_bytes

@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from brimful.cost.attending import kernel_of
 from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import BrimfulError, UnsupportedError
@@ -86,7 +87,10 @@ def _estimated(run: PublishedRun) -> tuple[Expressed, Estimate] | Unexpressed:
     if isinstance(expressed, Unexpressed):
         return expressed
     try:
-        return expressed, estimate(*expressed, products=_products(run))
+        job, cluster, strategy = expressed
+        torch = _torch_version(run)
+        kernel = run.kernel or kernel_of(job, strategy.attention, cluster.device, torch)
+        return expressed, estimate(*expressed, products=_products(run), kernel=kernel)
     except UnsupportedError as error:
         return Unexpressed(str(error).partition(";")[0])
 

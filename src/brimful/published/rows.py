@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from brimful.cost.efficiency import AttentionKernel
 from brimful.errors import FileFormatError, unknown_name
 from brimful.files.writing import read_whole
 from brimful.techniques.fused_kernels import FusedKernels
@@ -92,6 +93,8 @@ class PublishedRun(
         checkpointing: As ``--activation-checkpointing``.
         products: Which matrix products selective checkpointing kept.
         attention: As ``--attention``.
+        kernel: What computed its scores, where its program took another kernel for them than
+            PyTorch of its version does.
         fused_kernels: As ``--fused-kernels``.
         offload: As ``--offload``.
         loss: What its loss held of the logits.
@@ -137,6 +140,7 @@ class PublishedRun(
     checkpointing: Line
     products: Products = "all"
     attention: Attention = "sdpa"
+    kernel: AttentionKernel | None = None
     fused_kernels: FusedKernels = "none"
     offload: Line = NO_OFFLOAD
     loss: LossCopies = "none"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from brimful.cost.attending import kernel_of
 from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
@@ -149,7 +150,8 @@ def seconds_of_step(
     if job.keep_fp32:  # whose products run at another rate, and the tape does not tell them apart
         return None
     device = cluster.device
-    parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch))
+    kernel = kernel_of(job, strategy.attention, device)
+    parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch), kernel)
     if parts is None:
         return None
     if world_size(strategy) > 1:

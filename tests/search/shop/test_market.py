@@ -204,7 +204,7 @@ def test_no_strategy_is_faster_than_its_bound(counted, kind):
     job, cluster = job_of(batch=16), load_cluster(counted + kind, memory_limit_bytes=None)
     if kind == "rtx-4090" and cluster.num_nodes > 1:
         cluster = load_cluster(counted + kind, memory_limit_bytes=None, network_name="ib-ndr-400")
-    least = least_seconds(least_work(job, "sdpa", cluster.device), job, cluster.device)
+    least = least_seconds(least_work(job, "sdpa", cluster.device), job, "sdpa", cluster.device)
     search = Search(job, cluster, "sdpa", held={}, levels={}, works={}, waits={})
     nearest = np.inf
     for grid in grids(job, Pins(reference="none"), attention="sdpa", cluster=cluster):

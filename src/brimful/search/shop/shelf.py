@@ -125,7 +125,7 @@ class Shelf:
         key = _alike(job, device)
         if key not in self._works:
             self._works[key] = least_work(job, self.attention(device), device)
-        return least_seconds(self._works[key], job, device)
+        return least_seconds(self._works[key], job, self.attention(device), device)
 
     def leanest(self, cluster: Cluster) -> Leanest:
         """Return the strategy with the smallest peak of live tensors, as far as it was looked for.

@@ -1,0 +1,79 @@
+"""Which kernel computes scores, and how fast: as benchmarks of kernels say."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from brimful.cost.attending import attention_seconds, kernel_of
+from brimful.cost.efficiency import attention_share, generations
+from brimful.hardware.devices import gpus
+from brimful.models.config import load_model
+from brimful.values.job import plain_job
+from each_case import each
+
+MEASURED = Path(__file__).parents[2] / "validation/attention_kernels.jsonl"
+ROWS = [json.loads(line) for line in MEASURED.read_text("utf-8").splitlines()]
+BEST = {row["gpu"]: row["products"] for row in ROWS if "products" in row}
+JOB = plain_job(load_model("llama-3.1-8b"), precision="bf16-mixed", seq_len=4096, global_batch=4)
+FLOPS = np.array([1e15])
+
+
+@each("row", [row for row in ROWS if "kernel" in row])
+def test_a_kernel_loses_as_much_of_its_benchmark_as_products_lose_of_theirs(row):
+    device = gpus()[row["gpu"]]
+    table = next(e for e in generations().values() if device.capability in e.capabilities)
+    measured = 3.5 / (1 / row["forward"] + 2.5 / row["backward"]) / BEST[row["gpu"]]
+    told = attention_share(device, row["kernel"], row["length"], row["head"])
+    assert float(told) == pytest.approx(measured * table.matrix_shares["bf16"], rel=0.08)
+
+
+@each(
+    "gpu, attention, torch, kernel",
+    [
+        ("h100-80gb", "sdpa", (2, 11), "cudnn"),
+        ("h100-80gb", "sdpa", (2, 10), "flash"),
+        ("h100-80gb", "flash", (2, 11), "flash"),
+        ("b200", "sdpa", (2, 11), "cudnn"),
+        ("a100-80gb", "sdpa", (2, 11), "flash"),
+        ("a100-80gb", "cudnn", (2, 10), "cudnn"),
+        ("rtx-5090", "sdpa", (2, 11), "flash"),
+        ("a100-80gb", "efficient", (2, 11), "other"),
+        ("a100-80gb", "flex", (2, 11), "other"),
+        ("v100-32gb", "sdpa", (2, 11), "other"),
+        ("mi300x", "flash", (2, 11), "other"),
+    ],
+)
+def test_the_kernel_of_a_card_and_of_pytorchs_version(gpu, attention, torch, kernel):
+    assert kernel_of(JOB, attention, gpus()[gpu], torch) == kernel
+
+
+@each(
+    "changed, gpu, kernel",
+    [
+        ({"precision": "fp32"}, "h100-80gb", "other"),
+        ({"precision": "fp8"}, "h100-80gb", "cudnn"),
+        ({"packing": "documents"}, "h100-80gb", "other"),
+        ({"model": load_model("gemma-2b")}, "h100-80gb", "cudnn"),
+        ({"model": load_model("gemma-2b")}, "b200", "flash"),
+    ],
+)
+def test_the_kernel_of_a_type_a_mask_and_a_width(changed, gpu, kernel):
+    job = msgspec.structs.replace(JOB, **changed)
+    assert kernel_of(job, "sdpa", gpus()[gpu]) == kernel
+
+
+def test_long_rows_and_wide_heads_are_faster():
+    device = gpus()["h200"]
+    lengths = attention_share(device, "cudnn", np.array([512, 4096, 65536]), 128)
+    assert (np.diff(lengths) > 0).all()
+    heads = [attention_share(device, "cudnn", 4096, head) for head in (64, 128)]
+    assert heads[0] < heads[1]
+
+
+def test_a_card_that_is_calibrated_has_one_rate():
+    device = msgspec.structs.replace(gpus()["h100-80gb"], calibrated=True)
+    seconds = [attention_seconds(FLOPS, JOB, device, kernel) for kernel in ("flash", "cudnn")]
+    assert seconds[0] == seconds[1] == FLOPS / device.matrix_flops_per_s.bf16
