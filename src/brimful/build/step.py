@@ -118,7 +118,7 @@ def _unscale_and_clip(program: Program) -> torch.Tensor:
     """Undo the loss scale and clip; masters do both themselves, in fp32."""
     parameters = updated_by(program.optimizer, program.model)
     rule = rule_of(program.optimizer)
-    piece = PIECE if rule is program.optimizer else HOST_PIECE
+    piece = HOST_PIECE if isinstance(program.optimizer, HostOptimizer) else PIECE
     scale = None if program.scaler is None else program.scaler.scale
     row = None if program.pipeline is None else program.pipeline.row
     if isinstance(rule, MasterWeights):

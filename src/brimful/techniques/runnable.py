@@ -233,24 +233,18 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
     is_torch = strategy.engine == "torch"
     if zero and shards == 1 and is_torch and not gathers_alone(strategy):
         raise InputError(f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0")
-    if zero == 1 and strategy.dp_replicate > 1:
-        raise InputError(
-            f"zero=1 shards over all devices and dp_replicate={strategy.dp_replicate} asks for "
-            f"groups of them; use dp_replicate=1, or zero 2 or 3"
-        )
-    if zero == 1 and job.precision.endswith("-master") and is_torch:
-        raise _masters_refused(job, strategy)
     if zero == 1 and not OPTIMIZERS[job.optimizer].zero1:
         raise UnsupportedError(
             f"zero=1 with optimizer={job.optimizer} is not run by this version, whose state is cut "
             f"by torch's ZeRO-1 in another way; use zero=0, or optimizer={DEFAULT_OPTIMIZER}",
             nearest={"zero": 0},
         )
-    if zero == 1 and job.keep_fp32 and job.precision in NARROW:
+    held, _, how = job.precision.partition("-")
+    if zero == 1 and job.keep_fp32 and (job.precision in NARROW or how == "master") and is_torch:
         raise UnsupportedError(
             f"zero=1 with keep_fp32={','.join(job.keep_fp32)} and precision={job.precision} is not "
             f"run by this version, as torch's ZeRO-1 takes parameters of one type; use zero 0, 2 "
-            f"or 3, or {job.precision}-mixed"
+            f"or 3, or {held}-mixed"
         )
     if gathers(strategy) and job.adapter is not None and job.adapter.base in UNSHARDED:
         raise UnsupportedError(
@@ -269,17 +263,6 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
             f"for it take no shards; use optimizer={DEFAULT_OPTIMIZER}, or zero 0 or 1",
             nearest={"zero": 0, "dp_shard": None},
         )
-
-
-def _masters_refused(job: Job, strategy: Strategy) -> UnsupportedError:
-    """Refuse a ZeRO-1 over masters, which only DeepSpeed's is, and name who shards them."""
-    by_deepspeed = job.method == "full" and strategy.tp == strategy.pp == 1
-    other = "engine=deepspeed, or " if by_deepspeed else ""
-    return UnsupportedError(
-        f"zero=1 with precision={job.precision} is not run by this version; use {other}zero 2 or "
-        f"3, which shard the masters too",
-        nearest={"engine": "deepspeed"} if by_deepspeed else {"zero": 3},
-    )
 
 
 def _check_reference(job: Job, strategy: Strategy) -> None:

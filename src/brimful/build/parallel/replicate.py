@@ -6,8 +6,8 @@ every device and is reduced again. So each backward is of the loss times the num
 Gradients that are held over several micro-batches are no views: a bucket is filled from them at the
 end, and they are filled from it.
 A frozen base that is on the host is no affair of DDP's.
-Under ZeRO-1 each device keeps the optimizer's state of some parameters, updates those, and sends
-them to the others.
+Under ZeRO-1 each device keeps the optimizer's state of some parameters, fp32 masters among it,
+updates those, and sends them to the others that share them; groups that do are alike.
 """
 
 import warnings
@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from brimful.build.offload import is_away
 from brimful.build.optimizers.base import Group, Rule
-from brimful.values.job import Job
 
 _NOW, _BEFORE = "forward_sync_buffers", "broadcast_buffers"
 _BUFFERS = _NOW if _NOW in signature(DistributedDataParallel.__init__).parameters else _BEFORE
@@ -30,31 +29,33 @@ _IGNORED = "_ddp_params_and_buffers_to_ignore"
 """What DDP reads of what it wraps: names of parameters that it leaves alone."""
 
 
-def replicate(root: nn.Module, mesh: DeviceMesh, *, holds: bool) -> nn.Module:
+def replicate(root: nn.Module, among: ProcessGroup, *, holds: bool) -> nn.Module:
     """Wrap what a micro-batch is called through.
 
-    ``holds``: whether gradients are held over several micro-batches.
+    ``among``: whose samples differ. ``holds``: whether gradients are held over several
+    micro-batches.
     """
     setattr(root, _IGNORED, [name for name, each in root.named_parameters() if is_away(each)])
     return DistributedDataParallel(
         root,
-        process_group=mesh.get_group(),
+        process_group=among,
         gradient_as_bucket_view=not holds,
         **{_BUFFERS: False},  # none of a model's is changed by its data
     )
 
 
 def partitioned(
-    mesh: DeviceMesh, groups: list[Group], rule: Rule, job: Job
+    among: ProcessGroup, groups: list[Group], rule: Rule, rate: float
 ) -> torch.optim.Optimizer:
-    """Make an optimizer of which each device keeps a part: whole parameters, evenly by size."""
+    """Make an optimizer of which each device keeps a part: whole parameters, evenly by size.
+
+    ``among``: who shares them. ``rule``: updates a part. ``rate``: the first.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # its package compiles by torch.jit
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def local(part: list[Group], **_defaults: Any) -> torch.optim.Optimizer:
-        return rule(part, job)
+        return rule(part)
 
-    return ZeroRedundancyOptimizer(
-        groups, optimizer_class=local, process_group=mesh.get_group(), lr=job.learning_rate
-    )
+    return ZeroRedundancyOptimizer(groups, optimizer_class=local, process_group=among, lr=rate)
