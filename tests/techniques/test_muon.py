@@ -192,7 +192,6 @@ def test_its_products_are_part_of_a_step_s_time():
 @pytest.mark.parametrize(
     ("switches", "why"),
     [
-        ({"zero": 1, "dp_shard": 2}, "zero=1 with optimizer=muon"),
         ({"tp": 2}, "tp=2 with optimizer=muon"),
         ({"pp": 2, "accumulate": "hold"}, "pp=2 with optimizer=muon"),
         ({"engine": "deepspeed", "zero": 2, "dp_shard": 2}, "optimizer=muon, whose blocks"),

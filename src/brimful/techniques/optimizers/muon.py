@@ -82,7 +82,6 @@ MUON = Optimizer(
     keeps_by_number=False,
     tells_hidden=True,
     takes_stacks=False,
-    pipeline=False,
     shards="gathered",
     on_host=True,
 )
