@@ -187,15 +187,16 @@ def largest_share(parameters: Sequence[Updated], num_devices: int) -> Share:
     """Return the share of the device that holds most, the first of several.
 
     An optimizer's groups are handed out one after the other, each from the largest down to whoever
-    has least.
+    has least, by the sizes of whole parameters where devices have pieces.
     """
     sizes = [(0, rank) for rank in range(num_devices)]
     heapify(sizes)
     shares: list[list[Updated]] = [[] for _ in range(num_devices)]
     for group in groups_of(parameters):
-        for each in sorted(group, key=lambda one: one.num, reverse=True):
+        whole = [(prod(each.whole or each.shape), each) for each in group]
+        for num, each in sorted(whole, key=lambda one: one[0], reverse=True):
             size, rank = sizes[0]
-            heapreplace(sizes, (size + each.num, rank))
+            heapreplace(sizes, (size + num, rank))
             shares[rank].append(each)
     rank = max(range(num_devices), key=lambda rank: sum(each.num for each in shares[rank]))
     return Share(rank, shares[rank])

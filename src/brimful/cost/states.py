@@ -173,7 +173,9 @@ def updated_on_one(whole: Sequence[Updated], family: Family, num_shards: int) ->
     if family.zero == 1:
         return largest_share(whole, num_shards).parameters
     cut = even_share if family.is_flat else first_shard
-    return [Updated(cut(one.shape, num_shards), one.is_hidden, one.shape) for one in whole]
+    return [
+        Updated(cut(one.shape, num_shards), one.is_hidden, one.whole or one.shape) for one in whole
+    ]
 
 
 def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States:

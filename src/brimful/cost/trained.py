@@ -124,7 +124,8 @@ def told(job: Job, parameter: Parameter, shape: Shape, *, in_block: bool) -> Upd
     ``shape``: of what a device has of it. ``in_block``: whether it is a block's.
     """
     tells = in_block and OPTIMIZERS[job.optimizer].tells_hidden
-    return Updated(shape, tells and len(shape) > 1 and parameter.kind != "embedding")
+    whole = () if shape == parameter.shape else parameter.shape
+    return Updated(shape, tells and len(shape) > 1 and parameter.kind != "embedding", whole)
 
 
 def told_beside(job: Job, shape: Shape) -> Updated:

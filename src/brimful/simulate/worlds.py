@@ -47,4 +47,5 @@ def fullest_rank(job: Job, strategy: Strategy) -> int:
         return 0
     if not has_parameter_count(job.model):
         read_built(job, strategy.attention)
-    return largest_share(trained_parameters(job), strategy.dp_shard).rank
+    share = largest_share(trained_parameters(job, strategy.tp), strategy.dp_shard)
+    return share.rank * strategy.tp

@@ -75,8 +75,8 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
     if world_size(strategy) != num_devices:
         if num_devices % (strategy.tp * strategy.pp):
             each, most = strategy.tp * strategy.pp, min(num_devices, strategy.tp)
-            is_run = strategy.pp == 1 and gathers(strategy)  # DDP cuts no matrices
-            fewer = {"tp": _largest_divisor(num_devices, most=most)} if is_run else {}
+            is_alone = strategy.pp == 1
+            fewer = {"tp": _largest_divisor(num_devices, most=most)} if is_alone else {}
             raise InputError(
                 f"tp={strategy.tp} x pp={strategy.pp} does not divide {num_devices} devices; use "
                 f"degrees whose product is one of {_divisors(num_devices, near=each)}",
@@ -202,9 +202,6 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
     """Refuse tensor parallelism of what cannot be cut, or beside what takes no pieces."""
     check_tensor(job, strategy.tp, ep=strategy.ep)
     beside: dict[str, tuple[bool, dict[str, object]]] = {
-        f"zero={strategy.zero} over {data_parallel(strategy)} data-parallel devices": (
-            data_parallel(strategy) > 1 and not gathers(strategy), {"zero": 2}
-        ),
         f"engine={strategy.engine}": (strategy.engine != "torch", {"engine": "torch"}),
         f"optimizer={job.optimizer}": (
             OPTIMIZERS[job.optimizer].shards not in {"all", "local"},
@@ -217,8 +214,8 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
         if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
                 f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
-                f"matrices there; use zero 2 or 3, engine=torch and optimizer={DEFAULT_OPTIMIZER}, "
-                f"another precision than fp8, and no keep_fp32",
+                f"matrices there; use engine=torch and optimizer={DEFAULT_OPTIMIZER}, another "
+                f"precision than fp8, and no keep_fp32",
                 nearest=nearest,
             )
 

@@ -19,7 +19,12 @@ from brimful.build.parallel.experts import expert_parallel
 from brimful.build.parallel.flat import reshard_flat, shard_rows, sync_flat, wrap
 from brimful.build.parallel.mesh import EXPERTS, SHARD, TENSOR, build_mesh, data_mesh, experts_mesh
 from brimful.build.parallel.place import data_group, pipeline_rank
-from brimful.build.parallel.replicate import partitioned, replicate
+from brimful.build.parallel.replicate import (
+    give_gradients,
+    lend_gradients,
+    partitioned,
+    replicate,
+)
 from brimful.build.parallel.shard import Meshes, adopt_sharded, shard, shard_frozen
 from brimful.build.parallel.stages import cut_stages
 from brimful.build.parallel.tensor import tensor_parallel
@@ -29,6 +34,8 @@ from brimful.values.strategy import Strategy, gathers, is_flat, num_micro_batche
 __all__ = [
     "averaged_over",
     "build_mesh",
+    "give_gradients",
+    "lend_gradients",
     "parallelize",
     "parallelize_frozen",
     "parted",
