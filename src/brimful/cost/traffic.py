@@ -112,7 +112,7 @@ def reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster:
     element = RECIPES[job.precision].gradient
     if not family.gathers:
         whole = padded(part.trained, np.ones_like(shards)) * element
-        return collective_seconds("all-reduce", whole, family.num_data_parallel, cluster)
+        return collective_seconds("all-reduce", whole, family.num_data_parallel, cluster, family.tp)
     num_bytes = cut_of(family)(part.trained, shards) * element
     scattered = collective_seconds("reduce-scatter", num_bytes, shards, cluster, family.tp)
     replicas, stride = family.num_data_parallel / shards, shards * family.tp
