@@ -43,10 +43,10 @@ def replicate(root: nn.Module, among: ProcessGroup, *, holds: bool) -> nn.Module
     ``among``: whose samples differ. ``holds``: whether gradients are held over several
     micro-batches.
     """
-    named = list(root.named_parameters())
+    named = root.named_parameters(remove_duplicate=False)  # a tied one has two names
     left = [name for name, each in named if is_away(each) or isinstance(each, DTensor)]
     setattr(root, _IGNORED, left)
-    cut = [each for _, each in named if isinstance(each, DTensor) and each.requires_grad]
+    cut = [each for each in root.parameters() if isinstance(each, DTensor) and each.requires_grad]
     if cut:
         setattr(root, _CUT, cut)
         root.pieces = nn.ParameterList(map(own_leaf, cut))
