@@ -266,10 +266,12 @@ def test_packed_bases_are_not_run():
 
 @pytest.mark.parametrize(("strategy", "words"), [
     ({"tp": 2}, "tp=2 with precision=fp8"),
+    ({"pp": 2, "stages_per_device": 2, "pp_schedule": "zero-bubble"}, "zero-bubble with precision"),
     ({"zero": 3, "dp_shard": 2, "engine": "deepspeed"}, "precision=fp8 is not run by engine="),
 ], ids=str)  # fmt: skip
 def test_strategies_that_do_not_run_it(strategy, words):
-    job = make_job(model=make_model(vocab_size=96), precision="fp8")
+    model = make_model(vocab_size=96, num_hidden_layers=4)
+    job = make_job(model=model, precision="fp8")
     with pytest.raises(UnsupportedError, match=words):
         check_strategy(job, make_strategy(**strategy))
 
