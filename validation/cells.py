@@ -78,7 +78,6 @@ _TINY = {
 }
 _REASONS = {
     r"^tp=": "tp: does not divide the model, or is not run for it",
-    r"^zero=1 with precision=": "ZeRO-1 with masters: not run by this version",
     r"take no shards": "ZeRO-2 and 3 with this optimizer: its kernels take no shards",
     r"\(no profile ": "ungrouped heads, written-out attention: no profile",
     r"beyond sliding_window": "sequence longer than the window",

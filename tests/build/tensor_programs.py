@@ -57,6 +57,8 @@ class Case:
         return make(self.architecture, **{"vocab_size": 96, **self.config})
 
 
+ZERO_1 = {"tp": 1, "zero": 1, "dp_shard": 2}
+MEASURED = {"seq_len": MEASURED_TOKENS, "global_batch": 4}
 TIED = {"tie_word_embeddings": True}
 SELECTIVE = {"loss_chunks": 4, "activation_checkpointing": "selective"}
 CASES = {
@@ -80,9 +82,28 @@ CASES = {
     "zero-3-master": Case("llama", {}, {"zero": 3, "dp_shard": 2},
         job={"precision": "bf16-master"}, steps=1),
     "hybrid": Case("qwen3", {}, {"zero": 3, "dp_shard": 2, "dp_replicate": 2}),
-    "measured": Case("llama", WIDE, job={"seq_len": MEASURED_TOKENS, "global_batch": 4}),
+    "zero-1-muon": Case("llama", {}, ZERO_1, job={"optimizer": "muon"}),
+    "zero-1-held": Case("llama", TIED, ZERO_1 | {"accumulate": "hold"}),
+    "zero-1-master": Case("llama", {}, ZERO_1, job={"precision": "bf16-master"}, steps=2),
+    "zero-1-muon-master": Case("llama", {}, ZERO_1, job={"precision": "bf16-master",
+        "optimizer": "muon"}, steps=1),
+    "zero-1-groups": Case("qwen3", {}, ZERO_1 | {"dp_replicate": 2}),
+    "zero-1-groups-master": Case("llama", {}, ZERO_1 | {"dp_replicate": 2},
+        job={"precision": "bf16-master"}, steps=1),
+    "zero-1-pieces": Case("llama", TIED, {"zero": 1, "dp_shard": 2}),
+    "zero-0-pieces": Case("qwen3", {}, {"dp_replicate": 2, "accumulate": "hold"}),
+    "zero-1-pieces-master": Case("llama", {}, {"zero": 1, "dp_shard": 2},
+        job={"precision": "bf16-master"}, steps=1),
+    "measured-zero-1-pieces": Case("llama", WIDE, {"zero": 1, "dp_shard": 2},
+        job={"seq_len": MEASURED_TOKENS, "global_batch": 8}),
+    "measured-zero-1-muon": Case("llama", WIDE, ZERO_1, job=MEASURED | {"optimizer": "muon"}),
+    "measured-zero-1-master": Case("llama", WIDE, ZERO_1,
+        job=MEASURED | {"precision": "bf16-master"}),
+    "measured-zero-1-groups": Case("llama", WIDE, ZERO_1 | {"dp_replicate": 2},
+        job={"seq_len": MEASURED_TOKENS, "global_batch": 8}),
+    "measured": Case("llama", WIDE, job=MEASURED),
     "measured-chunks": Case("llama", WIDE, {"loss_chunks": 4, "activation_checkpointing": "full",
-        "attention": "eager"}, job={"seq_len": MEASURED_TOKENS, "global_batch": 4}),
+        "attention": "eager"}, job=MEASURED),
     "measured-mixed": Case("llama", WIDE | TIED, {"activation_checkpointing": "selective"},
         job={"seq_len": MEASURED_TOKENS, "global_batch": 2, "precision": "bf16-mixed"}),
     "measured-zero-3": Case("llama", WIDE, {"zero": 3, "dp_shard": 2},

@@ -172,13 +172,6 @@ def test_parameters_away_from_several_devices_are_deepspeeds():
         check_strategy(job, make_strategy(zero=3, dp_shard=2, offload="parameters"))
 
 
-def test_stages_of_masters_that_torch_does_not_run():
-    job = make_job(precision="bf16-master")
-    check_strategy(job, strategy_of(zero=1))
-    with pytest.raises(UnsupportedError, match="zero=1"):
-        check_strategy(job, make_strategy(zero=1, dp_shard=2))
-
-
 def test_autocast_over_parted_parameters_is_not_predicted():
     from brimful.cost.estimate import estimate, estimate_or_none
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from brimful.build.assemble import build_program
 from brimful.build.batch import Batch
@@ -192,26 +193,85 @@ def test_a_module_of_the_users_own_is_converted():
     assert not converted_layers(build_program(plain, make_strategy(micro_batch=4), CPU).model)
 
 
+# Where torchao's layer does not fit.
+
+
+def passed(model, x):
+    """Return what comes out, what goes back, and how many numbers were kept between both."""
+    given, kept = x.clone().requires_grad_(), []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.numel()) or t, lambda t: t
+    ):
+        out = model(given)
+    out.backward(torch.linspace(-1, 1, out.numel()).view_as(out).to(out.dtype))
+    return out, given.grad, sum(kept)
+
+
+def test_a_frozen_layer_is_torchao_s_without_what_its_weight_s_gradient_takes():
+    torch.manual_seed(0)
+    trained = nn.Sequential(nn.Linear(32, 48))
+    frozen = nn.Sequential(nn.Linear(32, 48)).requires_grad_(False)
+    frozen.load_state_dict(trained.state_dict())
+    for model in (trained, frozen):
+        convert(model, keeps=lambda _: False, emulate=True, pads=False)
+    x = torch.randn(64, 32)
+    (out, back, kept), (ours, ours_back, ours_kept) = passed(trained, x), passed(frozen, x)
+    assert torch.equal(out, ours)
+    assert torch.equal(back, ours_back)
+    assert kept - ours_kept == x.numel()
+    assert frozen[0].weight.grad is None
+
+
+def test_gpt_2_s_layer_is_the_linear_layer_of_its_transpose():
+    torch.manual_seed(0)
+    linear, turned = nn.Sequential(nn.Linear(32, 48)), nn.Sequential(Conv1D(48, 32))
+    with torch.no_grad():
+        turned[0].weight.copy_(linear[0].weight.t())
+        turned[0].bias.copy_(linear[0].bias)
+    for model in (linear, turned):
+        convert(model, keeps=lambda _: False, emulate=True, pads=False)
+    x = torch.randn(64, 32)
+    for mine, theirs in zip(passed(turned, x)[:2], passed(linear, x)[:2], strict=True):
+        torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(turned[0].weight.grad, linear[0].weight.grad.t())
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("method", ["lora", "dora"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_frozen_layers_multiply_in_fp8_and_adapters_do_not(architecture, method):
+    job = {"method": method, "adapter": make_adapter(rank=16), "packing": "none"}
+    program, batch = start(architecture, job=job)
+    names = names_of(program)
+    assert names
+    assert not any("lora_" in name for name in names)
+    done = train_step(program, [batch], num_targets=30, learning_rate=1e-3)
+    assert float(done.grad_norm) > 0
+
+
 # What is refused.
 
 
 def test_a_model_without_such_layers_says_so():
+    narrow = {"hidden_size": 40, "intermediate_size": 72, "num_attention_heads": 2}
     with pytest.raises(UnsupportedError, match="rows and columns are multiples of 16"):
-        start("gpt2")
+        start(job={"model": make_model(**narrow)})
 
 
-def test_adapters_are_not_run():
-    adapted = make_job(precision="fp8", method="lora", adapter=make_adapter())
-    with pytest.raises(UnsupportedError, match="precision=fp8 with method=lora"):
+def test_packed_bases_are_not_run():
+    adapted = make_job(precision="fp8", method="qlora", adapter=make_adapter(base="nf4"))
+    with pytest.raises(UnsupportedError, match="precision=fp8 with method=qlora"):
         check_job(adapted)
 
 
 @pytest.mark.parametrize(("strategy", "words"), [
     ({"tp": 2}, "tp=2 with precision=fp8"),
+    ({"pp": 2, "stages_per_device": 2, "pp_schedule": "zero-bubble"}, "zero-bubble with precision"),
     ({"zero": 3, "dp_shard": 2, "engine": "deepspeed"}, "precision=fp8 is not run by engine="),
 ], ids=str)  # fmt: skip
 def test_strategies_that_do_not_run_it(strategy, words):
-    job = make_job(model=make_model(vocab_size=96), precision="fp8")
+    model = make_model(vocab_size=96, num_hidden_layers=4)
+    job = make_job(model=model, precision="fp8")
     with pytest.raises(UnsupportedError, match=words):
         check_strategy(job, make_strategy(**strategy))
 

@@ -66,7 +66,6 @@ FLAGS = [
     (("estimate", *H100S, "--dp-shard", "3"), ("is 6", "8 devices", "make them equal")),
     (("estimate", *H100S, "--zero", "0", "--dp-shard", "8"), ("dp_replicate=8", "is 64")),
     (("estimate", *H100S, "--zero", "3", "--dp-replicate", "8"), ("zero=3", "dp_shard=1")),
-    (("estimate", *H100S, "--zero", "1", "--dp-replicate", "2"), ("zero=1", "dp_replicate=1")),
     (("plan", *H100S, "--tp", "1", "--global-batch", "12"), ("global_batch=12", "a multiple of 8")),
     (("estimate", *H100S, "--network", "ib"), ("'ib'", "did you mean")),
     (("estimate", "tinyllama-1.1b", "--gpus", "0xh100-80gb"), ("0 devices", "1xh100-80gb")),

@@ -51,8 +51,6 @@ def draw(rng, number):
     recipes = ("fp32", "bf16", "bf16-mixed", "bf16-master", "fp16-mixed")
     precision = rng.choice(("bf16", "bf16-mixed") if tuned else recipes)
     zero = spread.get("zero", 0)
-    if zero == 1 and precision == "bf16-master":  # refused: ZeRO-1 shards no masters
-        precision = "bf16-mixed"
     if zero > 1 and precision.endswith("-mixed"):  # without a formula: masks are fp32
         switches["attention"] = "sdpa"
     strategy = make_strategy(**switches, **spread)

@@ -10,10 +10,11 @@ from brimful.cost.profiles import load_profile
 from brimful.cost.programs import program_of
 from brimful.cost.shards import largest_share, piece_bytes
 from brimful.cost.spread import NUM_PIECES, Piece, Way, has_pieces, is_block, spread_runs
-from brimful.cost.trained import trained_shapes
+from brimful.cost.trained import trained_parameters, trained_shapes
 from brimful.cost.trajectory import stands_for_none
 from brimful.errors import UnsupportedError
 from brimful.simulate.run import fullest_rank, simulate
+from brimful.techniques.optimizers import Updated
 from brimful.techniques.runnable import check_strategy
 from brimful.values.results import (
     GATHERED,
@@ -159,18 +160,27 @@ def test_an_update_of_sgd_is_seen_whole_in_a_deep_model():
 
 
 def test_the_share_of_one_device_is_the_largest():
-    shapes = [(10, 1), (9, 1), (9, 1), (2,)]
-    share = largest_share(shapes, 2)
+    matrices = [Updated((rows, 1)) for rows in (10, 9, 9)]
+    updated = [*matrices, Updated((2,))]
+    share = largest_share(updated, 2)
     assert share.rank == 1
-    assert share.shapes == [(9, 1), (9, 1)]
-    every = largest_share(shapes, 1)
-    assert sorted(every.shapes) == sorted(shapes)
+    assert share.parameters == matrices[1:]
+    every = largest_share(updated, 1)
+    assert sorted(every.parameters) == sorted(updated)
     assert every.rank == 0
+
+
+def test_hidden_matrices_are_handed_out_before_larger_ones():
+    table, hidden = Updated((100, 1)), Updated((10, 1), is_hidden=True)
+    assert largest_share([table, hidden], 2) == (1, [table])
+    assert largest_share([table._replace(is_hidden=True), hidden._replace(is_hidden=False)], 2) == (
+        0, [table._replace(is_hidden=True)],
+    )  # fmt: skip
 
 
 def test_the_simulated_rank_is_the_fullest_of_zero_1():
     job, _, strategy = build(ZERO_1, tied=True)
-    assert fullest_rank(job, strategy) == largest_share(trained_shapes(job), 4).rank
+    assert fullest_rank(job, strategy) == largest_share(trained_parameters(job), 4).rank
     assert fullest_rank(job, build(ZERO_3)[2]) == 0
 
 

@@ -138,8 +138,3 @@ def test_an_optimizer_that_keeps_less_is_said_to_and_the_order_is_the_known_one(
     kept = [update_of(job_of(precision="fp32", optimizer=name), CPU).kept for name in names]
     assert kept == sorted(kept)
     assert len(set(kept)) == len(names)
-
-
-def test_what_a_host_updates_is_in_no_group_here():
-    """A way out offloads the optimizer, whatever it tells apart."""
-    assert update.updated_groups(make_job(optimizer="muon"), ()) == [[], [], []]

@@ -141,9 +141,7 @@ def test_every_way_of_spreading_is_among_the_rows():
         for row in np.flatnonzero(np.asarray(table.tp) == 1).tolist()
     ]
     ways = {(s.zero, s.dp_replicate, s.dp_shard, s.accumulate) for s in strategies}
-    expected = (
-        {(zero, 1, 4) for zero in (1, 2, 3)} | {(zero, 2, 2) for zero in (2, 3)} | {(0, 4, 1)}
-    )
+    expected = {(zero, *each) for zero in (1, 2, 3) for each in ((1, 4), (2, 2))} | {(0, 4, 1)}
     assert ways == {(*way, how) for way in expected for how in ("reduce-each", "hold")}
     held = [s for s in strategies if s.accumulate == "hold"]
     assert all(s.micro_batch * 4 < job.global_batch for s in held)

@@ -84,8 +84,6 @@ def test_a_vocabulary_is_taken_where_every_device_has_a_row_of_it(tp, vocab_size
         (make_job(method="lora", adapter=make_adapter()), {}, "tp=2 with method=lora"),
         (make_job(optimizer="muon"), {}, "tp=2 with optimizer=muon"),
         (make_job(optimizer="adafactor"), {}, "tp=2 with optimizer=adafactor"),
-        (make_job(), {"dp_replicate": 2}, "tp=2 with zero=0 over 2 data-parallel.*use zero 2 or 3"),
-        (make_job(), {"dp_shard": 2, "zero": 1}, "tp=2 with zero=1 over 2 data-parallel devices"),
     ],
 )
 def test_what_is_not_run_is_refused_with_the_reason(job, changes, said):
@@ -93,9 +91,10 @@ def test_what_is_not_run_is_refused_with_the_reason(job, changes, said):
         check_strategy(job, make_strategy(tp=2, micro_batch=1, **changes))
 
 
-@pytest.mark.parametrize("zero", [2, 3])
-def test_shards_of_pieces_are_taken(zero):
-    check_strategy(wide_job(), make_strategy(tp=2, zero=zero, dp_shard=2, micro_batch=1))
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_pieces_are_taken_by_every_stage_of_zero(zero):
+    among = {"dp_shard": 2} if zero else {"dp_replicate": 2}
+    check_strategy(wide_job(), make_strategy(tp=2, zero=zero, micro_batch=1, **among))
 
 
 def test_rows_are_padded_to_what_the_data_pads_them_to():

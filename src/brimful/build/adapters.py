@@ -225,7 +225,7 @@ def _inject(model: nn.Module, job: Job, adapter: Adapter, targets: list[str]) ->
     except ValueError as error:
         raise UnsupportedError(f"PEFT adapts {job.model.name} otherwise: {error}") from error
     for name, module in model.named_modules():
-        if _is_adapter(name) or ".modules_to_save" in name:
+        if is_adapter(name) or ".modules_to_save" in name:
             # Theirs come from ``initialize``, after the base's, which are then those of any method.
             module._is_hf_initialized = True  # noqa: SLF001 - transformers' own mark
 
@@ -267,7 +267,7 @@ def _set_types(model: nn.Module, job: Job, adapter: Adapter) -> None:
     for name, module in model.named_modules():
         if ".modules_to_save" in name:
             dtype = adapter_dtype(job) if autocast else base_dtype(job)
-        elif _is_adapter(name):
+        elif is_adapter(name):
             dtype = adapter_dtype(job)
         elif not is_quantized(module) and _is_upcast(module, adapter):
             dtype = torch.float32
@@ -276,7 +276,8 @@ def _set_types(model: nn.Module, job: Job, adapter: Adapter) -> None:
         _cast(module, dtype)
 
 
-def _is_adapter(name: str) -> bool:
+def is_adapter(name: str) -> bool:
+    """Whether a path leads into what PEFT puts beside a layer."""
     return ".lora_" in name
 
 
@@ -307,7 +308,7 @@ def base_name(name: str) -> str | None:
     have: adapters, and the copies that train of ``trained_modules``. Names of a model without
     adapters are their own.
     """
-    if _is_adapter(name) or ".modules_to_save." in name:
+    if is_adapter(name) or ".modules_to_save." in name:
         return None
     return name.replace(".base_layer.", ".").replace(".original_module.", ".")
 

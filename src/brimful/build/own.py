@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 Region = tuple[slice, ...]
-_RANGE = "_brimful_range"
+_RANGE, _LEAF = "_brimful_range", "_brimful_leaf"
 
 
 class Range(NamedTuple):
@@ -38,6 +38,22 @@ class Range(NamedTuple):
     def own(self, whole: torch.Tensor) -> torch.Tensor:
         """Return this process's numbers of all."""
         return whole.reshape(-1)[self.start : self.stop]
+
+
+def own_leaf(parameter: DTensor) -> torch.nn.Parameter:
+    """Return this process's piece of a parameter as a plain one, which computes from now on.
+
+    Both are the same memory. DDP reduces the gradients of plain parameters.
+    """
+    leaf = torch.nn.Parameter(own_memory(parameter.detach()))
+    setattr(parameter, _LEAF, leaf)
+    return leaf
+
+
+def leaf_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Return what a gradient comes to: a piece that is a parameter, or the parameter itself."""
+    leaf: torch.Tensor = getattr(parameter, _LEAF, parameter)
+    return leaf
 
 
 def mark_range(parameter: torch.Tensor, which: Range) -> None:

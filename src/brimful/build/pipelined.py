@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from brimful.build.batch import IGNORE_INDEX, Batch, blank
-from brimful.build.parallel import averaged_over, reshard
+from brimful.build.parallel import averaged_over, give_gradients, lend_gradients, reshard
 from brimful.build.parallel.pipeline import Pipeline
 from brimful.build.parallel.stages import Share, StagePart
 from brimful.build.phases import phase
@@ -42,7 +42,9 @@ def pipelined_steps(
 
     with phase("pipeline", program), micro_batch_context(program.job.precision):
         batch = _joined(pipeline, micro_batches).to(program.device)
+        lend_gradients(program.root)
         losses = pipeline.step(batch, differentiated)
+        give_gradients(program.root)
     return losses or [torch.zeros((), device=program.device)]
 
 

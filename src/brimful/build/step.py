@@ -18,7 +18,14 @@ from brimful.build.gradient_clip import (
     gradient_norm,
 )
 from brimful.build.offload import HostOptimizer, rule_of, updated_by
-from brimful.build.parallel import averaged_over, reshard, sync_gradients, without_sync
+from brimful.build.parallel import (
+    averaged_over,
+    give_gradients,
+    lend_gradients,
+    reshard,
+    sync_gradients,
+    without_sync,
+)
 from brimful.build.parallel.place import data_group, even_part, own_part, row_group, summed
 from brimful.build.phases import phase
 from brimful.build.pipelined import judged_share, pipelined_steps
@@ -53,6 +60,7 @@ def micro_step(program: Program, batch: Batch, *, num_targets: int) -> torch.Ten
 
     Returns this micro-batch's share of the step's loss, detached, on the device.
     """
+    lend_gradients(program.root)
     with micro_batch_context(program.job.precision):
         with phase("forward", program):
             moved = batch.to(program.device)
@@ -76,6 +84,7 @@ def _backward(program: Program, loss: torch.Tensor) -> None:
     scaled = loss if program.scaler is None else program.scaler.scaled(loss)
     times = averaged_over(program.root)
     (scaled if times == 1 else scaled * times).backward()
+    give_gradients(program.root)
     program.offloaded.end_pass()
     if isinstance(program.optimizer, HostOptimizer):
         program.optimizer.collect()
@@ -118,7 +127,7 @@ def _unscale_and_clip(program: Program) -> torch.Tensor:
     """Undo the loss scale and clip; masters do both themselves, in fp32."""
     parameters = updated_by(program.optimizer, program.model)
     rule = rule_of(program.optimizer)
-    piece = PIECE if rule is program.optimizer else HOST_PIECE
+    piece = HOST_PIECE if isinstance(program.optimizer, HostOptimizer) else PIECE
     scale = None if program.scaler is None else program.scaler.scale
     row = None if program.pipeline is None else program.pipeline.row
     if isinstance(rule, MasterWeights):

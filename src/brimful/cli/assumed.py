@@ -130,7 +130,6 @@ def _update_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     """
     import msgspec
 
-    from brimful.cost.trained import trained_shapes
     from brimful.cost.update import CUDA, update_of
     from brimful.hardware.gpus import count_devices
     from brimful.models.config import has_layout
@@ -142,11 +141,7 @@ def _update_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
         return ()
     here = {name: each for name, each in OPTIMIZERS.items() if not each.pages}
     names = [name for name, each in here.items() if whole_of(each) == whole]
-    shapes = trained_shapes(job)
-    every = {
-        name: update_of(msgspec.structs.replace(job, optimizer=name), CUDA, shapes)
-        for name in names
-    }
+    every = {name: update_of(msgspec.structs.replace(job, optimizer=name), CUDA) for name in names}
     ours = every.pop(job.optimizer)
     near = min(every, key=lambda name: every[name].kept + every[name].transient)
     its = every[near]

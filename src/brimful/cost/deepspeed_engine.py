@@ -51,10 +51,10 @@ from brimful.cost.sections import Event, Section, changed, ended, of_bytes
 from brimful.cost.shapes import parameter_shapes
 from brimful.cost.states import States
 from brimful.cost.trained import constants_of
-from brimful.cost.update import Update, settings_of, updated_groups, updater_of
+from brimful.cost.update import Update, settings_of, updater_of
 from brimful.hardware.cluster import Device
 from brimful.models.config import layout_of
-from brimful.techniques.optimizers import OPTIMIZERS, bytes_kept
+from brimful.techniques.optimizers import OPTIMIZERS, Updated, bytes_kept
 from brimful.values.job import Job
 from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS
 from brimful.values.strategy import Strategy, num_micro_batches, world_size
@@ -275,11 +275,10 @@ def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Upd
         return Update(0, max(pieces.sizes) * copies, "updated on the host")
     rule = OPTIMIZERS[job.optimizer]
     settings = settings_of(job, updater_of(device, world_size(strategy)))
-    kept, most = pieces.share * FP32_BYTES, 0
-    for bucket in updated_groups(job, [(pieces.share,)]):
-        kept += bytes_kept(rule, bucket, settings)
-        most = max(moment.num_bytes for moment in rule.moments(bucket, settings))
     share, element = pieces.share, pieces.element
+    flat = [Updated((share,))]
+    kept = share * FP32_BYTES + bytes_kept(rule, flat, settings)
+    most = max(moment.num_bytes for moment in rule.moments(flat, settings))
     at_once = min(share, SUB_GROUP_ELEMENTS) if strategy.zero == _PARTED else share
     wide = at_once * FP32_BYTES
     gradients = 0 if strategy.zero == _PARTED else pieces.touched * element

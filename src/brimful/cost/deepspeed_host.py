@@ -12,9 +12,9 @@ for buffers of 1.5.
 from brimful.build.deepspeed.config import HELD
 from brimful.cost.on_host import OnHost
 from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
-from brimful.cost.update import Updater, settings_of, updated_groups
+from brimful.cost.update import Updater, settings_of
 from brimful.models.config import parameter_count
-from brimful.techniques.optimizers import OPTIMIZERS, bytes_kept
+from brimful.techniques.optimizers import OPTIMIZERS, Updated, bytes_kept
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, world_size
 
@@ -35,7 +35,7 @@ def held_by_deepspeed(job: Job, strategy: Strategy) -> OnHost:
     element = FP32_BYTES if HELD.get(job.precision) == "fp32" else HALF_BYTES
     kept = bytes_kept(
         OPTIMIZERS[job.optimizer],
-        [bucket for group in updated_groups(job, [(share,)]) for bucket in group],
+        [Updated((share,))],
         settings_of(job, Updater("cpu", num_shards=world_size(strategy))),
     )
     return OnHost(

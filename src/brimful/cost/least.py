@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from brimful.cost.recipes import RECIPES
 from brimful.cost.states import states
-from brimful.cost.trained import HALF_BYTES, num_whole, trained_recipe, trained_shapes
+from brimful.cost.trained import HALF_BYTES, num_whole, trained_recipe
 from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
 from brimful.models.config import active_parameters, has_layout
 from brimful.models.spec import ModelSpec
 from brimful.techniques.offload import away_of
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.optimizers import OPTIMIZERS, Updated
 from brimful.values.job import Base, Job, Task
 
 _PACKED_BYTES: dict[Base, float] = {
@@ -93,7 +93,7 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
     ``job``: what is trained; it needs no formula, and its model no layout.
     """
     if has_layout(job.model):
-        whole = states(job, update_of(job, CUDA, trained_shapes(job)))
+        whole = states(job, update_of(job, CUDA))
         held = int(whole.parameters + whole.constants)
         beside = least_of_whole(job)
         return Least(
@@ -110,7 +110,7 @@ def least_bytes(job: Job, num_parameters: int) -> Least:
         return Least(int(packed + left * _UNPACKED_BYTES), 0, 0)
     recipe = trained_recipe(job)
     by_number = OPTIMIZERS[job.optimizer].keeps_by_number
-    kept = update_of(job, CUDA, [(num_parameters,)]).kept if by_number else 0
+    kept = update_of(job, CUDA, [Updated((num_parameters,))]).kept if by_number else 0
     return Least(num_parameters * recipe.parameter, num_parameters * recipe.gradient, int(kept))
 
 
@@ -145,7 +145,7 @@ def least_of_whole(job: Job) -> Least:
         return Least(0, 0, 0)
     recipe = trained_recipe(job)
     by_number = OPTIMIZERS[job.optimizer].keeps_by_number
-    kept = update_of(job, CUDA, [(count,)]).kept if by_number else 0
+    kept = update_of(job, CUDA, [Updated((count,))]).kept if by_number else 0
     return Least(count * recipe.parameter, count * recipe.gradient, int(kept))
 
 

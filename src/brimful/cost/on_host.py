@@ -90,7 +90,7 @@ def _base(job: Job, pins: bool, num_blocks: int) -> int:  # noqa: FBT001 - a key
 def _held(job: Job, family: Family, pins: bool) -> int:  # noqa: FBT001 - a key of what is kept
     """Count the bytes of the parameters that one device updates."""
     element, taken = trained_recipe(job).parameter, pinned_bytes if pins else sum
-    return int(taken([element * prod(shape) for shape in updated(job, family)]))
+    return int(taken([element * each.num for each in updated(job, family)]))
 
 
 @once_for_each
@@ -107,7 +107,7 @@ def _arriving(job: Job, family: Family) -> list[Shape]:
     parted experts first; what is in no block last. Others come in the order of matrices, backwards;
     vectors come between others and are left out, but for the norm before the head.
     """
-    shapes = updated(job, family)
+    shapes = [each.shape for each in updated(job, family)]
     if not family.gathers:
         norm = len(shapes) - 2
         return [x for place, x in enumerate(shapes) if len(x) > 1 or place == norm][::-1]

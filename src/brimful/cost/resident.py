@@ -17,7 +17,7 @@ import numpy as np
 from brimful.cost.expert_shards import held_shape
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import Shape
+from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
 from brimful.cost.states import States, holds_everything, updated_apart
 from brimful.cost.trained import (
@@ -32,14 +32,16 @@ from brimful.cost.trained import (
     loaded_element,
     modules_of,
     packed_shape,
+    trained_parameters,
     trained_recipe,
     trained_shapes,
     wide_shapes,
 )
-from brimful.cost.update import state_tensors, updated_groups
+from brimful.cost.update import state_tensors
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter, all_parameters
 from brimful.models.targets import PACKED
+from brimful.techniques.optimizers import Updated
 from brimful.values.job import QUANTIZED, Base, Job
 
 _TABLE_BYTES, _NESTED_TABLE_BYTES, _OFFSET_BYTES = 16 * 4, 256 * 4, 4
@@ -144,14 +146,14 @@ def optimizer_state(job: Job, family: Family) -> Iterator[Made]:
 
 
 def state_of_shapes(
-    job: Job, updated: Sequence[Shape], wide: Counter[Shape] | None = None
+    job: Job, updated: Sequence[Updated], wide: Counter[Shape] | None = None
 ) -> Iterator[Made]:
     """Yield the same of what a device updates.
 
     ``wide``: how often each is that of a parameter in fp32 beside those in 16 bits.
     """
     recipe, wide = trained_recipe(job), wide or Counter()
-    parameters = list(chain(*updated_groups(job, updated)))
+    parameters = list(chain(*groups_of(updated)))
     if recipe.master:
         yield from (Made((each.num * recipe.master,)) for each in parameters)
     for each in parameters:
@@ -159,14 +161,14 @@ def state_of_shapes(
             yield Made((num_bytes,))
 
 
-def updated(job: Job, family: Family) -> list[Shape]:
-    """List the shapes that one device updates."""
+def updated(job: Job, family: Family) -> list[Updated]:
+    """List what one device updates."""
     return list(chain.from_iterable(updated_groups_of(job, family)))
 
 
-def updated_groups_of(job: Job, family: Family) -> list[list[Shape]]:
+def updated_groups_of(job: Job, family: Family) -> list[list[Updated]]:
     """List the same by what is updated together (``updated_apart``)."""
-    parameters, whole = all_parameters(layout_of(job.model)), trained_shapes(job, family.tp)
+    parameters, whole = all_parameters(layout_of(job.model)), trained_parameters(job, family.tp)
     return updated_apart(job, family, tuple(parameters), whole, num_shards_of(family))
 
 
@@ -174,7 +176,7 @@ def shard_shapes(job: Job, family: Family) -> list[Shape]:
     """List the shapes of what one device holds of a model that trains in full."""
     num = num_shards_of(family)
     if family.ep > 1:
-        return updated(job, family)
+        return [each.shape for each in updated(job, family)]
     if family.away.parameters:
         return [parameter.shape for parameter, in_block in in_order(job) if not in_block]
     whole = trained_shapes(job, family.tp)

@@ -15,16 +15,16 @@ from brimful.cost.expert_shards import held_shape, held_shapes
 from brimful.cost.family import Family, family_of, parting_of
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.resident import num_shards_of
-from brimful.cost.shapes import Shape
+from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
-from brimful.cost.states import updated_shapes
-from brimful.cost.trained import frozen_element, trained_recipe, trained_shapes
-from brimful.cost.update import CPU, settings_of, updated_groups
+from brimful.cost.states import updated_on_one
+from brimful.cost.trained import frozen_element, trained_parameters, trained_recipe
+from brimful.cost.update import CPU, settings_of
 from brimful.files.remembered import once_for_each
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter, all_parameters, parts
 from brimful.models.targets import PACKED
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.optimizers import OPTIMIZERS, Updated
 from brimful.values.job import QUANTIZED, Job
 from brimful.values.strategy import Strategy
 
@@ -58,7 +58,7 @@ def _saved(
     held, updated = _held(job, family)
     element = trained_recipe(job).parameter
     return (
-        *(prod(shape) * element for shape in held),
+        *(each.num * element for each in held),
         *_frozen_sizes(job, family),
         *(_state_sizes(job, updated) if has_state else ()),
         *((RANDOM_BYTES, CUDA_RANDOM_BYTES) if kernels == "cuda" else (RANDOM_BYTES,)),
@@ -74,16 +74,16 @@ def _share(parameter: Parameter, family: Family | None) -> Shape:
     return first_shard(parameter.shape, num_shards_of(family))
 
 
-def _held(job: Job, family: Family | None) -> tuple[Sequence[Shape], Sequence[Shape]]:
-    """List the shapes of what trains, as a device holds it and as it updates it."""
+def _held(job: Job, family: Family | None) -> tuple[Sequence[Updated], Sequence[Updated]]:
+    """List what trains, as a device holds it and as it updates it."""
     if family is not None and family.ep > 1 and job.adapter is None:  # it has some of the experts
         parameters = tuple(all_parameters(layout_of(job.model)))
-        held = held_shapes(parameters, family, num_shards_of(family))
+        held = [Updated(each) for each in held_shapes(parameters, family, num_shards_of(family))]
         return held, held
-    whole = trained_shapes(job, 1 if family is None else family.tp)
+    whole = trained_parameters(job, 1 if family is None else family.tp)
     if family is None:
         return whole, whole
-    updated = updated_shapes(whole, family, num_shards_of(family))
+    updated = updated_on_one(whole, family, num_shards_of(family))
     return (updated if family.gathers else whole), updated
 
 
@@ -102,10 +102,10 @@ def _frozen_sizes(job: Job, family: Family | None) -> Iterator[int]:
             yield from [size * (FP32_BYTES if wide else element)] * times
 
 
-def _state_sizes(job: Job, shapes: Sequence[Shape]) -> Iterator[int]:
+def _state_sizes(job: Job, updated: Sequence[Updated]) -> Iterator[int]:
     """Yield the sizes of the optimizer's state, a master first where there is one."""
     recipe, settings = trained_recipe(job), settings_of(job, CPU)
-    every, state = tuple(chain(*updated_groups(job, shapes))), OPTIMIZERS[job.optimizer].state
+    every, state = tuple(chain(*groups_of(updated))), OPTIMIZERS[job.optimizer].state
     sizes = {}
     for each in set(every):  # blocks are alike: a few shapes are all there are
         kept = (one.num_bytes(settings.num_bytes) for one in state(each, settings))

@@ -5,13 +5,24 @@ from collections.abc import Sequence
 from brimful.models.config import layout_of
 from brimful.models.layout import Shape, parts, unnamed_parameters
 from brimful.models.spec import ModelSpec
+from brimful.techniques.optimizers import Updated
 
 __all__ = ["Shape", "groups_of", "largest_parameter", "parameter_shapes"]
 
 
-def groups_of(shapes: Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:
-    """Return matrices, and the rest: the two groups of an optimizer, of which the first decays."""
-    return [s for s in shapes if len(s) > 1], [s for s in shapes if len(s) <= 1]
+def groups_of(parameters: Sequence[Updated]) -> tuple[list[Updated], ...]:
+    """Return parameters as an optimizer groups them: matrices, which decay, then the rest.
+
+    Where its rule tells matrices of blocks from others these come first.
+
+    ``parameters``: in the order of ``Module.parameters()``.
+    """
+    others = [each for each in parameters if not each.is_hidden]
+    return (
+        [each for each in parameters if each.is_hidden],
+        [each for each in others if len(each.shape) > 1],
+        [each for each in others if len(each.shape) <= 1],
+    )
 
 
 def parameter_shapes(spec: ModelSpec) -> list[Shape]:

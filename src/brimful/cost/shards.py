@@ -24,6 +24,7 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.trained import Part, frozen_element, trained_parts, trained_recipe
+from brimful.techniques.optimizers import Updated
 from brimful.values.job import Job, Precision
 
 Array = NDArray[np.float64]
@@ -175,25 +176,27 @@ class Share(NamedTuple):
 
     Attributes:
         rank: Which device.
-        shapes: Of its parameters.
+        parameters: Its own.
     """
 
     rank: int
-    shapes: list[Shape]
+    parameters: list[Updated]
 
 
-def largest_share(shapes: Sequence[Shape], num_devices: int) -> Share:
+def largest_share(parameters: Sequence[Updated], num_devices: int) -> Share:
     """Return the share of the device that holds most, the first of several.
 
-    Matrices are handed out first, then the rest, each from the largest down to whoever has least.
+    An optimizer's groups are handed out one after the other, each from the largest down to whoever
+    has least, by the sizes of whole parameters where devices have pieces.
     """
     sizes = [(0, rank) for rank in range(num_devices)]
     heapify(sizes)
-    shares: list[list[Shape]] = [[] for _ in range(num_devices)]
-    for group in groups_of(shapes):
-        for shape in sorted(group, key=prod, reverse=True):
+    shares: list[list[Updated]] = [[] for _ in range(num_devices)]
+    for group in groups_of(parameters):
+        whole = [(prod(each.whole or each.shape), each) for each in group]
+        for num, each in sorted(whole, key=lambda one: one[0], reverse=True):
             size, rank = sizes[0]
-            heapreplace(sizes, (size + prod(shape), rank))
-            shares[rank].append(shape)
-    rank = max(range(num_devices), key=lambda rank: sum(map(prod, shares[rank])))
+            heapreplace(sizes, (size + num, rank))
+            shares[rank].append(each)
+    rank = max(range(num_devices), key=lambda rank: sum(each.num for each in shares[rank]))
     return Share(rank, shares[rank])

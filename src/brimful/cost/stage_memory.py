@@ -29,7 +29,6 @@ from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.row_sums import chips_of, sums_behind
 from brimful.cost.sequences import Blocks
-from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, part_pieces
 from brimful.cost.situations import Situation, multiples, situations
 from brimful.cost.spread import has_pieces, with_pieces
@@ -52,6 +51,7 @@ from brimful.cost.states import States, updated_apart
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import follow, kinds_bytes
 from brimful.cost.update import Update, update_apart, updater_of
+from brimful.techniques.optimizers import Updated
 from brimful.techniques.parallel.stages import ONE_STAGE
 from brimful.values.results import (
     GATHERED,
@@ -159,7 +159,7 @@ def _kinds(site: Site, found: StageRuns) -> tuple[Array, NDArray[np.bool_]]:
 def _piecewise(site: Site, stage: Stage) -> Piecewise:
     pieces, numbers = pieces_of(site, stage), _row_of
     held = shapes_of(site, stage)
-    size = _gradient_bytes(site) * sum(map(prod, held.trained))
+    size = _gradient_bytes(site) * sum(each.num for each in held.trained)
 
     def blocks(*some: Piece) -> float:
         every = np.sum([pieces[piece::NUM_PIECES, 0] for piece in some], axis=0)
@@ -435,9 +435,9 @@ def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     family, recipe, num_shards = site.family, trained_recipe(site.job), site.strategy.dp_shard
     groups, whole = updated_on(site, parts), not family.gathers
     updates = update_apart(site.job, updater_of(site.device, num_shards), groups)
-    held = sum(prod(shape) for group in groups for shape in group)
+    held = sum(each.num for group in groups for each in group)
     if whole:
-        held = sum(prod(shape) for each in parts for shape in each.trained)
+        held = sum(each.num for part in parts for each in part.trained)
     frozen = (frozen_bytes_of(site.job, family, each, num_shards) for each in parts)
     states = States(
         frozen=sum(frozen),
@@ -450,10 +450,10 @@ def _states(site: Site, stages: tuple[Stage, ...]) -> tuple[States, Update]:
     return states, updates
 
 
-def updated_on(site: Site, parts: Sequence[StageParts]) -> list[list[Shape]]:
-    """List the shapes that a device updates of its stages (``updated_apart``)."""
+def updated_on(site: Site, parts: Sequence[StageParts]) -> list[list[Updated]]:
+    """List what a device updates of its stages (``updated_apart``)."""
     parameters = [each for part in parts for each, _ in part.parameters]
-    trained = [shape for part in parts for shape in part.trained]
+    trained = [each for part in parts for each in part.trained]
     return updated_apart(site.job, site.family, parameters, trained, site.strategy.dp_shard)
 
 

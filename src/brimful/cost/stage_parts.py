@@ -14,19 +14,21 @@ from brimful.cost.expert_shards import held_shape, own_shape
 from brimful.cost.family import Family
 from brimful.cost.pieces import piece_shape
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import Shape
 from brimful.cost.stage_first import Ends
 from brimful.cost.trained import (
     Part,
     adapter_shapes_of,
     block_kinds,
     frozen_element,
+    told,
+    told_beside,
     trained_parts,
     trained_recipe,
 )
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter
 from brimful.models.spec import ModelSpec
+from brimful.techniques.optimizers import Updated
 from brimful.values.job import Job
 
 Array = NDArray[np.float64]
@@ -39,14 +41,14 @@ class StageParts(NamedTuple):
         blocks: Of every kind of block of the model (``block_kinds``), without parted experts.
         parts: Which of these each of its blocks is.
         rest: Of what is in no block.
-        trained: Shapes of all that trains, in the order of ``Module.parameters()``.
+        trained: All that trains, in the order of ``Module.parameters()``.
         parameters: Each of the base, and whether it is a block's.
     """
 
     blocks: tuple[Part, ...]
     parts: tuple[int, ...]
     rest: Part
-    trained: list[Shape]
+    trained: list[Updated]
     parameters: tuple[tuple[Parameter, bool], ...]
 
     @property
@@ -78,15 +80,16 @@ def stage_parts(
     behind = (*layout.final, *layout.head) if ends.is_last else ()
     kinds = list(block_kinds(job.model))
     inside = [parameter for part in parts for parameter in kinds[part]]
-    start, blocks, end = (
-        [own_shape(each, ep) if ep > 1 else piece_shape(each, tp) for each in some]
-        for some in (before, inside, behind)
-    )
-    *blocks_held, _ = trained_parts(job, tp, apart=ep > 1)
-    every, around = [*start, *blocks, *end], [*start, *end]
-    adapters = [shape for part in parts for shape in blocks_held[part].trained]
-    own = every if job.adapter is None else adapters
     where = [(before, False), (inside, True), (behind, False)]
+    every = [
+        told(job, each, own_shape(each, ep) if ep > 1 else piece_shape(each, tp), in_block=in_block)
+        for some, in_block in where
+        for each in some
+    ]
+    around = [each.shape for each in (*every[: len(before)], *every[len(before) + len(inside) :])]
+    *blocks_held, _ = trained_parts(job, tp, apart=ep > 1)
+    adapters = [told_beside(job, shape) for part in parts for shape in blocks_held[part].trained]
+    own = every if job.adapter is None else adapters
     return StageParts(
         blocks=tuple(blocks_held),
         parts=parts,

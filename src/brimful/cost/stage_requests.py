@@ -11,7 +11,6 @@ Source: ``torch/distributed/pipelining/stage.py`` and ``schedules.py``.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.allocator.replay import Requests
@@ -27,7 +26,6 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.requests import NUM_STEPS
 from brimful.cost.resident import Made, adapted, drawn, state_of_shapes
 from brimful.cost.row_sums import chips_of, row_sums
-from brimful.cost.shapes import Shape
 from brimful.cost.situations import Situation, Turn, every_situation, num_kept, shortened, turns_of
 from brimful.cost.stage_memory import (
     batch_bytes,
@@ -52,6 +50,7 @@ from brimful.cost.stage_site import (
 from brimful.cost.trained import trained_recipe
 from brimful.cost.trajectory import kind_bytes, middles
 from brimful.cost.update import transients, updater_of
+from brimful.techniques.optimizers import Updated
 from brimful.techniques.parallel.stages import LOOPED
 from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
 from brimful.values.strategy import num_micro_batches
@@ -125,10 +124,10 @@ class _Device:
             asked.drop_gradients(has_embedding=self._stages[0].ends.is_first)
         return asked
 
-    def _shapes(self) -> list[Shape]:
-        return [shape for stage in self._stages for shape in shapes_of(self._site, stage).trained]
+    def _trained(self) -> list[Updated]:
+        return [each for stage in self._stages for each in shapes_of(self._site, stage).trained]
 
-    def _updated(self) -> list[list[Shape]]:
+    def _updated(self) -> list[list[Updated]]:
         """Return what this device updates; parted experts are apart."""
         return updated_on(self._site, [shapes_of(self._site, stage) for stage in self._stages])
 
@@ -138,7 +137,9 @@ class _Device:
         yield from self._held()
         yield from map(drawn, drawn_on(site, self._place))
         if self._has_buckets:  # buckets of whole gradients
-            yield Made((sum(map(prod, self._shapes())) * trained_recipe(site.job).gradient,))
+            yield Made(
+                (sum(each.num for each in self._trained()) * trained_recipe(site.job).gradient,)
+            )
 
     def _held(self) -> Iterator[Made]:
         """Yield this device's parameters."""
@@ -151,8 +152,8 @@ class _Device:
             return
         element = trained_recipe(site.job).parameter
         held = chain.from_iterable(self._updated())
-        for shape in held if site.family.gathers else self._shapes():
-            yield Made((prod(shape) * element,))
+        for each in held if site.family.gathers else self._trained():
+            yield Made((each.num * element,))
 
     def _make_room(self) -> None:
         """Make room for what other stages send: of each micro-batch, each way in."""

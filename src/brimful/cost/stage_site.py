@@ -206,8 +206,8 @@ def fullest_ranks(job: Job, strategy: Strategy) -> list[int]:
     found = []
     for first, stages in zip(firsts, stages_of(untied, strategy), strict=True):
         parts = [stage_parts(untied, each.blocks.parts, each.ends, strategy.tp) for each in stages]
-        shapes = [shape for each in parts for shape in each.trained]
-        found.append(first + largest_share(shapes, strategy.dp_shard).rank * strategy.tp)
+        trained = [each for part in parts for each in part.trained]
+        found.append(first + largest_share(trained, strategy.dp_shard).rank * strategy.tp)
     return found
 
 

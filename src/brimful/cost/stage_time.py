@@ -13,7 +13,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
-from math import prod
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -316,7 +315,7 @@ def _collectives(site: Site, cluster: Cluster, stages: tuple[Stage, ...]) -> tup
     gathers = reduces = 0.0
     times = num_micro_batches(job, site.strategy) + 1 if family.zero == 3 else 1  # noqa: PLR2004
     if family.zero == 1:
-        numbers = sum(prod(shape) for each in stages for shape in shapes_of(site, each).trained)
+        numbers = sum(one.num for each in stages for one in shapes_of(site, each).trained)
         sent = sent_seconds(job, np.array([float(numbers)]), family, cluster)
         reduces += float(np.atleast_1d(sent)[0])
     experts = part_experts(job, family.ep) if family.ep > 1 else []

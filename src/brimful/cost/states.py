@@ -26,6 +26,7 @@ from brimful.cost.trained import (
     num_trained,
     packed_shape,
     quantized_base,
+    trained_parameters,
     trained_recipe,
     trained_shapes,
     wide_shapes,
@@ -43,6 +44,7 @@ from brimful.hardware.cluster import Device
 from brimful.models.config import layout_of, parameter_count
 from brimful.models.layout import Parameter, all_parameters, num_elements
 from brimful.models.targets import PACKED
+from brimful.techniques.optimizers import Updated
 from brimful.values.job import QUANTIZED, Job
 
 Bytes = NDArray[np.float64]
@@ -103,7 +105,7 @@ def held_bytes(job: Job, kernels: str = "cuda") -> int:
 
     ``job``: what is trained; it needs no formula. ``kernels``: ``cuda`` or ``cpu``.
     """
-    return int(sum(states(job, update_of(job, Updater(kernels), trained_shapes(job)))))
+    return int(sum(states(job, update_of(job, Updater(kernels)))))
 
 
 def staying_bytes(job: Job, kernels: str, *, with_optimizer: bool = True) -> int:
@@ -112,7 +114,7 @@ def staying_bytes(job: Job, kernels: str, *, with_optimizer: bool = True) -> int
     ``job``: what is trained; it needs no formula. ``kernels``: ``cuda`` or ``cpu``.
     ``with_optimizer``: whether its state is on the devices.
     """
-    whole = states(job, update_of(job, Updater(kernels), trained_shapes(job)))
+    whole = states(job, update_of(job, Updater(kernels)))
     return int(whole.parameters + whole.constants + whole.optimizer_state * with_optimizer)
 
 
@@ -136,10 +138,11 @@ def device_update(job: Job, family: Family, updater: Updater) -> Update:
 @once_for_each
 def _device_update(job: Job, family: Family, updater: Updater) -> Update:
     parameters = tuple(all_parameters(layout_of(job.model)))
-    whole = trained_shapes(job, family.tp)
+    whole = trained_parameters(job, family.tp)
     groups = updated_apart(job, family, parameters, whole, updater.num_shards)
     update = update_apart(job, updater, groups)
-    wide = updated_shapes(wide_shapes(job, family.tp), family, updater.num_shards)
+    every = [Updated(shape) for shape in wide_shapes(job, family.tp)]
+    wide = updated_on_one(every, family, updater.num_shards)
     return update._replace(kept=update.kept + wider_state(job, updater, wide))
 
 
@@ -147,30 +150,32 @@ def updated_apart(
     job: Job,
     family: Family,
     parameters: Sequence[Parameter],
-    trained: Sequence[Shape],
+    trained: Sequence[Updated],
     num_shards: int,
-) -> list[list[Shape]]:
-    """List the shapes that one device updates by what is updated together.
+) -> list[list[Updated]]:
+    """List what one device updates by what is updated together.
 
     Experts that devices part are of a mesh of their own, and apart.
 
-    ``parameters``: of the model, or of a part of it, whole. ``trained``: shapes of what of it
-    trains, as ``tp`` cuts them.
+    ``parameters``: of the model, or of a part of it, whole. ``trained``: what of it trains, as
+    ``tp`` cuts it.
     """
     if family.ep > 1 and job.adapter is None:
-        return list(held_groups(parameters, family, num_shards))
-    return [list(updated_shapes(trained, family, num_shards))]
+        held = held_groups(parameters, family, num_shards)
+        return [[Updated(shape) for shape in some] for some in held]
+    return [list(updated_on_one(trained, family, num_shards))]
 
 
-def updated_shapes(whole: Sequence[Shape], family: Family, num_shards: int) -> Sequence[Shape]:
-    """List the shapes that one device updates: whole ones, its share of whole ones, or shards."""
+def updated_on_one(whole: Sequence[Updated], family: Family, num_shards: int) -> Sequence[Updated]:
+    """List what one device updates: whole parameters, its share of whole ones, or shards."""
     if family.zero == 0 or num_shards == 1:
         return whole
     if family.zero == 1:
-        return largest_share(whole, num_shards).shapes
-    if family.is_flat:
-        return [even_share(shape, num_shards) for shape in whole]
-    return [first_shard(shape, num_shards) for shape in whole]
+        return largest_share(whole, num_shards).parameters
+    cut = even_share if family.is_flat else first_shard
+    return [
+        Updated(cut(one.shape, num_shards), one.is_hidden, one.whole or one.shape) for one in whole
+    ]
 
 
 def states_of(job: Job, family: Family, updates: Update, kernels: str) -> States:

@@ -11,7 +11,6 @@ apart as a group of them is large. What devices that part experts send stands in
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +22,8 @@ from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, cut_of, padded
 from brimful.cost.step import StepSeconds
-from brimful.cost.trained import Part, block_kinds, trained_parts, trained_shapes
+from brimful.cost.trained import Part, block_kinds, trained_parameters, trained_parts
 from brimful.cost.trajectory import Array
-from brimful.cost.update import updated_groups
 from brimful.hardware.cluster import Cluster
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job
@@ -114,7 +112,7 @@ def reduce_seconds(job: Job, part: Part, family: Family, shards: Array, cluster:
     element = RECIPES[job.precision].gradient
     if not family.gathers:
         whole = padded(part.trained, np.ones_like(shards)) * element
-        return collective_seconds("all-reduce", whole, family.num_data_parallel, cluster)
+        return collective_seconds("all-reduce", whole, family.num_data_parallel, cluster, family.tp)
     num_bytes = cut_of(family)(part.trained, shards) * element
     scattered = collective_seconds("reduce-scatter", num_bytes, shards, cluster, family.tp)
     replicas, stride = family.num_data_parallel / shards, shards * family.tp
@@ -150,7 +148,7 @@ def _gathered_seconds(job: Job, family: Family, cluster: Cluster) -> Array | flo
     rule = OPTIMIZERS[job.optimizer]
     if not family.gathers or rule.shards != "gathered":
         return 0.0
-    every = Counter(map(rule.gathered_bytes, chain(*updated_groups(job, trained_shapes(job)))))
+    every = Counter(map(rule.gathered_bytes, trained_parameters(job)))
     shards = family_shards(family)
     return sum(
         num * collective_seconds("all-gather", num_bytes, shards, cluster, family.tp)
@@ -162,7 +160,7 @@ def _gathered_seconds(job: Job, family: Family, cluster: Cluster) -> Array | flo
 def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
     if family.zero != 1:
         return 0.0
-    *blocks, rest = trained_parts(job)
+    *blocks, rest = trained_parts(job, family.tp)
     shards = np.ones(1)
     numbers = padded(rest.trained, shards)
     for block, num_blocks in zip(blocks, block_kinds(job.model).values(), strict=True):
@@ -171,6 +169,6 @@ def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:
 
 
 def sent_seconds(job: Job, numbers: Array, family: Family, cluster: Cluster) -> Array:
-    """ZeRO-1: every device sends the parameters that it has updated to all others."""
+    """ZeRO-1: every device sends the parameters that it has updated to those that share them."""
     num_bytes = numbers * RECIPES[job.precision].parameter
-    return collective_seconds("all-gather", num_bytes, family.num_data_parallel, cluster)
+    return collective_seconds("all-gather", num_bytes, family_shards(family), cluster, family.tp)

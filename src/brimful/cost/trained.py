@@ -29,6 +29,7 @@ from brimful.models.layout import (
 from brimful.models.module_paths import lies_in
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import LINEAR, PACKED, is_target, takes_adapters
+from brimful.techniques.optimizers import OPTIMIZERS, Updated
 from brimful.values.job import QUANTIZED, Base, Job
 
 HALF_BYTES = 2
@@ -103,18 +104,33 @@ def num_whole(job: Job) -> int:
     )
 
 
-def trained_hidden(job: Job) -> list[bool]:
-    """Say of what ``trained_shapes`` lists, in its order, whether it is a matrix of a block."""
+def trained_parameters(job: Job, tp: int = 1) -> list[Updated]:
+    """List what trains as an optimizer sees it, in the order of ``trained_shapes``."""
     if job.adapter is not None:
-        return [True] * len(trained_shapes(job))
+        return [told_beside(job, shape) for shape in trained_shapes(job, tp)]
     layout = layout_of(job.model)
     blocks = {id(some) for some, _ in adaptable(layout)}
-    return [
-        id(some) in blocks and len(parameter.shape) > 1 and parameter.kind != "embedding"
+    every = (
+        [told(job, each, piece_shape(each, tp), in_block=id(some) in blocks) for each in some]
+        * times
         for some, times in parts(layout)
-        for _ in range(times)
-        for parameter in some
-    ]
+    )
+    return [each for some in every for each in some]
+
+
+def told(job: Job, parameter: Parameter, shape: Shape, *, in_block: bool) -> Updated:
+    """Return a parameter that trains in full as an optimizer sees it.
+
+    ``shape``: of what a device has of it. ``in_block``: whether it is a block's.
+    """
+    tells = in_block and OPTIMIZERS[job.optimizer].tells_hidden
+    whole = () if shape == parameter.shape else parameter.shape
+    return Updated(shape, tells and len(shape) > 1 and parameter.kind != "embedding", whole)
+
+
+def told_beside(job: Job, shape: Shape) -> Updated:
+    """Return an adapter's parameter, which is a block's, as an optimizer sees it."""
+    return Updated(shape, OPTIMIZERS[job.optimizer].tells_hidden and len(shape) > 1)
 
 
 def trained_recipe(job: Job) -> Recipe:

@@ -8,13 +8,11 @@ Ignored: step counts (4 bytes per tensor).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from math import prod
 from typing import Any, NamedTuple
 
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import Shape
-from brimful.cost.trained import trained_hidden, trained_recipe, trained_shapes
+from brimful.cost.shapes import groups_of
+from brimful.cost.trained import trained_parameters, trained_recipe
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import Multiprocessors, chips, version_of
 from brimful.hardware.cuda_reductions import partial_sums_bytes
@@ -75,19 +73,19 @@ def settings_of(job: Job, updater: Updater) -> Settings:
     )
 
 
-def update_of(job: Job, updater: Updater, shapes: Sequence[Shape] | None = None) -> Update:
+def update_of(job: Job, updater: Updater, updated: Sequence[Updated] | None = None) -> Update:
     """Follow an update of a job that has a formula.
 
-    ``shapes``: of what this device updates; None: of everything that trains.
+    ``updated``: what this device updates; None: everything that trains.
     """
     recipe, rule, settings = (
         trained_recipe(job),
         OPTIMIZERS[job.optimizer],
         settings_of(job, updater),
     )
-    shapes = trained_shapes(job) if shapes is None else shapes
-    kept, transient, paged = sum(map(prod, shapes)) * recipe.master, 0, 0
-    for bucket in _buckets(job, shapes):
+    updated = trained_parameters(job) if updated is None else updated
+    kept, transient, paged = sum(each.num for each in updated) * recipe.master, 0, 0
+    for bucket in _buckets(job, updated):
         kept += bytes_kept(rule, bucket, settings)
         paged += bytes_kept(rule, bucket, settings, is_paged=True) if rule.pages else 0
         widened = sum(each.num for each in bucket) * recipe.master
@@ -97,24 +95,23 @@ def update_of(job: Job, updater: Updater, shapes: Sequence[Shape] | None = None)
     return Update(kept, transient, why, paged)
 
 
-def update_apart(job: Job, updater: Updater, groups: Iterable[Sequence[Shape]]) -> Update:
+def update_apart(job: Job, updater: Updater, groups: Iterable[Sequence[Updated]]) -> Update:
     """Follow the updates of what is updated together, one group after the other.
 
-    ``groups``: shapes of what this device updates, at least one group.
+    ``groups``: what this device updates, at least one group.
     """
-    each = [update_of(job, updater, shapes) for shapes in groups]
+    each = [update_of(job, updater, some) for some in groups]
     kept, transient = sum(one.kept for one in each), max(one.transient for one in each)
     return Update(kept, transient, each[0].why, sum(one.paged for one in each))
 
 
-def wider_state(job: Job, updater: Updater, shapes: Sequence[Shape]) -> int:
+def wider_state(job: Job, updater: Updater, every: Sequence[Updated]) -> int:
     """Return what the state of parameters that a class keeps in fp32 takes more than in 16 bits.
 
     ``job``: what is trained, in 16 bits.
     """
     rule, narrow = OPTIMIZERS[job.optimizer], settings_of(job, updater)
     wide = narrow._replace(num_bytes=FP32_BYTES)
-    every = [Updated(shape) for shape in shapes]
     return bytes_kept(rule, every, wide) - bytes_kept(rule, every, narrow) if every else 0
 
 
@@ -124,8 +121,7 @@ def update_flops(job: Job) -> float:
     if not rule.tells_hidden:
         return 0.0
     settings = settings_of(job, CUDA)
-    every = chain(*updated_groups(job, trained_shapes(job)))
-    return sum(rule.flops(each, settings) for each in every)
+    return sum(rule.flops(each, settings) for each in trained_parameters(job))
 
 
 def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tuple[int, ...]:
@@ -143,11 +139,11 @@ def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tup
     return tuple(each.num_bytes(settings.num_bytes) for each in here)
 
 
-def transients(job: Job, updater: Updater, shapes: Sequence[Shape]) -> Iterator[tuple[int, ...]]:
+def transients(job: Job, updater: Updater, updated: Sequence[Updated]) -> Iterator[tuple[int, ...]]:
     """Yield what is there beside the state while parameters are updated, a bucket at a time.
 
-    ``shapes``: of what this device updates, in the order of ``Module.parameters()``. Yields bytes
-    of tensors that come one after the other and go together; what is still bound of a bucket before
+    ``updated``: what this device updates, in the order of ``Module.parameters()``. Yields bytes of
+    tensors that come one after the other and go together; what is still bound of a bucket before
     is taken for freed.
     """
     recipe, rule, settings = (
@@ -155,38 +151,18 @@ def transients(job: Job, updater: Updater, shapes: Sequence[Shape]) -> Iterator[
         OPTIMIZERS[job.optimizer],
         settings_of(job, updater),
     )
-    for bucket in _buckets(job, shapes):
+    for bucket in _buckets(job, updated):
         widened = tuple(each.num * recipe.master for each in bucket if recipe.master)
         yield from ((*widened, *moment.made) for moment in rule.moments(bucket, settings))
 
 
-def updated_groups(job: Job, shapes: Sequence[Shape]) -> list[list[Updated]]:
-    """Return parameters as an optimizer groups them: matrices, then the rest.
-
-    Where its rule tells matrices of blocks from others these come first.
-
-    ``shapes``: of what this device updates, in the order of ``Module.parameters()``; all of it
-    where hidden matrices are told.
-    """
-    every = [Updated(shape) for shape in shapes]
-    if shapes and OPTIMIZERS[job.optimizer].tells_hidden:  # none are updated on a host's behalf
-        told = zip(shapes, trained_hidden(job), trained_shapes(job), strict=True)
-        every = [Updated(*each) for each in told]
-    others = [each for each in every if not each.is_hidden]
-    return [
-        [each for each in every if each.is_hidden],
-        [each for each in others if len(each.shape) > 1],
-        [each for each in others if len(each.shape) <= 1],
-    ]
-
-
-def _buckets(job: Job, shapes: Sequence[Shape]) -> Iterator[list[Updated]]:
+def _buckets(job: Job, updated: Sequence[Updated]) -> Iterator[list[Updated]]:
     """Yield groups, each cut into runs whose fp32 gradients fit the bucket if there are masters.
 
     A parameter larger than the bucket is a run of its own.
     """
     is_cut = bool(trained_recipe(job).master)
-    for group in updated_groups(job, shapes):
+    for group in groups_of(updated):
         bucket: list[Updated] = []
         num_bytes = 0
         for each in group:

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 
 from brimful.build.layout import read_built
 from brimful.cost.shards import largest_share
-from brimful.cost.trained import trained_shapes
+from brimful.cost.trained import trained_parameters
 from brimful.models.config import has_parameter_count
 from brimful.pretend.addresses import storages_told_apart
 from brimful.pretend.fake_world import World, pretend_world
@@ -47,4 +47,5 @@ def fullest_rank(job: Job, strategy: Strategy) -> int:
         return 0
     if not has_parameter_count(job.model):
         read_built(job, strategy.attention)
-    return largest_share(trained_shapes(job), strategy.dp_shard).rank
+    share = largest_share(trained_parameters(job, strategy.tp), strategy.dp_shard)
+    return share.rank * strategy.tp

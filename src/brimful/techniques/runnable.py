@@ -75,8 +75,8 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
     if world_size(strategy) != num_devices:
         if num_devices % (strategy.tp * strategy.pp):
             each, most = strategy.tp * strategy.pp, min(num_devices, strategy.tp)
-            is_run = strategy.pp == 1 and gathers(strategy)  # DDP cuts no matrices
-            fewer = {"tp": _largest_divisor(num_devices, most=most)} if is_run else {}
+            is_alone = strategy.pp == 1
+            fewer = {"tp": _largest_divisor(num_devices, most=most)} if is_alone else {}
             raise InputError(
                 f"tp={strategy.tp} x pp={strategy.pp} does not divide {num_devices} devices; use "
                 f"degrees whose product is one of {_divisors(num_devices, near=each)}",
@@ -190,6 +190,12 @@ def _check_pipeline(job: Job, strategy: Strategy) -> None:
             f"pipeline has",
             nearest={NUM_DEVICES: world_size(strategy) // data_parallel(strategy)},
         )
+    if job.precision == FP8 and strategy.pp_schedule in SPLIT_BACKWARD:
+        raise UnsupportedError(
+            f"pp_schedule={strategy.pp_schedule} with precision={FP8} is not run by this version, "
+            f"whose products compute both gradients at once; use pp_schedule=1f1b or interleaved",
+            nearest={"pp_schedule": "1f1b", "stages_per_device": None},
+        )
     if is_selective(strategy) and strategy.pp_schedule in SPLIT_BACKWARD:
         raise UnsupportedError(
             f"pp_schedule={strategy.pp_schedule} with activation_checkpointing="
@@ -202,9 +208,6 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
     """Refuse tensor parallelism of what cannot be cut, or beside what takes no pieces."""
     check_tensor(job, strategy.tp, ep=strategy.ep)
     beside: dict[str, tuple[bool, dict[str, object]]] = {
-        f"zero={strategy.zero} over {data_parallel(strategy)} data-parallel devices": (
-            data_parallel(strategy) > 1 and not gathers(strategy), {"zero": 2}
-        ),
         f"engine={strategy.engine}": (strategy.engine != "torch", {"engine": "torch"}),
         f"optimizer={job.optimizer}": (
             OPTIMIZERS[job.optimizer].shards not in {"all", "local"},
@@ -217,8 +220,8 @@ def _check_tensor(job: Job, strategy: Strategy) -> None:
         if strategy.tp > 1 and takes_none:
             raise UnsupportedError(
                 f"tp={strategy.tp} with {what} is not run by this version, which has no pieces of "
-                f"matrices there; use zero 2 or 3, engine=torch and optimizer={DEFAULT_OPTIMIZER}, "
-                f"another precision than fp8, and no keep_fp32",
+                f"matrices there; use engine=torch and optimizer={DEFAULT_OPTIMIZER}, another "
+                f"precision than fp8, and no keep_fp32",
                 nearest=nearest,
             )
 
@@ -233,24 +236,18 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
     is_torch = strategy.engine == "torch"
     if zero and shards == 1 and is_torch and not gathers_alone(strategy):
         raise InputError(f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0")
-    if zero == 1 and strategy.dp_replicate > 1:
-        raise InputError(
-            f"zero=1 shards over all devices and dp_replicate={strategy.dp_replicate} asks for "
-            f"groups of them; use dp_replicate=1, or zero 2 or 3"
-        )
-    if zero == 1 and job.precision.endswith("-master") and is_torch:
-        raise _masters_refused(job, strategy)
     if zero == 1 and not OPTIMIZERS[job.optimizer].zero1:
         raise UnsupportedError(
             f"zero=1 with optimizer={job.optimizer} is not run by this version, whose state is cut "
             f"by torch's ZeRO-1 in another way; use zero=0, or optimizer={DEFAULT_OPTIMIZER}",
             nearest={"zero": 0},
         )
-    if zero == 1 and job.keep_fp32 and job.precision in NARROW:
+    held, _, how = job.precision.partition("-")
+    if zero == 1 and job.keep_fp32 and (job.precision in NARROW or how == "master") and is_torch:
         raise UnsupportedError(
             f"zero=1 with keep_fp32={','.join(job.keep_fp32)} and precision={job.precision} is not "
             f"run by this version, as torch's ZeRO-1 takes parameters of one type; use zero 0, 2 "
-            f"or 3, or {job.precision}-mixed"
+            f"or 3, or {held}-mixed"
         )
     if gathers(strategy) and job.adapter is not None and job.adapter.base in UNSHARDED:
         raise UnsupportedError(
@@ -269,17 +266,6 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
             f"for it take no shards; use optimizer={DEFAULT_OPTIMIZER}, or zero 0 or 1",
             nearest={"zero": 0, "dp_shard": None},
         )
-
-
-def _masters_refused(job: Job, strategy: Strategy) -> UnsupportedError:
-    """Refuse a ZeRO-1 over masters, which only DeepSpeed's is, and name who shards them."""
-    by_deepspeed = job.method == "full" and strategy.tp == strategy.pp == 1
-    other = "engine=deepspeed, or " if by_deepspeed else ""
-    return UnsupportedError(
-        f"zero=1 with precision={job.precision} is not run by this version; use {other}zero 2 or "
-        f"3, which shard the masters too",
-        nearest={"engine": "deepspeed"} if by_deepspeed else {"zero": 3},
-    )
 
 
 def _check_reference(job: Job, strategy: Strategy) -> None:

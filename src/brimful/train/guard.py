@@ -13,7 +13,7 @@ import torch
 
 from brimful.build.deepspeed import step as deepspeed
 from brimful.build.gradient_clip import HOST_PIECE, PIECE, gradient_norm
-from brimful.build.offload import rule_of, updated_by
+from brimful.build.offload import HostOptimizer, rule_of, updated_by
 from brimful.build.own import range_of, whole
 from brimful.build.precision.masters import MasterWeights
 from brimful.build.program import Program, gradients
@@ -58,7 +58,7 @@ def _have_a_norm(program: Program) -> bool:
     # Where gradients are clipped a norm of NaN has come to every device of a pipeline.
     row = None if is_clipped or program.pipeline is None else program.pipeline.row
     parameters = updated_by(program.optimizer, program.model)
-    piece = PIECE if rule_of(program.optimizer) is program.optimizer else HOST_PIECE
+    piece = HOST_PIECE if isinstance(program.optimizer, HostOptimizer) else PIECE
     return math.isfinite(float(gradient_norm(parameters, row=row, piece=piece)))
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from brimful.build.batch import Batch, count_targets
 from brimful.build.drawing import draw_anew
+from brimful.build.own import leaf_of
 from brimful.build.precision import forward_context, micro_batch_context
 from brimful.build.program import Program
 from brimful.build.step import micro_step
@@ -101,7 +102,7 @@ def _find_in_backward(
     with contextlib.ExitStack() as stack:
         for name, parameter in program.model.named_parameters():
             if parameter.requires_grad:
-                hook = parameter.register_post_accumulate_grad_hook(
+                hook = leaf_of(parameter).register_post_accumulate_grad_hook(
                     lambda p, name=name: note(name, p)
                 )
                 stack.callback(hook.remove)

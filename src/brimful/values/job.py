@@ -444,10 +444,11 @@ def _check_adapter(job: Job) -> None:
 
 
 def _check_fp8(job: Job) -> None:
-    if job.precision == FP8 and job.method != "full":
+    is_packed = job.method == QAT or (job.adapter is not None and job.adapter.base in QUANTIZED)
+    if job.precision == FP8 and is_packed:
         raise UnsupportedError(
-            f"precision={FP8} with method={job.method} is not run by this version, which converts "
-            f"layers that train; use method=full, or bf16-mixed"
+            f"precision={FP8} with method={job.method} is not run by this version, whose packed "
+            f"layers multiply otherwise; use method=full or lora, or bf16-mixed"
         )
 
 

@@ -146,5 +146,7 @@ def updated_by(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[torch
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer that does the arithmetic."""
-    return optimizer.inner if isinstance(optimizer, HostOptimizer) else optimizer
+    """Return the optimizer that does the arithmetic; under ZeRO-1 of this device's part."""
+    at = "inner" if isinstance(optimizer, HostOptimizer) else "optim"
+    found: torch.optim.Optimizer = getattr(optimizer, at, optimizer)
+    return found

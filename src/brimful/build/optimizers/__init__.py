@@ -4,13 +4,12 @@ Every optimizer is a ``torch.optim.Optimizer`` whose state is tensors under plai
 from the first step on (``build/first_state.py``).
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import nn
 
-from brimful.build.optimizers.base import Group, Parted, parameter_groups, rule_named
+from brimful.build.optimizers.base import Parted, Rule, parameter_groups, rule_named
 from brimful.build.precision import TECHNIQUES
 from brimful.build.precision.masters import MasterWeights
 from brimful.values.job import Job
@@ -25,13 +24,11 @@ def build_optimizer(
     this device keeps a part (ZeRO-1); None: all of it. Raises UnsupportedError: the rule needs a
     library that is not installed.
     """
-    groups = parameter_groups(job, model)
-    if parted is not None and not TECHNIQUES[job.precision].has_masters:
-        return parted(groups, rule_named(job.optimizer), job)
-    return rule_for(job)(groups)
+    groups, rule = parameter_groups(job, model), rule_for(job)
+    return rule(groups) if parted is None else parted(groups, rule, job.learning_rate)
 
 
-def rule_for(job: Job) -> Callable[[list[Group]], torch.optim.Optimizer]:
+def rule_for(job: Job) -> Rule:
     """Return what makes the job's optimizer from groups of parameters, masters included."""
     rule = rule_named(job.optimizer)
     if TECHNIQUES[job.precision].has_masters:

@@ -17,8 +17,10 @@ from brimful.techniques.optimizers.base import FP32_BYTES, STEP, State, StateTyp
 from brimful.values.job import Job
 
 Group = dict[str, Any]
-Rule = Callable[[list[Group], Job], torch.optim.Optimizer]
+JobRule = Callable[[list[Group], Job], torch.optim.Optimizer]
 """Makes an optimizer over groups of parameters with the job's rates; one file each."""
+Rule = Callable[[list[Group]], torch.optim.Optimizer]
+"""The same of one job."""
 TYPES: dict[StateType, torch.dtype] = {
     "fp32": torch.float32,
     "uint8": torch.uint8,
@@ -28,8 +30,9 @@ TYPES: dict[StateType, torch.dtype] = {
 HIDDEN = "is_hidden"
 """Key of the group whose parameters are matrices of blocks."""
 NO_SETTINGS = Settings(num_bytes=FP32_BYTES, kernels="cpu", momentum=0.0, decay=0.0)
-Parted = Callable[[list[Group], Rule, Job], torch.optim.Optimizer]
-"""Makes the optimizer of which each device keeps a part, from the rule that updates one part."""
+Parted = Callable[[list[Group], Rule, float], torch.optim.Optimizer]
+"""Makes the optimizer of which each device keeps a part: from groups of parameters, the rule that
+updates one part, and its first rate."""
 
 
 def parameter_groups(job: Job, model: nn.Module) -> list[Group]:
@@ -82,10 +85,10 @@ def _hidden(job: Job, model: nn.Module) -> Iterator[nn.Parameter]:
                 yield parameter
 
 
-def rule_named(name: str) -> Rule:
+def rule_named(name: str) -> JobRule:
     """Import what makes an optimizer: ``build`` in the file that is called as its record's is."""
     module = import_module(f"brimful.build.optimizers.{name.replace('-', '_')}")
-    rule: Rule = module.build
+    rule: JobRule = module.build
     return rule
 
 

@@ -17,9 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 from brimful.build.optimizers.base import Parted
 from brimful.build.parallel.experts import expert_parallel
 from brimful.build.parallel.flat import reshard_flat, shard_rows, sync_flat, wrap
-from brimful.build.parallel.mesh import EXPERTS, TENSOR, build_mesh, data_mesh, experts_mesh
-from brimful.build.parallel.place import pipeline_rank
-from brimful.build.parallel.replicate import partitioned, replicate
+from brimful.build.parallel.mesh import EXPERTS, SHARD, TENSOR, build_mesh, data_mesh, experts_mesh
+from brimful.build.parallel.place import data_group, pipeline_rank
+from brimful.build.parallel.replicate import (
+    give_gradients,
+    lend_gradients,
+    partitioned,
+    replicate,
+)
 from brimful.build.parallel.shard import Meshes, adopt_sharded, shard, shard_frozen
 from brimful.build.parallel.stages import cut_stages
 from brimful.build.parallel.tensor import tensor_parallel
@@ -29,6 +34,8 @@ from brimful.values.strategy import Strategy, gathers, is_flat, num_micro_batche
 __all__ = [
     "averaged_over",
     "build_mesh",
+    "give_gradients",
+    "lend_gradients",
     "parallelize",
     "parallelize_frozen",
     "parted",
@@ -94,13 +101,15 @@ def settle(root: nn.Module, job: Job, strategy: Strategy, mesh: DeviceMesh | Non
         return root
     if spread is not None:
         holds = strategy.accumulate == "hold" and num_micro_batches(job, strategy) > 1
-        return replicate(root, spread, holds=holds)
+        return replicate(root, data_group(mesh), holds=holds)
     return root
 
 
 def parted(strategy: Strategy, mesh: DeviceMesh | None) -> Parted | None:
     """Return how the optimizer's state is parted among devices; None where each keeps its own."""
-    return partial(partitioned, data_mesh(mesh)) if strategy.zero == 1 else None
+    if strategy.zero != 1 or mesh is None:
+        return None
+    return partial(partitioned, mesh.get_group(SHARD))
 
 
 def sync_gradients(root: nn.Module, strategy: Strategy, *, is_last: bool) -> None:

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle
 
+from brimful.build.own import leaf_of
 from brimful.build.parallel.collectives import with_summed_gradient
 
 Forward = Callable[..., Any]
@@ -96,5 +97,6 @@ def own_pieces(module: nn.Module, group: ProcessGroup) -> Iterator[dict[str, tor
 
 def _own(parameter: Any, group: ProcessGroup) -> torch.Tensor:
     """Return this device's piece; of what is whole, with the gradient of all devices' tokens."""
-    local: torch.Tensor = parameter.to_local()
+    leaf = leaf_of(parameter)
+    local: torch.Tensor = leaf.to_local() if isinstance(leaf, DTensor) else leaf
     return local if parameter.placements[-1].is_shard() else with_summed_gradient(local, group)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from brimful.build.own import own_memory
+from brimful.build.own import leaf_of, own_memory
 from brimful.build.parallel.place import pipeline_rank, row_group
 from brimful.build.parallel.stages import Absent
 from brimful.techniques.parallel.stages import V_SHAPED
@@ -56,7 +56,7 @@ def tied_ends(model: Any, job: Job, strategy: Strategy, mesh: DeviceMesh | None)
 def add_up(tied: Tied) -> None:
     """Add up the gradients of both copies, in place; a frozen weight has none."""
     if tied.weight.requires_grad:
-        dist.all_reduce(own_memory(tied.weight.grad), group=tied.group)
+        dist.all_reduce(own_memory(leaf_of(tied.weight).grad), group=tied.group)
 
 
 def _group_of_ends(strategy: Strategy, mesh: DeviceMesh | None) -> Any:

@@ -4,8 +4,8 @@ Parameters, their gradients and the optimizer's state are fp32. Both factors of 
 by their largest number, one scale a tensor and made anew for every product, and rounded: inputs and
 weights to e4m3, gradients of outputs to e5m2 (torchao's recipe ``tensorwise``). Everything else is
 computed as in bf16-mixed: what is no linear layer, layers whose rows or columns are no multiple of
-16, and the output layer. Where there are no units for fp8 torchao multiplies the rounded numbers in
-fp32: that is how the recipe trains on a CPU.
+16, adapters, and the output layer. Where there are no units for fp8 torchao multiplies the rounded
+numbers in fp32: that is how the recipe trains on a CPU.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
+from brimful.build.precision.fp8_products import product_of
 from brimful.build.precision.kept import crosses_borders
 from brimful.errors import UnsupportedError
 from brimful.process.library_output import quiet_libraries
@@ -37,9 +38,12 @@ def convert(
     config = float8.Float8LinearConfig(emulate=emulate, pad_inner_dim=pads)
 
     def is_converted(layer: nn.Module, path: str) -> bool:
-        return type(layer) is nn.Linear and _fits(layer) and not keeps(path)
+        return type(layer) in {nn.Linear, Conv1D} and _fits(layer) and not keeps(path)
 
     float8.convert_to_float8_training(model, module_filter_fn=is_converted, config=config)
+    for path, layer in model.named_modules():
+        if isinstance(layer, Conv1D) and is_converted(layer, path):  # which torchao leaves alone
+            _take_settings(layer, config)
     layers = converted_layers(model)
     if not layers:
         raise UnsupportedError(
@@ -69,8 +73,17 @@ def converted_layers(model: nn.Module) -> list[nn.Module]:
     return [layer for layer in model.modules() if hasattr(layer, "linear_mm_config")]
 
 
-def _fits(layer: nn.Linear) -> bool:
-    return not (layer.in_features % MULTIPLE or layer.out_features % MULTIPLE)
+def _fits(layer: Any) -> bool:
+    return not any(size % MULTIPLE for size in layer.weight.shape)
+
+
+def _take_settings(layer: Any, config: Any) -> None:
+    """Give a layer the settings of products that torchao's have."""
+    from torchao.float8.float8_linear import Float8Linear
+
+    with torch.device("meta"):
+        like = Float8Linear(MULTIPLE, MULTIPLE, bias=False, config=config)
+    layer.linear_mm_config, layer.config = like.linear_mm_config, config
 
 
 def _take_autocasts_type(layer: Any) -> None:
@@ -78,12 +91,14 @@ def _take_autocasts_type(layer: Any) -> None:
 
     Outside of borders (``kept.without_borders``) it is the plain layer that it was.
     """
-    inside = layer.forward
+    inside = product_of(layer)
+    plain = type(layer).forward if isinstance(layer, Conv1D) else nn.Linear.forward
 
-    @wraps(inside)
+    @wraps(plain)
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         if not crosses_borders():
-            return functional.linear(hidden, layer.weight, layer.bias)
+            outside: torch.Tensor = plain(layer, hidden)
+            return outside
         kind = hidden.device.type
         if torch.is_autocast_enabled(kind):
             hidden = hidden.to(torch.get_autocast_dtype(kind))

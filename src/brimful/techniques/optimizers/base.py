@@ -25,7 +25,7 @@ class Updated(NamedTuple):
     Attributes:
         shape: Of what this device updates of it.
         is_hidden: Whether it is a matrix of a block; told to rules that ask (``tells_hidden``).
-        whole: Shape of all of it, where this device has a shard; told to the same rules.
+        whole: Shape of all of it, where this device has a piece; empty: it has all.
     """
 
     shape: Shape

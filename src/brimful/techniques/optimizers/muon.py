@@ -52,7 +52,7 @@ def _beside(parameter: Updated, settings: Settings) -> tuple[int, ...]:
     whole = parameter.whole or parameter.shape
     narrow, gram = prod(whole) * _NARROW_BYTES, min(whole) ** 2 * _NARROW_BYTES
     bound = parameter.num * settings.num_bytes
-    if settings.num_shards > 1:
+    if parameter.whole:
         bound = parameter.num * settings.num_shards * _NARROW_BYTES
     return bound, narrow, gram, gram, narrow
 
@@ -82,8 +82,6 @@ MUON = Optimizer(
     keeps_by_number=False,
     tells_hidden=True,
     takes_stacks=False,
-    zero1=False,
-    pipeline=False,
     shards="gathered",
     on_host=True,
 )

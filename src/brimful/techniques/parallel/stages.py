@@ -10,7 +10,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.models.architectures import named_with
 from brimful.models.spec import ModelSpec
 from brimful.techniques.optimizers import OPTIMIZERS
-from brimful.values.job import FP8, QAT, QUANTIZED, Job
+from brimful.values.job import QAT, QUANTIZED, Job
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
 """The order of work: all forwards before all backwards; one of each in turn; the same over several
@@ -136,7 +136,6 @@ def _check_kind(job: Job, split: Split) -> None:
             nearest=NO_PIPELINE,
         )
     beside = {
-        f"precision={job.precision}": job.precision == FP8,
         f"method={job.method}": job.method == QAT,
         f"optimizer={job.optimizer}": not OPTIMIZERS[job.optimizer].pipeline,
         "keep_fp32": bool(job.keep_fp32),
