@@ -11,8 +11,10 @@ import torch
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
 from brimful.simulate.run import simulate
+from brimful.techniques.parallel.routing import Routing
 from brimful.techniques.runnable import check_examined, check_strategy
 from build import compiled_programs as programs
+from other_decoders import make_decoder
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # the compiler's own
@@ -33,7 +35,7 @@ COMPILED = {"compile": "blocks"}
 
 def assert_it_learns_what_eager_blocks_do(name, compiled):
     job, _ = programs.settings(name)
-    eager, _ = programs.taken(name, compiles="none")
+    eager = programs.taken(name, compiles="none").said
     tolerance = TOLERANCES[job.precision]
     for ours, theirs in zip(compiled, eager, strict=True):
         assert ours == pytest.approx(theirs, rel=tolerance)
@@ -53,7 +55,7 @@ def test_what_is_captured_learns_what_eager_does(monkeypatch, name, parts):
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", compiling)
     job, strategy = programs.settings(name)
-    assert_it_learns_what_eager_blocks_do(name, programs.take(job, strategy)[0])
+    assert_it_learns_what_eager_blocks_do(name, programs.take(job, strategy).said)
     blocks = job.model.num_layers
     assert len(captured) == {"blocks": blocks, "both": blocks + 1, "two": 2}[parts]
 
@@ -61,13 +63,13 @@ def test_what_is_captured_learns_what_eager_does(monkeypatch, name, parts):
 @pytest.mark.long  # validation/compiled.json has them
 @pytest.mark.parametrize("name", programs.CASES)
 def test_compiled_blocks_learn_what_eager_ones_do(name):
-    assert_it_learns_what_eager_blocks_do(name, programs.taken(name)[0])
+    assert_it_learns_what_eager_blocks_do(name, programs.taken(name).said)
 
 
 @pytest.mark.long  # validation/compiled.json has the peaks of all
 @pytest.mark.parametrize("name", programs.CASES)
 def test_the_simulated_peak_is_the_measured_one(name):
-    _, peak = programs.taken(name)
+    peak = programs.taken(name).peak
     assert simulated_bytes(name) == pytest.approx(peak, rel=0.002)
 
 
@@ -84,22 +86,45 @@ def test_the_simulation_captures_a_block_once_and_whole():
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+def assert_two_processes_learn_the_same(way, backend):
+    for answers in programs.in_two_processes(backend):
+        eager, compiled = (answers[way, what][0] for what in ("none", "blocks"))
+        for ours, theirs in zip(compiled, eager, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.parametrize("way", programs.CAPTURED)
+def test_two_processes_learn_the_same_of_what_is_captured(way):
+    assert_two_processes_learn_the_same(way, "aot_eager")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("way", programs.SHARDED)
 def test_two_processes_learn_the_same_and_take_what_is_simulated(way):
-    first, second = (answers[way] for answers in programs.in_two_processes())
-    eager, _ = programs.taken("llama", compiles="none")
-    for one in (first, second):
-        for ours, theirs in zip(one[0], eager, strict=True):
-            assert ours == pytest.approx(theirs, rel=1e-5)
-    job, strategy = programs.settings("llama", **programs.SHARDED[way])
-    said = simulate(job, make_cluster("cpu"), strategy)
-    assert said.simulated_peak_allocated_bytes == pytest.approx(first[1], rel=0.01)
+    assert_two_processes_learn_the_same(way, "inductor")
+    _, peak, received = programs.in_two_processes()[0][way, "blocks"]
+    name, spread = programs.SHARDED[way]
+    job, strategy = programs.settings(name, **spread)
+    routing = Routing(received=received)
+    said = simulate(job, make_cluster("cpu"), strategy, routing=routing, rank=0)
+    assert said.simulated_peak_allocated_bytes == pytest.approx(peak, rel=0.002)
 
 
-def test_a_whole_model_is_not_compiled_where_its_blocks_are_gathered():
-    strategy = make_strategy(compile="model", zero=3, dp_shard=2)
-    with pytest.raises(UnsupportedError, match="use compile=blocks\\+loss"):
+def test_a_block_whose_matrices_are_cut_is_one_graph():
+    torch._dynamo.utils.counters.clear()
+    job, strategy = programs.settings(programs.BIASED, tp=2, activation_checkpointing="full")
+    simulate(job, make_cluster("cpu"), strategy)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.mark.parametrize(
+    ("spread", "says"),
+    [({"zero": 3, "dp_shard": 2}, "zero=3"), ({"tp": 2}, "tp=2"), ({"pp": 2}, "pp=2")],
+)
+def test_a_whole_model_is_not_compiled_where_its_blocks_are_not_called_as_one(spread, says):
+    strategy = make_strategy(compile="model", **spread)
+    with pytest.raises(UnsupportedError, match=f"with {says} .*use compile=blocks\\+loss"):
         check_strategy(make_job(), strategy)
 
 
@@ -107,7 +132,6 @@ def test_a_whole_model_is_not_compiled_where_its_blocks_are_gathered():
     ("job", "strategy", "says"),
     [
         ({}, {"offload": "optimizer"}, "offload=optimizer"),
-        ({}, {"tp": 2}, "tp=2"),
         ({}, {"zero": 3}, "zero=3 on one device"),
         ({"method": "qat"}, {}, "method=qat"),
         ({}, {"attention": "flex"}, "attention=flex"),
@@ -121,6 +145,20 @@ def test_what_was_not_compared_is_refused(job, strategy, says):
     with pytest.raises(UnsupportedError, match=f"compile=blocks with {says} is not run") as why:
         check_strategy(make_job(**job), make_strategy(**COMPILED, **strategy))
     assert "use compile=none" in str(why.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [
+        ({"ep": 2, "dp_shard": 2, "zero": 3, "activation_checkpointing": "selective"}, "=full"),
+        ({"pp": 2, "pp_schedule": "zero-bubble", "stages_per_device": 2}, "=1f1b or interleaved"),
+    ],
+    ids=str,
+)
+def test_what_torch_cannot_do_with_graphs_is_refused_for_it(strategy, says):
+    job = make_job(model=make_decoder("qwen3_moe", num_hidden_layers=4), global_batch=8)
+    with pytest.raises(UnsupportedError, match=f"compile=blocks with .*torch .*use .*{says}"):
+        check_strategy(job, make_strategy(**COMPILED, **strategy))
 
 
 def test_products_in_fp8_go_with_it():

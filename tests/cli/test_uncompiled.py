@@ -1,4 +1,4 @@
-"""Files with float8, a compiler and tensor parallelism: planned without, and bounded."""
+"""Files with float8, a compiler, and what this version runs neither beside: planned without."""
 
 import argparse
 

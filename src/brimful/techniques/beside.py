@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from brimful.errors import UnsupportedError
 from brimful.techniques.fused_kernels import beside
 from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.parallel.stages import SPLIT_BACKWARD
 from brimful.values.job import PREFERENCE, QUANTIZED, Job, Task
 from brimful.values.strategy import (
+    COMPILED,
     Strategy,
     default_reference,
     gathers,
@@ -48,7 +50,7 @@ def check_alone(strategy: Strategy) -> None:
 
 
 def check_compiled(job: Job, strategy: Strategy) -> None:
-    """Refuse compiled blocks beside what was not compared with a run."""
+    """Refuse what is compiled beside what was not compared with a run, or cannot be."""
     if strategy.compile == "none":
         return
     base = "same" if job.adapter is None else job.adapter.base
@@ -69,12 +71,45 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
                 f"compile=none",
                 nearest={"compile": "none"},
             )
-    if strategy.compile == "model" and gathers(strategy):
+    _check_whole(strategy)
+    if "blocks" in COMPILED[strategy.compile]:
+        _check_graphs(strategy)
+
+
+def _check_graphs(strategy: Strategy) -> None:
+    """Refuse compiled blocks where torch cannot go through their graphs as it is asked to."""
+    if strategy.ep > 1 and is_selective(strategy):
         raise UnsupportedError(
-            f"compile=model with zero={strategy.zero} is not run by this version, as blocks are "
-            f"gathered one by one; use compile=blocks+loss",
-            nearest={"compile": "blocks+loss"},
+            f"compile={strategy.compile} with ep={strategy.ep} and activation_checkpointing="
+            f"{strategy.activation_checkpointing} is not run: rows that are sent to experts end a "
+            f"block's graph, so that its checkpoint is around it, and torch compiles nothing "
+            f"inside of a selective one; use activation_checkpointing=full",
+            nearest={"activation_checkpointing": "full"},
         )
+    if strategy.pp > 1 and strategy.pp_schedule in SPLIT_BACKWARD:
+        raise UnsupportedError(
+            f"compile={strategy.compile} with pp_schedule={strategy.pp_schedule} is not run: torch "
+            f"goes backward through a block twice, and a compiled one gives its buffers away the "
+            f"first time; use pp_schedule=1f1b or interleaved",
+            nearest={"pp_schedule": "interleaved"},
+        )
+
+
+def _check_whole(strategy: Strategy) -> None:
+    """Refuse to compile a whole model where its blocks are not called as one."""
+    why = {
+        f"zero={strategy.zero}": "are gathered one by one" if gathers(strategy) else "",
+        f"tp={strategy.tp}": "are given plain pieces of what is cut" if strategy.tp > 1 else "",
+        f"ep={strategy.ep}": "are cut where rows are sent to experts" if strategy.ep > 1 else "",
+        f"pp={strategy.pp}": "are of several devices" if strategy.pp > 1 else "",
+    }
+    for what, of_blocks in why.items():
+        if strategy.compile == "model" and of_blocks:
+            raise UnsupportedError(
+                f"compile=model with {what} is not run by this version, as blocks {of_blocks}; use "
+                f"compile=blocks+loss",
+                nearest={"compile": "blocks+loss"},
+            )
 
 
 def check_fused(job: Job, strategy: Strategy) -> None:
@@ -106,6 +141,7 @@ def _beside_fused(strategy: Strategy) -> Iterator[tuple[str, str]]:
         f"attention={strategy.attention}": strategy.attention == "flex",
         f"compile={strategy.compile}": strategy.compile != "none",
         **_beside_plain(strategy),
+        **_parted(strategy),
     }
     elsewhere = [f"engine={strategy.engine}"]  # where parameters are updated no kernel sees
     if strategy.engine != "torch" or strategy.offload == "optimizer":
@@ -122,10 +158,14 @@ def _beside_plain(strategy: Strategy) -> dict[str, bool]:
         f"zero={strategy.zero} on one device": gathers_alone(strategy),
         f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
         "optimizer_in_backward": strategy.optimizer_in_backward,
-        **{
-            f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
-            for name in ("tp", "ep", "pp")
-        },
+    }
+
+
+def _parted(strategy: Strategy) -> dict[str, bool]:
+    """Say along which axes a model is parted among devices."""
+    return {
+        f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
+        for name in ("tp", "ep", "pp")
     }
 
 
