@@ -25,6 +25,7 @@ from samples import make_adapter, make_job, make_model, make_strategy
 LLAMA = {"hidden_size": 128, "intermediate_size": 344, "vocab_size": 2000}
 GPT2 = {"n_embd": 128, "n_inner": 344, "vocab_size": 2000}
 LORA = {"method": "lora", "adapter": make_adapter()}
+QLORA = {"method": "qlora", "adapter": make_adapter(base="nf4-double")}
 WHOLE = {"compile": "model"}
 LOSS = {"compile": "blocks+loss"}
 FULL = {"activation_checkpointing": "full"}
@@ -43,6 +44,8 @@ CASES = {
     "llama lora whole": (("llama", LLAMA), LORA, WHOLE),
     "gpt2 whole": (("gpt2", GPT2), {}, WHOLE),
     "qwen3 chunks": (("qwen3", LLAMA), {}, {"loss_chunks": 4}),
+    "llama nf4-double full": (("llama", LLAMA), QLORA, FULL),
+    "llama optimizer away": (("llama", LLAMA), {}, {"offload": "optimizer"}),
     "gpt2 full:1": (("gpt2", GPT2), {}, {"activation_checkpointing": "full:1"}),
 }
 BIASED = "llama biases"

@@ -131,13 +131,13 @@ def test_a_whole_model_is_not_compiled_where_its_blocks_are_not_called_as_one(sp
 @pytest.mark.parametrize(
     ("job", "strategy", "says"),
     [
-        ({}, {"offload": "optimizer"}, "offload=optimizer"),
+        ({}, {"offload": "activations:1"}, "offload=activations:1"),
         ({}, {"zero": 3}, "zero=3 on one device"),
         ({"method": "qat"}, {}, "method=qat"),
         ({}, {"attention": "flex"}, "attention=flex"),
         ({}, {"optimizer_in_backward": True}, "optimizer_in_backward"),
         ({"packing": "documents"}, {}, "packing=documents"),
-        ({"method": "lora", "adapter": make_adapter(base="nf4")}, {}, "base=nf4"),
+        ({"method": "qlora", "adapter": make_adapter(base="int8")}, {}, "base=int8"),
     ],
     ids=str,
 )
@@ -161,10 +161,19 @@ def test_what_torch_cannot_do_with_graphs_is_refused_for_it(strategy, says):
         check_strategy(job, make_strategy(**COMPILED, **strategy))
 
 
-def test_products_in_fp8_go_with_it():
-    """Casts that a compiler joins to what is before them; its case stands beside the others."""
-    strategy = make_strategy(**COMPILED)
-    assert check_strategy(make_job(precision="fp8"), strategy) == strategy
+@pytest.mark.parametrize(
+    ("job", "strategy"),
+    [
+        ({"precision": "fp8"}, {}),
+        ({}, {"offload": "optimizer"}),
+        ({"method": "qlora", "adapter": make_adapter(base="nf4")}, {}),
+    ],
+    ids=str,
+)
+def test_what_was_compared_goes_with_it(job, strategy):
+    """Cases of each stand beside the others."""
+    strategy = make_strategy(**COMPILED, **strategy)
+    assert check_strategy(make_job(**job), strategy) == strategy
 
 
 def test_the_precision_doctor_sees_no_module_inside():

@@ -28,8 +28,13 @@ def compile_model(model: nn.Module, strategy: Strategy) -> None:
     parts = COMPILED[strategy.compile]
     if "blocks" in parts:
         for block in decoder_blocks(model):
-            inner = block.forward if strategy.ep > 1 else _with_checkpoint(block)
-            block.forward = torch.compile(inner)
+            if (
+                strategy.ep > 1
+            ):  # whose graph ends where rows are sent, as a checkpoint in it may not
+                block.forward = torch.compile(block.forward)
+                block.forward = _with_checkpoint(block)
+            else:
+                block.forward = torch.compile(_with_checkpoint(block))
             if strategy.tp > 1:
                 block.forward = _with_pieces(block)
     if "body" in parts:

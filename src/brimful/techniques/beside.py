@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from brimful.errors import UnsupportedError
 from brimful.techniques.fused_kernels import beside
 from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.offload import OPTIMIZER
 from brimful.techniques.parallel.stages import SPLIT_BACKWARD
 from brimful.values.job import PREFERENCE, QUANTIZED, Job, Task
 from brimful.values.strategy import (
@@ -17,8 +18,11 @@ from brimful.values.strategy import (
 )
 
 COMPILED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
-COMPILED_METHODS = ("full", "lora")
+COMPILED_METHODS = ("full", "lora", "qlora")
 """Tasks and methods whose models' blocks may be compiled."""
+UNCOMPILED_BASES = QUANTIZED - {"nf4", "nf4-double"}
+COMPILED_OFFLOADS = frozenset({NO_OFFLOAD, OPTIMIZER})
+"""What is away beside compiled blocks: nothing that they read."""
 
 
 def check_router_losses(job: Job, strategy: Strategy) -> None:
@@ -57,12 +61,13 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
     beside = {
         f"task={job.task}": job.task not in COMPILED_TASKS,
         f"method={job.method}": job.method not in COMPILED_METHODS,
-        f"base={base}": base in QUANTIZED,
+        f"base={base}": base in UNCOMPILED_BASES,
         f"attention={strategy.attention}": strategy.attention in {"flex", "varlen"},
         f"packing={job.packing}": job.packing == "documents",
         f"router_aux_loss={job.router_aux_loss}": bool(job.router_aux_loss),
         f"router_z_loss={job.router_z_loss}": bool(job.router_z_loss),
         **_beside_plain(strategy),
+        f"offload={strategy.offload}": strategy.offload not in COMPILED_OFFLOADS,
     }
     for what, is_asked in beside.items():
         if is_asked:
