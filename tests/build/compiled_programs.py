@@ -66,6 +66,10 @@ SHARDED = {
     "pp": ("llama", {"pp": 2}),
     "ep": (MOE, {"zero": 3, "dp_shard": 2, "ep": 2}),
     "ep full": (MOE, {"zero": 3, "dp_shard": 2, "ep": 2, **FULL}),
+    "ep selective": (
+        MOE,
+        {"zero": 3, "dp_shard": 2, "ep": 2, "activation_checkpointing": "selective"},
+    ),
 }
 CAPTURED = ("tp full, biases and loss", "ep")
 """What two processes train without the code that a compiler writes."""

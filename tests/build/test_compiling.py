@@ -14,8 +14,7 @@ from brimful.simulate.run import simulate
 from brimful.techniques.parallel.routing import Routing
 from brimful.techniques.runnable import check_examined, check_strategy
 from build import compiled_programs as programs
-from other_decoders import make_decoder
-from samples import make_adapter, make_cluster, make_job, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # the compiler's own
 
@@ -147,18 +146,11 @@ def test_what_was_not_compared_is_refused(job, strategy, says):
     assert "use compile=none" in str(why.value)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "says"),
-    [
-        ({"ep": 2, "dp_shard": 2, "zero": 3, "activation_checkpointing": "selective"}, "=full"),
-        ({"pp": 2, "pp_schedule": "zero-bubble", "stages_per_device": 2}, "=1f1b or interleaved"),
-    ],
-    ids=str,
-)
-def test_what_torch_cannot_do_with_graphs_is_refused_for_it(strategy, says):
-    job = make_job(model=make_decoder("qwen3_moe", num_hidden_layers=4), global_batch=8)
-    with pytest.raises(UnsupportedError, match=f"compile=blocks with .*torch .*use .*{says}"):
-        check_strategy(job, make_strategy(**COMPILED, **strategy))
+def test_a_backward_pass_in_two_parts_is_refused_for_what_torch_does():
+    split = {"pp": 2, "pp_schedule": "zero-bubble", "stages_per_device": 2}
+    job = make_job(model=make_model("llama", num_hidden_layers=4), global_batch=8)
+    with pytest.raises(UnsupportedError, match=r"gives its buffers away .*use pp_schedule=1f1b"):
+        check_strategy(job, make_strategy(**COMPILED, **split))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import REDUCE_OP_TO_STR
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.profiler import record_function
 
@@ -93,6 +94,8 @@ def _followed_by_a_wait(collective: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(collective)
     def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():  # a graph's own collectives: else it would break
+            if "op" in kwargs:  # Dynamo names it for PyTorch's own function alone
+                kwargs["op"] = REDUCE_OP_TO_STR[kwargs["op"]]
             return collective(*args, async_op=async_op, **kwargs)
         work = collective(*args, async_op=True, **kwargs)
         if work is not None:

@@ -77,21 +77,8 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
                 nearest={"compile": "none"},
             )
     _check_whole(strategy)
-    if "blocks" in COMPILED[strategy.compile]:
-        _check_graphs(strategy)
-
-
-def _check_graphs(strategy: Strategy) -> None:
-    """Refuse compiled blocks where torch cannot go through their graphs as it is asked to."""
-    if strategy.ep > 1 and is_selective(strategy):
-        raise UnsupportedError(
-            f"compile={strategy.compile} with ep={strategy.ep} and activation_checkpointing="
-            f"{strategy.activation_checkpointing} is not run: rows that are sent to experts end a "
-            f"block's graph, so that its checkpoint is around it, and torch compiles nothing "
-            f"inside of a selective one; use activation_checkpointing=full",
-            nearest={"activation_checkpointing": "full"},
-        )
-    if strategy.pp > 1 and strategy.pp_schedule in SPLIT_BACKWARD:
+    is_split = strategy.pp > 1 and strategy.pp_schedule in SPLIT_BACKWARD
+    if is_split and "blocks" in COMPILED[strategy.compile]:
         raise UnsupportedError(
             f"compile={strategy.compile} with pp_schedule={strategy.pp_schedule} is not run: torch "
             f"goes backward through a block twice, and a compiled one gives its buffers away the "
