@@ -62,7 +62,7 @@ SHARDED = {
     "zero 1": ("llama", {"zero": 1, "dp_shard": 2}),
     "tp": ("llama", {"tp": 2}),
     "tp selective": ("llama", {"tp": 2, "activation_checkpointing": "selective"}),
-    "tp full, biases and loss": (BIASED, {"tp": 2, **FULL, **LOSS}),
+    "tp full, biases": (BIASED, {"tp": 2, **FULL}),
     "pp": ("llama", {"pp": 2}),
     "ep": (MOE, {"zero": 3, "dp_shard": 2, "ep": 2}),
     "ep full": (MOE, {"zero": 3, "dp_shard": 2, "ep": 2, **FULL}),
@@ -71,7 +71,7 @@ SHARDED = {
         {"zero": 3, "dp_shard": 2, "ep": 2, "activation_checkpointing": "selective"},
     ),
 }
-CAPTURED = ("tp full, biases and loss", "ep")
+CAPTURED = ("tp full, biases", "ep")
 """What two processes train without the code that a compiler writes."""
 NUM_STEPS = 2
 

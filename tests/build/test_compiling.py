@@ -146,6 +146,11 @@ def test_what_was_not_compared_is_refused(job, strategy, says):
     assert "use compile=none" in str(why.value)
 
 
+def test_a_compiled_loss_of_cut_logits_is_refused():
+    with pytest.raises(UnsupportedError, match="of cut logits; use compile=blocks"):
+        check_strategy(make_job(), make_strategy(compile="blocks+loss", tp=2))
+
+
 def test_a_backward_pass_in_two_parts_is_refused_for_what_torch_does():
     split = {"pp": 2, "pp_schedule": "zero-bubble", "stages_per_device": 2}
     job = make_job(model=make_model("llama", num_hidden_layers=4), global_batch=8)

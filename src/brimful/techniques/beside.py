@@ -77,6 +77,12 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
                 nearest={"compile": "none"},
             )
     _check_whole(strategy)
+    if strategy.tp > 1 and "loss" in COMPILED[strategy.compile]:
+        raise UnsupportedError(
+            f"compile={strategy.compile} with tp={strategy.tp} is not run by this version, which "
+            f"did not compare the peak of a compiled loss of cut logits; use compile=blocks",
+            nearest={"compile": "blocks"},
+        )
     is_split = strategy.pp > 1 and strategy.pp_schedule in SPLIT_BACKWARD
     if is_split and "blocks" in COMPILED[strategy.compile]:
         raise UnsupportedError(
