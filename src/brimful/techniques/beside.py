@@ -80,7 +80,7 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
     if strategy.tp > 1 and "loss" in COMPILED[strategy.compile]:
         raise UnsupportedError(
             f"compile={strategy.compile} with tp={strategy.tp} is not run by this version, which "
-            f"did not compare the peak of a compiled loss of cut logits; use compile=blocks or none",
+            f"did not compare peaks of a compiled loss of cut logits; use compile=blocks or none",
             nearest={"compile": "none"},  # of a file: what stands in for it is said to be eager
         )
     is_split = strategy.pp > 1 and strategy.pp_schedule in SPLIT_BACKWARD
