@@ -221,8 +221,8 @@ def allocations(collective):
     """Return the bytes of everything that one of gloo's collectives allocates."""
     piece, whole = torch.ones(PIECE), torch.ones(PIECE * dist.get_world_size())
     calls = {
-        "gather": lambda: collectives._gathered(piece, dist.group.WORLD),
-        "scatter": lambda: collectives._scattered(whole, dist.group.WORLD),
+        "gather": lambda: collectives.gathered(piece, dist.group.WORLD),
+        "scatter": lambda: collectives.scattered(whole, dist.group.WORLD),
         "reduce": lambda: dist.all_reduce(whole),
     }
     with torch.profiler.profile(profile_memory=True) as profiler:

@@ -11,9 +11,10 @@ import torch
 from brimful.cost.formula import missing_formula
 from brimful.errors import UnsupportedError
 from brimful.simulate.run import simulate
+from brimful.techniques.parallel.routing import Routing
 from brimful.techniques.runnable import check_examined, check_strategy
 from build import compiled_programs as programs
-from samples import make_adapter, make_cluster, make_job, make_strategy
+from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # the compiler's own
 
@@ -33,7 +34,7 @@ COMPILED = {"compile": "blocks"}
 
 def assert_it_learns_what_eager_blocks_do(name, compiled):
     job, _ = programs.settings(name)
-    eager, _ = programs.taken(name, compiles="none")
+    eager = programs.taken(name, compiles="none").said
     tolerance = TOLERANCES[job.precision]
     for ours, theirs in zip(compiled, eager, strict=True):
         assert ours == pytest.approx(theirs, rel=tolerance)
@@ -53,7 +54,7 @@ def test_what_is_captured_learns_what_eager_does(monkeypatch, name, parts):
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", compiling)
     job, strategy = programs.settings(name)
-    assert_it_learns_what_eager_blocks_do(name, programs.take(job, strategy)[0])
+    assert_it_learns_what_eager_blocks_do(name, programs.take(job, strategy).said)
     blocks = job.model.num_layers
     assert len(captured) == {"blocks": blocks, "both": blocks + 1, "two": 2}[parts]
 
@@ -61,13 +62,13 @@ def test_what_is_captured_learns_what_eager_does(monkeypatch, name, parts):
 @pytest.mark.long  # validation/compiled.json has them
 @pytest.mark.parametrize("name", programs.CASES)
 def test_compiled_blocks_learn_what_eager_ones_do(name):
-    assert_it_learns_what_eager_blocks_do(name, programs.taken(name)[0])
+    assert_it_learns_what_eager_blocks_do(name, programs.taken(name).said)
 
 
 @pytest.mark.long  # validation/compiled.json has the peaks of all
 @pytest.mark.parametrize("name", programs.CASES)
 def test_the_simulated_peak_is_the_measured_one(name):
-    _, peak = programs.taken(name)
+    peak = programs.taken(name).peak
     assert simulated_bytes(name) == pytest.approx(peak, rel=0.002)
 
 
@@ -84,36 +85,58 @@ def test_the_simulation_captures_a_block_once_and_whole():
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+def assert_two_processes_learn_the_same(way, backend):
+    for answers in programs.in_two_processes(backend):
+        eager, compiled = (answers[way, what][0] for what in ("none", "blocks"))
+        for ours, theirs in zip(compiled, eager, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.parametrize("way", programs.CAPTURED)
+def test_two_processes_learn_the_same_of_what_is_captured(way):
+    assert_two_processes_learn_the_same(way, "aot_eager")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("way", programs.SHARDED)
 def test_two_processes_learn_the_same_and_take_what_is_simulated(way):
-    first, second = (answers[way] for answers in programs.in_two_processes())
-    eager, _ = programs.taken("llama", compiles="none")
-    for one in (first, second):
-        for ours, theirs in zip(one[0], eager, strict=True):
-            assert ours == pytest.approx(theirs, rel=1e-5)
-    job, strategy = programs.settings("llama", **programs.SHARDED[way])
-    said = simulate(job, make_cluster("cpu"), strategy)
-    assert said.simulated_peak_allocated_bytes == pytest.approx(first[1], rel=0.01)
+    assert_two_processes_learn_the_same(way, "inductor")
+    _, peak, received = programs.in_two_processes()[0][way, "blocks"]
+    name, spread = programs.SHARDED[way]
+    job, strategy = programs.settings(name, **spread)
+    routing = Routing(received=received)
+    said = simulate(job, make_cluster("cpu"), strategy, routing=routing, rank=0)
+    assert said.simulated_peak_allocated_bytes == pytest.approx(peak, rel=0.002)
 
 
-def test_a_whole_model_is_not_compiled_where_its_blocks_are_gathered():
-    strategy = make_strategy(compile="model", zero=3, dp_shard=2)
-    with pytest.raises(UnsupportedError, match="use compile=blocks\\+loss"):
+def test_a_block_whose_matrices_are_cut_is_one_graph():
+    torch._dynamo.utils.counters.clear()
+    job, strategy = programs.settings(programs.BIASED, tp=2, activation_checkpointing="full")
+    simulate(job, make_cluster("cpu"), strategy)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.mark.parametrize(
+    ("spread", "says"),
+    [({"zero": 3, "dp_shard": 2}, "zero=3"), ({"tp": 2}, "tp=2"), ({"pp": 2}, "pp=2")],
+)
+def test_a_whole_model_is_not_compiled_where_its_blocks_are_not_called_as_one(spread, says):
+    strategy = make_strategy(compile="model", **spread)
+    with pytest.raises(UnsupportedError, match=f"with {says} .*use compile=blocks\\+loss"):
         check_strategy(make_job(), strategy)
 
 
 @pytest.mark.parametrize(
     ("job", "strategy", "says"),
     [
-        ({}, {"offload": "optimizer"}, "offload=optimizer"),
-        ({}, {"tp": 2}, "tp=2"),
+        ({}, {"offload": "activations:1"}, "offload=activations:1"),
         ({}, {"zero": 3}, "zero=3 on one device"),
         ({"method": "qat"}, {}, "method=qat"),
         ({}, {"attention": "flex"}, "attention=flex"),
         ({}, {"optimizer_in_backward": True}, "optimizer_in_backward"),
         ({"packing": "documents"}, {}, "packing=documents"),
-        ({"method": "lora", "adapter": make_adapter(base="nf4")}, {}, "base=nf4"),
+        ({"method": "qlora", "adapter": make_adapter(base="int8")}, {}, "base=int8"),
     ],
     ids=str,
 )
@@ -123,10 +146,31 @@ def test_what_was_not_compared_is_refused(job, strategy, says):
     assert "use compile=none" in str(why.value)
 
 
-def test_products_in_fp8_go_with_it():
-    """Casts that a compiler joins to what is before them; its case stands beside the others."""
-    strategy = make_strategy(**COMPILED)
-    assert check_strategy(make_job(precision="fp8"), strategy) == strategy
+def test_a_compiled_loss_of_cut_logits_is_refused():
+    with pytest.raises(UnsupportedError, match="of cut logits; use compile=blocks"):
+        check_strategy(make_job(), make_strategy(compile="blocks+loss", tp=2))
+
+
+def test_a_backward_pass_in_two_parts_is_refused_for_what_torch_does():
+    split = {"pp": 2, "pp_schedule": "zero-bubble", "stages_per_device": 2}
+    job = make_job(model=make_model("llama", num_hidden_layers=4), global_batch=8)
+    with pytest.raises(UnsupportedError, match=r"gives its buffers away .*use pp_schedule=1f1b"):
+        check_strategy(job, make_strategy(**COMPILED, **split))
+
+
+@pytest.mark.parametrize(
+    ("job", "strategy"),
+    [
+        ({"precision": "fp8"}, {}),
+        ({}, {"offload": "optimizer"}),
+        ({"method": "qlora", "adapter": make_adapter(base="nf4")}, {}),
+    ],
+    ids=str,
+)
+def test_what_was_compared_goes_with_it(job, strategy):
+    """Cases of each stand beside the others."""
+    strategy = make_strategy(**COMPILED, **strategy)
+    assert check_strategy(make_job(**job), strategy) == strategy
 
 
 def test_the_precision_doctor_sees_no_module_inside():

@@ -1,4 +1,4 @@
-"""Files with float8, a compiler and tensor parallelism: planned without, and bounded."""
+"""Files with float8, a compiler, and what this version runs neither beside: planned without."""
 
 import argparse
 
@@ -13,20 +13,19 @@ TITAN = """
 [model]
 name = "llama3"
 flavor = "8B"
-converters = ["float8"]
+{}
 [optimizer]
 lr = 3e-4
 [training]
 local_batch_size = 1
 seq_len = 8192
 steps = 1000
-[parallelism]
-tensor_parallel_degree = 2
 [activation_checkpoint]
 mode = "full"
-[compile]
-enable = true
+{}
 """
+TENSOR_PARALLEL = "[parallelism]\ntensor_parallel_degree = 2"
+COMPILED = "[compile]\nenable = true"
 H100 = load_cluster("h100-80gb", memory_limit_bytes=None).device
 
 
@@ -34,17 +33,25 @@ class Made:
     predicted_step_time = StepTime(matrix_s=6.0, memory_s=2.0, launch_s=1.0, exposed_s=1.0)
 
 
-def test_a_file_with_float8_and_tensor_parallelism_is_answered_without(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("parts", "flags", "says"),
+    [
+        (('converters = ["float8"]', TENSOR_PARALLEL), [], ("bf16-mixed for float8", "a GPU (")),
+        (("", COMPILED), ["--task", "dpo"], ("eager for compile",)),
+    ],
+    ids=("float8 beside tp", "a compiler beside dpo"),
+)
+def test_a_file_is_answered_without(parts, flags, says, tmp_path, capsys):
     path = tmp_path / "titan.toml"
-    path.write_text(TITAN, "utf-8")
-    assert main(["plan", "--from", str(path), "--gpus", "8xh100", "--no-proof"]) == 0
+    path.write_text(TITAN.format(*parts), "utf-8")
+    assert main(["plan", "--from", str(path), "--gpus", "8xh100", "--no-proof", *flags]) == 0
     found = capsys.readouterr()
     out = " ".join(found.out.split())
     assert out.startswith("FITS")
-    assert "stands in bf16-mixed, eager, for compile and float8" in out
+    assert f"stands in {says[0]}" in out
+    assert says[-1] in out
     assert "x as fast" in out
     assert "is not run" not in found.err
-    assert "a GPU (" in out  # what passes on each
 
 
 @pytest.mark.parametrize(

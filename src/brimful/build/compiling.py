@@ -16,6 +16,7 @@ from torch import nn
 
 from brimful.build.blocks import body_of, decoder_blocks
 from brimful.build.loss import TokenLoss
+from brimful.build.parallel.pieces import holding_pieces
 from brimful.values.strategy import COMPILED, Strategy
 
 
@@ -27,7 +28,15 @@ def compile_model(model: nn.Module, strategy: Strategy) -> None:
     parts = COMPILED[strategy.compile]
     if "blocks" in parts:
         for block in decoder_blocks(model):
-            block.forward = torch.compile(_with_checkpoint(block))
+            if (
+                strategy.ep > 1
+            ):  # whose graph ends where rows are sent, as a checkpoint in it may not
+                block.forward = torch.compile(block.forward)
+                block.forward = _with_checkpoint(block)
+            else:
+                block.forward = torch.compile(_with_checkpoint(block))
+            if strategy.tp > 1:
+                block.forward = _with_pieces(block)
     if "body" in parts:
         body = body_of(model)
         body.forward = torch.compile(body.forward)
@@ -54,5 +63,16 @@ def _with_checkpoint(block: Any) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return again(forward, *args, **kwargs)
+
+    return run
+
+
+def _with_pieces(block: Any) -> Callable[..., Any]:
+    """Return what a block computes, given plain pieces of what is cut."""
+    forward: Callable[..., Any] = block.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with holding_pieces(block):
+            return forward(*args, **kwargs)
 
     return run

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from brimful.build.batch import IGNORE_INDEX
 from brimful.build.logits import finish, steps_of
 from brimful.build.parallel.collectives import gather_tokens
-from brimful.build.parallel.vocabulary import part_of, summed_cross_entropy
+from brimful.build.parallel.vocabulary import VocabularyPart, part_of, summed_cross_entropy
 from brimful.build.phases import phase
 
 CHUNK = "loss chunk"
@@ -92,9 +92,7 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
         if self._compiled_entropy is not None:
             return self._compiled_entropy(logits_NV, labels_N)
         logits_NV = logits_NV.float()  # noqa: N806 - bf16 logits are too coarse, and no longer held
-        if self.part is not None:
-            return summed_cross_entropy(logits_NV, labels_N, self.part)
-        return _entropy(logits_NV, labels_N)
+        return _entropy(logits_NV, labels_N, self.part)
 
     def compile_whole(self) -> None:
         """Compile the head with what is behind it as one."""
@@ -103,11 +101,17 @@ class TokenLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     def compile_entropy(self) -> None:
         """Compile what is behind the logits, which are read in the type that the head makes."""
         self._compiled_entropy = torch.compile(
-            lambda logits, labels: _entropy(logits.float(), labels)
+            lambda logits, labels: _entropy(logits.float(), labels, self.part)
         )
 
 
-def _entropy(logits_NV: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:  # noqa: N803
+def _entropy(
+    logits_NV: torch.Tensor,  # noqa: N803
+    labels_N: torch.Tensor,  # noqa: N803
+    part: VocabularyPart | None,
+) -> torch.Tensor:
+    if part is not None:
+        return summed_cross_entropy(logits_NV, labels_N, part)
     total: torch.Tensor = functional.cross_entropy(
         logits_NV, labels_N, reduction="sum", ignore_index=IGNORE_INDEX
     )

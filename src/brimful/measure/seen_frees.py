@@ -15,9 +15,13 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import REDUCE_OP_TO_STR
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.profiler import record_function
 
+from brimful.build.parallel.collectives import gathered, scattered
 from brimful.measure.allocations import PASSING
 
 WAIT_S = 0.002
@@ -54,16 +58,45 @@ def frees_seen() -> Iterator[None]:
     for name, collective in originals.items():
         seen = _marked if name == _BUILDING else _followed_by_a_wait
         setattr(dist, name, seen(collective))
+    of_graphs = torch.library.Library("_c10d_functional", "IMPL")
+    for name, call in _OF_GRAPHS.items():
+        of_graphs.impl(name, call, "CPU")
     try:
         yield
     finally:
+        of_graphs._destroy()  # noqa: SLF001 - nothing else takes it back
         for name, collective in originals.items():
             setattr(dist, name, collective)
+
+
+def _gathered(x: torch.Tensor, _size: int, name: str) -> torch.Tensor:
+    return gathered(x, _resolve_process_group(name))
+
+
+def _scattered(x: torch.Tensor, op: str, _size: int, name: str) -> torch.Tensor:
+    assert op == "sum", op
+    return scattered(x, _resolve_process_group(name))
+
+
+def _reduced(x: torch.Tensor, op: str, name: str) -> torch.Tensor:
+    dist.all_reduce(x, getattr(dist.ReduceOp, op.upper()), _resolve_process_group(name))
+    return x
+
+
+_OF_GRAPHS = {
+    "all_gather_into_tensor": _gathered, "reduce_scatter_tensor": _scattered,
+    "all_reduce_": _reduced,
+}  # fmt: skip
+"""What a compiler calls in their place (``torch/_inductor/comm_lowering.py``)."""
 
 
 def _followed_by_a_wait(collective: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(collective)
     def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # a graph's own collectives: else it would break
+            if "op" in kwargs:  # Dynamo names it for PyTorch's own function alone
+                kwargs["op"] = REDUCE_OP_TO_STR[kwargs["op"]]
+            return collective(*args, async_op=async_op, **kwargs)
         work = collective(*args, async_op=True, **kwargs)
         if work is not None:
             work.wait()

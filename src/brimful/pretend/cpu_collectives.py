@@ -27,13 +27,21 @@ def _whole(argument: str) -> Rule:
     return rule
 
 
+def _result(call: Call) -> Workspaces:
+    return size(call.out.numel() * call.out.element_size(), _WHY)
+
+
 def _rules() -> dict[Any, Rule]:
     if not dist.is_available():
         return {}
-    ops = torch.ops.c10d
+    ops, of_graphs = torch.ops.c10d, torch.ops._c10d_functional  # noqa: SLF001
     return {
         ops._allgather_base_.default: _whole(_OUTPUT),
         ops._reduce_scatter_base_.default: _whole(_INPUT),
+        of_graphs.all_gather_into_tensor.default: _result,
+        of_graphs.all_gather_into_tensor_out.default: _result,
+        of_graphs.reduce_scatter_tensor.default: _whole("input"),
+        of_graphs.reduce_scatter_tensor_out.default: _whole("input"),
     }
 
 

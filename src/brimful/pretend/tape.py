@@ -59,8 +59,8 @@ _EMPTY_LIKE = torch.ops.aten.empty_like.default
 _COPY = torch.ops.aten.copy_.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
 """Its kernel for fake tensors makes a new one; the real one waits for the one that it is given."""
-_COLLECTIVES = "c10d"
-"""Namespace of what processes ask of each other."""
+COLLECTIVES = frozenset({"c10d", "_c10d_functional"})
+"""Namespaces of what processes ask of each other: of programs, and in a compiler's graphs."""
 _MADE_OF_OTHERS = (quantized, recurrent, fast_attention, sparse)
 """What tells of operations whose parts a tape is to see."""
 STANDS_FOR = "stands_for"
@@ -363,7 +363,7 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
                 self._shares = True
 
     def _count(self, call: Call, out: Any) -> None:
-        is_message = call.func.namespace == _COLLECTIVES
+        is_message = call.func.namespace in COLLECTIVES and call.func is not _WAIT
         if self._count_costs and not is_message and not self._num_pauses:
             self._cost(call, out)
         if self._count_messages and is_message:

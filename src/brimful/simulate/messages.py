@@ -3,6 +3,7 @@
 from collections import Counter
 
 from brimful.pretend.recording import OpCost, Recording
+from brimful.pretend.tape import COLLECTIVES
 from brimful.values.results import Collective
 
 ALL_TO_ALL = "all-to-all"
@@ -14,7 +15,12 @@ _KINDS = {
     "c10d.broadcast_": "broadcast",
     "c10d.send": "send",
     "c10d.recv_": "receive",
+    "_c10d_functional.all_gather_into_tensor": "all-gather",
+    "_c10d_functional.reduce_scatter_tensor": "reduce-scatter",
+    "_c10d_functional.all_reduce": "all-reduce",
+    "_c10d_functional.all_reduce_": "all-reduce",
 }
+"""By operators: those of programs, and those that a compiler writes for them."""
 
 
 def collectives_of_step(
@@ -55,5 +61,5 @@ def collectives_of_step(
 def _kind(cost: OpCost) -> str | None:
     """Name the kind of a collective, any other by its operator; None for what sends nothing."""
     name, _, _ = cost.op.rpartition(".")
-    is_message = name.startswith("c10d.") and cost.moved_bytes
+    is_message = name.partition(".")[0] in COLLECTIVES and cost.moved_bytes
     return _KINDS.get(name, name) if is_message else None

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from brimful.errors import UnsupportedError
 from brimful.techniques.fused_kernels import beside
 from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.offload import OPTIMIZER
+from brimful.techniques.parallel.stages import SPLIT_BACKWARD
 from brimful.values.job import PREFERENCE, QUANTIZED, Job, Task
 from brimful.values.strategy import (
+    COMPILED,
     Strategy,
     default_reference,
     gathers,
@@ -15,8 +18,11 @@ from brimful.values.strategy import (
 )
 
 COMPILED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
-COMPILED_METHODS = ("full", "lora")
+COMPILED_METHODS = ("full", "lora", "qlora")
 """Tasks and methods whose models' blocks may be compiled."""
+UNCOMPILED_BASES = QUANTIZED - {"nf4", "nf4-double"}
+COMPILED_OFFLOADS = frozenset({NO_OFFLOAD, OPTIMIZER})
+"""What is away beside compiled blocks: nothing that they read."""
 
 
 def check_router_losses(job: Job, strategy: Strategy) -> None:
@@ -48,19 +54,20 @@ def check_alone(strategy: Strategy) -> None:
 
 
 def check_compiled(job: Job, strategy: Strategy) -> None:
-    """Refuse compiled blocks beside what was not compared with a run."""
+    """Refuse what is compiled beside what was not compared with a run, or cannot be."""
     if strategy.compile == "none":
         return
     base = "same" if job.adapter is None else job.adapter.base
     beside = {
         f"task={job.task}": job.task not in COMPILED_TASKS,
         f"method={job.method}": job.method not in COMPILED_METHODS,
-        f"base={base}": base in QUANTIZED,
+        f"base={base}": base in UNCOMPILED_BASES,
         f"attention={strategy.attention}": strategy.attention in {"flex", "varlen"},
         f"packing={job.packing}": job.packing == "documents",
         f"router_aux_loss={job.router_aux_loss}": bool(job.router_aux_loss),
         f"router_z_loss={job.router_z_loss}": bool(job.router_z_loss),
         **_beside_plain(strategy),
+        f"offload={strategy.offload}": strategy.offload not in COMPILED_OFFLOADS,
     }
     for what, is_asked in beside.items():
         if is_asked:
@@ -69,12 +76,38 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
                 f"compile=none",
                 nearest={"compile": "none"},
             )
-    if strategy.compile == "model" and gathers(strategy):
+    _check_whole(strategy)
+    if strategy.tp > 1 and "loss" in COMPILED[strategy.compile]:
         raise UnsupportedError(
-            f"compile=model with zero={strategy.zero} is not run by this version, as blocks are "
-            f"gathered one by one; use compile=blocks+loss",
-            nearest={"compile": "blocks+loss"},
+            f"compile={strategy.compile} with tp={strategy.tp} is not run by this version, which "
+            f"did not compare peaks of a compiled loss of cut logits; use compile=blocks or none",
+            nearest={"compile": "none"},  # of a file: what stands in for it is said to be eager
         )
+    is_split = strategy.pp > 1 and strategy.pp_schedule in SPLIT_BACKWARD
+    if is_split and "blocks" in COMPILED[strategy.compile]:
+        raise UnsupportedError(
+            f"compile={strategy.compile} with pp_schedule={strategy.pp_schedule} is not run: torch "
+            f"goes backward through a block twice, and a compiled one gives its buffers away the "
+            f"first time; use pp_schedule=1f1b or interleaved",
+            nearest={"pp_schedule": "interleaved"},
+        )
+
+
+def _check_whole(strategy: Strategy) -> None:
+    """Refuse to compile a whole model where its blocks are not called as one."""
+    why = {
+        f"zero={strategy.zero}": "are gathered one by one" if gathers(strategy) else "",
+        f"tp={strategy.tp}": "are given plain pieces of what is cut" if strategy.tp > 1 else "",
+        f"ep={strategy.ep}": "are cut where rows are sent to experts" if strategy.ep > 1 else "",
+        f"pp={strategy.pp}": "are of several devices" if strategy.pp > 1 else "",
+    }
+    for what, of_blocks in why.items():
+        if strategy.compile == "model" and of_blocks:
+            raise UnsupportedError(
+                f"compile=model with {what} is not run by this version, as blocks {of_blocks}; use "
+                f"compile=blocks+loss",
+                nearest={"compile": "blocks+loss"},
+            )
 
 
 def check_fused(job: Job, strategy: Strategy) -> None:
@@ -106,6 +139,7 @@ def _beside_fused(strategy: Strategy) -> Iterator[tuple[str, str]]:
         f"attention={strategy.attention}": strategy.attention == "flex",
         f"compile={strategy.compile}": strategy.compile != "none",
         **_beside_plain(strategy),
+        **_parted(strategy),
     }
     elsewhere = [f"engine={strategy.engine}"]  # where parameters are updated no kernel sees
     if strategy.engine != "torch" or strategy.offload == "optimizer":
@@ -122,10 +156,14 @@ def _beside_plain(strategy: Strategy) -> dict[str, bool]:
         f"zero={strategy.zero} on one device": gathers_alone(strategy),
         f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
         "optimizer_in_backward": strategy.optimizer_in_backward,
-        **{
-            f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
-            for name in ("tp", "ep", "pp")
-        },
+    }
+
+
+def _parted(strategy: Strategy) -> dict[str, bool]:
+    """Say along which axes a model is parted among devices."""
+    return {
+        f"{name}={getattr(strategy, name)}": getattr(strategy, name) > 1
+        for name in ("tp", "ep", "pp")
     }
 
 

@@ -31,7 +31,7 @@ from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.parallel.experts import Spread, check_experts_split
 from brimful.techniques.parallel.flat import check_flat
-from brimful.techniques.parallel.stages import Schedule, check_pipeline
+from brimful.techniques.parallel.stages import SPLIT_BACKWARD, check_pipeline
 from brimful.techniques.parallel.tensor import check_tensor
 from brimful.values.job import FP8, NARROW, OVER_TOKENS, PREFERENCE, QUANTIZED, Base, Job
 from brimful.values.strategy import (
@@ -62,8 +62,6 @@ _FIELDS: tuple[Field, ...] = (
     "micro_batch", "activation_checkpointing", "loss_chunks", "attention", "reference",
     "fused_kernels",
 )  # fmt: skip
-SPLIT_BACKWARD: frozenset[Schedule] = frozenset({"zero-bubble", "zbv", "dualpipev"})
-"""Schedules that compute the gradients of weights apart from those of inputs."""
 UNSHARDED: frozenset[Base] = frozenset({"llm-int8"})
 """Quantised bases whose weights FSDP2 does not see."""
 NUM_DEVICES = "num_devices"

@@ -29,7 +29,14 @@ from brimful.build.parallel.shard import Meshes, adopt_sharded, shard, shard_fro
 from brimful.build.parallel.stages import cut_stages
 from brimful.build.parallel.tensor import tensor_parallel
 from brimful.values.job import Job
-from brimful.values.strategy import Strategy, gathers, is_flat, num_micro_batches, split_of
+from brimful.values.strategy import (
+    COMPILED,
+    Strategy,
+    gathers,
+    is_flat,
+    num_micro_batches,
+    split_of,
+)
 
 __all__ = [
     "averaged_over",
@@ -58,7 +65,8 @@ def parallelize(
     spread = None
     if mesh is not None and strategy.ep > 1:
         spread = experts_mesh(strategy, mesh.device_type)
-        expert_parallel(root.model, spread[EXPERTS])
+        is_compiled = "blocks" in COMPILED[strategy.compile]
+        expert_parallel(root.model, spread[EXPERTS], is_compiled=is_compiled)
     if mesh is not None and strategy.tp > 1:
         tensor_parallel(root.model, mesh[TENSOR])
     called: tuple[nn.Module, ...] = (root,)

@@ -91,13 +91,15 @@ def _exchanged(
     return out
 
 
-def _gathered(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+def gathered(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    """Put what every device has one below the other; no gradient is known of it."""
     out = x.new_empty((x.shape[0] * group.size(), *x.shape[1:]))
     getattr(dist, _GATHER)(out, x.contiguous(), group=group)
     return out
 
 
-def _scattered(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+def scattered(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    """Add up what every device has, and keep this device's rows; see ``gathered``."""
     out = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
     getattr(dist, _SCATTER)(out, x.contiguous(), group=group)
     return out
@@ -107,22 +109,22 @@ class _GatherTokens(Function):  # type: ignore[misc]  # torch is untyped to mypy
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
-        return _gathered(x, group)
+        return gathered(x, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _scattered(gradient, ctx.group), None
+        return scattered(gradient, ctx.group), None
 
 
 class _ScatterSum(Function):  # type: ignore[misc]  # torch is untyped to mypy
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
-        return _scattered(x, group)
+        return scattered(x, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _gathered(gradient, ctx.group), None
+        return gathered(gradient, ctx.group), None
 
 
 class _SumGradient(Function):  # type: ignore[misc]  # torch is untyped to mypy

@@ -25,7 +25,7 @@ from torch.distributed.tensor import Shard
 
 from brimful.build.experts import expert_modules
 from brimful.build.parallel.collectives import exchange_rows
-from brimful.build.parallel.pieces import Forward, cut_parameters, own_pieces
+from brimful.build.parallel.pieces import Forward, cut_parameters, mark_cut, own_pieces
 from brimful.build.parallel.routing import Rows, rows_of
 from brimful.build.phases import in_backward
 from brimful.errors import UnsupportedError
@@ -44,11 +44,12 @@ class _Site(NamedTuple):
     group: ProcessGroup
 
 
-def expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
+def expert_parallel(model: nn.Module, mesh: DeviceMesh, *, is_compiled: bool = False) -> None:
     """Part the experts of a model that has no bytes yet among the devices of a group, in place.
 
     ``model``: of ``transformers``, on ``meta``. ``mesh``: the axis of expert parallelism; its size
-    divides the number of experts.
+    divides the number of experts. ``is_compiled``: whether blocks are: their graphs end before rows
+    are sent, as the host reads how many come, and the product has a graph of its own.
     """
     every = list(expert_modules(model))
     if not every:
@@ -58,14 +59,17 @@ def expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
             nearest={"ep": 1},
         )
     for block, experts in enumerate(every):
-        _part(experts, mesh, _Site(block, experts.num_experts, mesh.get_group()))
+        site = _Site(block, experts.num_experts, mesh.get_group())
+        _part(experts, mesh, site, is_compiled=is_compiled)
 
 
-def _part(experts: Any, mesh: DeviceMesh, site: _Site) -> None:
+def _part(experts: Any, mesh: DeviceMesh, site: _Site, *, is_compiled: bool) -> None:
     placements = {name: Shard(0) for name, _ in experts.named_parameters()}
     cut_parameters(experts, mesh, {}, **placements)
+    mark_cut(experts, site.group)
     experts.num_experts = site.num_experts // mesh.size()
     inner: Forward = experts.forward
+    multiply = torch.compile(inner, dynamic=True) if is_compiled else inner
 
     @wraps(inner)
     def forward(
@@ -79,12 +83,12 @@ def _part(experts: Any, mesh: DeviceMesh, site: _Site) -> None:
         _tell(experts, site.block, rows)
         theirs_RD = _sent(hidden_ND[order // num_choices], rows, site)  # noqa: N806
         weight_R = _sent(weight_Nk.flatten()[order], rows, site)  # noqa: N806
-        with own_pieces(experts, site.group):
-            made_RD = inner(theirs_RD, rows.experts[:, None], weight_R[:, None])  # noqa: N806
+        with own_pieces(experts):
+            made_RD = multiply(theirs_RD, rows.experts[:, None], weight_R[:, None])  # noqa: N806
         back = exchange_rows(made_RD, rows.received, rows.sent, site.group)
         return back[_places(order)].view(-1, num_choices, back.shape[-1]).sum(1)
 
-    experts.forward = forward
+    experts.forward = torch.compiler.disable(forward) if is_compiled else forward
 
 
 def _announced(chosen: torch.Tensor, site: _Site) -> Rows:

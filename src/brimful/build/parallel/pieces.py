@@ -7,12 +7,13 @@ DTensors; what computes is a plain tensor. Must not know which layer is cut how.
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle
 
@@ -22,6 +23,9 @@ from brimful.build.parallel.collectives import with_summed_gradient
 Forward = Callable[..., Any]
 Pieces = dict[nn.Parameter, nn.Parameter]
 """Pieces of parameters that were cut, by what they were cut from: tied ones are cut once."""
+Own = dict[str, torch.Tensor]
+_CUT, _HELD = "brimful_cut", "brimful_held"
+"""Attributes of a layer: how it is cut, and its pieces while a module around it holds them."""
 
 
 class Cut(ParallelStyle):  # type: ignore[misc]  # torch is untyped to mypy
@@ -73,26 +77,65 @@ def own_range(num: int, mesh: DeviceMesh) -> tuple[int, int]:
 def on_own_pieces(module: nn.Module, group: ProcessGroup) -> nn.Module:
     """Let a layer's forward compute with this device's pieces of its parameters."""
     inner: Forward = module.forward
+    mark_cut(module, group)
 
     @wraps(inner)
     def forward(*args: Any) -> Any:
-        with own_pieces(module, group):
+        with own_pieces(module):
             return inner(*args)
 
     module.forward = forward
     return module
 
 
+class _Cut(NamedTuple):
+    """How a layer is cut: among whom, and what of it is taken out while it computes."""
+
+    group: ProcessGroup
+    apart: tuple[str, ...]
+
+
+def mark_cut(module: nn.Module, group: ProcessGroup, *apart: str) -> None:
+    """Note on a layer that its parameters are pieces.
+
+    ``apart``: those that its own forward is not to see.
+    """
+    setattr(module, _CUT, _Cut(group, apart))
+
+
 @contextlib.contextmanager
-def own_pieces(module: nn.Module, group: ProcessGroup) -> Iterator[dict[str, torch.Tensor]]:
+def own_pieces(module: nn.Module) -> Iterator[Own]:
     """Let a layer's parameters be plain tensors inside the block: this device's pieces."""
-    held = dict(module._parameters)  # noqa: SLF001 - FSDP2 swaps them in the same place
-    own = {name: _own(p, group) for name, p in held.items() if p is not None}
-    module._parameters.update(own)  # noqa: SLF001
+    held = getattr(module, _HELD, None)
+    if held is not None:
+        yield held
+        return
+    group, apart = getattr(module, _CUT)
+    parameters = dict(module._parameters)  # noqa: SLF001 - FSDP2 swaps them in the same place
+    own = {name: _own(p, group) for name, p in parameters.items() if p is not None}
+    module._parameters.update(own | dict.fromkeys(apart))  # noqa: SLF001
     try:
         yield own
     finally:
-        module._parameters.update(held)  # noqa: SLF001
+        module._parameters.update(parameters)  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def holding_pieces(whole: nn.Module) -> Iterator[None]:
+    """Let parameters of all layers of a module be this device's pieces inside the block.
+
+    A compiler's graph of it begins with plain tensors, and changes no module. What FSDP2 gathers by
+    itself, as it does experts, is not there yet.
+    """
+    with contextlib.ExitStack() as stack:
+        cut = [m for m in whole.modules() if hasattr(m, _CUT) and not isinstance(m, FSDPModule)]
+        for module in cut:
+            setattr(module, _HELD, stack.enter_context(own_pieces(module)))
+        try:
+            yield
+        finally:
+            for module in cut:
+                delattr(module, _HELD)
 
 
 def _own(parameter: Any, group: ProcessGroup) -> torch.Tensor:

@@ -32,7 +32,14 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from brimful.build.blocks import body_of, decoder_blocks
 from brimful.build.experts import expert_modules, is_router
 from brimful.build.parallel.collectives import gather_features, gather_tokens, scatter_sum
-from brimful.build.parallel.pieces import Cut, Pieces, on_own_pieces, own_pieces, own_range
+from brimful.build.parallel.pieces import (
+    Cut,
+    Pieces,
+    mark_cut,
+    on_own_pieces,
+    own_pieces,
+    own_range,
+)
 from brimful.build.parallel.vocabulary import VocabularyPart, mark_part, own_rows
 from brimful.errors import UnsupportedError
 
@@ -145,14 +152,13 @@ class Rows(Cut):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = device_mesh.get_group()
         self.cut(module, device_mesh, weight=Shard(1))
+        mark_cut(module, group, _BIAS)  # which is added once, behind the sum
         inner = module.forward
 
         @wraps(inner)
         def forward(x: torch.Tensor) -> torch.Tensor:
-            with own_pieces(module, group) as own:
-                bias = own.pop(_BIAS, None)
-                if bias is not None:
-                    module._parameters[_BIAS] = None  # noqa: SLF001 - added once, behind the sum
+            with own_pieces(module) as own:
+                bias = own.get(_BIAS)
                 term = inner(x)
             tokens_nD = scatter_sum(term.flatten(0, -2), group)  # noqa: N806
             return (tokens_nD if bias is None else tokens_nD + bias)[None]
@@ -194,12 +200,13 @@ class Embedding(Cut):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         part = _vocabulary_part(module, device_mesh)
         self.cut(module, device_mesh, weight=Shard(0))
+        mark_cut(module, part.group)
         inner = module.forward
 
         @wraps(inner)
         def forward(ids_BS: torch.Tensor) -> torch.Tensor:  # noqa: N803
             rows, others = own_rows(ids_BS, part)
-            with own_pieces(module, part.group), _own_padding(module, part):
+            with own_pieces(module), _own_padding(module, part):
                 term_BSD = inner(rows).masked_fill_(others[..., None], 0.0)  # noqa: N806
             return scatter_sum(term_BSD.flatten(0, 1), part.group)[None]
 

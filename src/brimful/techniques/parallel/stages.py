@@ -18,6 +18,8 @@ stages on each device; with the gradients of weights left for idle moments; the 
 on each device, laid out as a V, of two kinds."""
 ONE_STAGE: frozenset[Schedule] = frozenset({"gpipe", "1f1b"})
 """Schedules of one stage on each device."""
+SPLIT_BACKWARD: frozenset[Schedule] = frozenset({"zero-bubble", "zbv", "dualpipev"})
+"""Schedules that compute the gradients of weights apart from those of inputs."""
 LOOPED: frozenset[Schedule] = frozenset({"interleaved", "zero-bubble"})
 """Schedules whose stages go round the devices more than once."""
 V_SHAPED: frozenset[Schedule] = frozenset({"zbv", "dualpipev"})
