@@ -61,7 +61,7 @@ from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 _GRADIENT, _GATHERED = ITEM_NAMES.index(GRADIENTS), ITEM_NAMES.index(GATHERED)
 _TRANSIENT = ITEM_NAMES.index(TRANSIENTS)
-_NORM_BYTES = 8
+NORM_BYTES = 8
 """Of a number whose square is added up."""
 _HOST_BYTES = 18
 """Of each parameter on the host: itself in 16 bits; master, moments and gradient in fp32."""
@@ -69,7 +69,7 @@ _HOST_BUFFERS = 1.5
 """By which DeepSpeed's estimate allows for buffers."""
 _ALIGNED = 2
 """Numbers to which a device's share is aligned (``nccl_start_alignment_factor``)."""
-_PARTED = 3
+PARTED = 3
 """The stage that parts parameters."""
 
 
@@ -171,7 +171,7 @@ def fullest_rank(job: Job, strategy: Strategy, device: Device) -> int:
 def _fullest(job: Job, strategy: Strategy, device: Device) -> tuple[int, StepMemory]:
     """Follow the process whose share has part of the most, and that whose share is the last."""
     ranks = {0}
-    if strategy.zero != _PARTED and strategy.offload == "none":
+    if strategy.zero != PARTED and strategy.offload == "none":
         every, of_first = range(world_size(strategy)), pieces_of(job, strategy)
 
         def touched(rank: int) -> int:
@@ -209,7 +209,7 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
     element, is_away = pieces.element, strategy.offload != "none"
     share, bucket = pieces.share * element, pieces.bucket * element
     is_later = num_micro_batches(job, strategy) > 1
-    if strategy.zero == _PARTED:
+    if strategy.zero == PARTED:
         parted = 0 if strategy.offload == "parameters" else share
         trained = parted + pieces.kept_whole * element
         gradients = bucket + share * (not is_away)
@@ -229,7 +229,7 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
 
 def _gone_by_then(strategy: Strategy, held: States) -> int:
     """Return what of gradients is gone by the update, which counts what it has beside it itself."""
-    return 0 if strategy.zero == _PARTED or strategy.offload != "none" else int(held.buckets)
+    return 0 if strategy.zero == PARTED or strategy.offload != "none" else int(held.buckets)
 
 
 def estimated_host_bytes(num_parameters: int, num_nodes: int) -> tuple[int, int]:
@@ -248,7 +248,7 @@ def missing_engine(job: Job, strategy: Strategy) -> str:
 
     ``strategy``: how, with ``engine=deepspeed``.
     """
-    if strategy.zero == _PARTED and job.precision == "bf16-mixed":
+    if strategy.zero == PARTED and job.precision == "bf16-mixed":
         return (
             "precision=bf16-mixed with engine=deepspeed and zero=3 has no formula to predict from; "
             "brimful simulate --for deepspeed runs it, and precision=bf16-master is predicted"
@@ -271,7 +271,7 @@ def alone_of(job: Job, strategy: Strategy) -> tuple[Job, Strategy]:
 def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Update:
     """Return what the share's update keeps and needs."""
     if strategy.offload != "none":
-        copies = (2 * pieces.element + _NORM_BYTES) * (strategy.zero != _PARTED)
+        copies = (2 * pieces.element + NORM_BYTES) * (strategy.zero != PARTED)
         return Update(0, max(pieces.sizes) * copies, "updated on the host")
     rule = OPTIMIZERS[job.optimizer]
     settings = settings_of(job, updater_of(device, world_size(strategy)))
@@ -280,13 +280,13 @@ def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Upd
         kept += bytes_kept(rule, bucket, settings)
         most = max(moment.num_bytes for moment in rule.moments(bucket, settings))
     share, element = pieces.share, pieces.element
-    at_once = min(share, SUB_GROUP_ELEMENTS) if strategy.zero == _PARTED else share
+    at_once = min(share, SUB_GROUP_ELEMENTS) if strategy.zero == PARTED else share
     wide = at_once * FP32_BYTES
-    gradients = 0 if strategy.zero == _PARTED else pieces.touched * element
+    gradients = 0 if strategy.zero == PARTED else pieces.touched * element
     transient = max(
         wide + most * at_once // share,
         gradients + wide + at_once * element * (element < FP32_BYTES),
-        gradients + pieces.largest * _NORM_BYTES,
+        gradients + pieces.largest * NORM_BYTES,
     )
     return Update(kept, transient, f"{rule.words}: {rule.keeps}, fp32 copies of a share")
 
@@ -297,35 +297,38 @@ def as_engine(
     """Return a micro-batch whose gradients go as they are reduced."""
     num_before = sum(section.run.phase == "forward" for section in sections)
     stays = strategy.zero == 1 and num_micro_batches(job, strategy) == 1
-    reduced = sections[num_before:] if stays else map(_reduced, sections[num_before:])
+    reduced = sections[num_before:] if stays else map(as_reduced, sections[num_before:])
     found = [*sections[:num_before], *reduced]
     if job.model.tied_embeddings and not stays:
-        _keep_head(found, num_before)
-    if strategy.zero == _PARTED:
+        keep_head(found, num_before)
+    if strategy.zero == PARTED:
         return list(_gathered(found, pieces))
     element = pieces.element
     bucket = of_bytes(pieces.bucket * element, _TRANSIENT)
     share = of_bytes(pieces.touched * element, _GRADIENT)
     shares = [Event(share)] * (strategy.offload == "none")
-    found[num_before] = _with(found[num_before], before=[Event(bucket)])
+    found[num_before] = with_events(found[num_before], before=[Event(bucket)])
     if strategy.zero == 1:  # which reduces when all gradients are there
-        found[-1] = _with(found[-1], behind=shares)
+        found[-1] = with_events(found[-1], behind=shares)
     else:
         blocks = [n for n, s in enumerate(found) if n >= num_before and is_block(s.run)]
         place = blocks[0] if "first" in pieces.reached else blocks[-1]
         is_before = pieces.reached in {"first", "before the last"}
         around = (shares, []) if is_before else ([], shares)
-        found[place] = _with(found[place], *around)
+        found[place] = with_events(found[place], *around)
     gone = [Event(ended(each.kind)) for each in (Event(bucket), *shares)]
-    found[-1] = _with(found[-1], behind=gone)
+    found[-1] = with_events(found[-1], behind=gone)
     return found
 
 
-def _with(section: Section, before: Sequence[Event] = (), behind: Sequence[Event] = ()) -> Section:
+def with_events(
+    section: Section, before: Sequence[Event] = (), behind: Sequence[Event] = ()
+) -> Section:
+    """Return a run with more events."""
     return section._replace(events=(*before, *section.events, *behind))
 
 
-def _keep_head(found: list[Section], first: int) -> None:
+def keep_head(found: list[Section], first: int) -> None:
     """Let the gradient of a tied head stay until backward has come to the embedding.
 
     ``first``: the run with which backward begins: the head's gradient is the first that comes.
@@ -337,7 +340,7 @@ def _keep_head(found: list[Section], first: int) -> None:
             gone = Event(ended(head.kind))
             events.remove(gone)
             found[place] = found[place]._replace(events=tuple(events))
-            found[-1] = _with(found[-1], behind=[gone])
+            found[-1] = with_events(found[-1], behind=[gone])
             return
 
 
@@ -345,7 +348,7 @@ def _is_gradient(event: Event) -> bool:
     return event.piece is None and event.kind.item == _GRADIENT and not event.kind.mark
 
 
-def _reduced(section: Section) -> Section:
+def as_reduced(section: Section) -> Section:
     """Return a run of backward in which a gradient waits for the next to come, at most."""
     return section._replace(events=tuple(_waiting(section.events)))
 

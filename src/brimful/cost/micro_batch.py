@@ -134,11 +134,13 @@ class Work(NamedTuple):
         times: How often it is run.
         parts: Its events, in order, each as often as it happens: tensors that come and go, between
             marks and what sharding adds.
+        num_ops: Operations launched.
     """
 
     is_block: bool
     times: int
     parts: tuple[tuple[Move, ...] | _Op, ...]
+    num_ops: int
 
 
 class MicroBatch(NamedTuple):
@@ -186,7 +188,12 @@ class MicroBatch(NamedTuple):
         distinct = {id(ops): ops for ops in every}
         parts = {place: tuple(_parts(_in_rounds(ops))) for place, ops in distinct.items()}
         return tuple(
-            Work(is_block(run), self._times(run, runs), parts[id(ops)])
+            Work(
+                is_block(run),
+                self._times(run, runs),
+                parts[id(ops)],
+                self.profile.works[run.work].num_ops,
+            )
             for run, ops in zip(runs, every, strict=True)
         )
 
@@ -212,6 +219,7 @@ class MicroBatch(NamedTuple):
                         self._piece(asked, each)
                     else:
                         self._mark(asked, each.mark)
+                asked.launch(work.num_ops)
         for piece in asked.whichever(Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
             asked.drop(piece)
 
@@ -294,7 +302,7 @@ class MicroBatch(NamedTuple):
             last_bytes = self.pieces[piece].num_bytes[-1] if op.is_reduced else 0
             asked.reduce(is_block=is_block, is_experts=is_experts, held=held, last_bytes=last_bytes)
         else:
-            asked.go_piece(piece)
+            asked.go_piece(piece, self.pieces[piece])
 
     @property
     def _parts_experts(self) -> bool:

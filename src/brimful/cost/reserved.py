@@ -26,7 +26,7 @@ from brimful.hardware.cuda_libraries import libraries
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job
 from brimful.values.plan import PredictedReserved
-from brimful.values.strategy import Strategy, gathers, is_flat
+from brimful.values.strategy import Strategy, gathers
 
 Makers = tuple[Callable[[], Requests], ...]
 
@@ -205,11 +205,10 @@ def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | 
     """Return what a strategy that has a formula asks for; None on a CPU.
 
     None too where a reference is asked through what is gathered: its own gathers were not derived,
-    and without them what is held is up to 14 % off. And where nobody traced its forward pass. And
-    of FSDP1, which hands memory from stream to stream: its requests were not derived.
+    and without them what is held is up to 14 % off. And where nobody traced its forward pass.
     """
     asks_gathered = runs_reference(strategy.reference) and gathers(strategy)
-    is_told = strategy.engine == "torch" and not is_flat(strategy)
+    is_told = strategy.engine == "torch"
     if cluster.device.kernels != "cuda" or asks_gathered or not is_told:
         return None
     if not is_judged(job, strategy.attention, strategy.reference, cluster.device):

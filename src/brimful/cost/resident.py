@@ -16,6 +16,7 @@ import numpy as np
 
 from brimful.cost.expert_shards import held_shape
 from brimful.cost.family import Family
+from brimful.cost.flat_shares import flat_shares
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import first_shard
@@ -166,6 +167,8 @@ def updated(job: Job, family: Family) -> list[Shape]:
 
 def updated_groups_of(job: Job, family: Family) -> list[list[Shape]]:
     """List the same by what is updated together (``updated_apart``)."""
+    if family.is_flat:
+        return [flat_shares(job, num_shards_of(family))]
     parameters, whole = all_parameters(layout_of(job.model)), trained_shapes(job, family.tp)
     return updated_apart(job, family, tuple(parameters), whole, num_shards_of(family))
 
