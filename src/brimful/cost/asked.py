@@ -42,6 +42,7 @@ class Move(NamedTuple):
         beside: Bytes that come and go behind it, as it is made.
         is_gradient: Whether it is one, which no micro-batch owns.
         is_expert: Whether it is that of parted experts.
+        is_used: Whether another stream uses it when it goes.
     """
 
     number: int
@@ -52,6 +53,7 @@ class Move(NamedTuple):
     beside: int
     is_gradient: bool
     is_expert: bool
+    is_used: bool = False
 
 
 class Asked:
@@ -195,7 +197,7 @@ class Asked:
         """
         events, sizes, streams, keys = self._events, self._sizes, self._streams, self._keys
         lists = self._lists
-        for number, key, num_bytes, newer, stream, beside, is_gradient, is_expert in moves:
+        for number, key, num_bytes, newer, stream, beside, is_gradient, is_expert, is_used in moves:
             rows = lists.get(number)
             if rows is None:
                 rows = lists[number] = self._alike(key)
@@ -215,6 +217,8 @@ class Asked:
                 del keys[row]
                 if is_gradient:
                     self._forget(row)
+                if is_used:
+                    self._used[row] = len(events)
                 events.append(~row)
             else:
                 self.num_unmatched += 1

@@ -94,17 +94,19 @@ def works_of(  # noqa: PLR0913 - what a micro-batch is made of
     sums: RowSums,
     *,
     opens: bool = True,
+    lends: bool = False,
 ) -> list[tuple[MicroBatch, tuple[Work, ...]]]:
     """Return what micro-batches that differ ask for.
 
     ``steps``: their runs. ``opens``: whether the first product of all is in their forward.
+    ``lends``: whether another stream uses gradients that are on their way.
     """
     counts, pieces = family_counts(job, family), _pieces(job, family)
     sizes = step_sizes(job, [*steps], family, by_item=False)
     found = list[tuple[MicroBatch, tuple[Work, ...]]]()
     for (profile, runs), mine in zip(steps, sizes, strict=True):
         sizes_of = sizes_in(job, family, profile, mine[0, :, 0])
-        batch = MicroBatch(profile, sizes_of, middles(counts, runs), pieces, marked, sums)
+        batch = MicroBatch(profile, sizes_of, middles(counts, runs), pieces, marked, sums, lends)
         found.append((batch, batch.works_of(runs, opens=opens)))
     return found
 
