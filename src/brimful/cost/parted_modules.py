@@ -28,6 +28,8 @@ from brimful.models.layout import Parameter
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, world_size
 
+_REDUCED_BY = 4
+"""Operations on a gradient: it is copied into the bucket, divided, reduced, and copied again."""
 Module = tuple[int, ...]
 """Parameters of a module, by their places among all."""
 
@@ -88,6 +90,8 @@ class PartedModules:
         Where in the run they do so does not matter: no other tensors are on their stream.
         """
         modules = self._modules_of(run)
+        if run.phase == "backward":
+            num_ops += _REDUCED_BY * len({each for module in modules for each in module})
         for module in modules:
             self.fetch(module)
             self._asked.launch(num_ops // len(modules))
