@@ -12,6 +12,7 @@ own code by ``tests/cost/test_deepspeed_requests.py``.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -170,14 +171,14 @@ class _Engine:
         """Yield micro-batches: in stages 2 and 3 each makes gradients anew."""
         for place in range(self._num_alike):
             step = steps[place if self._strategy.zero == 1 else 0]
-            yield changed(
-                step,
-                [
-                    lambda sections, place=place: as_requested(
-                        sections, self._pieces, self._job, self._strategy, is_first=not place
-                    )
-                ],
+            alter = partial(
+                as_requested,
+                pieces=self._pieces,
+                job=self._job,
+                strategy=self._strategy,
+                is_first=not place,
             )
+            yield changed(step, [alter])
 
     def run(self, micro: _Micro, *, is_last: bool) -> None:
         """Ask for a micro-batch, and for what comes behind its backward."""

@@ -28,8 +28,9 @@ from brimful.models.layout import Parameter
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, world_size
 
-_REDUCED_BY = 4
-"""Operations on a gradient: it is copied into the bucket, divided, reduced, and copied again."""
+_REDUCED_BY = 6
+"""Operations on a gradient: it is copied into the bucket, divided, reduced, and copied again, and
+twice it is said that another stream uses it, which takes a place in a queue as a launch does."""
 Module = tuple[int, ...]
 """Parameters of a module, by their places among all."""
 
@@ -153,6 +154,7 @@ class PartedModules:
                 if self._sizes[each] > self._limits.kept and self._needed_at[each] <= self._step
             ]
         self._asked.free_used([self._rows.pop(each) for each in gone])
+        self._asked.launch(len(gone))
         self._num_whole -= sum(self._sizes[each] for each in gone)
 
     def _needed_soon(self) -> frozenset[int]:
@@ -202,7 +204,8 @@ class PartedModules:
             for each in together.every:
                 num_bytes = self._sizes[each] * self._limits.element
                 self._rows[each] = self._asked.allocate(num_bytes, GATHERS)
-            self._asked.launch(len(together.every))
+            # one copy of each, of as many parts, each of which is said to be used
+            self._asked.launch(len(together.every) * (1 + self._limits.world_size))
         together.left.remove(parameter)
         if not together.left:
             self._asked.free([together.row])

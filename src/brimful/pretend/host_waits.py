@@ -23,10 +23,8 @@ _MADE = frozenset({
     torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default,
     torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default,
     torch.ops.aten.new_empty_strided.default, torch.ops.aten.detach.default,
-    torch.ops.aten.record_stream.default, torch.ops.aten._unsafe_view.default,  # noqa: SLF001
 })  # fmt: skip
-"""Operations that launch nothing, though their schema does not say so. What the allocator records
-of a stream it puts there where the block is freed."""
+"""Operations that launch nothing, though their schema does not say so."""
 
 
 def waits(func: Any, args: Any, kwargs: Any) -> bool:
