@@ -21,8 +21,8 @@ RECORDED = {
     f"{_SMALL} --global-batch 16 --zero 3 --ac full": (8164, 7798),
     f"{_MIDDLE} --global-batch 8 --zero 3 --ac full --optimizer adamw-foreach": (19304, 15848),
 }
-"""MiB reserved, by either allocator: what ``brimful simulate --for deepspeed`` said in bf16-master of
-DeepSpeed 0.19.8, whose JSON asks for torch's own AdamW: where its temporaries show they are
+"""MiB reserved, by either allocator: what ``brimful simulate --for deepspeed`` said in bf16-master
+of DeepSpeed 0.19.8, whose JSON asks for torch's own AdamW: where its temporaries show they are
 asked for here too."""
 BARS = 0.02, 0.045
 ONE, ANOTHER, LAST = (0,), (1,), (2,)
