@@ -33,6 +33,11 @@ CASES = {
     "ZeRO-1": ({"global_batch": 8}, {"zero": 1, "dp_shard": 4}),
     "ZeRO-2": ({"global_batch": 8, "precision": "bf16-mixed"}, {**SHARDED, "zero": 2}),
     "ZeRO-3": ({"global_batch": 8}, {**SHARDED, **FULL}),
+    "FSDP1": ({"global_batch": 8, "precision": "bf16-mixed"}, {**SHARDED, "fsdp": 1, **FULL}),
+    "FSDP1, held": (
+        {"global_batch": 24, "precision": "bf16-mixed"},
+        {**SHARDED, "fsdp": 1, "accumulate": "hold"},
+    ),
     "replicas of shards": ({"global_batch": 8}, {"zero": 3, "dp_shard": 2, "dp_replicate": 2}),
     "LoRA, sharded": (
         {"method": "lora", "adapter": make_adapter(rank=16), "global_batch": 8},
@@ -83,7 +88,7 @@ def test_requests_add_up_to_the_predicted_peak(name):
 
 
 @pytest.mark.torch
-@pytest.mark.few(only=["ZeRO-3"])
+@pytest.mark.few(only=["ZeRO-3", "FSDP1"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_reserved_is_what_the_simulation_reserves(name):
     job, strategy = asked(*CASES[name])

@@ -11,8 +11,9 @@ from tests.pretend.programs import PROGRAMS, mlp, train
 from torch import nn
 
 from brimful import pretend
+from brimful.allocator.in_use import AHEAD
 from brimful.errors import UnsupportedError
-from brimful.pretend.recording import AHEAD, NEVER
+from brimful.pretend.recording import NEVER
 
 pytestmark = pytest.mark.torch
 

@@ -20,7 +20,8 @@ class Piece(IntEnum):
 
     What is gathered comes as one buffer of all shards and is copied into whole parameters. Experts
     are apart where devices part them (``fsdp_units.py``); the rest is in no block. Gradients are
-    put together in a flat one by FSDP1 (``flat_units.py``).
+    put together in a flat one by FSDP1, which is added to the one that is held
+    (``flat_units.py``).
     """
 
     BLOCK_CAST = 0
@@ -59,6 +60,8 @@ class Piece(IntEnum):
     REST_GATHERED = 33
     BLOCK_FLAT = 34
     REST_FLAT = 35
+    BLOCK_ADDED = 36
+    REST_ADDED = 37
 
 
 NUM_PIECES = len(Piece)

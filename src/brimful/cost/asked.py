@@ -9,7 +9,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from brimful.allocator.in_use import done_from
 from brimful.allocator.replay import Requests
 from brimful.cost.additions import NUM_PIECES, Piece
 from brimful.cost.piece_tensors import NUM_STREAMS, OLDEST_FIRST, Tensors
@@ -20,6 +22,9 @@ from brimful.values.results import GRADIENTS, ITEM_NAMES
 
 GRADIENT = ITEM_NAMES.index(GRADIENTS)
 SHARDS = frozenset({Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD})
+_MOST_GATHERED = 2
+"""Units that FSDP1 has let go of before a gather waits for the first of them to be free.
+Source: ``_FreeEventQueue`` of ``torch/distributed/fsdp/_limiter_utils.py``."""
 _Rows = defaultdict[Alike, list[int]]
 _Pieces = defaultdict[int, list[list[int]]]
 """By piece and part (``additions.of_part``)."""
@@ -37,6 +42,7 @@ class Move(NamedTuple):
         beside: Bytes that come and go behind it, as it is made.
         is_gradient: Whether it is one, which no micro-batch owns.
         is_expert: Whether it is that of parted experts.
+        is_used: Whether another stream uses it when it goes.
     """
 
     number: int
@@ -47,6 +53,7 @@ class Move(NamedTuple):
     beside: int
     is_gradient: bool
     is_expert: bool
+    is_used: bool = False
 
 
 class Asked:
@@ -78,6 +85,11 @@ class Asked:
         self._lists_of: defaultdict[Hashable, dict[int, list[int]]] = defaultdict(dict)
         self._first_stream = 0
         self._late: list[int] = []
+        self._used: dict[int, int] = {}
+        self._waits: list[int] = []
+        self._flushes: list[int] = []
+        self._launches: list[int] = []
+        self._num_let_go = 0
 
     def allocate(self, num_bytes: int, stream: int = 0) -> int:
         """Ask for memory, and return its row."""
@@ -108,6 +120,33 @@ class Asked:
     def pass_by(self, sizes: Sequence[int]) -> None:
         """Ask for what goes at once."""
         self.free([self.allocate(num_bytes) for num_bytes in sizes])
+
+    # -- what other streams use --
+
+    def wait(self) -> None:
+        """Let the host wait for the device."""
+        self._waits.append(len(self._events))
+
+    def flush(self) -> None:
+        """Give back all that is cached."""
+        self._flushes.append(len(self._events))
+
+    def launch(self, num: int) -> None:
+        """Give the device so many operations to do, which matter where streams share memory."""
+        if self._used:
+            self._launches.extend([len(self._events)] * num)
+
+    def gather(self) -> None:
+        """Let the host wait where too many units were let go of and may still be used."""
+        if self._num_let_go >= _MOST_GATHERED:
+            self._num_let_go -= 1
+            self.wait()
+
+    def free_used(self, rows: Sequence[int]) -> None:
+        """Give rows back that another stream may still use."""
+        for row in rows:
+            self._used[row] = len(self._events)
+            self._events.append(~row)
 
     # -- by key --
 
@@ -158,7 +197,7 @@ class Asked:
         """
         events, sizes, streams, keys = self._events, self._sizes, self._streams, self._keys
         lists = self._lists
-        for number, key, num_bytes, newer, stream, beside, is_gradient, is_expert in moves:
+        for number, key, num_bytes, newer, stream, beside, is_gradient, is_expert, is_used in moves:
             rows = lists.get(number)
             if rows is None:
                 rows = lists[number] = self._alike(key)
@@ -178,6 +217,8 @@ class Asked:
                 del keys[row]
                 if is_gradient:
                     self._forget(row)
+                if is_used:
+                    self._used[row] = len(events)
                 events.append(~row)
             else:
                 self.num_unmatched += 1
@@ -273,8 +314,11 @@ class Asked:
         stream = tensors.stream and self._first_stream + tensors.stream
         if piece % NUM_PIECES not in SHARDS:
             self._free_late()
+        if tensors.is_limited:
+            self.gather()
         rows = [self.allocate(num_bytes, stream) for num_bytes in tensors.num_bytes]
         self._pieces[piece].append(rows)
+        self.launch(len(rows))
         self._free_late()
 
     def _free_late(self) -> None:
@@ -285,13 +329,21 @@ class Asked:
         """Whether there is any of a piece."""
         return bool(self._pieces[piece])
 
-    def go_piece(self, piece: int) -> None:
-        """Give a piece back."""
+    def go_piece(self, piece: int, tensors: Tensors | None = None) -> None:
+        """Give a piece back.
+
+        ``tensors``: what it is made of; None: nothing that other streams use.
+        """
         if not self._pieces[piece]:
             self.num_unmatched += 1
             return
         is_oldest = piece % NUM_PIECES in self._oldest_first
-        self.free(self._pieces[piece].pop(0 if is_oldest else -1))
+        rows = self._pieces[piece].pop(0 if is_oldest else -1)
+        if tensors is None or not tensors.is_used:
+            self.free(rows)
+            return
+        self.free_used(rows)
+        self._num_let_go += tensors.is_limited
 
     def drop(self, piece: int) -> None:
         """Give back all that there is of a piece."""
@@ -304,7 +356,17 @@ class Asked:
             events=np.array(self._events, dtype=np.int64),
             num_bytes=np.array(self._sizes, dtype=np.int64),
             streams=np.array(self._streams, dtype=np.int64),
+            in_use_until=self._until() if self._used else None,
+            cache_flushes=np.array(self._flushes, dtype=np.int64) if self._flushes else None,
         )
+
+    def _until(self) -> NDArray[np.int64]:
+        """Return, per row, from when on other streams have done with it; 0 where none uses it."""
+        until = np.zeros(len(self._sizes), dtype=np.int64)
+        freed = np.array([*self._used.values()], dtype=np.int64)
+        done = done_from(freed, self._waits, self._launches, len(self._events))
+        until[[*self._used]] = done
+        return until
 
 
 def _new_part(parts: list[dict[int, bool]]) -> dict[int, bool]:

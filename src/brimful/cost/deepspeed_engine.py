@@ -56,12 +56,12 @@ from brimful.hardware.cluster import Device
 from brimful.models.config import layout_of
 from brimful.techniques.optimizers import OPTIMIZERS, Updated, bytes_kept
 from brimful.values.job import Job
-from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS
+from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, REDUCED, TRANSIENTS
 from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 _GRADIENT, _GATHERED = ITEM_NAMES.index(GRADIENTS), ITEM_NAMES.index(GATHERED)
-_TRANSIENT = ITEM_NAMES.index(TRANSIENTS)
-_NORM_BYTES = 8
+_TRANSIENT, _ON_ITS_WAY = ITEM_NAMES.index(TRANSIENTS), ITEM_NAMES.index(REDUCED)
+NORM_BYTES = 8
 """Of a number whose square is added up."""
 _HOST_BYTES = 18
 """Of each parameter on the host: itself in 16 bits; master, moments and gradient in fp32."""
@@ -69,7 +69,7 @@ _HOST_BUFFERS = 1.5
 """By which DeepSpeed's estimate allows for buffers."""
 _ALIGNED = 2
 """Numbers to which a device's share is aligned (``nccl_start_alignment_factor``)."""
-_PARTED = 3
+PARTED = 3
 """The stage that parts parameters."""
 
 
@@ -171,7 +171,7 @@ def fullest_rank(job: Job, strategy: Strategy, device: Device) -> int:
 def _fullest(job: Job, strategy: Strategy, device: Device) -> tuple[int, StepMemory]:
     """Follow the process whose share has part of the most, and that whose share is the last."""
     ranks = {0}
-    if strategy.zero != _PARTED and strategy.offload == "none":
+    if strategy.zero != PARTED and strategy.offload == "none":
         every, of_first = range(world_size(strategy)), pieces_of(job, strategy)
 
         def touched(rank: int) -> int:
@@ -209,7 +209,7 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
     element, is_away = pieces.element, strategy.offload != "none"
     share, bucket = pieces.share * element, pieces.bucket * element
     is_later = num_micro_batches(job, strategy) > 1
-    if strategy.zero == _PARTED:
+    if strategy.zero == PARTED:
         parted = 0 if strategy.offload == "parameters" else share
         trained = parted + pieces.kept_whole * element
         gradients = bucket + share * (not is_away)
@@ -229,7 +229,7 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
 
 def _gone_by_then(strategy: Strategy, held: States) -> int:
     """Return what of gradients is gone by the update, which counts what it has beside it itself."""
-    return 0 if strategy.zero == _PARTED or strategy.offload != "none" else int(held.buckets)
+    return 0 if strategy.zero == PARTED or strategy.offload != "none" else int(held.buckets)
 
 
 def estimated_host_bytes(num_parameters: int, num_nodes: int) -> tuple[int, int]:
@@ -248,7 +248,7 @@ def missing_engine(job: Job, strategy: Strategy) -> str:
 
     ``strategy``: how, with ``engine=deepspeed``.
     """
-    if strategy.zero == _PARTED and job.precision == "bf16-mixed":
+    if strategy.zero == PARTED and job.precision == "bf16-mixed":
         return (
             "precision=bf16-mixed with engine=deepspeed and zero=3 has no formula to predict from; "
             "brimful simulate --for deepspeed runs it, and precision=bf16-master is predicted"
@@ -256,22 +256,22 @@ def missing_engine(job: Job, strategy: Strategy) -> str:
     return ""
 
 
-def alone_of(job: Job, strategy: Strategy) -> tuple[Job, Strategy]:
-    """Return a micro-batch of one device, and how it is run by our own engine.
+def alone_of(job: Job, strategy: Strategy, num: int = 1) -> tuple[Job, Strategy]:
+    """Return micro-batches of one device, and how they are run by our own engine.
 
-    ``strategy``: how, with ``engine=deepspeed``.
+    ``strategy``: how, with ``engine=deepspeed``. ``num``: how many micro-batches.
     """
     alone = replace(
         strategy, engine="torch", zero=0, dp_shard=1, dp_replicate=1, offload="none",
         accumulate="reduce-each",
     )  # fmt: skip
-    return replace(job, global_batch=strategy.micro_batch), alone
+    return replace(job, global_batch=num * strategy.micro_batch), alone
 
 
 def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Update:
     """Return what the share's update keeps and needs."""
     if strategy.offload != "none":
-        copies = (2 * pieces.element + _NORM_BYTES) * (strategy.zero != _PARTED)
+        copies = (2 * pieces.element + NORM_BYTES) * (strategy.zero != PARTED)
         return Update(0, max(pieces.sizes) * copies, "updated on the host")
     rule = OPTIMIZERS[job.optimizer]
     settings = settings_of(job, updater_of(device, world_size(strategy)))
@@ -279,13 +279,13 @@ def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Upd
     flat = [Updated((share,))]
     kept = share * FP32_BYTES + bytes_kept(rule, flat, settings)
     most = max(moment.num_bytes for moment in rule.moments(flat, settings))
-    at_once = min(share, SUB_GROUP_ELEMENTS) if strategy.zero == _PARTED else share
+    at_once = min(share, SUB_GROUP_ELEMENTS) if strategy.zero == PARTED else share
     wide = at_once * FP32_BYTES
-    gradients = 0 if strategy.zero == _PARTED else pieces.touched * element
+    gradients = 0 if strategy.zero == PARTED else pieces.touched * element
     transient = max(
         wide + most * at_once // share,
         gradients + wide + at_once * element * (element < FP32_BYTES),
-        gradients + pieces.largest * _NORM_BYTES,
+        gradients + pieces.largest * NORM_BYTES,
     )
     return Update(kept, transient, f"{rule.words}: {rule.keeps}, fp32 copies of a share")
 
@@ -296,28 +296,80 @@ def as_engine(
     """Return a micro-batch whose gradients go as they are reduced."""
     num_before = sum(section.run.phase == "forward" for section in sections)
     stays = strategy.zero == 1 and num_micro_batches(job, strategy) == 1
-    reduced = sections[num_before:] if stays else map(_reduced, sections[num_before:])
-    found = [*sections[:num_before], *reduced]
-    if job.model.tied_embeddings and not stays:
-        _keep_head(found, num_before)
-    if strategy.zero == _PARTED:
+    found = sections if stays else _all_reduced(sections, job, num_before)
+    if strategy.zero == PARTED:
         return list(_gathered(found, pieces))
-    element = pieces.element
-    bucket = of_bytes(pieces.bucket * element, _TRANSIENT)
-    share = of_bytes(pieces.touched * element, _GRADIENT)
-    shares = [Event(share)] * (strategy.offload == "none")
-    found[num_before] = _with(found[num_before], before=[Event(bucket)])
     if strategy.zero == 1:  # which reduces when all gradients are there
-        found[-1] = _with(found[-1], behind=shares)
-    else:
-        blocks = [n for n, s in enumerate(found) if n >= num_before and is_block(s.run)]
-        place = blocks[0] if "first" in pieces.reached else blocks[-1]
-        is_before = pieces.reached in {"first", "before the last"}
-        around = (shares, []) if is_before else ([], shares)
-        found[place] = _with(found[place], *around)
-    gone = [Event(ended(each.kind)) for each in (Event(bucket), *shares)]
-    found[-1] = _with(found[-1], behind=gone)
+        found = _with_bucket(found, pieces, num_before)
+        shares = _shares(pieces, strategy)
+        gone = [Event(ended(each.kind)) for each in shares]
+        return [*found[:-1], _with(found[-1], behind=[*shares, *gone])]
+    return _with_share(found, pieces, strategy, num_before, stays=False)
+
+
+def as_requested(
+    sections: list[Section], pieces: Pieces, job: Job, strategy: Strategy, *, is_first: bool
+) -> list[Section]:
+    """Return a micro-batch as the allocator sees it, where memory is given back late.
+
+    Stage 1 has all gradients when backward ends, and stage 2 the share of a step's first
+    micro-batch (``is_first``) until the update; stage 3 lends gradients to another stream.
+    """
+    num_before = sum(section.run.phase == "forward" for section in sections)
+    if strategy.zero == 1:
+        return _with_bucket(sections, pieces, num_before)
+    if strategy.zero == PARTED:
+        found = _all_reduced(sections, job, num_before, is_copied=False)
+        return list(map(_on_its_way, found))
+    found = _all_reduced(sections, job, num_before)
+    return _with_share(found, pieces, strategy, num_before, stays=is_first)
+
+
+def _all_reduced(
+    sections: list[Section], job: Job, num_before: int, *, is_copied: bool = True
+) -> list[Section]:
+    backward = (_reduced(each, is_copied=is_copied) for each in sections[num_before:])
+    found = [*sections[:num_before], *backward]
+    if job.model.tied_embeddings:
+        _keep_head(found, num_before)
     return found
+
+
+def _shares(pieces: Pieces, strategy: Strategy) -> list[Event]:
+    share = of_bytes(pieces.touched * pieces.element, _GRADIENT)
+    return [Event(share)] * (strategy.offload == "none")
+
+
+def _with_bucket(sections: list[Section], pieces: Pieces, num_before: int) -> list[Section]:
+    """Let the bucket come as a backward begins, and go when it ends."""
+    found, bucket = [*sections], Event(of_bytes(pieces.bucket * pieces.element, _TRANSIENT))
+    found[num_before] = _with(found[num_before], before=[bucket])
+    found[-1] = _with(found[-1], behind=[Event(ended(bucket.kind))])
+    return found
+
+
+def _with_share(
+    sections: list[Section], pieces: Pieces, strategy: Strategy, num_before: int, *, stays: bool
+) -> list[Section]:
+    """Let a buffer for a share come where it is reached, and go at the end where it does not stay.
+
+    ``num_before``: runs of the forward.
+    """
+    found, shares = _with_bucket(sections, pieces, num_before), _shares(pieces, strategy)
+    blocks = [n for n, s in enumerate(found) if n >= num_before and is_block(s.run)]
+    place = blocks[0] if "first" in pieces.reached else blocks[-1]
+    is_before = pieces.reached in {"first", "before the last"}
+    around = (shares, []) if is_before else ([], shares)
+    found[place] = _with(found[place], *around)
+    if not stays:
+        found[-1] = _with(found[-1], behind=[Event(ended(each.kind)) for each in shares])
+    return found
+
+
+def sub_groups(num: int) -> list[int]:
+    """Return how many numbers of a share stage 3 updates at a time."""
+    whole, rest = divmod(num, SUB_GROUP_ELEMENTS)
+    return [SUB_GROUP_ELEMENTS] * whole + [rest] * bool(rest)
 
 
 def _with(section: Section, before: Sequence[Event] = (), behind: Sequence[Event] = ()) -> Section:
@@ -344,12 +396,24 @@ def _is_gradient(event: Event) -> bool:
     return event.piece is None and event.kind.item == _GRADIENT and not event.kind.mark
 
 
-def _reduced(section: Section) -> Section:
-    """Return a run of backward in which a gradient waits for the next to come, at most."""
-    return section._replace(events=tuple(_waiting(section.events)))
+def _reduced(section: Section, *, is_copied: bool = True) -> Section:
+    """Return a run of backward in which a gradient waits for the next to come, at most.
+
+    ``is_copied``: whether it is reduced out of a flat copy.
+    """
+    return section._replace(events=tuple(_waiting(section.events, is_copied=is_copied)))
 
 
-def _waiting(events: tuple[Event, ...]) -> Iterator[Event]:
+def _on_its_way(section: Section) -> Section:
+    """Return a run whose gradients are on their way to another stream."""
+    lent = (
+        event._replace(kind=replace(event.kind, item=_ON_ITS_WAY)) if _is_gradient(event) else event
+        for event in section.events
+    )
+    return section._replace(events=tuple(lent))
+
+
+def _waiting(events: tuple[Event, ...], *, is_copied: bool) -> Iterator[Event]:
     waits: Event | None = None
     for event in events:
         if not _is_gradient(event):
@@ -357,19 +421,20 @@ def _waiting(events: tuple[Event, ...]) -> Iterator[Event]:
             continue
         if event.kind.terms[0].coefficient < 0:  # nobody else lets go of it
             continue
-        yield from _gone(waits)
+        yield from _gone(waits, is_copied=is_copied)
         yield event
         waits = event
-    yield from _gone(waits)
+    yield from _gone(waits, is_copied=is_copied)
 
 
-def _gone(waits: Event | None) -> Iterator[Event]:
+def _gone(waits: Event | None, *, is_copied: bool) -> Iterator[Event]:
     """Yield how a gradient is reduced: a flat copy comes and goes, and it goes too."""
     if waits is None:
         return
-    copy = EventKind(waits.kind.terms, _TRANSIENT, waits.kind.origin)
-    yield Event(copy)
-    yield Event(ended(copy))
+    if is_copied:
+        copy = EventKind(waits.kind.terms, _TRANSIENT, waits.kind.origin)
+        yield Event(copy)
+        yield Event(ended(copy))
     yield Event(ended(waits.kind))
 
 

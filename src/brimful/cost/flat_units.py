@@ -55,6 +55,10 @@ _REST = Group(
 )
 
 
+_ADDED = {Piece.BLOCK_FLAT: Piece.BLOCK_ADDED, Piece.REST_FLAT: Piece.REST_ADDED}
+"""What comes in the place of a flat gradient where there is one that is held."""
+
+
 def flat_additions(runs: tuple[Run, ...], way: Way) -> list[Additions]:
     """List what FSDP1 adds to each run that differs."""
     return additions_of(runs, way, _forward, _backward)
@@ -107,9 +111,11 @@ def _reduced(way: Way, unit: Group) -> _Events:
     What is added to a flat gradient that is held goes last: autograd has it while a hook runs.
     """
     holds = way.accumulate == "hold"
-    last: _Events = ((GO, unit.held),) if holds and not way.is_first else ()
+    adds = holds and not way.is_first
+    last: _Events = ((GO, _ADDED[unit.held]),) if adds else ()
     gone: _Events = () if _stays(way) else ((GO, unit.whole),)
-    together: _Events = ((COME, unit.held), (GO, unit.gradients), *gone)
+    flat = _ADDED[unit.held] if adds else unit.held
+    together: _Events = ((COME, flat), (GO, unit.gradients), *gone)
     if not way.reduces:
         return (*together, *last)
     widened: _Events = ((COME, unit.buffer),) if way.widens else ()

@@ -27,7 +27,7 @@ from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
 from brimful.values.job import Job
-from brimful.values.results import GATHERED, ITEM_NAMES, SAVED_ACTIVATIONS
+from brimful.values.results import GATHERED, ITEM_NAMES, REDUCED, SAVED_ACTIVATIONS
 
 _GRADIENT_PIECES: dict[int, bool] = {
     Piece.BLOCK_GRADIENTS: False,
@@ -47,6 +47,7 @@ _BATCH: Alike = ((("BS", 8.0),), ITEM_NAMES.index(SAVED_ACTIVATIONS))
 """Tokens, and labels."""
 _GATHERED = ITEM_NAMES.index(GATHERED)
 """What another program gathers apart comes on the stream of gathers; ours has pieces for it."""
+_REDUCED = ITEM_NAMES.index(REDUCED)
 _PARTED = "e"
 """The dimension that tells the gradients of parted experts."""
 
@@ -134,11 +135,13 @@ class Work(NamedTuple):
         times: How often it is run.
         parts: Its events, in order, each as often as it happens: tensors that come and go, between
             marks and what sharding adds.
+        num_ops: Operations launched.
     """
 
     is_block: bool
     times: int
     parts: tuple[tuple[Move, ...] | _Op, ...]
+    num_ops: int
 
 
 class MicroBatch(NamedTuple):
@@ -151,6 +154,7 @@ class MicroBatch(NamedTuple):
         pieces: Tensors of what sharding adds, by piece and part (``additions.of_part``).
         marked: Bytes of what is marked.
         sums: What gradients of vectors leave beside them.
+        lends: Whether another stream uses gradients that are on their way, when they go.
     """
 
     profile: Profile
@@ -159,6 +163,7 @@ class MicroBatch(NamedTuple):
     pieces: Mapping[int, Tensors]
     marked: Mapping[Mark, int]
     sums: RowSums
+    lends: bool = False
 
     def works_of(self, runs: Sequence[Run], *, opens: bool = True) -> tuple[Work, ...]:
         """Return what the runs of a micro-batch ask for, whichever micro-batch it is.
@@ -184,9 +189,17 @@ class MicroBatch(NamedTuple):
         if self.pieces:
             every[0], every[-1] = _batch_first(every[0]), _batch_last(every[-1])
         distinct = {id(ops): ops for ops in every}
-        parts = {place: tuple(_parts(_in_rounds(ops))) for place, ops in distinct.items()}
+        parts = {
+            place: tuple(_parts(_in_rounds(ops), lends=self.lends))
+            for place, ops in distinct.items()
+        }
         return tuple(
-            Work(is_block(run), self._times(run, runs), parts[id(ops)])
+            Work(
+                is_block(run),
+                self._times(run, runs),
+                parts[id(ops)],
+                self.profile.works[run.work].num_ops,
+            )
             for run, ops in zip(runs, every, strict=True)
         )
 
@@ -212,6 +225,7 @@ class MicroBatch(NamedTuple):
                         self._piece(asked, each)
                     else:
                         self._mark(asked, each.mark)
+                asked.launch(work.num_ops)
         for piece in asked.whichever(Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG):
             asked.drop(piece)
 
@@ -294,7 +308,7 @@ class MicroBatch(NamedTuple):
             last_bytes = self.pieces[piece].num_bytes[-1] if op.is_reduced else 0
             asked.reduce(is_block=is_block, is_experts=is_experts, held=held, last_bytes=last_bytes)
         else:
-            asked.go_piece(piece)
+            asked.go_piece(piece, self.pieces[piece])
 
     @property
     def _parts_experts(self) -> bool:
@@ -353,11 +367,11 @@ class MicroBatch(NamedTuple):
         return [op._replace(beside=size) for op, size in zip(ops, sizes, strict=True)]
 
 
-def _parts(ops: Iterable[_Op]) -> Iterator[tuple[Move, ...] | _Op]:
+def _parts(ops: Iterable[_Op], *, lends: bool) -> Iterator[tuple[Move, ...] | _Op]:
     """Yield tensors that come and go together, and each mark and piece between them."""
     for is_moves, together in groupby(ops, key=lambda op: op.piece is None and not op.mark):
         if is_moves:
-            yield tuple(map(_move, together))
+            yield tuple(_move(op, lends=lends) for op in together)
         else:
             yield from together
 
@@ -371,7 +385,7 @@ def _number(_key: Alike) -> int:
     return next(_NUMBERS)
 
 
-def _move(op: _Op) -> Move:
+def _move(op: _Op, *, lends: bool) -> Move:
     return Move(
         number=_number(op.key),
         key=op.key,
@@ -381,6 +395,7 @@ def _move(op: _Op) -> Move:
         beside=op.beside,
         is_gradient=op.item == GRADIENT,
         is_expert=_is_experts(op.key),
+        is_used=lends and op.item == _REDUCED,
     )
 
 

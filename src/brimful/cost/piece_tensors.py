@@ -23,9 +23,10 @@ from brimful.cost.spread import Array
 from brimful.cost.trained import Part, Status, frozen_element, trained_recipe
 from brimful.values.job import Job
 
-COMPUTES, GATHERS, REDUCES = 0, 1, 3
+COMPUTES, GATHERS, CASTS, REDUCES = 0, 1, 2, 3
 NUM_STREAMS = 4
-"""Numbers of streams, as FSDP2 makes them: each stage of a pipeline has its own but the first."""
+"""Numbers of streams, as FSDP2 makes them: each stage of a pipeline has its own but the first.
+FSDP1 casts shards on one of their own."""
 _STREAMS = {
     **dict.fromkeys(
         (Piece.BLOCK_CAST, Piece.BLOCK_GATHERED, Piece.REST_CAST, Piece.REST_GATHERED), GATHERS
@@ -34,7 +35,18 @@ _STREAMS = {
     **dict.fromkeys((Piece.BLOCK_SHARD, Piece.REST_SHARD, Piece.EXPERTS_SHARD), REDUCES),
     **dict.fromkeys((Piece.BLOCK_AMONG, Piece.REST_AMONG, Piece.EXPERTS_AMONG), REDUCES),
 }
+_FLAT_STREAMS = _STREAMS | {
+    Piece.BLOCK_CAST: CASTS, Piece.REST_CAST: CASTS, Piece.BLOCK: GATHERS, Piece.REST: GATHERS,
+    Piece.BLOCK_BUFFER: REDUCES, Piece.REST_BUFFER: REDUCES,
+}  # fmt: skip
+"""The same of FSDP1, which gathers into the parameters and widens where it reduces."""
+_FLAT_USED = frozenset({
+    Piece.BLOCK_CAST, Piece.REST_CAST, Piece.BLOCK, Piece.REST, Piece.BLOCK_FLAT, Piece.REST_FLAT,
+})  # fmt: skip
+"""What FSDP1 lets go of while another stream may still use it (``record_stream``)."""
+_FLAT_LIMITED = frozenset({Piece.BLOCK, Piece.REST})
 OLDEST_FIRST = frozenset({
+    Piece.BLOCK_FLAT, Piece.REST_FLAT,
     Piece.BLOCK_GATHERED, Piece.REST_GATHERED, Piece.EXPERTS_GATHERED, Piece.BLOCK_BUFFER,
     Piece.REST_BUFFER, Piece.EXPERTS_BUFFER, Piece.BLOCK_HELD, Piece.REST_HELD, Piece.EXPERTS_HELD,
 })  # fmt: skip
@@ -42,10 +54,19 @@ OLDEST_FIRST = frozenset({
 
 
 class Tensors(NamedTuple):
-    """What a piece is made of: bytes of each tensor, and the stream that asks for them."""
+    """What a piece is made of.
+
+    Attributes:
+        num_bytes: Of each tensor.
+        stream: Which asks for them.
+        is_used: Whether another stream uses them when they go.
+        is_limited: Whether the host waits where too many are gathered ahead.
+    """
 
     num_bytes: tuple[int, ...]
     stream: int
+    is_used: bool = False
+    is_limited: bool = False
 
 
 def piece_tensors(
@@ -56,6 +77,8 @@ def piece_tensors(
     ``parts``: blocks that hold other parameters each, and what is gathered in no block. ``totals``:
     [pieces], their bytes (``shards.part_pieces``).
     """
+    if family.is_flat:
+        return _flat_tensors(totals)
     num, (*blocks, rest) = num_shards_of(family), parts
     apart: dict[int, tuple[int, ...]] = {
         Piece.REST: _whole(job, rest, num),
@@ -75,6 +98,21 @@ def piece_tensors(
         for piece in Piece
         for place in (part * NUM_PIECES + piece,)
         if round(totals[place]) and piece not in ROWS  # which a profile marks
+    }
+
+
+def _flat_tensors(totals: Array) -> dict[int, Tensors]:
+    """Return the tensors of every piece where a unit's parameters are one."""
+    sizes = ((place, Piece(place % NUM_PIECES), round(n)) for place, n in enumerate(totals))
+    return {
+        place: Tensors(
+            (num_bytes,),
+            _FLAT_STREAMS.get(piece, COMPUTES),
+            is_used=piece in _FLAT_USED,
+            is_limited=piece in _FLAT_LIMITED,
+        )
+        for place, piece, num_bytes in sizes
+        if num_bytes and piece not in ROWS
     }
 
 

@@ -38,6 +38,8 @@ _COPIES = {
     Piece.REST_COPY: Piece.REST,
     Piece.BLOCK_BUFFER_COPY: Piece.BLOCK_BUFFER,
     Piece.REST_BUFFER_COPY: Piece.REST_BUFFER,
+    Piece.BLOCK_ADDED: Piece.BLOCK_FLAT,
+    Piece.REST_ADDED: Piece.REST_FLAT,
 }
 ROWS = [Piece.ROW_SUMS, Piece.ROW_GRADIENT]
 """Pieces that hang on the batch, and not on the number of shards."""

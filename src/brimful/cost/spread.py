@@ -61,6 +61,7 @@ _ITEMS = {
     **dict.fromkeys((Piece.REST_CAST, Piece.REST_GATHERED, Piece.REST), GATHERED),
     **dict.fromkeys((Piece.BLOCK_BUFFER, Piece.REST_BUFFER), REDUCED),
     **dict.fromkeys((Piece.BLOCK_FLAT, Piece.REST_FLAT), REDUCED),
+    **dict.fromkeys((Piece.BLOCK_ADDED, Piece.REST_ADDED), REDUCED),
     **dict.fromkeys(
         (Piece.EXPERTS_CAST, Piece.EXPERTS_GATHERED, Piece.EXPERTS, Piece.EXPERTS_TURNED), GATHERED
     ),

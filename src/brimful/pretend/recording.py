@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brimful.allocator.config import parse_settings, settings_in
+from brimful.allocator.in_use import done_from
 from brimful.allocator.replay import Requests
 from brimful.allocator.running import Running
 from brimful.values.results import PAGED_STATE
@@ -63,11 +64,6 @@ class Spot(NamedTuple):
     mark: int
     phase: int
     ask: int = 0
-
-
-AHEAD = 1024
-"""Launches that a stream holds at most; the next one lets the host wait for the first of them.
-Source: measured by users, 1000 or so (forums.developer.nvidia.com/t/68937)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,12 +481,7 @@ class RecordingBuilder:
         until = np.zeros(len(died), dtype=np.int64)
         rows = np.array(self._used_elsewhere, dtype=np.int64)
         freed = np.where(died[rows] == NEVER, len(self._events), died[rows])
-        never = np.full(AHEAD, len(self._events) + 1, dtype=np.int64)
-        waits, launches = (np.concatenate((each, never)) for each in (self._waits, self._launches))
-        # A wait after n events comes before event n.
-        waited = waits[np.searchsorted(waits, freed, side="right")]
-        ahead = np.searchsorted(launches, freed, side="right") + AHEAD - 1
-        until[rows] = np.minimum(waited, launches[np.minimum(ahead, len(launches) - 1)])
+        until[rows] = done_from(freed, self._waits, self._launches, len(self._events))
         return until
 
 

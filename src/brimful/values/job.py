@@ -398,8 +398,7 @@ def _check_routers(job: Job) -> None:
         if value and not has_router_losses(job):
             raise UnsupportedError(
                 f"{field}={value} is not run for {job.model.name} (model_type={kind}, "
-                f"task={job.task}): this version balances {kinds} as causal-lm and chat; leave it "
-                f"out",
+                f"task={job.task}), but for {kinds} as causal-lm and chat; leave it out",
                 nearest={field: None},
             )
 
