@@ -193,10 +193,10 @@ def spreads(num_devices, *, accumulates):
     """List the ways of spreading over devices, holding gradients where there are several."""
     if num_devices == 1:
         return [{}]
-    ways = [{"zero": 0, "dp_replicate": num_devices}, {"zero": 1, "dp_shard": num_devices}]
+    ways = [{"zero": 0, "dp_replicate": num_devices}]
     ways += [
         {"zero": zero, "dp_shard": n, "dp_replicate": num_devices // n}
-        for zero in (2, 3)
+        for zero in (1, 2, 3)
         for n in range(2, num_devices + 1)
         if num_devices % n == 0
     ]

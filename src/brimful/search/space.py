@@ -258,13 +258,13 @@ def _alike(
     """Yield micro-batches with chunks of the loss, those whose steps have the same events together.
 
     The steps differ in whether there is a second micro-batch (and a third, where gradients are
-    held), up to five chunks, and where attention is written out in whether there is one sequence at
-    a time. Of one micro-batch nothing is held.
+    held), up to five chunks, whether DDP reduces what they hand back, and where attention is written
+    out in whether there is one sequence at a time. Of one micro-batch nothing is held.
 
     ``spreads``: which differ in the degree of tensor parallelism only. ``one_apart``: whether one
     sequence at a time is apart.
     """
-    alike: dict[tuple[int, int, bool], dict[Spread, list[tuple[int, int]]]] = {}
+    alike: dict[tuple[int, int, bool, bool], dict[Spread, list[tuple[int, int]]]] = {}
     for spread in spreads:
         share = job.global_batch // spread.num_groups
         batches = product(micro_batches(job, pins, spread.num_groups), chunks_of(job, pins))
@@ -278,7 +278,9 @@ def _alike(
             real = _real_chunks(job, pins, micro_batch, chunks)
             num_alike = min(share // micro_batch, 3 if spread.accumulate == "hold" else 2)
             is_one = one_apart and micro_batch * job.rows_per_sample == 1
-            same = alike.setdefault((num_alike, min(real, NUM_CHUNKS), is_one), {})
+            is_reduced = spread.num_groups > 1 and spread.zero not in {2, 3}  # by DDP
+            key = (num_alike, min(real, NUM_CHUNKS), is_one, is_reduced)
+            same = alike.setdefault(key, {})
             same.setdefault(spread, []).append((micro_batch, chunks))
     for same in alike.values():
         yield list(same.items())
