@@ -21,7 +21,7 @@ from brimful.pretend.largest import (
     with_default,
     with_value,
 )
-from brimful.pretend.recording import RecordingBuilder
+from brimful.pretend.recording_builder import RecordingBuilder
 from brimful.pretend.size_law import law_of
 from brimful.units import MIB
 from brimful.values.results import PARAMETERS

@@ -12,7 +12,8 @@ from torch import nn
 
 from brimful import pretend
 from brimful.errors import UnsupportedError
-from brimful.pretend.recording import AHEAD, NEVER
+from brimful.pretend.recording import NEVER
+from brimful.pretend.recording_builder import AHEAD
 
 pytestmark = pytest.mark.torch
 

@@ -4,7 +4,7 @@ A block that another stream uses is free again when that stream has done with it
 whenever it allocates. Time is not known here; two bounds are. Reading a value, and a copy between
 host and device that is not said to be ``non_blocking``, wait for the stream
 (``aten/src/ATen/native/cuda/Copy.cu``, ``memcpy_and_sync``; ``CUDAScalar.cu``). And a stream takes
-only so many launches ahead: ``AHEAD`` of ``recording.py``.
+only so many launches ahead: ``AHEAD`` of ``recording_builder.py``.
 """
 
 from functools import cache

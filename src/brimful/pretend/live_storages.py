@@ -8,7 +8,7 @@ import torch
 
 from brimful.pretend import engine
 from brimful.pretend.device import NAME
-from brimful.pretend.recording import Place, RecordingBuilder
+from brimful.pretend.recording_builder import Place, RecordingBuilder
 
 HOST = "cpu"
 MAIN = f"{NAME}:0"

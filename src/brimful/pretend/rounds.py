@@ -35,7 +35,8 @@ from brimful.pretend.alike import plain_kinds
 from brimful.pretend.blocks import NO_UNIT, NotPeriodicError, units_of_rows
 from brimful.pretend.fake_mode import alias
 from brimful.pretend.real_values import UnknownValueError
-from brimful.pretend.recording import Recording, RecordingBuilder
+from brimful.pretend.recording import Recording
+from brimful.pretend.recording_builder import RecordingBuilder
 from brimful.pretend.unroll import repeat_units
 
 NUM_FIRST = 4

@@ -38,17 +38,8 @@ from brimful.pretend.kernel_traffic import moved_by
 from brimful.pretend.live_storages import HOST, MAIN, LiveStorages
 from brimful.pretend.outer_lines import OuterLines
 from brimful.pretend.owners import Owners, as_program
-from brimful.pretend.recording import (
-    KEPT_ON_HOST,
-    SELECTS_ALL,
-    TO_DEVICE,
-    TO_HOST,
-    Place,
-    Recording,
-    RecordingBuilder,
-    Spot,
-    line_text,
-)
+from brimful.pretend.recording import KEPT_ON_HOST, SELECTS_ALL, TO_DEVICE, TO_HOST, Recording
+from brimful.pretend.recording_builder import Place, RecordingBuilder, Spot, line_text
 from brimful.pretend.rounds import Rounds
 from brimful.values.results import AUTOCAST_CACHE, WHOLE_GRADIENTS, WORKSPACES
 
