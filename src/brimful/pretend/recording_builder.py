@@ -3,6 +3,7 @@
 import os
 from array import array
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,8 +14,22 @@ from brimful.allocator.config import parse_settings, settings_in
 from brimful.allocator.running import Running
 from brimful.pretend.recording import NEVER, UNTAGGED, OpCost, Recording
 
-_NUM_COLUMNS, _STREAM = 9, 6
-"""Numbers kept per allocation while recording; see ``RecordingBuilder.allocate``."""
+
+class Column(IntEnum):
+    """Numbers kept per allocation while recording; see ``RecordingBuilder.allocate``."""
+
+    NUM_BYTES = 0
+    BORN = 1
+    OWNER = 2
+    OP = 3
+    PHASE = 4
+    SHAPE = 5
+    STREAM = 6
+    NODE = 7
+    LINE = 8
+
+
+_NUM_COLUMNS = len(Column)
 
 
 class Spot(NamedTuple):
@@ -159,7 +174,7 @@ class RecordingBuilder:
     def _asked(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the bytes and the streams of allocations."""
         table = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _NUM_COLUMNS)
-        return table[rows, 0], table[rows, _STREAM]
+        return table[rows, Column.NUM_BYTES], table[rows, Column.STREAM]
 
     def launch(self) -> None:
         """Remember that the device was given something to do, while it matters."""
@@ -249,7 +264,7 @@ class RecordingBuilder:
 
     def stream_of(self, row: int) -> int:
         """Return the stream on which an allocation was made."""
-        return self._rows[row * _NUM_COLUMNS + _STREAM]
+        return self._rows[row * _NUM_COLUMNS + Column.STREAM]
 
     @property
     def num_rows(self) -> int:
@@ -259,6 +274,52 @@ class RecordingBuilder:
     def events_since(self, event: int) -> list[int]:
         """Return the signed events from one on; see ``Recording.events``."""
         return self._events[event:].tolist()
+
+    def signed_events(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the same of a stretch."""
+        return np.array(self._events[start:stop], dtype=np.int64)
+
+    def table(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the numbers that are kept of allocations, a line for each."""
+        numbers = self._rows[start * _NUM_COLUMNS : stop * _NUM_COLUMNS]
+        return np.array(numbers, dtype=np.int64).reshape(-1, _NUM_COLUMNS)
+
+    def item_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the numbers of the classes that allocations are tagged with."""
+        return np.array(self._item[start:stop], dtype=np.int64)
+
+    def shape_of(self, number: int) -> tuple[Any, Any]:
+        """Return a shape and its type by their number."""
+        shape, dtype = self._shapes.order[number]
+        return shape, dtype
+
+    def shape_number(self, shape: Any, dtype: Any) -> int:
+        """Return the number of a shape and its type."""
+        return self._shapes((shape, dtype))
+
+    def extend(
+        self, events: NDArray[np.int64], table: NDArray[np.int64], items: NDArray[np.int64]
+    ) -> None:
+        """Record many events at once.
+
+        ``events``: signed; new allocations are numbered on. ``table``: a line for each of these, in
+        which it is not said when they are made. ``items``: numbers of their classes.
+        """
+        first = len(self._events)
+        births, frees = np.flatnonzero(events >= 0), np.flatnonzero(events < 0)
+        table[:, Column.BORN] = first + births
+        self._events.frombytes(events.astype(np.int64).tobytes())
+        self._rows.frombytes(table.astype(np.int64).tobytes())
+        self._item.frombytes(items.astype(np.int64).tobytes())
+        self._died.extend([NEVER] * len(table))
+        np.frombuffer(self._died, dtype=np.int64)[~events[frees]] = first + frees
+        rows = np.where(events >= 0, events, ~events)
+        asked = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _NUM_COLUMNS)
+        sizes = np.where(events >= 0, 1, -1) * asked[rows, Column.NUM_BYTES]
+        live = self.live_bytes + np.cumsum(sizes)
+        if len(live):
+            self.live_bytes = int(live[-1])
+            self.peak_bytes = max(self.peak_bytes, int(live.max()))
 
     def costs_since(self, cost: int) -> list[OpCost]:
         """Return the work recorded from one on."""
@@ -277,9 +338,18 @@ class RecordingBuilder:
         others = (self._waits, self._flushes, self._used_elsewhere, self._phases)
         return len(self._marks), *(len(each) for each in others)
 
+    @property
+    def shares_blocks(self) -> bool:
+        """Whether some stream has used what was allocated on another."""
+        return bool(self._used_elsewhere)
+
     def is_freed(self, row: int) -> bool:
         """Whether an allocation was freed."""
         return self._died[row] != NEVER
+
+    def are_alive(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return of each of a row of allocations whether it was not freed."""
+        return np.array(self._died[start:stop], dtype=np.int64) == NEVER
 
     def facts_of(self, row: int) -> Facts:
         """Return what distinguishes an allocation, but for when it was made."""
@@ -304,11 +374,11 @@ class RecordingBuilder:
 
     def set_owner(self, row: int, owner: str) -> None:
         """Say whose an allocation is."""
-        self._rows[row * _NUM_COLUMNS + 2] = self._owners(owner)
+        self._rows[row * _NUM_COLUMNS + Column.OWNER] = self._owners(owner)
 
     def owner_of(self, row: int) -> str:
         """Return whose an allocation is."""
-        owner: str = self._owners.order[self._rows[row * _NUM_COLUMNS + 2]]
+        owner: str = self._owners.order[self._rows[row * _NUM_COLUMNS + Column.OWNER]]
         return owner
 
     def build(self) -> Recording:

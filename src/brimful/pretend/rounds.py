@@ -291,11 +291,11 @@ def _told(value: Any, num_deep: int = NUM_DEEP) -> Any:
         inner = tuple((key, _told(each, num_deep)) for key, each in value.items())
     elif isinstance(getattr(type(value), "__len__", None), WrapperDescriptorType):  # a deque
         inner = (len(value),)
-    held = _attributes(value) if num_deep else {}
+    held = attributes_of(value) if num_deep else {}
     return type(value), inner, tuple((k, _told(x, num_deep - 1)) for k, x in held.items())
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def attributes_of(value: Any) -> dict[str, Any]:
     """Return what an object holds by names of its own; nothing of a module, which is a file."""
     if isinstance(value, ModuleType):
         return {}
