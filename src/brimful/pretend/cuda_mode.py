@@ -30,6 +30,7 @@ from brimful.pretend import (
     deepspeed_ops,
     device,
     eight_bit,
+    full_texts,
     host_memory,
     kernels,
     triton_decorators,
@@ -190,6 +191,7 @@ def saying_cuda(
     standing = stand_ins(assumed, kernels, known)
     libraries = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
+        "transformers.generation.utils": functools.partial(full_texts.beams_go_on, known),
         "bitsandbytes.functional": eight_bit.state_is_paged,
         **host_memory.changes(assumptions),
         **deepspeed_ops.changes(kernels, known),

@@ -237,21 +237,7 @@ class Change:
         ):
             raise UnlikeStatesError
         self.kept += _tensors_in(last)
-        self._fills.append(partial(self._fill, value, last, put))
-
-    def _fill(
-        self, value: Any, last: Sequence[Any], put: Callable[[Any], None] | None, new: NewTensor
-    ) -> None:
-        """Let a list or a tuple grow by what each of the rounds would have added.
-
-        ``last``: what those of the last stretch did.
-        """
-        num_stretches = self._num // self._period
-        made = [_like(each, num + 1, new) for num in range(num_stretches) for each in last]
-        if isinstance(value, list):
-            value += made
-        elif put is not None:
-            put(value + tuple(made))
+        self._fills.append(partial(_fill, value, last, put, self._num // self._period))
 
     def _add_tensor(self, value: torch.Tensor, told: Sequence[Told]) -> None:
         first, second, third = told
@@ -306,6 +292,24 @@ class Change:
             _know(tensor, known)
 
 
+def _fill(
+    value: Any,
+    last: Sequence[Any],
+    put: Callable[[Any], None] | None,
+    num_stretches: int,
+    new: NewTensor,
+) -> None:
+    """Let a list or a tuple grow by what each of the rounds would have added.
+
+    ``last``: what those of the last stretch did. ``put``: puts another tuple in the place of one.
+    """
+    made = [_like(each, num + 1, new) for num in range(num_stretches) for each in last]
+    if isinstance(value, list):
+        value += made
+    elif put is not None:
+        put(value + tuple(made))
+
+
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
@@ -336,44 +340,45 @@ def _know(tensor: torch.Tensor, known: Mapping[str, torch.Tensor]) -> None:
 
 
 def _known_later(known: Sequence[dict[str, Any]], rank: int, num: int) -> dict[str, Any]:
-    """Return the values that are known of a tensor so many rounds later.
+    """Return the values of a tensor that are known so many rounds later; others are forgotten.
 
-    ``known``: what is known of it in three rounds. Raises UnlikeStatesError: they do not change
-    evenly.
+    ``known``: what is known of it in three rounds.
     """
     first, second, third = known
     if not first.keys() == second.keys() == third.keys():
-        raise UnlikeStatesError
+        return {}
     with torch._C._DisableTorchDispatch():  # noqa: SLF001
-        return {name: _values_later(*(each[name] for each in known), rank, num) for name in third}
+        found = {name: _values_later(*(x[name] for x in known), rank, num) for name in third}
+    return {name: values for name, values in found.items() if values is not None}
 
 
 def _values_later(
     first: torch.Tensor, second: torch.Tensor, third: torch.Tensor, rank: int, num: int
-) -> torch.Tensor:
-    if first.shape == third.shape:
-        if third.dtype == torch.bool or third.is_floating_point():
-            if not (torch.equal(first, second) and torch.equal(second, third)):
-                raise UnlikeStatesError
-            return third
-        step = third - second
-        if not torch.equal(step, second - first):
-            raise UnlikeStatesError
-        return third + num * step
+) -> torch.Tensor | None:
+    """Return values so many rounds on, which change evenly, or are added evenly; None: neither."""
     grows = [x for x in range(rank) if third.shape[x] != second.shape[x]]
-    if len(grows) != 1:
-        raise UnlikeStatesError
-    (along,) = grows
-    before, more = second.shape[along], third.shape[along] - second.shape[along]
-    new, old = third.narrow(along, before, more), second.narrow(along, before - more, more)
-    if not torch.equal(third.narrow(along, 0, before), second) or more < 1:
-        raise UnlikeStatesError
-    if third.dtype == torch.bool or third.is_floating_point():
-        if not torch.equal(new, old):
-            raise UnlikeStatesError
-        return torch.cat([third, *([new] * num)], along)
-    step = new - old
-    return torch.cat([third, *(new + step * i for i in range(1, num + 1))], along)
+    if not grows:
+        step, earlier = _step(second, third), _step(first, second)
+        if step is None or earlier is None or not torch.equal(step, earlier):
+            return None
+        return third.clone() if step.dtype == torch.bool else third + num * step
+    along, before = grows[0], second.shape[grows[0]]
+    more = third.shape[along] - before
+    if len(grows) > 1 or more > before or not torch.equal(third.narrow(along, 0, before), second):
+        return None
+    new = third.narrow(along, before, more)
+    step = _step(second.narrow(along, before - more, more), new)
+    if step is None:
+        return None
+    steps = [new if step.dtype == torch.bool else new + step * i for i in range(1, num + 1)]
+    return torch.cat([third, *steps], along)
+
+
+def _step(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
+    """Return by how much values are larger than others; None: they are no whole numbers."""
+    if other.dtype != torch.bool and not other.is_floating_point():
+        return other - one
+    return torch.zeros_like(other) if torch.equal(one, other) else None
 
 
 def _are_alike(one: Told, other: Told) -> bool:
