@@ -156,7 +156,7 @@ def _unheard(_words: str) -> None:
     """Say nothing."""
 
 
-def ended_by(
+def ended_by(  # noqa: PLR0913 - how long a script may take
     pretended: "Run",
     program: Sequence[str],
     budget_s: int | None,
@@ -204,7 +204,7 @@ def _ended_by(
         with pretended:
             try:
                 with leaving_out_tokens(pretended, period) as loops, limited() as limit:
-                    run_program(program)
+                    run_program(program, loops.names_for)
             except SystemExit as ended:
                 code = ended.code
                 said = f" exit code {code:d}" if isinstance(code, int) else f": {code}"

@@ -40,7 +40,9 @@ NewTensor = Callable[[torch.Tensor, int], torch.Tensor]
 """Makes what stands so many stretches later where a tensor stands that each round makes anew."""
 Told = Any
 """What is told of a value: numbers as they are, the others as tuples that begin with their kind."""
-_NUMBER, _TENSOR, _ROW, _TABLE, _OBJECT, _SAME = range(6)
+_Sized = tuple[torch.Tensor, tuple[int, ...], dict[str, Any]]
+"""A tensor, its shape, strides, offset and the bytes that it lies in, and what is known of it."""
+_TENSOR, _ROW, _TABLE, _OBJECT, _SAME = range(5)
 
 
 class UnlikeStatesError(Exception):
@@ -132,19 +134,24 @@ def _told(value: Any, known: KnownValues, num_deep: int = NUM_DEEP, nested: int 
         return value
     if isinstance(value, torch.Tensor):
         return _told_tensor(value, known)
-    if isinstance(value, _PLAIN):
-        return (_SAME, None if isinstance(value, float) else value)
-    if isinstance(value, _CODE) or nested == _MOST_NESTED:
-        return (_SAME, id(value))
+    if isinstance(value, (*_PLAIN, *_CODE)) or nested == _MOST_NESTED:
+        return (_SAME, _same(value))
+    told = partial(_told, known=known, num_deep=num_deep, nested=nested + 1)
     if type(value) in {list, tuple} and len(value) <= _MOST_LOOKED_AT:
-        return (_ROW, type(value), [_told(x, known, num_deep, nested + 1) for x in value])
+        return (_ROW, type(value), list(map(told, value)))
     if isinstance(value, dict) and len(value) <= _MOST_LOOKED_AT:
-        inner = [_told(x, known, num_deep, nested + 1) for x in value.values()]
-        return (_TABLE, type(value), tuple(value), inner)
+        return (_TABLE, type(value), tuple(value), list(map(told, value.values())))
     size = len(value) if isinstance(value, (list, tuple, dict, set, frozenset, deque)) else 0
     held = attributes_of(value) if num_deep else {}
     inner = [_told(x, known, num_deep - 1, nested + 1) for x in held.values()]
     return (_OBJECT, type(value), size, tuple(held), inner)
+
+
+def _same(value: Any) -> Any:
+    """Return what is the same in each round of what is looked no further into."""
+    if isinstance(value, float):  # of which no size is made
+        return None
+    return value if isinstance(value, _PLAIN) else id(value)
 
 
 def _told_tensor(value: torch.Tensor, known: KnownValues) -> Told:
@@ -175,8 +182,9 @@ class Change:
         self._fills: list[Callable[[NewTensor], None]] = []
         self._seen: set[int] = set()
         self._stays: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
+        self._shifted: list[_Sized] = []
         self.kept: list[torch.Tensor] = []
-        self.grown: dict[int, list[tuple[torch.Tensor, tuple[int, ...], dict[str, Any]]]] = {}
+        self.grown: dict[int, list[_Sized]] = {}
 
     def add(self, value: Any, told: Sequence[Told], put: Callable[[Any], None] | None) -> None:
         """Look at a value, told of three rounds in a row.
@@ -253,9 +261,11 @@ class Change:
             return
         known = _known_later([each[3] for each in told], value.dim(), self._num)
         places = tuple(x + self._num * y for x, y in zip(third[2], steps, strict=True))
-        if any(steps):
+        if steps[-1]:
             key = _storage(value)._cdata  # noqa: SLF001
             self.grown.setdefault(key, []).append((value, places, known))
+        elif any(steps):  # another part of what is as large
+            self._shifted.append((value, places, known))
         elif known:
             self._stays[id(value)] = value, known
 
@@ -284,10 +294,10 @@ class Change:
             room = places[-1] // some.dtype.itemsize
             base = torch.empty(room, dtype=some.dtype, device=some.device)
             was_moved(key, base)
-            for tensor, (*sizes, offset, _), known in tensors:
-                rank = tensor.dim()
-                tensor.data = base.as_strided(sizes[:rank], sizes[rank:], offset)
-                _know(tensor, known)
+            for each in tensors:
+                _lay(base, *each)
+        for each in self._shifted:
+            _lay(each[0], *each)
         for tensor, known in self._stays.values():
             _know(tensor, known)
 
@@ -323,6 +333,15 @@ def _like(value: Any, num: int, new: NewTensor) -> Any:
     if isinstance(value, torch.Tensor):
         return new(value, num)
     return type(value)(_like(x, num, new) for x in value) if type(value) in {list, tuple} else value
+
+
+def _lay(
+    base: torch.Tensor, tensor: torch.Tensor, places: tuple[int, ...], known: Mapping[str, Any]
+) -> None:
+    """Let a tensor be a part of what another lies in; the others are those of ``_Sized``."""
+    rank, (*sizes, offset, _) = tensor.dim(), places
+    tensor.data = base.as_strided(sizes[:rank], sizes[rank:], offset)
+    _know(tensor, known)
 
 
 def _know(tensor: torch.Tensor, known: Mapping[str, torch.Tensor]) -> None:

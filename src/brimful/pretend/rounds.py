@@ -165,7 +165,7 @@ def _looping_files(model: nn.Module) -> list[ModuleType]:
     classes = {cls for each in model.modules() for cls in type(each).__mro__}
     names = sorted({cls.__module__ for cls in classes if "forward" in vars(cls)})
     found = (sys.modules[name] for name in names if _is_own(name) and name in sys.modules)
-    return [file for file in found if _RANGE not in vars(file) and _only_loops(_source_of(file))]
+    return [file for file in found if _RANGE not in vars(file) and only_loops(_source_of(file))]
 
 
 def _is_own(module: str) -> bool:
@@ -181,7 +181,7 @@ def _source_of(file: ModuleType) -> str:
 
 
 @lru_cache
-def _only_loops(source: str) -> bool:
+def only_loops(source: str) -> bool:
     """Return whether a file goes over ``range`` by a plain ``for`` and only ever calls that name.
 
     Anything else that is asked of the name (``isinstance(x, range)``) is asked of the builtin.

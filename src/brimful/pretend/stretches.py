@@ -105,20 +105,21 @@ def law_of(builder: RecordingBuilder, edges: Sequence[Edge]) -> Law | None:
     """
     first, second, third = edges
     num_rows = third.row - second.row
-    if builder.shares_blocks or first.others != third.others or num_rows != second.row - first.row:
-        return None
     before = builder.signed_events(first.event, second.event)
     events = builder.signed_events(second.event, third.event)
-    if len(before) != len(events) or not np.array_equal(events, _shifted(before, num_rows)):
-        return None
-    if len(events) and np.where(events < 0, ~events, events).min() < first.row:
-        return None  # something older is let go of, of which there is no more
     earlier, table = (builder.table(a.row, b.row) for a, b in ((first, second), (second, third)))
     items = builder.item_numbers(second.row, third.row)
     stays = np.setdiff1d(np.arange(len(Column)), _GROWING)
-    if not np.array_equal(earlier[:, stays], table[:, stays]):
-        return None
-    if not np.array_equal(builder.item_numbers(first.row, second.row), items):
+    is_alike = (
+        not builder.shares_blocks
+        and first.others == third.others
+        and np.array_equal(events, _shifted(before, num_rows))
+        # What is let go of is no older: of that there would be no more.
+        and np.where(events < 0, ~events, events).min(initial=first.row) >= first.row
+        and np.array_equal(earlier[:, stays], table[:, stays])
+        and np.array_equal(builder.item_numbers(first.row, second.row), items)
+    )
+    if not is_alike:
         return None
     try:
         grown = tuple(_growth(builder, earlier, table))

@@ -2,18 +2,22 @@
 
 A text is written token by token, each by a pass of the whole model over one more than the last.
 Where a module is called again and again from the same place of a loop, without gradients, two
-stretches of rounds that were alike but for what grew evenly tell all further ones (``stretches.py``),
-and what the loop holds is put on to where it will be then (``loop_state.py``). The last rounds run
-on that, and have to do what was told of them; else the program is run again, with longer stretches,
-and then with all rounds. A pretend text has its full length: nobody knows when it would end.
+stretches of rounds that were alike but for what grew evenly tell all further ones
+(``stretches.py``), and what the loop holds is put on to where it will be then (``loop_state.py``).
+The last rounds run on that, and have to do what was told of them; else the program is run again,
+with longer stretches, and then with all rounds. How many there are is said by the longest text of
+transformers' loops, and by the ``range`` of a script's own. A pretend text has its full length:
+nobody knows when it would end.
 """
 
 import dis
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch.nn.modules import module as hooks
@@ -21,6 +25,7 @@ from torch.nn.modules import module as hooks
 from brimful.pretend.blocks import NotPeriodicError
 from brimful.pretend.loop_state import State, UnlikeStatesError
 from brimful.pretend.outer_lines import OuterLines
+from brimful.pretend.rounds import only_loops
 from brimful.pretend.stretches import Edge, Law, holds, law_of, moves_of
 from brimful.pretend.when_imported import when_imported
 
@@ -71,6 +76,31 @@ class _Told(NamedTuple):
     spots: tuple[_Spot, ...]
 
 
+class _Numbers:
+    """What a script's ``for`` goes through: numbers of which some may be passed over.
+
+    Attributes:
+        passed: How many were taken.
+    """
+
+    def __init__(self, numbers: range) -> None:
+        self._numbers, self.passed = numbers, 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        if self.passed >= len(self._numbers):
+            raise StopIteration
+        self.passed += 1
+        return self._numbers[self.passed - 1]
+
+    @property
+    def left(self) -> int:
+        """How many rounds are to come, with the one that is running."""
+        return len(self._numbers) - self.passed + 1
+
+
 class TextLoops:
     """Follows the loop that is running.
 
@@ -85,6 +115,7 @@ class TextLoops:
         self._tape, self._known, self._period = run.tape, run.known, period
         self._lines = OuterLines()
         self._left: int | None = None
+        self._ranges: list[tuple[int, weakref.ref[_Numbers]]] = []
         self._key: Any = None
         self._spots: list[_Spot] = []
         self._states: list[Any] = []
@@ -98,6 +129,27 @@ class TextLoops:
     def criteria_asked(self, num_left: int) -> None:
         """Hear how many tokens a text lacks."""
         self._left = num_left
+
+    def names_for(self, source: str) -> dict[str, Any]:
+        """Return the names that a script is given: ``range``, where it only goes through that."""
+        return {"range": self._numbers} if self._period and only_loops(source) else {}
+
+    def _numbers(self, *bounds: Any) -> Any:
+        """Return what a loop goes through; anything else has the builtin."""
+        numbers, frame = range(*bounds), sys._getframe(1)  # noqa: SLF001
+        following = (x for x in dis.get_instructions(frame.f_code) if x.offset > frame.f_lasti)
+        names = [x.opname for x in islice(following, 2)]
+        if len(numbers) < 3 * self._period or names != ["GET_ITER", "FOR_ITER"]:
+            return numbers
+        made = _Numbers(numbers)
+        self._ranges = [each for each in self._ranges if each[1]() is not None]
+        self._ranges.append((id(frame), weakref.ref(made)))
+        return made
+
+    def _numbers_of(self, frame: Any) -> _Numbers | None:
+        """Return what the innermost loop of a function goes through; None: it is not ours."""
+        found = (numbers() for of, numbers in reversed(self._ranges) if of == id(frame))
+        return next((numbers for numbers in found if numbers is not None), None)
 
     def end(self) -> None:
         """Hear that whatever loop was running is over. Raises UnlikeTextError."""
@@ -121,6 +173,8 @@ class TextLoops:
         if key is None or key != self._key:
             self.end()
             self._key = key
+        numbers = self._numbers_of(frames[-1]) if frames and left is None else None
+        left = left if numbers is None else numbers.left
         if key is None or left is None:
             self._spots.clear()
             return None
@@ -131,14 +185,19 @@ class TextLoops:
         if self._told is not None:
             self._compare()
         if self._told is None and len(self._spots) > 2 * self._period + 1 - _NUM_STATES:
-            return self._with_changed(frames, module, args)
+            return self._with_changed(frames, module, args, numbers)
         return None
 
-    def _with_changed(self, frames: list[Any], module: Any, args: tuple[Any, ...]) -> Any:
+    def _with_changed(
+        self, frames: list[Any], module: Any, args: tuple[Any, ...], numbers: _Numbers | None
+    ) -> Any:
         """Leave rounds out, and return the arguments as they are then."""
         keywords = _keywords(sys._getframe(2))  # noqa: SLF001 - of PyTorch's call
         given = dict(enumerate(args)) | keywords
+        left = self._spots[-1].left
         self._go_on(State(frames, module, given, self._known))
+        if numbers is not None:
+            numbers.passed += left - self._spots[-1].left
         keywords.update((name, given[name]) for name in keywords)
         return tuple(given[place] for place in range(len(args)))
 
