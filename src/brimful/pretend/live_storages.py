@@ -105,15 +105,17 @@ class LiveStorages:
 
         def was_moved(key: int, tensor: torch.Tensor) -> None:
             if key in self.known:
-                _, row, builder = self.known.pop(key)
+                row, builder = self.known.pop(key)[1:]
                 self.follow(tensor.untyped_storage(), row, builder)
 
         for where, each in moves.items():
             each.put(self.builders[where])
-        for key, (ref, row, builder) in list(self.known.items()):
-            each = of_builder[id(builder)]
-            if row in each.carried:
-                self.known[key] = (ref, each.row(row, each.num), builder)
+        # No name here may be left with a reference: what it is of would be followed for ever.
+        self.known |= {
+            key: (ref, each.row(row, each.num), builder)
+            for key, (ref, row, builder) in self.known.items()
+            if row in (each := of_builder[id(builder)]).carried
+        }
         change.make(new, was_moved)
 
     def memory_stats(self, where: Any) -> dict[str, int]:

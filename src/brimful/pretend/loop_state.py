@@ -56,7 +56,7 @@ class State:
     """
 
     def __init__(
-        self, frames: Sequence[Any], module: nn.Module, given: dict[str, Any], known: KnownValues
+        self, frames: Sequence[Any], module: nn.Module, given: dict[Any, Any], known: KnownValues
     ) -> None:
         """Look at nothing yet."""
         self._frames, self._module, self._given = frames, module, given
@@ -249,7 +249,8 @@ class Change:
 
     def _add_tensor(self, value: torch.Tensor, told: Sequence[Told]) -> None:
         first, second, third = told
-        self._seen.add(id(value))
+        # What a view is of lives as long, and has no size of its own that anybody asks for.
+        self._seen |= {id(value), id(value._base)}  # noqa: SLF001
         if not first[1] == second[1] == third[1]:
             raise UnlikeStatesError
         steps = [y - x for x, y in zip(second[2], third[2], strict=True)]
@@ -367,14 +368,13 @@ def _known_later(known: Sequence[dict[str, Any]], rank: int, num: int) -> dict[s
     if not first.keys() == second.keys() == third.keys():
         return {}
     with torch._C._DisableTorchDispatch():  # noqa: SLF001
-        found = {name: _values_later(*(x[name] for x in known), rank, num) for name in third}
+        found = {name: _values_later([x[name] for x in known], rank, num) for name in third}
     return {name: values for name, values in found.items() if values is not None}
 
 
-def _values_later(
-    first: torch.Tensor, second: torch.Tensor, third: torch.Tensor, rank: int, num: int
-) -> torch.Tensor | None:
+def _values_later(told: Sequence[torch.Tensor], rank: int, num: int) -> torch.Tensor | None:
     """Return values so many rounds on, which change evenly, or are added evenly; None: neither."""
+    first, second, third = told
     grows = [x for x in range(rank) if third.shape[x] != second.shape[x]]
     if not grows:
         step, earlier = _step(second, third), _step(first, second)

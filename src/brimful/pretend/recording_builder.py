@@ -349,7 +349,8 @@ class RecordingBuilder:
 
     def are_alive(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Return of each of a row of allocations whether it was not freed."""
-        return np.array(self._died[start:stop], dtype=np.int64) == NEVER
+        died = np.array(self._died[start:stop], dtype=np.int64)
+        return np.asarray(died == NEVER)
 
     def facts_of(self, row: int) -> Facts:
         """Return what distinguishes an allocation, but for when it was made."""

@@ -9,7 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -120,15 +120,20 @@ class TimedTape(Tape):
                 two * at * (at - last) / (1 - last),
                 three * at * (at - 1) / (last * (last - 1)),
             )
-            return round(float(sum(parts).sum()))
+            return round(float(np.sum(parts)))
 
         for name in list(now.products):
-            now.products[name] += left_out(lambda work, name=name: work.products[name])
+            now.products[name] += left_out(partial(_of_recipe, "products", name))
         for name in list(now.attention):
-            now.attention[name] += left_out(lambda work, name=name: work.attention[name])
+            now.attention[name] += left_out(partial(_of_recipe, "attention", name))
         now.other_flops += left_out(lambda work: work.other_flops)
         now.moved_bytes += left_out(lambda work: work.moved_bytes)
         now.num_ops += left_out(lambda work: work.num_ops)
+
+
+def _of_recipe(what: str, recipe: str, work: PhaseWork) -> int:
+    counted: Counter[str] = getattr(work, what)
+    return counted[recipe]
 
 
 def _recipe(dtype: torch.dtype) -> str:

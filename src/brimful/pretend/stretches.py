@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from brimful.pretend.loop_state import UnlikeStatesError
 from brimful.pretend.recording_builder import Column, RecordingBuilder
 
 _NUMBERS = NDArray[np.int64]
@@ -174,10 +175,11 @@ class Moves(NamedTuple):
         )
 
 
-def moves_of(law: Law, builder: RecordingBuilder, num: int) -> Moves | None:
-    """Return what comes of what is alive, so many stretches on; None: not all of it grows evenly.
+def moves_of(law: Law, builder: RecordingBuilder, num: int) -> Moves:
+    """Return what comes of what is alive, so many stretches on.
 
-    What a stretch keeps for good is as large as what the one before it kept.
+    What a stretch keeps for good is as large as what the one before it kept. Raises
+    UnlikeStatesError: else nobody knows it.
     """
     start, stop = law.start.row, law.start.row + law.num_rows
     before = builder.are_alive(start - law.num_rows, start)
@@ -185,7 +187,7 @@ def moves_of(law: Law, builder: RecordingBuilder, num: int) -> Moves | None:
     kept = np.flatnonzero(now & before)
     growing = [places for _, places in law.grown]
     if (before & ~now).any() or np.isin(kept, np.concatenate([kept[:0], *growing])).any():
-        return None
+        raise UnlikeStatesError
     carried = np.flatnonzero(now & ~before)
     rows = (frozenset((start + each).tolist()) for each in (kept, carried))
     return Moves(law, num, *rows)

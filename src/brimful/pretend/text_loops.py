@@ -137,9 +137,8 @@ class TextLoops:
     def _numbers(self, *bounds: Any) -> Any:
         """Return what a loop goes through; anything else has the builtin."""
         numbers, frame = range(*bounds), sys._getframe(1)  # noqa: SLF001
-        following = (x for x in dis.get_instructions(frame.f_code) if x.offset > frame.f_lasti)
-        names = [x.opname for x in islice(following, 2)]
-        if len(numbers) < 3 * self._period or names != ["GET_ITER", "FOR_ITER"]:
+        is_long = len(numbers) >= 3 * self._period
+        if not is_long or not _begins_a_loop(frame.f_code, frame.f_lasti):
             return numbers
         made = _Numbers(numbers)
         self._ranges = [each for each in self._ranges if each[1]() is not None]
@@ -175,13 +174,12 @@ class TextLoops:
             self._key = key
         numbers = self._numbers_of(frames[-1]) if frames and left is None else None
         left = left if numbers is None else numbers.left
+        if left is None or (self._spots and left != self._spots[-1].left - 1):
+            self.end()
+            self._key = key
         if key is None or left is None:
-            self._spots.clear()
             return None
-        if self._spots and left != self._spots[-1].left - 1:
-            self._spots.clear()
-            self._states.clear()
-        self._spots.append(self._spot(left))
+        self._spots = [*self._spots[-2 * self._period :], self._spot(left)]
         if self._told is not None:
             self._compare()
         if self._told is None and len(self._spots) > 2 * self._period + 1 - _NUM_STATES:
@@ -193,11 +191,10 @@ class TextLoops:
     ) -> Any:
         """Leave rounds out, and return the arguments as they are then."""
         keywords = _keywords(sys._getframe(2))  # noqa: SLF001 - of PyTorch's call
-        given = dict(enumerate(args)) | keywords
-        left = self._spots[-1].left
-        self._go_on(State(frames, module, given, self._known))
+        given: dict[Any, Any] = {**dict(enumerate(args)), **keywords}
+        num = self._go_on(State(frames, module, given, self._known))
         if numbers is not None:
-            numbers.passed += left - self._spots[-1].left
+            numbers.passed += num
         keywords.update((name, given[name]) for name in keywords)
         return tuple(given[place] for place in range(len(args)))
 
@@ -233,37 +230,50 @@ class TextLoops:
         self._told = None
         self._tape.work_on([x.work for x in (*told.spots, start, stop)], told.num)
 
-    def _go_on(self, state: State) -> None:
-        """Leave rounds out where it is known what they do."""
+    def _go_on(self, state: State) -> int:
+        """Leave rounds out where it is known what they do; return how many."""
         try:
             self._states = [*self._states[1 - _NUM_STATES :], state.told()]
         except UnlikeStatesError:
             self._states.clear()
-            return
+            return 0
         spots = self._spots[-1 - 2 * self._period :: self._period]
         num = self._spots[-1].left // self._period - 1
-        if len(spots) <= _NUM_EDGES - 1 or len(self._states) < _NUM_STATES or num < 1:
-            return
-        builders = self._tape.builders
-        laws = dict[Any, Law]()
-        for where, builder in builders.items():
-            edges = [spot.edges[where] for spot in spots if where in spot.edges]
-            law = law_of(builder, edges) if len(edges) == _NUM_EDGES else None
-            if law is None:
-                return
-            laws[where] = law
+        if len(spots) < _NUM_EDGES or len(self._states) < _NUM_STATES or num < 1:
+            return 0
+        laws = self._laws(spots)
+        if laws is None:
+            return 0
         try:
             change = state.later(self._states, num * self._period, self._period)
-            moves = {x: moves_of(law, builders[x], num) for x, law in laws.items()}
-            if None in moves.values():
-                return
+            moves = {x: moves_of(law, self._tape.builders[x], num) for x, law in laws.items()}
             self._tape.put_stretches(moves, change)
-        except UnlikeStatesError:
-            return
+        except UnlikeStatesError:  # and will be for a while
+            self._spots.clear()
+            return 0
         self.any_left_out = True
         self._told = _Told(laws, num, tuple(spots))
         self._states.clear()
         self._spots = [self._spot(self._spots[-1].left - num * self._period)]
+        return num * self._period
+
+    def _laws(self, spots: list[_Spot]) -> dict[Any, Law] | None:
+        """Return what further stretches do, by device; None: on one of them nobody knows it."""
+        found = dict[Any, Law]()
+        for where, builder in self._tape.builders.items():
+            edges = [spot.edges[where] for spot in spots if where in spot.edges]
+            law = law_of(builder, edges) if len(edges) == _NUM_EDGES else None
+            if law is None:
+                return None
+            found[where] = law
+        return found
+
+
+@cache
+def _begins_a_loop(code: Any, place: int) -> bool:
+    """Return whether what an instruction makes is what a plain ``for`` goes through."""
+    following = (each for each in dis.get_instructions(code) if each.offset > place)
+    return [each.opname for each in islice(following, 2)] == ["GET_ITER", "FOR_ITER"]
 
 
 @cache
