@@ -112,7 +112,6 @@ _MODEL = _QWEN.format(name="Qwen2", more="")
             "output_scores=True"
         ),
         _MODEL + _WRITE.format(how="cache_implementation='static', disable_compile=True"),
-        _MODEL + _WRITE.format(how="num_beams=2"),
         _T5 + _WRITE.format(how="num_beams=1"),
         _MODEL + _OWN,
         _MODEL + _OWN_IN_FULL,
@@ -139,3 +138,9 @@ def test_a_text_that_outgrows_its_window_is_run_again(tmp_path, monkeypatch, cap
     assert (num_ends, num_put) == (1, 1)
     assert not _differ(whole.recording(), again.recording())
     assert len(again.peaks_allocated_bytes) == 2
+
+
+def test_a_search_by_beams_writes_a_text_of_full_length(tmp_path, monkeypatch, capsys):
+    script = _MODEL + _WRITE.format(how="num_beams=2") + _AFTER.format(length=50)
+    _, num_ends, num_put = _ran(tmp_path, monkeypatch, capsys, script, (8,))
+    assert (num_ends, num_put) == (1, 0)  # which beam each token came from is known, one by one

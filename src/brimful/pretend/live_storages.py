@@ -85,7 +85,7 @@ class LiveStorages:
         it holds something that nobody sees, and nothing was done.
         """
         of_builder = {id(self.builders[where]): each for where, each in moves.items()}
-        seen = {(row, id(builder)) for _, row, builder in self.known.values()}
+        seen = {(row, id(builder)) for _, row, builder in list(self.known.values())}
         kept = {(row, id(builder)) for builder, row in self.rows(change.kept)}
         alive = {(x, key) for key, each in of_builder.items() for x in each.kept | each.carried}
         if not alive <= seen:
@@ -113,7 +113,7 @@ class LiveStorages:
         # No name here may be left with a reference: what it is of would be followed for ever.
         self.known |= {
             key: (ref, each.row(row, each.num), builder)
-            for key, (ref, row, builder) in self.known.items()
+            for key, (ref, row, builder) in list(self.known.items())
             if row in (each := of_builder[id(builder)]).carried
         }
         change.make(new, was_moved)

@@ -267,7 +267,7 @@ class Change:
             self.grown.setdefault(key, []).append((value, places, known))
         elif any(steps):  # another part of what is as large
             self._shifted.append((value, places, known))
-        elif known:
+        elif third[3]:
             self._stays[id(value)] = value, known
 
     def check(self) -> None:
@@ -360,15 +360,18 @@ def _know(tensor: torch.Tensor, known: Mapping[str, torch.Tensor]) -> None:
 
 
 def _known_later(known: Sequence[dict[str, Any]], rank: int, num: int) -> dict[str, Any]:
-    """Return the values of a tensor that are known so many rounds later; others are forgotten.
+    """Return the values of a tensor that are known so many rounds later.
 
-    ``known``: what is known of it in three rounds.
+    ``known``: what is known of it in three rounds. Masks that do not change evenly are forgotten,
+    as each round makes its own. Raises UnlikeStatesError: whole numbers do not.
     """
     first, second, third = known
     if not first.keys() == second.keys() == third.keys():
         return {}
     with torch._C._DisableTorchDispatch():  # noqa: SLF001
         found = {name: _values_later([x[name] for x in known], rank, num) for name in third}
+    if any(x is None and third[name].dtype != torch.bool for name, x in found.items()):
+        raise UnlikeStatesError
     return {name: values for name, values in found.items() if values is not None}
 
 
