@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from brimful.pretend.recording import NEVER, Place, Recording, RecordingBuilder
+from brimful.pretend.recording import NEVER, Recording
+from brimful.pretend.recording_builder import Place, RecordingBuilder
 from brimful.units import KIB, MIB
 from brimful.values.results import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 

@@ -5,7 +5,7 @@ import pytest
 
 from brimful.pretend.blocks import NotPeriodicError
 from brimful.pretend.calls import Call, fill
-from brimful.pretend.recording import Place, RecordingBuilder
+from brimful.pretend.recording_builder import Place, RecordingBuilder
 
 NUM = 6
 ORDER = [("forward", 0), ("forward", 1)] + [

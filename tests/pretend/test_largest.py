@@ -22,7 +22,7 @@ from brimful.pretend.largest import (
     with_default,
     with_value,
 )
-from brimful.pretend.recording import RecordingBuilder
+from brimful.pretend.recording_builder import RecordingBuilder
 from brimful.pretend.size_law import law_of
 from brimful.show.sizes import _largest_words
 from brimful.units import MIB

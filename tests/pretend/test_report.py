@@ -11,7 +11,7 @@ from brimful.allocator.replay import replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of, whole_of
-from brimful.pretend.recording import RecordingBuilder
+from brimful.pretend.recording_builder import RecordingBuilder
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PRETEND_SCHEMA, PretendReport
 from brimful.units import GIB, KIB, MIB

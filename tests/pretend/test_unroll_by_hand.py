@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.pretend.blocks import NotPeriodicError, Pattern, block_of, units_of_blocks
-from brimful.pretend.recording import NEVER, Place, RecordingBuilder
+from brimful.pretend.recording import NEVER
+from brimful.pretend.recording_builder import Place, RecordingBuilder
 from brimful.pretend.unroll import unroll_blocks
 
 PATTERN = Pattern(stack="h", num_prefix=0, period=1)

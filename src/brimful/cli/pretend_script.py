@@ -7,6 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from brimful.pretend import Run
     from brimful.pretend.report_values import PretendReport
     from brimful.pretend.script_errors import ScriptError
-    from brimful.pretend.time_limit import Limits
+    from brimful.pretend.text_loops import TextLoops
+    from brimful.pretend.time_limit import Limits, TimeLimit
 
 
 _AS_MUCH = 1.02
@@ -164,19 +166,44 @@ def ended_by(
 ) -> BaseException | None:
     """Run the program, and return what ended it before its end; None: nothing but its time did.
 
-    The arguments are ``TimeLimit``'s.
+    Of loops that write a text few rounds are run; where these do not bear out what was told of the
+    others, or there is an error behind them, it is run again. The arguments are ``TimeLimit``'s.
+    """
+    from brimful.pretend.text_loops import PERIODS
+    from brimful.pretend.time_limit import limited
+
+    limit = partial(limited, pretended, limits, told)
+    periods = [*PERIODS, 0]
+    while True:
+        error, loops = _ended_by(pretended, program, limit, periods.pop(0))
+        if loops is None or loops.is_borne_out:
+            if error is None or loops is None or not loops.any_left_out:
+                return error
+            periods = [0]
+
+
+def _ended_by(
+    pretended: "Run",
+    program: Sequence[str],
+    limited: Callable[[], contextlib.AbstractContextManager["TimeLimit"]],
+    period: int,
+) -> tuple[BaseException | None, "TextLoops | None"]:
+    """Run the program once, and return what loops that write texts it went through, too.
+
+    ``period``: see ``leaving_out_tokens``.
     """
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.scripts import run_program
-    from brimful.pretend.time_limit import TimeLimit, limited
+    from brimful.pretend.text_loops import leaving_out_tokens
 
     name = name_of(program)
     limit: TimeLimit | None = None
+    loops: TextLoops | None = None
     try:
         with pretended:
             try:
-                with limited(pretended, limits, told) as limit:
-                    run_program(program)
+                with leaving_out_tokens(pretended, period) as loops, limited() as limit:
+                    run_program(program, loops.names_for)
             except SystemExit as ended:
                 code = ended.code
                 said = f" exit code {code:d}" if isinstance(code, int) else f": {code}"
@@ -190,9 +217,9 @@ def ended_by(
         if is_of_interrupt(error):
             raise KeyboardInterrupt from error
         if limit is None or not limit.ended(error):
-            return error
+            return error, loops
         pretended.cut, pretended.known_event = limit.cut, limit.known_event
-    return None
+    return None, loops
 
 
 def _nearest(error: BaseException, pretended: "Run") -> dict[str, object]:

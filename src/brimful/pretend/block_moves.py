@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from brimful.pretend.blocks import UnlikeBlocksError
-from brimful.pretend.recording import Facts, RecordingBuilder, Spot
+from brimful.pretend.recording_builder import Facts, RecordingBuilder, Spot
 
 INCOMING, GRADIENT, SHARED = -1, -2, -3
 """Names of the rows of what a block is given, of the gradient of what it hands on, and, from the

@@ -37,7 +37,7 @@ from brimful.pretend.block_moves import (
 )
 from brimful.pretend.blocks import UnlikeBlocksError
 from brimful.pretend.fake_mode import alias, made
-from brimful.pretend.recording import Spot
+from brimful.pretend.recording_builder import Spot
 from brimful.pretend.tape import Tape
 
 NUM_SEEN = 2

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from brimful.pretend.alike import plain_kinds, row_kinds
 from brimful.pretend.blocks import NotPeriodicError
-from brimful.pretend.recording import NEVER, OpCost, Recording, Spot
+from brimful.pretend.recording import NEVER, OpCost, Recording
+from brimful.pretend.recording_builder import Spot
 
 NONE = -1
 _OWN, _PARTNER, _SHARED, _GAP = range(4)

@@ -30,6 +30,7 @@ from brimful.pretend import (
     deepspeed_ops,
     device,
     eight_bit,
+    full_texts,
     host_memory,
     kernels,
     triton_decorators,
@@ -46,7 +47,7 @@ from brimful.pretend.known_values import KnownValues
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.replacing import replaced
 from brimful.pretend.stand_in_packages import stand_ins
-from brimful.pretend.when_imported import when_imported
+from brimful.pretend.when_imported import Changes, when_imported
 
 _LOAD_IN_ORDER = "HF_DEACTIVATE_ASYNC_LOAD"
 """With it transformers reads weights one after another, not in threads, which no mode reaches."""
@@ -188,8 +189,9 @@ def saying_cuda(
     compiler = Compiler(known, assumptions, _Below)
     compiler.on_use = kernels.compiled
     standing = stand_ins(assumed, kernels, known)
-    libraries = {
+    libraries: dict[str, Changes] = {
         "safetensors.torch": cuda_calls.safetensors_write_nothing,
+        "transformers.generation.utils": functools.partial(full_texts.beams_go_on, known),
         "bitsandbytes.functional": eight_bit.state_is_paged,
         **host_memory.changes(assumptions),
         **deepspeed_ops.changes(kernels, known),

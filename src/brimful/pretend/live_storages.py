@@ -1,14 +1,16 @@
 """Which storages are allocated, device by device, and where each stands in what is recorded."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from brimful.pretend import engine
 from brimful.pretend.device import NAME
-from brimful.pretend.recording import Place, RecordingBuilder
+from brimful.pretend.loop_state import Change, UnlikeStatesError
+from brimful.pretend.recording_builder import Place, RecordingBuilder
+from brimful.pretend.stretches import Moves
 
 HOST = "cpu"
 MAIN = f"{NAME}:0"
@@ -75,6 +77,46 @@ class LiveStorages:
         new = builder.allocate(num_bytes, torch.Size((num_bytes,)), torch.uint8, made)
         builder.free(row)
         self.known[storage._cdata] = (ref, new, builder)  # noqa: SLF001
+
+    def put_stretches(self, moves: Mapping[Any, Moves], change: Change) -> None:
+        """Record further stretches of what is alike, and let there be what is there behind them.
+
+        ``moves``: of each device. ``change``: of what the program holds. Raises UnlikeStatesError:
+        it holds something that nobody sees, and nothing was done.
+        """
+        of_builder = {id(self.builders[where]): each for where, each in moves.items()}
+        seen = {(row, id(builder)) for _, row, builder in list(self.known.values())}
+        kept = {(row, id(builder)) for builder, row in self.rows(change.kept)}
+        alive = {(x, key) for key, each in of_builder.items() for x in each.kept | each.carried}
+        if not alive <= seen:
+            raise UnlikeStatesError
+        if kept != {(x, key) for key, each in of_builder.items() for x in each.kept}:
+            raise UnlikeStatesError
+        made: dict[tuple[int, int], torch.Tensor] = {}
+
+        def new(like: torch.Tensor, num: int) -> torch.Tensor:
+            _, row, builder = self.known[like.untyped_storage()._cdata]  # noqa: SLF001
+            key = of_builder[id(builder)].row(row, num), id(builder)
+            if key not in made:
+                room = like.untyped_storage().nbytes() // like.dtype.itemsize
+                made[key] = torch.empty(room, dtype=like.dtype, device=like.device)
+                self.follow(made[key].untyped_storage(), key[0], builder)
+            return made[key].as_strided(like.shape, like.stride(), like.storage_offset())
+
+        def was_moved(key: int, tensor: torch.Tensor) -> None:
+            if key in self.known:
+                row, builder = self.known.pop(key)[1:]
+                self.follow(tensor.untyped_storage(), row, builder)
+
+        for where, each in moves.items():
+            each.put(self.builders[where])
+        # No name here may be left with a reference: what it is of would be followed for ever.
+        self.known |= {
+            key: (ref, each.row(row, each.num), builder)
+            for key, (ref, row, builder) in list(self.known.items())
+            if row in (each := of_builder[id(builder)]).carried
+        }
+        change.make(new, was_moved)
 
     def memory_stats(self, where: Any) -> dict[str, int]:
         """Return counters of a device under the names of ``torch.cuda.memory_stats``."""

@@ -29,13 +29,16 @@ class OuterLines:
         """Return the code and the line that are running; None: there is nothing but ours."""
         frame: Any = sys._getframe(2)  # noqa: SLF001
         while frame is not None:
-            code = frame.f_code
-            ours = self._is_ours.get(code)
-            if ours is None:
-                file = code.co_filename
-                ours = file.startswith(_OURS) or _COMPILED.search(file) is not None
-                self._is_ours[code] = ours
-            if not ours:
-                return code, frame.f_lineno
+            if self.is_program(frame.f_code):
+                return frame.f_code, frame.f_lineno
             frame = frame.f_back
         return None
+
+    def is_program(self, code: Any) -> bool:
+        """Return whether code is neither PyTorch's nor this package's."""
+        ours = self._is_ours.get(code)
+        if ours is None:
+            file = code.co_filename
+            ours = file.startswith(_OURS) or _COMPILED.search(file) is not None
+            self._is_ours[code] = ours
+        return not ours

@@ -74,6 +74,11 @@ class Owners:
         for handle in self._handles:
             handle.remove()
 
+    @property
+    def num_called(self) -> int:
+        """How many modules are being called, one in another."""
+        return len(self._stack)
+
     def now(self, node: Any) -> str | None:
         """Return who owns what is allocated now; None: no module's doing.
 

@@ -35,7 +35,8 @@ from brimful.pretend.alike import plain_kinds
 from brimful.pretend.blocks import NO_UNIT, NotPeriodicError, units_of_rows
 from brimful.pretend.fake_mode import alias
 from brimful.pretend.real_values import UnknownValueError
-from brimful.pretend.recording import Recording, RecordingBuilder
+from brimful.pretend.recording import Recording
+from brimful.pretend.recording_builder import RecordingBuilder
 from brimful.pretend.unroll import repeat_units
 
 NUM_FIRST = 4
@@ -164,7 +165,7 @@ def _looping_files(model: nn.Module) -> list[ModuleType]:
     classes = {cls for each in model.modules() for cls in type(each).__mro__}
     names = sorted({cls.__module__ for cls in classes if "forward" in vars(cls)})
     found = (sys.modules[name] for name in names if _is_own(name) and name in sys.modules)
-    return [file for file in found if _RANGE not in vars(file) and _only_loops(_source_of(file))]
+    return [file for file in found if _RANGE not in vars(file) and only_loops(_source_of(file))]
 
 
 def _is_own(module: str) -> bool:
@@ -180,7 +181,7 @@ def _source_of(file: ModuleType) -> str:
 
 
 @lru_cache
-def _only_loops(source: str) -> bool:
+def only_loops(source: str) -> bool:
     """Return whether a file goes over ``range`` by a plain ``for`` and only ever calls that name.
 
     Anything else that is asked of the name (``isinstance(x, range)``) is asked of the builtin.
@@ -290,11 +291,11 @@ def _told(value: Any, num_deep: int = NUM_DEEP) -> Any:
         inner = tuple((key, _told(each, num_deep)) for key, each in value.items())
     elif isinstance(getattr(type(value), "__len__", None), WrapperDescriptorType):  # a deque
         inner = (len(value),)
-    held = _attributes(value) if num_deep else {}
+    held = attributes_of(value) if num_deep else {}
     return type(value), inner, tuple((k, _told(x, num_deep - 1)) for k, x in held.items())
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def attributes_of(value: Any) -> dict[str, Any]:
     """Return what an object holds by names of its own; nothing of a module, which is a file."""
     if isinstance(value, ModuleType):
         return {}

@@ -12,7 +12,7 @@ import re
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -140,11 +140,14 @@ def _check_module(name: str) -> None:
         raise InputError(f"there is no module {name}; name one that python -m {name} would run")
 
 
-def run_program(program: Sequence[str]) -> None:
+def run_program(
+    program: Sequence[str], names_for: Callable[[str], dict[str, object]] = lambda _: {}
+) -> None:
     """Run a program as the main module, with its own ``sys.argv`` and ``sys.path``.
 
-    ``program``: ``script.py`` or ``-m module``, then the program's own arguments. Raises
-    SystemExit: the program ended so. Raises Exception: whatever the program raises.
+    ``program``: ``script.py`` or ``-m module``, then the program's own arguments. ``names_for``:
+    says by a script's text which names it is given. Raises SystemExit: the program ended so. Raises
+    Exception: whatever the program raises.
     """
     argv = sys.argv
     try:
@@ -156,7 +159,8 @@ def run_program(program: Sequence[str]) -> None:
         sys.argv = list(program)
         script = Path(program[0])
         with _importing_from(script.resolve().parent), _as_script(script) as path:
-            runpy.run_path(str(path), run_name="__main__")
+            names = names_for(path.read_bytes().decode("utf-8", "replace"))
+            runpy.run_path(str(path), names, run_name="__main__")
     finally:
         sys.argv = argv
 

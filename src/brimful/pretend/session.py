@@ -115,7 +115,7 @@ class Run(contextlib.ContextDecorator):
             stack.enter_context(replaced(subclasses.replacements()))
             stack.enter_context(picking_as(self.kernels))
             stack.enter_context(flattening())
-            known = stack.enter_context(knowing())
+            self.known = known = stack.enter_context(knowing())
             stack.enter_context(self.tape)
             stack.enter_context(following(self.tape, self._trained, self._places))
             if self.says_cuda:

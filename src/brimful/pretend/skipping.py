@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from brimful.pretend.calls import Call
-from brimful.pretend.recording import Spot
+from brimful.pretend.recording_builder import Spot
 from brimful.pretend.tape import Tape
 
 FORWARD, BACKWARD = "forward", "backward"

@@ -7,9 +7,9 @@ other processes) is not among them.
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -63,6 +63,11 @@ class Attended(NamedTuple):
     kernel: AttentionKernel
     length: int
     head: int
+
+    @property
+    def of_any_length(self) -> "Attended":
+        """What rows of other lengths have in common, as they grow from round to round."""
+        return self._replace(length=0)
 
 
 @dataclass(slots=True)
@@ -122,6 +127,49 @@ class TimedTape(Tape):
         elif name in _PRODUCTS:
             rows, inner = call.args[-2].shape
             self.sizes[rows, min(inner, call.args[-1].shape[-1])] += matrix_flops
+
+    def work_done(self) -> PhaseWork:
+        """Return what the phase that is running has done so far."""
+        now = self.work[-1]
+        counters = now.products.copy(), now.attention.copy()
+        return PhaseWork(*counters, now.other_flops, now.moved_bytes, now.num_ops)
+
+    def work_on(self, seen: Sequence[PhaseWork], num: int) -> None:
+        """Add the work of stretches of rounds that were left out, by three that were not.
+
+        ``seen``: what was done at both ends of the two before them, which have one in common, and
+        of the one behind them. Through three goes what grows evenly, and its square.
+        """
+        first, second, third, start, stop = seen
+        ends = (first, second), (second, third), (start, stop)
+        now, last = self.work[-1], num + 2
+
+        def left_out(work_of: Callable[[PhaseWork], int]) -> int:
+            one, two, three = (work_of(y) - work_of(x) for x, y in ends)
+            at = np.arange(2, last, dtype=np.float64)
+            parts = (
+                one * (at - 1) * (at - last) / last,
+                two * at * (at - last) / (1 - last),
+                three * at * (at - 1) / (last * (last - 1)),
+            )
+            return round(float(np.sum(parts)))
+
+        for name in list(now.products):
+            now.products[name] += left_out(partial(_of_recipe, name))
+        longest = {each.of_any_length: each for each in sorted(now.attention)}
+        for alike, at in longest.items():
+            now.attention[at] += left_out(partial(_of_attention, alike))
+        now.other_flops += left_out(lambda work: work.other_flops)
+        now.moved_bytes += left_out(lambda work: work.moved_bytes)
+        now.num_ops += left_out(lambda work: work.num_ops)
+
+
+def _of_recipe(recipe: str, work: PhaseWork) -> int:
+    return work.products[recipe]
+
+
+def _of_attention(alike: "Attended", work: PhaseWork) -> int:
+    return sum(flops for at, flops in work.attention.items() if at.of_any_length == alike)
 
 
 def _recipe(dtype: torch.dtype) -> str:

@@ -36,20 +36,13 @@ from brimful.pretend.fake_mode import Call, NeverCompiled
 from brimful.pretend.kernel_memory import CpuKernelMemory, KernelMemory, Taken, first_tensor
 from brimful.pretend.kernel_traffic import moved_by
 from brimful.pretend.live_storages import HOST, MAIN, LiveStorages
+from brimful.pretend.loop_state import Change
 from brimful.pretend.outer_lines import OuterLines
 from brimful.pretend.owners import Owners, as_program
-from brimful.pretend.recording import (
-    KEPT_ON_HOST,
-    SELECTS_ALL,
-    TO_DEVICE,
-    TO_HOST,
-    Place,
-    Recording,
-    RecordingBuilder,
-    Spot,
-    line_text,
-)
+from brimful.pretend.recording import KEPT_ON_HOST, SELECTS_ALL, TO_DEVICE, TO_HOST, Recording
+from brimful.pretend.recording_builder import Place, RecordingBuilder, Spot, line_text
 from brimful.pretend.rounds import Rounds
+from brimful.pretend.stretches import Moves
 from brimful.values.results import AUTOCAST_CACHE, WHOLE_GRADIENTS, WORKSPACES
 
 _KINDS = (NAME, HOST)
@@ -156,6 +149,16 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     def main(self) -> RecordingBuilder:
         """What is recorded of the first device."""
         return self._live.first
+
+    @property
+    def builders(self) -> dict[Any, RecordingBuilder]:
+        """What is recorded of each device."""
+        return self._live.builders
+
+    def put_stretches(self, moves: Mapping[Any, Moves], change: Change) -> None:
+        """Record further stretches of what is alike; see ``LiveStorages``."""
+        with self.paused():
+            self._live.put_stretches(moves, change)
 
     def host_events(self) -> int:
         """Return how many allocations and frees of the host were recorded."""

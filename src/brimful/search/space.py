@@ -258,8 +258,8 @@ def _alike(
     """Yield micro-batches with chunks of the loss, those whose steps have the same events together.
 
     The steps differ in whether there is a second micro-batch (and a third, where gradients are
-    held), up to five chunks, whether DDP reduces what they hand back, and where attention is written
-    out in whether there is one sequence at a time. Of one micro-batch nothing is held.
+    held), up to five chunks, whether DDP reduces what they hand back, and where attention is
+    written out in whether there is one sequence at a time. Of one micro-batch nothing is held.
 
     ``spreads``: which differ in the degree of tensor parallelism only. ``one_apart``: whether one
     sequence at a time is apart.
