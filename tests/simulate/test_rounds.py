@@ -363,7 +363,7 @@ def test_any_error_of_a_loop_that_is_watched_is_seen_again_with_all_rounds(short
     ],
 )
 def test_only_files_that_loop_and_ask_nothing_else_of_the_name_are_watched(source, may_be_watched):
-    assert rounds._only_loops(source) is may_be_watched
+    assert rounds.only_loops(source) is may_be_watched
 
 
 ASKING = """

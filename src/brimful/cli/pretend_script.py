@@ -176,6 +176,8 @@ def ended_by(
     periods = [*PERIODS, 0]
     while True:
         error, loops = _ended_by(pretended, program, limit, periods.pop(0))
+        if pretended.cut is not None and not pretended.cut.is_settled:
+            return error  # another run would come no farther in its time
         if loops is None or loops.is_borne_out:
             if error is None or loops is None or not loops.any_left_out:
                 return error
