@@ -66,6 +66,7 @@ with torch.inference_mode():
 def _ran(tmp_path, monkeypatch, capsys, script, periods):
     """Return what a script records, how often it came to its end, and texts were shortened."""
     from brimful.cli.pretend_script import ended_by
+    from brimful.pretend.time_limit import Limits
     from brimful.pretend import gpu, text_loops
     from brimful.pretend.tape import Tape
 
@@ -76,7 +77,7 @@ def _ran(tmp_path, monkeypatch, capsys, script, periods):
     put, times = Tape.put_stretches, []
     counting = lambda *args: (put(*args), times.append(1))  # noqa: E731
     monkeypatch.setattr(Tape, "put_stretches", counting)
-    assert ended_by(run, [str(path)], None) is None
+    assert ended_by(run, [str(path)], Limits()) is None
     monkeypatch.setattr(Tape, "put_stretches", put)
     return run, capsys.readouterr().out.count("calls"), len(times)
 
