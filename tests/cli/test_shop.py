@@ -51,9 +51,20 @@ def test_what_somebody_has_a_price_of_is_compared_whoever_made_it(tmp_path):
 
 def test_a_kind_that_was_named_and_cannot_be_compared_is_told(capsys):
     asked = [*ASKED[:-3], "t4,l4", *ASKED[-2:]]
-    told = " ".join(run(capsys, asked=asked)[1].split())
+    told = " ".join(run(capsys, "--precision", "bf16-mixed", asked=asked)[1].split())
     assert " t4: has no bf16; --precision fp16-mixed asks what it takes" in told
     assert "by kind" in told
+
+
+def test_a_kind_without_bf16_runs_what_plan_would_take_there(capsys):
+    asked = [*ASKED[:-3], "t4,l4", "--max-gpus", "1", "--own", "p40", "--electricity", "1usd/kWh"]
+    _, out, _ = run(capsys, asked=asked)
+    told = " ".join(out.split())
+    assert "fp16-mixed on t4; fp32 on p40, without units for bf16-mixed" in told
+    assert re.search(r"yours p40: [\d.]+ h and [\d.]+ USD of electricity alone", told)
+    kinds = {each["kind"]: each["precision"] for each in json.loads(
+        run(capsys, "--json", asked=asked)[1])["market"]["options"]}  # fmt: skip
+    assert kinds == {"t4": "fp16-mixed", "l4": "bf16-mixed"}
 
 
 def test_what_cannot_be_met_says_by_how_much_and_ends_with_1(capsys):

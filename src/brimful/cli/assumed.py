@@ -388,10 +388,14 @@ def is_length_given(args: argparse.Namespace) -> bool:
 
 
 def prices_from(args: argparse.Namespace) -> "Prices":
-    """Read ``--prices`` over the prices that ship, of ``--market``."""
-    from brimful.cost.money import read_prices, shipped_prices
+    """Read ``--prices`` over the prices that ship, of ``--market`` or of the cloud that is named."""
+    from brimful.cost.money import on_machine, read_prices, shipped_prices
+    from brimful.hardware.names import machine_of
 
     market = args.market
     if args.prices is None:
-        return shipped_prices(market)
-    return read_prices(args.prices, market, currency=getattr(args, "currency", None))
+        prices = shipped_prices(market)
+    else:
+        prices = read_prices(args.prices, market, currency=getattr(args, "currency", None))
+    machine = machine_of(getattr(args, "gpus", None) or "")
+    return on_machine(prices, machine) if machine else prices

@@ -120,7 +120,7 @@ def _run(found: Prediction, step_s: float | None, price: Price | None) -> tuple[
     hours = found.num_steps * step_s / HOUR_S
     rate = None if price is None else price.usd_per_gpu_hour
     usd = None if rate is None else hours * found.world_size * rate
-    paid = paid_words(usd, rate, None if price is None else price.market)
+    paid = paid_words(usd, rate, "" if price is None else price.whose)
     return (Fact("run", f"{found.num_steps:,} steps: {format_days(hours / DAY_H)}{paid}"),)
 
 

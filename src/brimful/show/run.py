@@ -2,7 +2,7 @@
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.efficiency import efficiency_of, matrix_type
-from brimful.cost.money import Cost, Market
+from brimful.cost.money import Cost
 from brimful.hardware.cluster import Device, matrix_rate
 from brimful.show.predicted import offloaded_bytes
 from brimful.show.summary import Fact
@@ -86,16 +86,16 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
         times = _MILLION / (cost.num_steps * job.global_batch)
     took = f"{what}: {format_days(cost.hours * times / DAY_H)}"
     usd = None if cost.usd is None else cost.usd * times
-    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.market)}"),)
+    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.whose)}"),)
 
 
-def paid_words(usd: float | None, usd_per_gpu_hour: float | None, market: Market | None) -> str:
+def paid_words(usd: float | None, usd_per_gpu_hour: float | None, whose: str) -> str:
     """Say what a run costs, behind how long it takes.
 
     ``usd``: all of it, in US dollars; None: unknown. ``usd_per_gpu_hour``: by which price; None:
-    unknown. ``market``: whose; None: the user's own.
+    unknown. ``whose``: that is; empty: the user's own.
     """
     if usd is None or usd_per_gpu_hour is None:
         return "; cost unknown, give the price of a GPU-hour by --prices"
     hour = format_money(usd_per_gpu_hour).rpartition(" ")[0]
-    return f", {format_money(usd)} ({hour} a GPU-hour{f', {market}' if market else ''})"
+    return f", {format_money(usd)} ({hour} a GPU-hour{f', {whose}' if whose else ''})"

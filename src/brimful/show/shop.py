@@ -69,6 +69,7 @@ def shop_summary(
     settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))
     yours += _against(job, compared)
     yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
+    yours += _recipes(job, (best, *found.by_kind, *found.owned))
     kinds = _by_kind(job, found, limits)  # which somebody named: above what may be left out
     rented = (*rented, *kinds) if leads else (*rented[:1], *kinds, *rented[1:])
     facts = (
@@ -147,6 +148,17 @@ def _without_best(job: Job, found: Market) -> Iterator[str]:
             yield f"{each.kind}: has no {half}; --precision {other} asks what it takes"
         elif why := each.why_not or dropped.get(each.kind, ""):
             yield f"{each.kind}: {why}"
+
+
+def _recipes(job: Job, told: Sequence[Option]) -> tuple[Fact, ...]:
+    """Say which of what is told runs another recipe than what is compared with it."""
+    kinds: dict[str, dict[str, None]] = {}
+    for each in told:
+        if each.precision != job.precision:
+            kinds.setdefault(each.precision, {})[each.kind] = None
+    words = [f"{recipe} on {' and '.join(names)}" for recipe, names in kinds.items()]
+    why = f", without units for {job.precision}"
+    return (Fact("precision", "; ".join(words) + why),) if words else ()
 
 
 def _left_out(found: Market) -> tuple[Fact, ...]:

@@ -208,7 +208,7 @@ def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
         return None, msgspec.structs.replace(told, why_not=str(error))
     least_s = least_of_all(least)
     if math.isnan(least_s):
-        return None, msgspec.structs.replace(told, why_not=_unknown_speed(request.job, name))
+        return None, msgspec.structs.replace(told, why_not=_unknown_speed(request.on(name).job, name))
     at_best = None
     if usd is not None:
         at_best = least_s * request.job.num_steps / HOUR_S * usd
@@ -351,7 +351,7 @@ def _own(shelf: Shelf, cluster: Cluster, on_look: OnLook | None) -> Option | Dro
         return Dropped(gpus=name, why=str(error))
     least_s = least_of_all(least)
     if math.isnan(least_s):
-        return Dropped(gpus=name, why=_unknown_speed(request.job, name))
+        return Dropped(gpus=name, why=_unknown_speed(shelf.job(cluster.device), name))
     one = settled(shelf, Cell(Kind(name, None, least, least_s), cluster, 0.0))
     if one.found is None or one.why_not:
         return Dropped(gpus=name, why=one.why_not)
@@ -362,7 +362,7 @@ def option_of(
     request: Request, cluster: Cluster, best: Found, price: float | None, *, owned: bool = False
 ) -> Option:
     """Say what a run costs on a cluster under a plan."""
-    job, number = request.job, cluster.num_devices
+    job, number = request.on(cluster.name).job, cluster.num_devices
     whole_s = best.step_s * job.num_steps
     usd = None if price is None else price * number * whole_s / HOUR_S
     band = assumptions_for(cluster.device).time_band
@@ -374,6 +374,7 @@ def option_of(
         gpus=spelled(cluster),
         kind=cluster.name,
         num_gpus=number,
+        precision=job.precision,
         strategy=best.strategy,
         predicted_peak_bytes=best.peak_bytes,
         usable_bytes=tensor_limit_bytes(cluster),
