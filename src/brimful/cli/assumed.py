@@ -296,16 +296,24 @@ def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:
     return (Fact("needs", "liger-kernel and triton where it runs: pip install 'brimful[liger]'"),)
 
 
+def is_network_assumed(args: argparse.Namespace) -> bool:
+    """Whether nobody said what lies between nodes: no flag, nor the name of a cloud's machine."""
+    from brimful.hardware.instances import network_of_instances
+    from brimful.hardware.names import machine_of
+
+    is_typed = getattr(args, "network", None) is not None
+    return not is_typed and not network_of_instances(machine_of(args.gpus or ""))
+
+
 def _network_words(args: argparse.Namespace) -> str:
     """Name what is assumed to lie between nodes; empty where there is one."""
     if not args.gpus or not hasattr(args, "network"):
         return ""
-    from brimful.hardware.instances import network_of_instances
     from brimful.hardware.links import network_between
-    from brimful.hardware.names import find_gpu, machine_of, split_counts
+    from brimful.hardware.names import find_gpu, split_counts
 
     counts = split_counts(args.gpus)
-    if counts.num_nodes == 1 or network_of_instances(machine_of(args.gpus)):  # noted
+    if counts.num_nodes == 1 or not is_network_assumed(args):  # noted
         return ""
     return f"network {network_between(find_gpu(counts.gpu))}"
 
@@ -328,8 +336,7 @@ def _kernel_facts(job: "Job") -> tuple[Fact, ...]:
 
 def run_of(
     args: argparse.Namespace,
-    job: "Job",
-    cluster: "Cluster",
+    asked: resolved.Asked,
     estimate: "Estimate | None",
     step_s: float | None,
 ) -> tuple[Fact, ...]:
@@ -338,10 +345,16 @@ def run_of(
     ``args``: the flags: a length and prices may be among them. ``estimate``: what was predicted;
     None: only the time of a step is known. ``step_s``: seconds per optimizer step; None: unknown.
     """
+    from brimful.cost.network import waiting_share
     from brimful.show.run import speed_facts
 
-    num = cluster.num_devices
-    speed = speed_facts(job, estimate, step_s, device=cluster.device, num_devices=num)
+    job, cluster, _ = asked
+    is_told = estimate is not None and cluster.num_nodes > 1 and step_s
+    share = waiting_share(*asked, step_s) if is_told and step_s else None
+    speed = speed_facts(
+        job, estimate, step_s, device=cluster.device, num_devices=cluster.num_devices,
+        network_share=share,
+    )  # fmt: skip
     return (*speed, *money_facts(args, job, cluster, step_s))
 
 

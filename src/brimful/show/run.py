@@ -19,14 +19,21 @@ _BILLION, _MILLION = 1e9, 1e6
 
 
 def speed_facts(
-    job: Job, estimate: Estimate | None, step_s: float | None, *, device: Device, num_devices: int
+    job: Job,
+    estimate: Estimate | None,
+    step_s: float | None,
+    *,
+    device: Device,
+    num_devices: int,
+    network_share: float | None = None,
 ) -> tuple[Fact, ...]:
     """Say how fast a step is, with the range of a prediction.
 
     ``estimate``: what was predicted; None: only the time of a step is known. ``step_s``: seconds
     per optimizer step; None: unknown. ``device``: on which it runs; by its rates a step is
     predicted, whoever counted its work. ``num_devices``: how many; of several it is said what
-    passes on each, where there is room.
+    passes on each, where there is room. ``network_share``: of a step, that waits for the network
+    between nodes; None: there is none, or nobody knows.
     """
     if step_s is None:
         kind = matrix_type(device, job.precision)
@@ -42,10 +49,12 @@ def speed_facts(
     each = f", {rate_words(job, step_s * num_devices).partition(' ')[0]} a GPU"
     has_room = len(f"{rate}{each}{took}") <= WIDTH - LABEL_WIDTH
     words, waits = f"{rate}{each if num_devices > 1 and has_room else ''}{took}", ""
+    if network_share is not None:
+        words += f"; {network_share:.0%} of it waits for the network"
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
-        if share > LEAST_WAITING or not is_away:
+        if share > LEAST_WAITING if is_away else network_share is None:
             waits = f"; {share:.0%} of it waits for {'the host' if is_away else 'other GPUs'}"
     return (Fact("speed", f"{words}{waits}", words if waits else ""),)
 
