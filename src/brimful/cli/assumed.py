@@ -349,12 +349,10 @@ def run_of(
     from brimful.show.run import speed_facts
 
     job, cluster, _ = asked
-    is_told = estimate is not None and cluster.num_nodes > 1 and step_s
-    share = waiting_share(*asked, step_s) if is_told and step_s else None
-    speed = speed_facts(
-        job, estimate, step_s, device=cluster.device, num_devices=cluster.num_devices,
-        network_share=share,
-    )  # fmt: skip
+    share = None
+    if estimate is not None and cluster.num_nodes > 1 and step_s:
+        share = waiting_share(*asked, step_s)
+    speed = speed_facts(job, estimate, step_s, cluster=cluster, network_share=share)
     return (*speed, *money_facts(args, job, cluster, step_s))
 
 
@@ -367,16 +365,18 @@ def money_facts(
     step; None: unknown.
     """
     from brimful.cli.limits import limit_facts
+    from brimful.cost.assumptions import assumptions_for
     from brimful.cost.money import cost_of
     from brimful.show.run import run_facts
     from brimful.units import shown_in
 
     is_given = is_length_given(args)
     cost = cost_of(job, cluster, step_s, prices_from(args))
+    band = assumptions_for(cluster.device).time_band
     with shown_in(getattr(args, "currency", None)):
         return (
             *run_facts(job, cost, is_length_given=is_given),
-            *limit_facts(args, cost, is_length_given=is_given),
+            *limit_facts(args, cost, is_length_given=is_given, band=band),
         )
 
 
@@ -401,7 +401,7 @@ def is_length_given(args: argparse.Namespace) -> bool:
 
 
 def prices_from(args: argparse.Namespace) -> "Prices":
-    """Read ``--prices`` over the prices that ship, of ``--market`` or of the cloud that is named."""
+    """Read ``--prices`` over the prices that ship, of ``--market`` or of a cloud that is named."""
     from brimful.cost.money import on_machine, read_prices, shipped_prices
     from brimful.hardware.names import machine_of
 

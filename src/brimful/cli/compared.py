@@ -29,8 +29,8 @@ def compared_facts(
     if is_quiet:
         args = argparse.Namespace(**{**vars(args), "json": True})
     return (
-        *_by_count(args, found), *_networks(args, found), *_offloaded(found), *_away(args, found, search),
-        *_alone(args, found, search),
+        *_by_count(args, found), *_networks(args, found), *_offloaded(found),
+        *_away(args, found, search), *_alone(args, found, search),
     )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def _by_count(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:
 
 
 def _networks(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:
-    """Lay the network between nodes beside a faster one, and one that was assumed beside a slower."""
+    """Lay the network beside a faster one, and one that was assumed beside a slower."""
     plan, step_s = found.plan, found.record.rows[0].step_s
     if plan.cluster.num_nodes == 1 or plan.estimate is None or not step_s:
         return ()

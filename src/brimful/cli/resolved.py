@@ -14,11 +14,11 @@ from brimful.cli.flags import ADAPTER, INFERENCE, JOB, LOSS_SCALE, QUANTIZATION,
 from brimful.cli.flags import PREFERENCE as OF_PREFERENCE
 from brimful.cli.parsing import choice, note_once
 from brimful.cli.run_length import num_steps_from
+from brimful.cost.money import listed_prices
 from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
-from brimful.cost.money import listed_prices
 from brimful.hardware.instances import cloud_of, listed_name, network_of_instances
 from brimful.hardware.names import machine_of, split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster, Device
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
-    from brimful.search.shop.values import Market, Recipe, Request
+    from brimful.search.shop.values import Market, Option, Recipe, Request
     from brimful.show.summary import Fact
     from brimful.values.job import Job
 
@@ -150,12 +150,12 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     there = argparse.Namespace(**{**vars(args), "gpus": taken.gpus if taken else None})
     with shown_in(args.currency):
         is_own = taken is not None and is_own_price(shopped.prices, taken.kind)
-        below = [prices_fact(args, taken.kind if taken and not is_own else None)]
+        below = [prices_fact(args, None if is_own else taken)]
     if args.kinds:
         below = [*unpriced_facts(shopped.found, shopped.limits, shopped.unpriced), *below]
     precision = shopped.job.precision if taken is None else taken.precision
     job = msgspec.structs.replace(shopped.job, precision=precision)
-    below += [*assumed_facts(there, job), *money_facts(args)]
+    below += [*assumed_facts(there, job), *money_facts(args, taken)]
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"
         below.append(Fact("next", words))
@@ -168,14 +168,19 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         show("", *shop_tables(shopped))
 
 
-def money_facts(args: argparse.Namespace) -> "list[Fact]":
-    """Say at which rate amounts are told in the user's own currency."""
+def money_facts(args: argparse.Namespace, taken: "Option | None" = None) -> "list[Fact]":
+    """Say at which rate amounts are in the user's own currency, and what is taken in dollars."""
     from brimful.show.summary import Fact
 
     if args.currency is None or args.currency.currency == DOLLARS:
         return []
     name, rate = args.currency.currency.upper(), args.currency.amount
-    return [Fact("money", f"1 {name} is {rate:g} USD, in which prices are; -v has all in USD")]
+    words = f"1 {name} is {rate:g} USD, in which prices are"
+    if taken is not None and taken.predicted_usd is not None:
+        hour = taken.usd_per_gpu_hour
+        each = "" if hour is None else f", {hour:,.2f} a GPU-hour"
+        words += f": {taken.gpus} for {taken.predicted_usd:,.2f} USD{each}"
+    return [Fact("money", f"{words}; -v has all in USD")]
 
 
 def is_own_price(prices: "Prices", kind: str) -> bool:
@@ -184,21 +189,24 @@ def is_own_price(prices: "Prices", kind: str) -> bool:
     return price is not None and not price.whose
 
 
-def prices_fact(args: argparse.Namespace, taken: str | None = None) -> "Fact":
-    """Say whose prices are compared, and what the other market asks for the GPU that is taken."""
-    from brimful.cost.money import shipped_prices
+def prices_fact(args: argparse.Namespace, taken: "Option | None" = None) -> "Fact":
+    """Say whose prices are compared, and what the other market asks for what is taken."""
+    from brimful.cost.money import HOUR_S, shipped_prices
+    from brimful.search.shop.values import DAY_S
     from brimful.show.summary import Fact
     from brimful.units import format_money
 
     own = f"{args.prices}, else " if args.prices else ""
     date = shipped_prices(args.market).date
     other = "community" if args.market == "secure" else "secure"
-    price = shipped_prices(other).gpus.get(taken or "")
-    there = (
-        ""
-        if price is None
-        else f"; {taken} by --market {other}: {format_money(price.usd_per_gpu_hour)}"
-    )
+    price, there = shipped_prices(other).gpus.get(taken.kind if taken else ""), ""
+    if price is not None and taken is not None:
+        hours = taken.num_gpus * taken.predicted_days * DAY_S / HOUR_S
+        each, whole = price.usd_per_gpu_hour, price.usd_per_gpu_hour * hours
+        there = (
+            f"; {taken.gpus} by --market {other}: {format_money(whole)} at {format_money(each)} a "
+            f"GPU-hour"
+        )
     return Fact("prices", f"{own}{_MARKETS[args.market]}, up to {date}{there}")
 
 

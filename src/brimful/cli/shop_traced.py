@@ -45,13 +45,18 @@ def traced_for_shop(args: argparse.Namespace, request: "Request") -> str:
     if request.others:
         _trace_others(args, request, clusters)
     named = asked if args.kinds is not None else request.owned
-    for each in (recipe for i, recipe in enumerate(recipes) if recipe not in recipes[:i]):
-        if each != usual and (there := _running(request, each, named)):
-            untold.append(traced_or_untold(args, _asked(each, there), _needed(each, there)))
+    others = (each for i, each in enumerate(recipes) if each not in [*recipes[:i], usual])
+    untold += [
+        traced_or_untold(args, _asked(each, there), _needed(each, there))
+        for each in others
+        if (there := _running(request, each, named))
+    ]
     return min(untold, key=len)
 
 
-def _running(request: "Request", recipe: "Recipe", clusters: "Sequence[Cluster]") -> "list[Cluster]":
+def _running(
+    request: "Request", recipe: "Recipe", clusters: "Sequence[Cluster]"
+) -> "list[Cluster]":
     return [each for each in clusters if request.on(each.name) == recipe]
 
 

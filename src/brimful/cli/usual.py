@@ -49,7 +49,6 @@ def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Preci
     What is asked for and has no units is emulated, which is said. ``devices``: what may run the
     job: one kind, or all that are compared.
     """
-
     chosen, reason = usual_precision(devices)
     if args.precision is not None:
         asked = cast("Precision", args.precision)

@@ -13,7 +13,6 @@ from brimful.show.summary import Fact
 from brimful.units import format_bytes, format_days, format_money
 from brimful.values.plan import Plan
 
-
 MATTERS = 1.05
 """Times as long, from which another network is told."""
 
@@ -53,7 +52,11 @@ def alone_fact(found: Solution, alone: Solution) -> Fact:
 
 
 def network_fact(
-    name: str, slower: tuple[str, float | None], faster: tuple[str, float | None], *, is_assumed: bool
+    name: str,
+    slower: tuple[str, float | None],
+    faster: tuple[str, float | None],
+    *,
+    is_assumed: bool,
 ) -> Fact | None:
     """Say how much the network between nodes decides; None: another would change nothing.
 

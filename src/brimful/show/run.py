@@ -3,7 +3,7 @@
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.efficiency import efficiency_of, matrix_type
 from brimful.cost.money import Cost
-from brimful.hardware.cluster import Device, matrix_rate
+from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.show.predicted import offloaded_bytes
 from brimful.show.summary import Fact
 from brimful.show.terminal import LABEL_WIDTH, WIDTH
@@ -23,18 +23,18 @@ def speed_facts(
     estimate: Estimate | None,
     step_s: float | None,
     *,
-    device: Device,
-    num_devices: int,
+    cluster: Cluster,
     network_share: float | None = None,
 ) -> tuple[Fact, ...]:
     """Say how fast a step is, with the range of a prediction.
 
     ``estimate``: what was predicted; None: only the time of a step is known. ``step_s``: seconds
-    per optimizer step; None: unknown. ``device``: on which it runs; by its rates a step is
-    predicted, whoever counted its work. ``num_devices``: how many; of several it is said what
-    passes on each, where there is room. ``network_share``: of a step, that waits for the network
+    per optimizer step; None: unknown. ``cluster``: on which it runs; by its rates a step is
+    predicted, whoever counted its work, and of several devices it is said what passes on each,
+    where there is room. ``network_share``: of a step, that waits for the network
     between nodes; None: there is none, or nobody knows.
     """
+    device, num_devices = cluster.device, cluster.num_devices
     if step_s is None:
         kind = matrix_type(device, job.precision)
         share = efficiency_of(device).matrix_shares.get(kind)

@@ -179,6 +179,7 @@ class Shelf:
         by_chip = OPTIMIZERS[self.request.job.optimizer].hangs_on_chip
         key = (
             cluster.num_devices, cluster.devices_per_node, kernels_of(device),
-            self.job(device).precision, self.attention(device), device.capability if by_chip else None,
+            self.job(device).precision, self.attention(device),
+            device.capability if by_chip else None,
         )  # fmt: skip
         return self._shared.setdefault(key, _Shared({}, {}, {}, {}, {}, []))

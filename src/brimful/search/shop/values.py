@@ -174,6 +174,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         by_kind: What each kind does best of what was asked, where that was asked for.
         fewer: Of these kinds the fewest that do what was asked for as good as the same money.
         smallest: The fewest of any that hold it within what was asked, as far as was looked.
+        second: The best of another kind than what is taken, where not each kind's is asked for.
         one_node: The best of one machine that does, where what is taken has several.
         dropped: Numbers of GPUs that are not among the options.
         owned: What the user owns, as far as it fits.
@@ -189,6 +190,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     by_kind: tuple[Option, ...] = ()
     fewer: tuple[Option, ...] = ()
     smallest: Option | None = None
+    second: Option | None = None
     one_node: Option | None = None
     likely: tuple[Option, ...] = ()
     dropped: tuple[Dropped, ...]
