@@ -57,7 +57,18 @@ def test_a_kind_that_was_named_and_cannot_be_compared_is_told(capsys):
 
 
 def test_a_kind_without_bf16_runs_what_plan_would_take_there(capsys):
-    asked = [*ASKED[:-3], "t4,l4", "--max-gpus", "1", "--own", "p40", "--electricity", "1usd/kWh"]
+    asked = [
+        *ASKED[:-3],
+        "t4,l4",
+        "--max-gpus",
+        "2",
+        "--own",
+        "p40",
+        "--electricity",
+        "1usd/kWh",
+        "--attention",
+        "sdpa",
+    ]
     _, out, _ = run(capsys, asked=asked)
     told = " ".join(out.split())
     assert "fp16-mixed on t4; fp32 on p40, without units for bf16-mixed" in told
