@@ -175,12 +175,12 @@ def money_facts(args: argparse.Namespace, taken: "Option | None" = None) -> "lis
     if args.currency is None or args.currency.currency == DOLLARS:
         return []
     name, rate = args.currency.currency.upper(), args.currency.amount
-    words = f"1 {name} is {rate:g} USD, in which prices are"
-    if taken is not None and taken.predicted_usd is not None:
-        hour = taken.usd_per_gpu_hour
-        each = "" if hour is None else f", {hour:,.2f} a GPU-hour"
-        words += f": {taken.gpus} for {taken.predicted_usd:,.2f} USD{each}"
-    return [Fact("money", f"{words}; -v has all in USD")]
+    if taken is None or taken.predicted_usd is None:
+        return [Fact("money", f"1 {name} is {rate:g} USD, in which prices are")]
+    hour = taken.usd_per_gpu_hour
+    each = "" if hour is None else f", {hour:,.2f} a GPU-hour"
+    words = f"1 {name} is {rate:g} USD: {taken.gpus} for {taken.predicted_usd:,.2f} USD{each}"
+    return [Fact("money", words)]
 
 
 def is_own_price(prices: "Prices", kind: str) -> bool:

@@ -60,7 +60,6 @@ def shop_summary(
         *_over(choice),
         *_safer(found, limits, choice),
         *_one_node(found),
-        *_second(found),
         *_enough(job, limits, choice),
     )  # fmt: skip
     pairs = list(zip(found.owned, owned, strict=True))
@@ -75,6 +74,7 @@ def shop_summary(
     rented = (*rented, *kinds) if leads else (*rented[:1], *kinds, *rented[1:])
     facts = (
         *((*yours, settings, *rented) if leads else (*rented, *yours, settings)),
+        *_second(found),
         *_left_out(found),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
