@@ -266,7 +266,7 @@ def test_what_saves_nothing_is_not_offered(capsys):
 def test_money_that_is_short_says_for_how_many_tokens_it_is_enough(capsys):
     ask = "shop gpt2 --tokens 100B --money-budget 5usd --gpus rtx-4090 --max-gpus 1"
     told = paragraph(answered(capsys, ask)[1])
-    usd = float(re.search(r"and ([\d,.]+) USD,", told)[1].replace(",", ""))
+    usd = float(re.search(r"and ([\d,.]+) USD at", told)[1].replace(",", ""))
     enough = float(re.search(r"5.00 USD pay for ([\d.]+)B tokens there", told)[1])
     assert enough == pytest.approx(100 * 5 / usd, rel=0.02)
 
