@@ -101,9 +101,7 @@ def test_a_second_kind_an_hours_price_and_dollars_beside_ones_own_currency(capsy
     asked = [*ASKED[:-4], "--max-gpus", "1", "--deadline", "3d", "--currency", "eur=1.16"]
     told = " ".join(run(capsys, asked=asked)[1].split())
     taken = re.search(r"take (\S+): [\d.]+ \w+ and ([\d.]+) EUR at ([\d.]+) EUR a GPU-hour", told)
-    usd = re.search(
-        r"1 EUR is 1.16 USD: (\S+) for ([\d.]+) USD, [\d.]+ a", told
-    )
+    usd = re.search(r"1 EUR is 1.16 USD: (\S+) for ([\d.]+) USD, [\d.]+ a", told)
     assert usd[1] == taken[1]
     assert float(usd[2]) == pytest.approx(1.16 * float(taken[2]), abs=0.02)
     second = re.search(r"else (\S+): ", told)[1]

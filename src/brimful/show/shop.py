@@ -128,7 +128,8 @@ def _by_kind(job: Job, found: Market, limits: Limits) -> tuple[Fact, ...]:
             fewer = f" (or {near[best.kind].gpus}: {_both(near[best.kind])}){fewer}"
         words.append(f"{best.gpus}: {_both(best)}{misses}{fewer}")
         few = near.get(best.kind, least)
-        fewest_words = f" (or {few.gpus}: {_both(few)})" if few.gpus != best.gpus else ""
+        is_less = few.gpus != best.gpus
+        fewest_words = f" ({few.num_gpus}: {format_days(few.predicted_days)})" if is_less else ""
         short.append(f"{best.gpus}: {_both(best)}{' (misses)' if misses else ''}{fewest_words}")
     words += without
     short += without
