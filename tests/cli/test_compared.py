@@ -1,9 +1,13 @@
 """What stands behind a plan's answer: what its question asks to be compared with."""
 
 import re
+from types import SimpleNamespace
 
 from brimful.cli import plan
 from brimful.errors import OutOfTimeError
+from brimful.show.compared import alone_fact
+from brimful.values.strategy import Strategy
+from samples import make_job
 
 SIZES = ("--seq-len", 2048, "--global-batch", 64, "--no-proof", "--loss-chunks", 1, "--pp", 1)
 """Of searches that are short: what is compared hangs on no chunks and no pipeline."""
@@ -63,3 +67,41 @@ def test_other_numbers_of_gpus_are_laid_beside_the_cheapest(brimful):
     counts = re.search(r"by count (.*?) assumed", told)[1].split("; ")
     assert [each.partition(":")[0] for each in counts] == ["4", "1"]
     assert all(" and 0.0" in each or " and 0.1" in each for each in counts)
+
+
+def test_nothing_is_told_of_one_node_in_the_middle_of_an_answer(brimful, monkeypatch):
+    """Six lines of tracing stood there."""
+    asked = ("plan", "smollm2-135m", "--gpus", "2x2xh100-80gb", "--network", "ethernet-10")
+    quiet = []
+
+    def search(args, budget):
+        quiet.append(args.json)
+        return whole(args, budget)
+
+    whole = plan.search
+    monkeypatch.setattr(plan, "search", search)
+    told = " ".join(brimful(*asked, *SIZES).out.split())
+    assert quiet == [False, True]
+    assert re.search(r"[1-9]\d?% of it waits for the network", told)
+    assert re.search(r"network ethernet-10: by ib-ndr-400 [\d.]+ x as fast", told)
+    assert "one node alone" in told
+
+
+def test_why_several_nodes_are_more_than_as_many_times_as_fast():
+    def solution(num_nodes, step_s, **changes):
+        job = make_job()
+        cluster = SimpleNamespace(num_nodes=num_nodes)
+        strategy = Strategy(
+            micro_batch=1, loss_chunks=1, attention="sdpa",
+            **{"activation_checkpointing": "none"} | changes,
+        )  # fmt: skip
+        rows = (SimpleNamespace(step_s=step_s, fits=True),)
+        return SimpleNamespace(
+            plan=SimpleNamespace(job=job, cluster=cluster, strategy=strategy),
+            record=SimpleNamespace(rows=rows),
+        )
+
+    several = solution(32, 1.0)
+    lean = alone_fact(several, solution(1, 33.0, activation_checkpointing="full")).text
+    assert re.search(r"32 are 33 x as fast, more than 32, for one node has all \d+ layers", lean)
+    assert alone_fact(several, solution(1, 30.0)).text.endswith("so 32 are 30 x as fast")

@@ -44,11 +44,39 @@ MEGATRON = (
     "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
     "--max-position-embeddings 512 --micro-batch-size 1 --bf16 --vocab-size 32000"
 )
-NO_RUN = {
-    "inference": ("estimate", "smollm2-135m", "--gpus", "h100", "--task", "inference"),
-    "a program": ("estimate", "--from", MEGATRON, "--gpus", "8xh100"),
-    "layouts": ("plan", "llama-3.2-1b", "--for", "megatron", "--gpus", "8xh100", *LONG),
-}
+
+
+def test_a_deadline_within_the_range_of_the_time_is_said_to_be_no_sure_thing(brimful):
+    hours = json.loads(brimful("estimate", *JOB, *LONG, "--json").out)["cost"]["hours"]
+    near = brimful("estimate", *JOB, *LONG, "--deadline", f"{1.1 * hours:.3f}h")
+    assert ", but at the slow end of its range it takes " in limits_of(near)
+    assert near.code == 0
+    far = limits_of(brimful("estimate", *JOB, *LONG, "--deadline", f"{3 * hours:.3f}h"))
+    assert "slow end" not in far
+
+
+NO_RUN = {"inference": ("estimate", "smollm2-135m", "--gpus", "h100", "--task", "inference")}
+
+
+def test_a_programs_run_is_checked_by_its_steps_or_the_tokens_that_are_typed(brimful):
+    """They were refused below days that were printed."""
+    asked = ("estimate", "--from", f"{MEGATRON} --global-batch-size 64 --train-iters 1000",
+             "--gpus", "8xh100", "--deadline", "6d", "--money-budget", "0.01usd")  # fmt: skip
+    said = limits_of(brimful(*asked))
+    assert said.startswith("in time for the deadline of 6 days; ")
+    assert " USD more than 0.01 USD" in said
+    told = json.loads(brimful(*asked, "--json").out)
+    assert told["limits"]["in_time"] is True
+    assert told["cost"]["num_steps"] == 1000
+    more = json.loads(brimful(*asked, "--tokens", 64 * 512 * 3000, "--json").out)
+    assert more["cost"]["hours"] == pytest.approx(3 * told["cost"]["hours"])
+    open_end = ("estimate", "--from", MEGATRON, "--gpus", "8xh100", "--deadline", "1h")
+    assert "not checked: nobody says how long" in limits_of(brimful(*open_end))
+
+
+def test_a_layout_of_megatrons_is_checked_too(brimful):
+    asked = ("plan", "llama-3.2-1b", "--for", "megatron", "--gpus", "8xh100", *LONG)
+    assert " too late for the deadline of 60 s" in limits_of(brimful(*asked, "--deadline", "1min"))
 
 
 @pytest.mark.parametrize("asked", NO_RUN.values(), ids=NO_RUN)

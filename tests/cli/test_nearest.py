@@ -460,11 +460,17 @@ def test_an_upload_in_few_bits_is_the_base_of_adapters(brimful, name, method, wo
     assert bool(words) == ("in the model's name" in said.err)
 
 
-def test_prices_of_a_clouds_machine_are_said_not_to_be_its_own(brimful):
+def test_a_clouds_machine_has_the_clouds_price_or_is_said_to_have_another(brimful, tmp_path):
     for machine in ("p4d.24xlarge", "2xp4d.24xlarge"):
         said = brimful("estimate", "gpt2", "--gpus", machine)
-        assert "prices are not AWS's, which --prices tells" in said.err
+        assert "(2.74 a GPU-hour, AWS's list, us-east-1, 2026-11-09)" in " ".join(said.out.split())
+        assert "prices are not" not in said.err
+    assert "prices are not AWS's" in brimful("estimate", "gpt2", "--gpus", "p5e.48xlarge").err
     assert "prices are not" not in brimful("estimate", "gpt2", "--gpus", "8xh100").err
+    own = tmp_path / "own.yaml"
+    own.write_text("a100-40gb: 1.5\n", "utf-8")
+    said = brimful("estimate", "gpt2", "--gpus", "p4d.24xlarge", "--prices", str(own))
+    assert "(1.50 a GPU-hour)" in " ".join(said.out.split())
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,29 @@ def test_what_somebody_has_a_price_of_is_compared_whoever_made_it(tmp_path):
 
 def test_a_kind_that_was_named_and_cannot_be_compared_is_told(capsys):
     asked = [*ASKED[:-3], "t4,l4", *ASKED[-2:]]
-    told = " ".join(run(capsys, asked=asked)[1].split())
+    told = " ".join(run(capsys, "--precision", "bf16-mixed", asked=asked)[1].split())
     assert " t4: has no bf16; --precision fp16-mixed asks what it takes" in told
     assert "by kind" in told
+
+
+def test_a_kind_without_bf16_runs_what_plan_would_take_there(capsys):
+    asked = [
+        *ASKED[:-3],
+        "t4,l4",
+        "--max-gpus",
+        "2",
+        "--own",
+        "p40",
+        "--electricity",
+        "1usd/kWh",
+        "--attention",
+        "sdpa",
+    ]
+    _, out, _ = run(capsys, asked=asked)
+    told = " ".join(out.split())
+    assert "fp16-mixed on t4; fp32 on p40, without units for bf16-mixed" in told
+    assert re.search(r"yours p40: [\d.]+ h and [\d.]+ USD of electricity alone", told)
+    assert re.search(r"by kind 2xl4: .*; 2xt4: ", told)
 
 
 def test_what_cannot_be_met_says_by_how_much_and_ends_with_1(capsys):
@@ -73,8 +93,25 @@ def test_what_it_costs_is_said_in_ones_own_currency(capsys):
     taken = [re.search(rf"take .*? and ([\d.]+) {name}", " ".join(words.split()))[1]
              for name, words in (("GBP", told), ("USD", same))]  # fmt: skip
     assert float(taken[0]) == pytest.approx(float(taken[1]) / 1.25, abs=0.01)
-    assert re.findall(r"([\d.]+) USD", told) == ["1.25"]  # the rate
+    assert re.findall(r"([\d.]+) USD", told) == ["1.25", taken[1]]  # the rate, and the whole
     assert " GBP" not in same
+
+
+def test_a_second_kind_an_hours_price_and_dollars_beside_ones_own_currency(capsys):
+    asked = [*ASKED[:-4], "--max-gpus", "1", "--deadline", "3d", "--currency", "eur=1.16"]
+    told = " ".join(run(capsys, asked=asked)[1].split())
+    taken = re.search(r"take (\S+): [\d.]+ \w+ and ([\d.]+) EUR at ([\d.]+) EUR a GPU-hour", told)
+    usd = re.search(r"1 EUR is 1.16 USD: (\S+) for ([\d.]+) USD, [\d.]+ a", told)
+    assert usd[1] == taken[1]
+    assert float(usd[2]) == pytest.approx(1.16 * float(taken[2]), abs=0.02)
+    second = re.search(r"else (\S+): ", told)[1]
+    assert second != taken[1]
+
+
+def test_what_machines_are_with_another_processor_is_said(capsys):
+    asked = [*ASKED[:-4], "--gpus", "gh200", "--max-gpus", "1"]
+    told = " ".join(run(capsys, asked=asked)[1].split())
+    assert "machines with an ARM processor" in told
 
 
 def test_what_is_bought_is_paid_back_against_the_offer_beside_it(capsys):
@@ -90,7 +127,7 @@ def test_what_is_bought_is_paid_back_against_the_offer_beside_it(capsys):
     )
     told = " ".join(run(capsys, "--own", "rtx-3090", *terms)[1].split())
     if "paid back against that after" in told:
-        months = re.search(r"after ([\d,]+) months of such use, of 24 that it serves", told)[1]
+        months = re.search(r"hours, ([\d,]+) months of such use, of 24 that it serves", told)[1]
         assert int(months.replace(",", "")) > 0
     else:
         assert "never paid back: its electricity alone costs no less" in told
@@ -105,7 +142,7 @@ def test_months_until_paid_back_are_runs_of_what_they_save():
         predicted_run_usd_amortised=40.0, hours_per_month=40.0, months=24.0,
     )  # fmt: skip
     assert _paid_back(own, 9.0) == (
-        "; paid back against that after 210 months of such use, of 24 that it serves"
+        "; paid back against that after 8,400 hours, 210 months of such use, of 24 that it serves"
     )
     assert "never" in _paid_back(own, 5.0)
 

@@ -6,10 +6,20 @@ import msgspec
 import pytest
 
 from brimful.cli.main import main
-from brimful.cost.money import DRAW_SHARE, MARKETS, PUE, cost_of, read_prices, shipped_prices
+from brimful.cost.money import (
+    DRAW_SHARE,
+    MARKETS,
+    PUE,
+    cost_of,
+    listed_prices,
+    on_machine,
+    read_prices,
+    shipped_prices,
+)
 from brimful.errors import FileFormatError
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
+from brimful.hardware.instances import clouds
 from brimful.models.config import load_model
 from brimful.values.job import plain_job
 
@@ -49,6 +59,18 @@ def test_prices_that_ship_are_of_gpus_and_have_a_day_and_a_source():
         assert "https://" in price.source or "from memory, unchecked" in price.source
 
 
+def test_prices_of_a_clouds_machines_are_of_its_gpus_and_have_a_source():
+    machines = {name for cloud in clouds() for name in cloud.gpus}
+    assert set(listed_prices()) <= machines
+    for price in listed_prices().values():
+        assert 0.3 < price.usd_per_gpu_hour < 20
+        assert "https://" in price.source
+        assert not price.date or dt.date.fromisoformat(price.date) <= dt.date(2026, 12, 31)
+    here = on_machine(shipped_prices(), "P5.48xlarge").gpus["h100-80gb"]
+    assert (here.usd_per_gpu_hour, here.whose) == (6.88, "AWS's list, us-east-1, 2026-11-09")
+    assert on_machine(shipped_prices(), "p5e.48xlarge") == shipped_prices()
+
+
 def test_prices_are_of_one_market_at_a_time():
     secure, community = (shipped_prices(market).gpus for market in MARKETS)
     assert secure["rtx-4090"].usd_per_gpu_hour > community["rtx-4090"].usd_per_gpu_hour
@@ -56,7 +78,7 @@ def test_prices_are_of_one_market_at_a_time():
     assert {price.market for price in community.values()} == {"community"}
     assert shipped_prices().gpus == {**community, **secure}
     cost = cost_of(JOB, cluster(), 2.0, shipped_prices("community"))
-    assert (cost.market, cost.usd_per_gpu_hour) == (
+    assert (cost.whose, cost.usd_per_gpu_hour) == (
         "community",
         community["h100-80gb"].usd_per_gpu_hour,
     )

@@ -91,6 +91,7 @@ def test_every_value_has_a_source_that_is_listed(name):
     fields += ["matrix_flops_per_s.fp4"] if sheet.matrix_flops_per_s.fp4 else []
     fields += ["per_node"] if sheet.per_node != 8 else []
     fields += ["linked"] if sheet.linked else []
+    fields += ["processor"] if sheet.processor != "x86" else []
     for field in fields:
         key = re.split(r"[; ]", source_of(sheet, field))[0]
         assert key in cited_documents(sheet), field

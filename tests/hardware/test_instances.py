@@ -19,6 +19,7 @@ SAID = {
     "4 x a3-megagpu-8g": (4, 8, "h100-80gb"),
     "gcp:g2-standard-48": (1, 4, "l4"),
     "BM.GPU.MI300X.8": (1, 8, "mi300x"),
+    "2xgpu_8x_h100_sxm5": (2, 8, "h100-80gb"),
     "8xh100": (1, 8, "h100"),
     "p4d.12xlarge": (1, 1, "p4d.12xlarge"),
 }

@@ -125,9 +125,11 @@ def test_what_is_not_recomputed_whole_has_no_method(nemo):
 
 
 def test_what_is_not_read_is_said_and_what_weighs_nothing_is_listed(nemo):
-    notes = predict(nemo(some_new_kernel=True, other=None, seed=1, mcore_gpt=False)).notes
+    path = nemo(some_new_kernel=True, other=None, seed=1, mcore_gpt=False)
+    notes, unread = predict(path).notes, read_command(path).unread
     assert any("model.some_new_kernel" in note and "not read" in note for note in notes)
-    assert any("seed" in note and "rotary_percentage" in note for note in notes)
+    assert {"model.seed=1", "model.rotary_percentage=0.5"} <= set(unread)
+    assert not any("some_new_kernel" in each or "max_steps" in each for each in unread)
     assert any("mcore_gpt" in note for note in notes)
     assert not any("other" in note for note in notes)
 
@@ -199,7 +201,9 @@ def test_a_model_beside_a_trainer_is_not_nemos_by_itself(tmp_path):
 
 def test_the_answer_and_a_refusal_of_a_file(nemo, capsys):
     assert main(["estimate", "--from", nemo(), "--gpus", "2x8xh100"]) == 0
-    assert "rows of vocabulary" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "rows of vocabulary" in out
+    assert "not read: model.rotary_percentage=0.5" in " ".join(out.split())
     assert main(["estimate", "--from", nemo(trainer={}), "--gpus", "2x8xh100"]) == 2
     error = capsys.readouterr().err
     assert "trainer.precision" in error

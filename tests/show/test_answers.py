@@ -1,13 +1,17 @@
 """The answer first: at most twelve lines of eighty columns, with both numbers and what to do."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from brimful.cli.main import main
+from brimful.search.shop.values import DAY_S, Limits
+from brimful.show.shop import _by_kind
 from brimful.show.summary import Fact, Meter, Summary
 from brimful.show.terminal import MOST_LINES as MOST_LINES_OF_SUMMARY
 from brimful.show.terminal import summary_lines
+from samples import make_job
 
 MOST_LINES, WIDTH = 12, 80
 QUESTIONS = {
@@ -126,6 +130,25 @@ def test_every_kind_that_was_named_is_told_where_lines_are_few(capsys):
     assert code == 0
     each = re.search(r"by kind (.*?) (settings|at best|prices|or|fewest) ", paragraph(lines))
     assert all(kind in each[1] for kind in ("mi300x", "a100-80gb", "h100-80gb"))
+
+
+def test_the_fewest_stand_beside_a_number_that_was_chosen_in_short_too():
+    """Of five kinds the numbers were the tool's choice, and the other one was nowhere."""
+    kinds = ("b200", "h200", "mi300x")
+    best = [_option(kind, 64, 2.0) for kind in kinds]
+    found = SimpleNamespace(
+        by_kind=best, fewer=[_option("h200", 8, 13.0)], fewest=(), alone=(), dropped=()
+    )
+    (fact,) = _by_kind(make_job(), found, Limits(21 * DAY_S))
+    assert "8x8xh200: 2 days and 100 USD (8: 13 days);" in fact.short
+    assert "(or 8xh200: 13 days and 100 USD)" in fact.text
+
+
+def _option(kind, num, days):
+    gpus = f"8x8x{kind}" if num > 8 else f"{num}x{kind}"
+    return SimpleNamespace(
+        gpus=gpus, kind=kind, num_gpus=num, predicted_days=days, predicted_usd=100.0
+    )
 
 
 def test_of_too_many_facts_the_last_are_left_out():
@@ -266,7 +289,7 @@ def test_what_saves_nothing_is_not_offered(capsys):
 def test_money_that_is_short_says_for_how_many_tokens_it_is_enough(capsys):
     ask = "shop gpt2 --tokens 100B --money-budget 5usd --gpus rtx-4090 --max-gpus 1"
     told = paragraph(answered(capsys, ask)[1])
-    usd = float(re.search(r"and ([\d,.]+) USD,", told)[1].replace(",", ""))
+    usd = float(re.search(r"and ([\d,.]+) USD at", told)[1].replace(",", ""))
     enough = float(re.search(r"5.00 USD pay for ([\d.]+)B tokens there", told)[1])
     assert enough == pytest.approx(100 * 5 / usd, rel=0.02)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful.hardware.devices import gpus
+from brimful.hardware.gpus import load_cluster
 from brimful.show.run import speed_facts
 from samples import make_job
 
@@ -13,6 +13,7 @@ from samples import make_job
 )
 def test_what_is_not_known_is_named(precision, whose):
     """An fp8 rate stands in the data sheet of a B200, and no share of it was fitted to a run."""
-    job, device = make_job(precision=precision), gpus()["b200"]
-    (fact,) = speed_facts(job, None, None, device=device, num_devices=8)
+    job = make_job(precision=precision)
+    cluster = load_cluster("8xb200", memory_limit_bytes=None)
+    (fact,) = speed_facts(job, None, None, cluster=cluster)
     assert fact.text == f"unknown: no rates are known of {whose}"

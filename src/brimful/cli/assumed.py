@@ -291,16 +291,24 @@ def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:
     return (Fact("needs", "liger-kernel and triton where it runs: pip install 'brimful[liger]'"),)
 
 
+def is_network_assumed(args: argparse.Namespace) -> bool:
+    """Whether nobody said what lies between nodes: no flag, nor the name of a cloud's machine."""
+    from brimful.hardware.instances import network_of_instances
+    from brimful.hardware.names import machine_of
+
+    is_typed = getattr(args, "network", None) is not None
+    return not is_typed and not network_of_instances(machine_of(args.gpus or ""))
+
+
 def _network_words(args: argparse.Namespace) -> str:
     """Name what is assumed to lie between nodes; empty where there is one."""
     if not args.gpus or not hasattr(args, "network"):
         return ""
-    from brimful.hardware.instances import network_of_instances
     from brimful.hardware.links import network_between
-    from brimful.hardware.names import find_gpu, machine_of, split_counts
+    from brimful.hardware.names import find_gpu, split_counts
 
     counts = split_counts(args.gpus)
-    if counts.num_nodes == 1 or network_of_instances(machine_of(args.gpus)):  # noted
+    if counts.num_nodes == 1 or not is_network_assumed(args):  # noted
         return ""
     return f"network {network_between(find_gpu(counts.gpu))}"
 
@@ -323,8 +331,7 @@ def _kernel_facts(job: "Job") -> tuple[Fact, ...]:
 
 def run_of(
     args: argparse.Namespace,
-    job: "Job",
-    cluster: "Cluster",
+    asked: resolved.Asked,
     estimate: "Estimate | None",
     step_s: float | None,
 ) -> tuple[Fact, ...]:
@@ -333,10 +340,14 @@ def run_of(
     ``args``: the flags: a length and prices may be among them. ``estimate``: what was predicted;
     None: only the time of a step is known. ``step_s``: seconds per optimizer step; None: unknown.
     """
+    from brimful.cost.network import waiting_share
     from brimful.show.run import speed_facts
 
-    num = cluster.num_devices
-    speed = speed_facts(job, estimate, step_s, device=cluster.device, num_devices=num)
+    job, cluster, _ = asked
+    share = None
+    if estimate is not None and cluster.num_nodes > 1 and step_s:
+        share = waiting_share(*asked, step_s)
+    speed = speed_facts(job, estimate, step_s, cluster=cluster, network_share=share)
     return (*speed, *money_facts(args, job, cluster, step_s))
 
 
@@ -349,16 +360,18 @@ def money_facts(
     step; None: unknown.
     """
     from brimful.cli.limits import limit_facts
+    from brimful.cost.assumptions import assumptions_for
     from brimful.cost.money import cost_of
     from brimful.show.run import run_facts
     from brimful.units import shown_in
 
     is_given = is_length_given(args)
     cost = cost_of(job, cluster, step_s, prices_from(args))
+    band = assumptions_for(cluster.device).time_band
     with shown_in(getattr(args, "currency", None)):
         return (
             *run_facts(job, cost, is_length_given=is_given),
-            *limit_facts(args, cost, is_length_given=is_given),
+            *limit_facts(args, cost, is_length_given=is_given, band=band),
         )
 
 
@@ -383,10 +396,14 @@ def is_length_given(args: argparse.Namespace) -> bool:
 
 
 def prices_from(args: argparse.Namespace) -> "Prices":
-    """Read ``--prices`` over the prices that ship, of ``--market``."""
-    from brimful.cost.money import read_prices, shipped_prices
+    """Read ``--prices`` over the prices that ship, of ``--market`` or of a cloud that is named."""
+    from brimful.cost.money import on_machine, read_prices, shipped_prices
+    from brimful.hardware.names import machine_of
 
     market = args.market
     if args.prices is None:
-        return shipped_prices(market)
-    return read_prices(args.prices, market, currency=getattr(args, "currency", None))
+        prices = shipped_prices(market)
+    else:
+        prices = read_prices(args.prices, market, currency=getattr(args, "currency", None))
+    machine = machine_of(getattr(args, "gpus", None) or "")
+    return on_machine(prices, machine) if machine else prices

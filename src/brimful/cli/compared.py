@@ -19,11 +19,18 @@ with less what offloads is told."""
 Search = Callable[[argparse.Namespace, Budget], "Solution"]
 
 
-def compared_facts(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:
-    """Lay a plan beside what its flags ask about: a network, what is offloaded."""
+def compared_facts(
+    args: argparse.Namespace, found: "Solution", search: Search, *, is_quiet: bool
+) -> tuple[Fact, ...]:
+    """Lay a plan beside what its flags ask about: a network, what is offloaded.
+
+    ``is_quiet``: whether nothing is told meanwhile, as an answer is being printed.
+    """
+    if is_quiet:
+        args = argparse.Namespace(**{**vars(args), "json": True})
     return (
-        *_by_count(args, found), *_offloaded(found), *_away(args, found, search),
-        *_alone(args, found, search),
+        *_by_count(args, found), *_networks(args, found), *_offloaded(found),
+        *_away(args, found, search), *_alone(args, found, search),
     )  # fmt: skip
 
 
@@ -35,6 +42,24 @@ def _by_count(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:
     from brimful.show.compared import counts_fact
 
     return (counts_fact(found.counts, prices_from(args)),)
+
+
+def _networks(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:
+    """Lay the network beside a faster one, and one that was assumed beside a slower."""
+    plan, step_s = found.plan, found.record.rows[0].step_s
+    if plan.cluster.num_nodes == 1 or plan.estimate is None or not step_s:
+        return ()
+    from brimful.cli.assumed import is_network_assumed
+    from brimful.cost.network import times_by, yardstick
+    from brimful.show.compared import network_fact
+
+    asked = (plan.job, plan.cluster, plan.strategy)
+    slower, faster = (
+        (name, times_by(*asked, step_s, name) if name else None) for name in yardstick(plan.cluster)
+    )
+    is_assumed = is_network_assumed(args)
+    told = network_fact(plan.cluster.network, slower, faster, is_assumed=is_assumed)
+    return () if told is None else (told,)
 
 
 def _offloaded(found: "Solution") -> tuple[Fact, ...]:

@@ -170,11 +170,7 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     found = solve(job, cluster, Pins(None, None, None), attention="sdpa", objective="time")
     made = found.plan.estimate
     step_s = made.predicted_step_s if made else None
-    facts = (
-        speed_facts(job, made, step_s, device=cluster.device, num_devices=cluster.num_devices)
-        if made
-        else ()
-    )
+    facts = speed_facts(job, made, step_s, cluster=cluster) if made else ()
     show_summary(plan_summary(found, facts))
     return found
 

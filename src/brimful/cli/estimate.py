@@ -169,7 +169,7 @@ def around_of(args: argparse.Namespace, asked: resolved.Asked, predicted: "Estim
     others = beside(asked.job, asked.cluster, asked.strategy)
     fixes = NO_FIXES if fits else fixes_of(asked, others)
     return Around(
-        run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s),
+        run_of(args, asked, predicted, predicted.predicted_step_s),
         fixes.facts,
         stage_facts(*asked),
         fixes.others(others),

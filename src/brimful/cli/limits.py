@@ -111,26 +111,26 @@ def kept_of(args: argparse.Namespace, cost: "Cost", *, is_length_given: bool) ->
 
 
 def limit_facts(
-    args: argparse.Namespace, cost: "Cost", *, is_length_given: bool
+    args: argparse.Namespace, cost: "Cost", *, is_length_given: bool, band: float
 ) -> tuple[Fact, ...]:
     """Say whether a run keeps to what was asked of it; nothing where nothing was.
 
     ``args``: the flags; other verbs' may have no limits. ``is_length_given``: whether somebody said
-    how long the run is.
+    how long the run is. ``band``: by what share a predicted time may be off.
     """
     kept = kept_of(args, cost, is_length_given=is_length_given)
     if kept is None:
         return ()
     if not is_length_given:
         return (Fact("limits", "are of a run, and nobody says how long it is: add --tokens"),)
-    words = [_deadline_words(kept, cost), _budget_words(kept, cost)]
+    words = [_deadline_words(kept, cost, band), _budget_words(kept, cost)]
     missed = "--money-budget" if kept.within_budget is False else ""
     missed = "--deadline" if kept.in_time is False else missed
     instead = f": brimful shop with the same job and {missed} finds what does" if missed else ""
     return (Fact("limits", "; ".join(filter(None, words)) + instead),)
 
 
-def _deadline_words(kept: Kept, cost: "Cost") -> str:
+def _deadline_words(kept: Kept, cost: "Cost", band: float) -> str:
     """Say whether a run is in time; empty: nobody asked."""
     if kept.deadline_s is None:
         return ""
@@ -138,7 +138,14 @@ def _deadline_words(kept: Kept, cost: "Cost") -> str:
         return "the deadline is not checked: the speed is unknown"
     most = format_days(kept.deadline_s / _DAY_S)
     if kept.in_time:
-        return f"in time for the deadline of {most}"
+        slow_days = cost.hours * _HOUR_S * (1 + band) / _DAY_S
+        is_sure = slow_days * _DAY_S <= kept.deadline_s
+        risk = (
+            ""
+            if is_sure
+            else f", but at the slow end of its range it takes {format_days(slow_days)}"
+        )
+        return f"in time for the deadline of {most}{risk}"
     over_s = cost.hours * _HOUR_S - kept.deadline_s
     return f"{format_days(over_s / _DAY_S)} too late for the deadline of {most}"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brimful.cli import for_program, uncompiled
+from brimful.cli import for_program, resolved, uncompiled
 from brimful.cli.assumed import run_of
 from brimful.cli.output import show_summary
 from brimful.cli.proof import is_to_be_proven, proof_of
@@ -47,7 +47,8 @@ def summary_of(
 
     found = _nearest(found, proof)
     plan, best = found.plan, found.record.rows[0]
-    run = run_of(args, plan.job, plan.cluster, plan.estimate, best.step_s)
+    asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
+    run = run_of(args, asked, plan.estimate, best.step_s)
     told = plan_summary(_with_untraced(args, found), run, _reserved_of(proof))
     beside = (
         *uncompiled.facts(args, plan.estimate, plan.cluster.device),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import parsing, resolved
-from brimful.cli.assumed import money_facts, prices_from
-from brimful.cli.limits import refuse_limits
-from brimful.cli.output import DOES_NOT_FIT, FITS, show_json, tell
+from brimful.cli.assumed import limits_json, money_facts, prices_from
+from brimful.cli.limits import in_dollars, kept_of, limit_facts, unchecked_facts
+from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json, tell
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
 from brimful.hardware.devices import cards
 from brimful.hardware.names import split_counts
@@ -23,7 +23,9 @@ from brimful.text.escaping import shell_words
 from brimful.text.terminal import say
 
 if TYPE_CHECKING:
+    from brimful.cost.money import Cost
     from brimful.programs.base import Program, RankPeak
+    from brimful.programs.formulas import Prediction
     from brimful.show.answer import Answer
 
 SCHEMA = "brimful.program/1"
@@ -114,14 +116,15 @@ def check_alone(args: argparse.Namespace, verb: str) -> None:
 
 def run_estimate(args: argparse.Namespace) -> int:
     """Print what each kind of process of a program takes, by formula."""
+    from brimful.cost.assumptions import assumptions_for
     from brimful.hardware.gpus import device_named
-    from brimful.programs.formulas import Machines, predict_program
+    from brimful.programs.formulas import Machines, predict_program, run_cost
     from brimful.programs.ways_out import ways_out
     from brimful.show.answer import Answer
     from brimful.show.programs import predicted_summary, verdict_of, way_facts
     from brimful.units import shown_in
 
-    refuse_limits(args, "of a program a step alone is predicted")
+    in_dollars(args)
     if _has_settings(args):
         return _plan_instead(args, "it has no formula of its own")
     gpu, num = _gpus(args)
@@ -134,6 +137,9 @@ def run_estimate(args: argparse.Namespace) -> int:
     verdict = verdict_of(found)
     fits = verdict == "FITS"
     ways = ways_out(str(args.source), num, machines) if verdict == "NO" else ()
+    step_s = ways[0].predicted_step_s if ways else found.predicted_step_s
+    price = prices_from(args).gpus.get(device.name)
+    cost = run_cost(found, step_s, _num_steps(args, found), price)
     if args.json:
         most = max(rank.predicted_peak_allocated_bytes for rank in found.ranks)
         content = msgspec.to_builtins(found)
@@ -145,20 +151,54 @@ def run_estimate(args: argparse.Namespace) -> int:
                 "predicted_peak_allocated_bytes": most,
                 "fits": fits,
                 "ways_out": msgspec.to_builtins(ways),
+                **_limits_json(args, cost),
             }
         )
     rests = "by formula, of Megatron-LM 0.20 and Transformer Engine 2.20"
     following = Fact("next", "brimful simulate --from '...' runs the program itself, if installed")
-    price = prices_from(args).gpus.get(device.name)
 
     def answer() -> Answer:
-        with shown_in(getattr(args, "currency", None)):
-            summary = predicted_summary(found, device.description, price)
-            below = way_facts(found, ways, price)
+        with shown_in(args.currency):
+            limits = _limit_facts(args, cost, assumptions_for(device).time_band)
+            summary = predicted_summary(found, device.description, cost, limits)
+            below = way_facts(ways, cost, limits)
         return Answer(summary, below or (following,), (rests,))
 
     tell(args, answer)
+    if not args.json:
+        _show_unread(str(args.source))
     return FITS if fits else DOES_NOT_FIT
+
+
+def _num_steps(args: argparse.Namespace, found: "Prediction") -> int | None:
+    """Return how many steps a run has: those that were typed, or the program's own."""
+    if args.steps is not None:
+        return int(args.steps)
+    if args.tokens is None or not found.predicted_tokens_per_s or not found.predicted_step_s:
+        return found.num_steps
+    each = round(found.predicted_tokens_per_s * found.predicted_step_s)
+    return -(-int(args.tokens) // each)
+
+
+def _limit_facts(args: argparse.Namespace, cost: "Cost | None", band: float) -> "Sequence[Fact]":
+    """Say whether a run keeps to what was asked of it; where it has no length, what is missing."""
+    if cost is None:
+        return unchecked_facts(args, "nobody says how long the run is; add --tokens")
+    return limit_facts(args, cost, is_length_given=True, band=band)
+
+
+def _limits_json(args: argparse.Namespace, cost: "Cost | None") -> dict[str, object]:
+    kept = None if cost is None else kept_of(args, cost, is_length_given=True)
+    return {"cost": cost, **({} if kept is None else {"limits": kept._asdict()})}
+
+
+def _show_unread(source: str) -> None:
+    """Say what of a file is not read, as of other programs' files."""
+    from brimful.programs.reading import read_command
+    from brimful.report.tables import line_of
+
+    if unread := read_command(source).unread:
+        show(line_of(f"{source}: not read: {', '.join(unread)}"))
 
 
 def run_plan(args: argparse.Namespace) -> int:
@@ -172,7 +212,7 @@ def run_plan(args: argparse.Namespace) -> int:
     from brimful.show.programs import freed_fact, planned_summary
     from brimful.text.escaping import comments, yaml_text
 
-    refuse_limits(args, "plan --for megatron searches layouts alone")
+    in_dollars(args)
     pins = _pins(args)
     args.cp = None  # our own loop has none
     if args.precision is None:
@@ -191,7 +231,9 @@ def run_plan(args: argparse.Namespace) -> int:
         most = found.predicted_peak_allocated_bytes
         statement = f"{most} bytes allocated at the peak, predicted"
         content = msgspec.to_builtins(found)
-        show_json({"schema": PLANNED_SCHEMA, "statement": statement, **content, "command": lines})
+        kept = limits_json(args, job, cluster, found.predicted_step_s)
+        told = {"schema": PLANNED_SCHEMA, "statement": statement, **content, "command": lines}
+        show_json({**told, **kept})
     freed = plan_megatron(job, cluster, {}) if pins and not found.fits else None
     ways = (freed_fact(freed, pins),) if freed is not None and freed.fits else ()
     facts = (*ways, *_unsaid(found.arguments), *_following(args))
@@ -277,6 +319,11 @@ def _said_beside(args: argparse.Namespace) -> list[str]:
     for name in ("network", "dropout"):
         said = getattr(args, name, None)
         words += [f"--{name}", said] if said else []
+    for name, unit in (("tokens", ""), ("deadline", "s"), ("money_budget", "usd")):
+        value = getattr(args, name, None)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", f"{value:.15g}{unit}"]
+    if (rate := getattr(args, "currency", None)) is not None:
+        words += ["--currency", f"{rate.currency}={rate.amount:.15g}"]
     return words
 
 

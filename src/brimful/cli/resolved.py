@@ -14,11 +14,12 @@ from brimful.cli.flags import ADAPTER, INFERENCE, JOB, LOSS_SCALE, QUANTIZATION,
 from brimful.cli.flags import PREFERENCE as OF_PREFERENCE
 from brimful.cli.parsing import choice, note_once
 from brimful.cli.run_length import num_steps_from
+from brimful.cost.money import listed_prices
 from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
 from brimful.hardware.datasheets import has_one_memory
 from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
-from brimful.hardware.instances import cloud_of, network_of_instances
+from brimful.hardware.instances import cloud_of, listed_name, network_of_instances
 from brimful.hardware.names import machine_of, split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model
 from brimful.models.generic import has_masked_head
@@ -174,7 +175,8 @@ def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
     if split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
         machine = machine_of(typed)
         cloud = cloud_of(machine)
-        prices = f"; prices are not {cloud}'s, which --prices tells" if cloud else ""
+        is_told = not cloud or listed_name(machine) in listed_prices()
+        prices = "" if is_told else f"; prices are not {cloud}'s, which --prices tells"
         if (between := network_of_instances(machine)) and between == cluster.network:
             prices = f", {between} between them{prices}"
         note_once(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from brimful.cli import defaults, flags, output_paths, parsing, resolved, usual
 from brimful.cli.assumed import assumed_facts, prices_from
 from brimful.cli.limits import add_limits, in_dollars
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster, Device
     from brimful.models.spec import ModelSpec
     from brimful.report.shop import Shopped
-    from brimful.search.shop.values import Market, Request
+    from brimful.search.shop.values import Market, Option, Recipe, Request
     from brimful.show.summary import Fact
     from brimful.values.job import Job
 
@@ -148,10 +150,12 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     there = argparse.Namespace(**{**vars(args), "gpus": taken.gpus if taken else None})
     with shown_in(args.currency):
         is_own = taken is not None and is_own_price(shopped.prices, taken.kind)
-        below = [prices_fact(args, taken.kind if taken and not is_own else None)]
+        below = [prices_fact(args, None if is_own else taken)]
     if args.kinds:
         below = [*unpriced_facts(shopped.found, shopped.limits, shopped.unpriced), *below]
-    below += [*assumed_facts(there, shopped.job), *money_facts(args)]
+    precision = shopped.job.precision if taken is None else taken.precision
+    job = msgspec.structs.replace(shopped.job, precision=precision)
+    below += [*assumed_facts(there, job), *money_facts(args, taken)]
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"
         below.append(Fact("next", words))
@@ -164,37 +168,45 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         show("", *shop_tables(shopped))
 
 
-def money_facts(args: argparse.Namespace) -> "list[Fact]":
-    """Say at which rate amounts are told in the user's own currency."""
+def money_facts(args: argparse.Namespace, taken: "Option | None" = None) -> "list[Fact]":
+    """Say at which rate amounts are in the user's own currency, and what is taken in dollars."""
     from brimful.show.summary import Fact
 
     if args.currency is None or args.currency.currency == DOLLARS:
         return []
     name, rate = args.currency.currency.upper(), args.currency.amount
-    return [Fact("money", f"1 {name} is {rate:g} USD, in which prices are; -v has all in USD")]
+    if taken is None or taken.predicted_usd is None:
+        return [Fact("money", f"1 {name} is {rate:g} USD, in which prices are")]
+    hour = taken.usd_per_gpu_hour
+    each = "" if hour is None else f", {hour:,.2f} a GPU-hour"
+    words = f"1 {name} is {rate:g} USD: {taken.gpus} for {taken.predicted_usd:,.2f} USD{each}"
+    return [Fact("money", words)]
 
 
 def is_own_price(prices: "Prices", kind: str) -> bool:
     """Whether the user said what an hour of a kind costs, so that no market's price is told."""
     price = prices.gpus.get(kind)
-    return price is not None and not price.market
+    return price is not None and not price.whose
 
 
-def prices_fact(args: argparse.Namespace, taken: str | None = None) -> "Fact":
-    """Say whose prices are compared, and what the other market asks for the GPU that is taken."""
-    from brimful.cost.money import shipped_prices
+def prices_fact(args: argparse.Namespace, taken: "Option | None" = None) -> "Fact":
+    """Say whose prices are compared, and what the other market asks for what is taken."""
+    from brimful.cost.money import HOUR_S, shipped_prices
+    from brimful.search.shop.values import DAY_S
     from brimful.show.summary import Fact
     from brimful.units import format_money
 
     own = f"{args.prices}, else " if args.prices else ""
     date = shipped_prices(args.market).date
     other = "community" if args.market == "secure" else "secure"
-    price = shipped_prices(other).gpus.get(taken or "")
-    there = (
-        ""
-        if price is None
-        else f"; {taken} by --market {other}: {format_money(price.usd_per_gpu_hour)}"
-    )
+    price, there = shipped_prices(other).gpus.get(taken.kind if taken else ""), ""
+    if price is not None and taken is not None:
+        hours = taken.num_gpus * taken.predicted_days * DAY_S / HOUR_S
+        each, whole = price.usd_per_gpu_hour, price.usd_per_gpu_hour * hours
+        there = (
+            f"; {taken.gpus} by --market {other}: {format_money(whole)} at {format_money(each)} a "
+            f"GPU-hour"
+        )
     return Fact("prices", f"{own}{_MARKETS[args.market]}, up to {date}{there}")
 
 
@@ -249,6 +261,26 @@ def job_from(
     return job
 
 
+def recipes_from(
+    args: argparse.Namespace, job: "Job", devices: "Sequence[Device]"
+) -> "dict[str, Recipe]":
+    """Return what kinds run that cannot run a job as the others do: what ``plan`` takes there."""
+    from brimful.search.shop.values import Recipe
+
+    jobs, found = {job.precision: job}, {}
+    usual_of_all = usual.attention_from(args, job, None)
+    for device in devices:
+        precision = job.precision if args.precision else usual.usual_precision([device])[0]
+        if precision not in jobs:
+            other = argparse.Namespace(**{**vars(args), "precision": precision})
+            jobs[precision] = job_from(other, [device], job.model)
+        attention = args.attention or usual.usual_attention(jobs[precision], device)[0]
+        recipe = Recipe(jobs[precision], attention)
+        if recipe != Recipe(job, usual_of_all):
+            found[device.name] = recipe
+    return found
+
+
 def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
     """Return the GPUs that are compared: those named, or those that could stand in for another.
 
@@ -258,7 +290,7 @@ def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
     from brimful.hardware.names import split_counts
 
     if text is None:
-        own = {name for name, price in prices.gpus.items() if price.market is None}
+        own = {name for name, price in prices.gpus.items() if not price.whose}
         priced = {card.name for card in cards()} & set(prices.gpus) | own & set(gpus())
         return tuple(name for name in gpus() if name in priced)
     parts = [part for part in text.split(",") if part.strip()]
@@ -293,11 +325,13 @@ def _request(
     args: argparse.Namespace, job: "Job", kinds: tuple[str, ...], prices: "Prices"
 ) -> "Request":
     """Say what is compared: what is usual, unless somebody said how many."""
+    from brimful.hardware.gpus import gpus
     from brimful.search.shop.values import Limits, Request
     from brimful.show.shop import NUM_NAMED
 
     is_whole = bool(args.verbose or args.json or args.output or args.every)
-    limits = Limits(args.deadline, args.money_budget)
+    limits, owned = Limits(args.deadline, args.money_budget), _owned(args)
+    devices = [*(gpus()[name] for name in kinds), *(cluster.device for cluster in owned)]
     is_told = args.kinds is not None and len(kinds) <= NUM_NAMED
     return Request(
         job=job,
@@ -308,12 +342,13 @@ def _request(
         max_nodes=None if args.max_gpus else defaults.MAX_NODES,
         network=args.network or "",
         usd_per_kwh=args.electricity,
-        owned=_owned(args),
+        owned=owned,
         others=args.kinds is not None and args.attention is None,
         every=args.every,
         limits=None if is_whole else limits,
         fewest=is_whole or (is_told and limits.are_none),
         each=is_told and len(kinds) > 1,
+        recipes=recipes_from(args, job, devices),
     )
 
 

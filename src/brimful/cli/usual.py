@@ -7,6 +7,7 @@ stderr says which and why. What the user typed is never replaced, but refused.
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from brimful.cli import defaults
@@ -48,15 +49,10 @@ def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Preci
     What is asked for and has no units is emulated, which is said. ``devices``: what may run the
     job: one kind, or all that are compared.
     """
-
-    def refusal(recipe: Precision) -> str | None:
-        reasons = [why_emulated(recipe, place_of(device)) for device in devices]
-        return reasons[0] if reasons and all(reasons) else None
-
-    chosen, reason = first_that_runs(defaults.PRECISIONS, refusal)
+    chosen, reason = usual_precision(devices)
     if args.precision is not None:
         asked = cast("Precision", args.precision)
-        if emulated := refusal(asked):
+        if emulated := _why_emulated(asked, devices):
             note_once(
                 f"precision={asked} would be emulated, slowly, at a speed that is unknown: "
                 f"{emulated}; --precision {chosen} has them"
@@ -65,6 +61,16 @@ def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Preci
     if reason:
         say_replaced(args, f"precision={chosen}", defaults.PRECISION, reason)
     return chosen
+
+
+def usual_precision(devices: Sequence[Device]) -> tuple[Precision, str]:
+    """Return the first default that any device has units for, and what speaks against others."""
+    return first_that_runs(defaults.PRECISIONS, partial(_why_emulated, devices=devices))
+
+
+def _why_emulated(recipe: Precision, devices: Sequence[Device]) -> str | None:
+    reasons = [why_emulated(recipe, place_of(device)) for device in devices]
+    return reasons[0] if reasons and all(reasons) else None
 
 
 def attention_from(args: argparse.Namespace, job: Job, device: Device | None) -> Attention:
@@ -76,6 +82,14 @@ def attention_from(args: argparse.Namespace, job: Job, device: Device | None) ->
     if args.attention is not None:
         asked: Attention = check_taken(job, _of_documents(args.attention, job, device))
         return asked if device is None else check_runs(job, asked, device)
+    chosen, reason = usual_attention(job, device)
+    if reason:
+        say_replaced(args, f"attention={chosen}", defaults.ATTENTIONS[0], reason)
+    return chosen
+
+
+def usual_attention(job: Job, device: Device | None) -> tuple[Attention, str]:
+    """Return the first default that model and device take, and what speaks against the default."""
     place = None if device is None else place_of(device)
 
     def refusal(attention: Attention) -> str | None:
@@ -84,10 +98,7 @@ def attention_from(args: argparse.Namespace, job: Job, device: Device | None) ->
             return f"it would leave out the {what} of {job.model.name}" if what else "no mask"
         return None if place is None else why_not(job, attention, place)
 
-    chosen, reason = first_that_runs(defaults.ATTENTIONS, refusal)
-    if reason:
-        say_replaced(args, f"attention={chosen}", defaults.ATTENTIONS[0], reason)
-    return chosen
+    return first_that_runs(defaults.ATTENTIONS, refusal)
 
 
 def _of_documents(asked: Attention, job: Job, device: Device | None) -> Attention:

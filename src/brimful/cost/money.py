@@ -14,13 +14,14 @@ import msgspec
 from brimful.errors import FileFormatError, InputError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
-from brimful.hardware.names import find_gpu
+from brimful.hardware.instances import cloud_of, listed_name
+from brimful.hardware.names import find_gpu, split_counts
 from brimful.text.escaping import Line
 from brimful.units import DOLLARS, Money, parse_money
 from brimful.values.job import Job
 from brimful.values.plan import load_yaml
 
-_FOLDER = "data/prices"
+_FOLDER, _MACHINES = "data/prices", "data/machine_prices.json"
 HOUR_S = 3600.0
 _JOULES_PER_KWH = 3.6e6
 DRAW_SHARE = 0.85
@@ -36,12 +37,22 @@ MARKETS: tuple[Market, ...] = get_args(Market)
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an hour of a GPU cost, when, where, and of whom; no market: the user's own."""
+    """What an hour of a GPU cost, when, where, and of whom.
+
+    ``seller``: whose list price it is, where and of when. Neither that nor a market: the user's
+    own.
+    """
 
     usd_per_gpu_hour: float
     date: Line
     source: Line
     market: Market | None = None
+    seller: Line = ""
+
+    @property
+    def whose(self) -> str:
+        """Say whose price it is; empty: the user's own."""
+        return self.market or self.seller
 
 
 class Purchase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,7 +87,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         gpu_hours: The same times the devices.
         energy_kwh: Of the GPUs, with what the data centre takes for them; hosts are not counted.
         usd_per_gpu_hour: The price.
-        market: Whose price that is; None: the user's own, or unknown.
+        whose: Whose price that is: a market, or a cloud with place and day; empty: the user's
+            own, or unknown.
         usd: For the run.
         assumptions: What the numbers rest on, a sentence each.
     """
@@ -89,7 +101,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     usd_per_gpu_hour: float | None
     usd: float | None
     assumptions: tuple[Line, ...]
-    market: Market | None = None
+    whose: Line = ""
 
 
 MOST_USD = 10**9
@@ -125,6 +137,42 @@ def shipped_prices(market: Market | None = None) -> Prices:
     }
     gpus = {name: msgspec.structs.replace(price, market=of) for name, (of, price) in found.items()}
     return Prices(date=table.date, gpus=gpus, bought=table.bought)
+
+
+class _Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dollars an hour of whole machines on demand, of one list; no date: it states none."""
+
+    region: Line
+    date: Line
+    source: Line
+    usd_per_hour: dict[str, float]
+
+
+@cache
+def listed_prices() -> dict[str, Price]:
+    """Read what clouds ask for their machines: name of a machine to the price of one GPU in it."""
+    data = resources.files("brimful").joinpath(_MACHINES).read_bytes()
+    found = {}
+    for each in msgspec.json.decode(data, type=tuple[_Listed, ...]):
+        for machine, usd in each.usd_per_hour.items():
+            where = f"{cloud_of(machine)}'s list, {each.region}, {each.date or 'undated'}"
+            found[machine] = Price(
+                usd_per_gpu_hour=usd / split_counts(machine).per_node, date=each.date,
+                source=each.source, seller=where,
+            )  # fmt: skip
+    return found
+
+
+def on_machine(prices: Prices, machine: str) -> Prices:
+    """Return prices with that of a cloud's machine, where it is known and the user said none.
+
+    ``machine``: as the cloud calls it, without how many.
+    """
+    name, gpu = listed_name(machine), split_counts(machine).gpu
+    price, own = listed_prices().get(name), prices.gpus.get(gpu)
+    if price is None or (own is not None and not own.whose):
+        return prices
+    return msgspec.structs.replace(prices, gpus={**prices.gpus, gpu: price})
 
 
 def read_prices(
@@ -232,7 +280,7 @@ def cost_of(job: Job, cluster: Cluster, step_s: float | None, prices: Prices) ->
         usd_per_gpu_hour=rate,
         usd=None if rate is None or gpu_hours is None else rate * gpu_hours,
         assumptions=(_price_words(cluster, price), _energy_words(cluster)),
-        market=None if price is None else price.market,
+        whose="" if price is None else price.whose,
     )
 
 

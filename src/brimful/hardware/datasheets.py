@@ -77,6 +77,7 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         per_node: How many are in a machine at most, as these are rented out.
         linked: How many the switches of a rack join by the fastest link, over machines; 0: those of
             a machine alone.
+        processor: Of the machines that it comes in, which packages and images are built for.
         sources: Field to ``document; note``. A type's rate, or a link, that has no source of its
             own has that of the whole field.
     """
@@ -100,6 +101,7 @@ class Datasheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     sources: dict[str, str]
     per_node: int = 8
     linked: int = 0
+    processor: Literal["x86", "ARM"] = "x86"
 
 
 def is_built_in(name: str) -> bool:

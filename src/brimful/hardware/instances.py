@@ -52,6 +52,13 @@ def find_instance(text: str) -> str:
     return _machines().get(_plain(text), "")
 
 
+def listed_name(text: str) -> str:
+    """Return a machine's name as the table has it; empty: it is none's."""
+    name = _plain(text)
+    every = (listed for each in clouds() for listed in each.gpus)
+    return next((listed for listed in every if _plain(listed) == name), "")
+
+
 def network_of_instances(text: str) -> str:
     """Return what lies between machines of a name, without how many; empty: unknown."""
     name = _plain(text)

@@ -17,7 +17,7 @@ from brimful.hardware.datasheets import Datasheet, SheetLink, cited, datasheets
 
 _FILE = "data/links/links.json"
 NodeLink = Literal["nvlink", "xgmi", "pcie"]
-Networking = Literal["infiniband", "roce", "efa", "ethernet"]
+Networking = Literal["infiniband", "roce", "efa", "slingshot", "ethernet"]
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -98,10 +98,11 @@ def imitate(
     for the one that is installed.
     """
     if kernels == "cuda" and capability not in chips():
-        known = ", ".join(f"{major}.{minor}" for major, minor in sorted(chips()))
+        asked, known = 10 * capability[0] + capability[1], {10 * a + b for a, b in chips()}
+        near = min(known, key=lambda each: abs(each - asked))
         raise UnsupportedError(
             f"nothing is known of kernels on compute capability {capability[0]}.{capability[1]}; "
-            f"known are {known}"
+            f"the nearest that is known is {near / 10}"
         )
     token = _current.set(
         replace(

@@ -81,6 +81,7 @@ class Command(NamedTuple):
         num_processes: That a launcher starts; None: it is not said.
         notes: What reading it took for granted, a sentence each.
         keys: What a file that was read as it calls a flag; empty: flags.
+        unread: What of that file is not read, and no byte hangs on, as key=value.
     """
 
     script: str
@@ -89,6 +90,7 @@ class Command(NamedTuple):
     num_processes: int | None
     notes: tuple[str, ...] = ()
     keys: Mapping[str, str] = MappingProxyType({})
+    unread: tuple[str, ...] = ()
 
     def in_its_words(self, text: str) -> str:
         """Return a sentence of flags with what the file calls them."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from brimful.allocator.config import EXPANDABLE
+from brimful.cost.money import HOUR_S, Cost, Price
 from brimful.cost.outside import Room, middle_outside, room_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, Device
@@ -99,6 +100,28 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     predicted_stage_reserved_bytes: tuple[int, ...] = ()
     num_steps: int | None = None
     notes: tuple[str, ...]
+
+
+def run_cost(
+    found: Prediction, step_s: float | None, num_steps: int | None, price: Price | None
+) -> Cost | None:
+    """Return what a run takes; None: nobody says how long it is.
+
+    ``step_s``: of the layout that is run; None: unknown. ``price``: of an hour of a GPU; None:
+    unknown.
+    """
+    if num_steps is None:
+        return None
+    hours = None if step_s is None else num_steps * step_s / HOUR_S
+    gpu_hours = None if hours is None else hours * found.world_size
+    rate = None if price is None else price.usd_per_gpu_hour
+    tokens = (found.predicted_tokens_per_s or 0.0) * (found.predicted_step_s or 0.0)
+    return Cost(
+        num_tokens=round(num_steps * tokens), num_steps=num_steps, hours=hours,
+        gpu_hours=gpu_hours, energy_kwh=None, usd_per_gpu_hour=rate,
+        usd=None if rate is None or gpu_hours is None else gpu_hours * rate,
+        assumptions=(), whose="" if price is None else price.whose,
+    )  # fmt: skip
 
 
 def has_formula(text: str) -> bool:

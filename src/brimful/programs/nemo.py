@@ -10,6 +10,7 @@ Source: ``megatron_base_model.py``, ``megatron_gpt_model.py`` of NVIDIA/NeMo
 ``conf/training/gpt3``.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,6 +79,13 @@ _TAKEN = frozenset({
     "tokenizer", "mcore_gpt", "vocab_size", "peft", "seq_length",
 })  # fmt: skip
 """Keys that are read one by one."""
+_READ_OF_OPTIMIZER = frozenset({
+    "name", "overlap_grad_sync", "overlap_param_sync", "grad_sync_dtype", "store_params",
+})  # fmt: skip
+_READ_BESIDE = frozenset({
+    "trainer.num_nodes", "trainer.devices", "trainer.precision", "trainer.max_steps",
+})  # fmt: skip
+_LENGTH_BESIDE = "model.data.seq_length"
 _ZERO_IS_ANY = "wgrad_deferral_limit"
 """Of which 0 is any number."""
 _WEIGHTLESS = frozenset({
@@ -152,9 +160,8 @@ def command_of(content: Mapping[str, Any], script: str, name: str) -> Command:
     num = [trainer.whole(key) for key in ("num_nodes", "devices")]
     size = math.prod(each or 1 for each in num)
     is_said = num[1] is not None and num[1] > 0 and size > 0
-    return Command(
-        script, tuple(words), {}, size if is_said else None, tuple(_notes(model, name)), _keys(name)
-    )
+    processes, notes = size if is_said else None, tuple(_notes(model, name))
+    return Command(script, tuple(words), {}, processes, notes, _keys(name), tuple(_unread(content)))
 
 
 class _Resolved:
@@ -365,11 +372,36 @@ def _notes(model: _Resolved, name: str) -> Iterator[str]:
         yield _APEX_NOTE
     known = {*_VALUED, *_SWITCHES, *_TAKEN}
     rest = [key for key in model.keys if key not in known and model.get(key) not in (None, False)]
-    free = [key for key in rest if key in _WEIGHTLESS or key.startswith(_WEIGHTLESS_BEGINNINGS)]
-    if unread := [key for key in rest if key not in free]:
+    if unread := [key for key in rest if not _is_weightless(key)]:
         yield f"not read, though they may change what it takes: model.{', model.'.join(unread)}"
-    if free:
-        yield f"left out, as they change no byte: {', '.join(free)}"
+
+
+def _is_weightless(key: str) -> bool:
+    return key in _WEIGHTLESS or key.startswith(_WEIGHTLESS_BEGINNINGS)
+
+
+def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what stands in a file by dotted key."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _unread(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what nobody reads and no byte hangs on: of the model, its optimizer, and beside it."""
+    for key, value in _leaves(content):
+        section, _, rest = key.partition(".")
+        of_model, _, inner = rest.partition(".")
+        if section == "model" and of_model == "optim":
+            is_read = inner in _READ_OF_OPTIMIZER
+        elif section == "model":
+            is_read = not _is_weightless(of_model) or key == _LENGTH_BESIDE
+        else:
+            is_read = key in _READ_BESIDE
+        if not is_read and value is not None:
+            yield f"{key}={json.dumps(value, default=str)}"
 
 
 def _keys(name: str) -> dict[str, str]:

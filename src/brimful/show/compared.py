@@ -8,9 +8,13 @@ from brimful.search.cheapest import surely_fits
 from brimful.search.solve import Solution
 from brimful.show.predicted import host_words
 from brimful.show.run import DAY_H, rate_words
+from brimful.show.settings import differing_words
 from brimful.show.summary import Fact
 from brimful.units import format_bytes, format_days, format_money
 from brimful.values.plan import Plan
+
+MATTERS = 1.05
+"""Times as long, from which another network is told."""
 
 
 def counts_fact(counts: Sequence[Plan], prices: Prices) -> Fact:
@@ -41,7 +45,33 @@ def alone_fact(found: Solution, alone: Solution) -> Fact:
         return Fact("one node", "holds it, at an unknown speed")
     times = best.step_s / all_s
     worth = f"{num} are {times:.2g} x as fast" if times > 1 else f"{num} are no faster"
+    if times >= num + 0.5:  # told as more
+        differing = differing_words(found.plan.job, found.plan.strategy, alone.plan.strategy)
+        worth += f", more than {num}, for one node has {', '.join(differing)}"
     return Fact("one node", f"alone {rate_words(alone.plan.job, best.step_s)}, so {worth}")
+
+
+def network_fact(
+    name: str,
+    slower: tuple[str, float | None],
+    faster: tuple[str, float | None],
+    *,
+    is_assumed: bool,
+) -> Fact | None:
+    """Say how much the network between nodes decides; None: another would change nothing.
+
+    ``slower``, ``faster``: another, and how many times as long a step takes by it with the same
+    settings; None: unknown. Of one that was typed the faster one alone is told.
+    """
+    words = []
+    if faster[1] is not None and 1 / faster[1] >= MATTERS:
+        words.append(f"by {faster[0]} {1 / faster[1]:.2g} x as fast")
+    if is_assumed and slower[1] is not None and slower[1] >= MATTERS:
+        words.append(f"by {slower[0]} {slower[1]:.2g} x slower")
+    if not words:
+        return None
+    whose = " is assumed; --network says another" if is_assumed else ""
+    return Fact("network", f"{name}{whose}: {', '.join(words)}, with the same settings")
 
 
 def away_fact(away: Solution) -> Fact:

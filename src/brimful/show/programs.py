@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from brimful.allocator.config import EXPANDABLE
-from brimful.cost.money import HOUR_S, Price
+from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster
 from brimful.programs.base import Program, RankPeak
 from brimful.programs.formulas import Prediction, RankPrediction
@@ -53,10 +53,12 @@ def programs_summary(program: Program, peaks: Sequence[RankPeak], card: str) -> 
     )
 
 
-def predicted_summary(found: Prediction, card: str, price: Price | None = None) -> Summary:
+def predicted_summary(
+    found: Prediction, card: str, cost: Cost | None = None, limits: Sequence[Fact] = ()
+) -> Summary:
     """Say what a program takes of each GPU by formula, the fullest first in the meter.
 
-    ``price``: of an hour of it; None: unknown.
+    ``cost``: of the run; None: nobody says how long it is. ``limits``: whether that keeps to them.
     """
     fullest = max(found.ranks, key=lambda rank: rank.predicted_peak_reserved_bytes)
     verdict = verdict_of(found)
@@ -80,7 +82,7 @@ def predicted_summary(found: Prediction, card: str, price: Price | None = None) 
             *_expandable(found),
             *_stages(found),
             *_speed(found),
-            *(_run(found, found.predicted_step_s, price) if verdict != "NO" else ()),
+            *((*_run(cost), *limits) if verdict != "NO" else ()),
             Fact(
                 "of which",
                 f"{format_bytes(fullest.state_bytes)} are parameters, gradients and optimizer "
@@ -92,16 +94,17 @@ def predicted_summary(found: Prediction, card: str, price: Price | None = None) 
 
 
 def way_facts(
-    found: Prediction, ways: Sequence[WayOut], price: Price | None = None
+    ways: Sequence[WayOut], cost: Cost | None = None, limits: Sequence[Fact] = ()
 ) -> tuple[Fact, ...]:
     """Say what would fit, the fastest first, and how long a run of that takes.
 
-    ``found``: what does not fit. ``price``: of an hour of a GPU; None: unknown.
+    ``cost``: of the run with the first; None: nobody says how long it is. ``limits``: whether that
+    keeps to them.
     """
     facts = [
         Fact("or with" if place else "would fit", _of_way(way)) for place, way in enumerate(ways)
     ]
-    run = _run(found, ways[0].predicted_step_s, price) if ways else ()
+    run = (*_run(cost), *limits) if ways else ()
     first = ", with the first of these" if len(ways) > 1 else ", with that"
     return (*facts, *(Fact(fact.label, f"{fact.text}{first}") for fact in run))
 
@@ -113,15 +116,12 @@ def _of_way(way: WayOut) -> str:
     return f"{' '.join(way.flags)}: {reserved}{rate}"
 
 
-def _run(found: Prediction, step_s: float | None, price: Price | None) -> tuple[Fact, ...]:
-    """Say how long as many steps take as the command line asks for, and what they cost."""
-    if found.num_steps is None or step_s is None:
+def _run(cost: Cost | None) -> tuple[Fact, ...]:
+    """Say how long a run takes, and what it costs; None: nobody says how long it is."""
+    if cost is None or cost.hours is None:
         return ()
-    hours = found.num_steps * step_s / HOUR_S
-    rate = None if price is None else price.usd_per_gpu_hour
-    usd = None if rate is None else hours * found.world_size * rate
-    paid = paid_words(usd, rate, None if price is None else price.market)
-    return (Fact("run", f"{found.num_steps:,} steps: {format_days(hours / DAY_H)}{paid}"),)
+    paid = paid_words(cost.usd, cost.usd_per_gpu_hour, cost.whose)
+    return (Fact("run", f"{cost.num_steps:,} steps: {format_days(cost.hours / DAY_H)}{paid}"),)
 
 
 def _expandable(found: Prediction) -> tuple[Fact, ...]:

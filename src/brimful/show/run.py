@@ -2,8 +2,8 @@
 
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.efficiency import efficiency_of, matrix_type
-from brimful.cost.money import Cost, Market
-from brimful.hardware.cluster import Device, matrix_rate
+from brimful.cost.money import Cost
+from brimful.hardware.cluster import Cluster, matrix_rate
 from brimful.show.predicted import offloaded_bytes
 from brimful.show.summary import Fact
 from brimful.show.terminal import LABEL_WIDTH, WIDTH
@@ -19,15 +19,22 @@ _BILLION, _MILLION = 1e9, 1e6
 
 
 def speed_facts(
-    job: Job, estimate: Estimate | None, step_s: float | None, *, device: Device, num_devices: int
+    job: Job,
+    estimate: Estimate | None,
+    step_s: float | None,
+    *,
+    cluster: Cluster,
+    network_share: float | None = None,
 ) -> tuple[Fact, ...]:
     """Say how fast a step is, with the range of a prediction.
 
     ``estimate``: what was predicted; None: only the time of a step is known. ``step_s``: seconds
-    per optimizer step; None: unknown. ``device``: on which it runs; by its rates a step is
-    predicted, whoever counted its work. ``num_devices``: how many; of several it is said what
-    passes on each, where there is room.
+    per optimizer step; None: unknown. ``cluster``: on which it runs; by its rates a step is
+    predicted, whoever counted its work, and of several devices it is said what passes on each,
+    where there is room. ``network_share``: of a step, that waits for the network
+    between nodes; None: there is none, or nobody knows.
     """
+    device, num_devices = cluster.device, cluster.num_devices
     if step_s is None:
         kind = matrix_type(device, job.precision)
         share = efficiency_of(device).matrix_shares.get(kind)
@@ -42,10 +49,12 @@ def speed_facts(
     each = f", {rate_words(job, step_s * num_devices).partition(' ')[0]} a GPU"
     has_room = len(f"{rate}{each}{took}") <= WIDTH - LABEL_WIDTH
     words, waits = f"{rate}{each if num_devices > 1 and has_room else ''}{took}", ""
+    if network_share is not None:
+        words += f"; {network_share:.0%} of it waits for the network"
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
-        if share > LEAST_WAITING or not is_away:
+        if share > LEAST_WAITING if is_away else network_share is None:
             waits = f"; {share:.0%} of it waits for {'the host' if is_away else 'other GPUs'}"
     return (Fact("speed", f"{words}{waits}", words if waits else ""),)
 
@@ -86,16 +95,16 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
         times = _MILLION / (cost.num_steps * job.global_batch)
     took = f"{what}: {format_days(cost.hours * times / DAY_H)}"
     usd = None if cost.usd is None else cost.usd * times
-    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.market)}"),)
+    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.whose)}"),)
 
 
-def paid_words(usd: float | None, usd_per_gpu_hour: float | None, market: Market | None) -> str:
+def paid_words(usd: float | None, usd_per_gpu_hour: float | None, whose: str) -> str:
     """Say what a run costs, behind how long it takes.
 
     ``usd``: all of it, in US dollars; None: unknown. ``usd_per_gpu_hour``: by which price; None:
-    unknown. ``market``: whose; None: the user's own.
+    unknown. ``whose``: that is; empty: the user's own.
     """
     if usd is None or usd_per_gpu_hour is None:
         return "; cost unknown, give the price of a GPU-hour by --prices"
     hour = format_money(usd_per_gpu_hour).rpartition(" ")[0]
-    return f", {format_money(usd)} ({hour} a GPU-hour{f', {market}' if market else ''})"
+    return f", {format_money(usd)} ({hour} a GPU-hour{f', {whose}' if whose else ''})"

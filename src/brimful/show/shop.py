@@ -69,10 +69,12 @@ def shop_summary(
     settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))
     yours += _against(job, compared)
     yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
+    yours += _recipes(job, (best, *found.by_kind, *found.owned))
     kinds = _by_kind(job, found, limits)  # which somebody named: above what may be left out
     rented = (*rented, *kinds) if leads else (*rented[:1], *kinds, *rented[1:])
     facts = (
         *((*yours, settings, *rented) if leads else (*rented, *yours, settings)),
+        *_second(found),
         *_left_out(found),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
@@ -125,7 +127,10 @@ def _by_kind(job: Job, found: Market, limits: Limits) -> tuple[Fact, ...]:
         if best.kind in near and near[best.kind].gpus != least.gpus:
             fewer = f" (or {near[best.kind].gpus}: {_both(near[best.kind])}){fewer}"
         words.append(f"{best.gpus}: {_both(best)}{misses}{fewer}")
-        short.append(f"{best.gpus}: {_both(best)}{' (misses)' if misses else ''}")
+        few = near.get(best.kind, least)
+        is_less = few.gpus != best.gpus
+        fewest_words = f" ({few.num_gpus}: {format_days(few.predicted_days)})" if is_less else ""
+        short.append(f"{best.gpus}: {_both(best)}{' (misses)' if misses else ''}{fewest_words}")
     words += without
     short += without
     if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
@@ -147,6 +152,17 @@ def _without_best(job: Job, found: Market) -> Iterator[str]:
             yield f"{each.kind}: has no {half}; --precision {other} asks what it takes"
         elif why := each.why_not or dropped.get(each.kind, ""):
             yield f"{each.kind}: {why}"
+
+
+def _recipes(job: Job, told: Sequence[Option]) -> tuple[Fact, ...]:
+    """Say which of what is told runs another recipe than what is compared with it."""
+    kinds: dict[str, dict[str, None]] = {}
+    for each in told:
+        if each.precision != job.precision:
+            kinds.setdefault(each.precision, {})[each.kind] = None
+    words = [f"{recipe} on {' and '.join(names)}" for recipe, names in kinds.items()]
+    why = f", without units for {job.precision}"
+    return (Fact("precision", "; ".join(words) + why),) if words else ()
 
 
 def _left_out(found: Market) -> tuple[Fact, ...]:
@@ -212,12 +228,22 @@ def _one_node(found: Market) -> tuple[Fact, ...]:
     return () if found.one_node is None else (Fact("one node", _told(found.one_node)),)
 
 
-def _machines(option: Option) -> tuple[Fact, ...]:
-    """Say that GPUs are each in a machine of its own, which few expect."""
-    nodes, each, _ = split_counts(option.gpus)
-    if nodes == 1 or each > 1:
+def _second(found: Market) -> tuple[Fact, ...]:
+    """Name the best of another kind, for where what is taken is not to be had."""
+    if found.second is None:
         return ()
-    return (Fact("machines", f"{nodes} of one GPU each, with nothing but a network between them"),)
+    return (Fact("else", f"{_told(found.second)}, of another kind", found_words(found.second)),)
+
+
+def _machines(option: Option) -> tuple[Fact, ...]:
+    """Say what few expect of machines: that each has one GPU, or another processor."""
+    nodes, each, _ = split_counts(option.gpus)
+    words, processor = [], datasheets()[option.kind].processor
+    if nodes > 1 and each == 1:
+        words.append(f"{nodes} of one GPU each, with nothing but a network between them")
+    if processor != "x86":
+        words.append(f"with an {processor} processor, for which packages and images are others")
+    return (Fact("machines", "; ".join(words)),) if words else ()
 
 
 def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tuple[Fact, ...]:
@@ -234,7 +260,9 @@ def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tu
 
 
 def _told(option: Option) -> str:
-    return f"{option.gpus}: {_both(option)}, {format_count(option.tokens_per_s)} tokens/s"
+    rate = option.usd_per_gpu_hour
+    paid = "" if rate is None else f" at {format_money(rate)} a GPU-hour"
+    return f"{option.gpus}: {_both(option)}{paid}, {format_count(option.tokens_per_s)} tokens/s"
 
 
 def found_words(option: Option) -> str:
@@ -330,6 +358,7 @@ def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
         words = (
             f"{owned.gpus}: {format_days(owned.predicted_days)} and {format_money(whole)}, its "
             f"part of {_price_words(owned, own)} with it, {less} than to rent {best.gpus}"
+            f"{_same_rented(owned, best, own)}"
         )
         return Fact("yours", words + _paid_back(own, rent))
     if rent is None or not kwh:
@@ -339,10 +368,20 @@ def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
     else:
         less = "less" if owned.predicted_usd < rent else "more"
         words += (
-            f" of electricity alone ({kwh:,.0f} kWh), {less} than to rent {best.gpus}; what the "
-            f"GPU costs is not in it (-v: after how many hours that is paid back)"
+            f" of electricity alone ({kwh:,.0f} kWh), {less} than to rent {best.gpus}"
+            f"{_same_rented(owned, best, own)}; what the GPU costs is not in it"
         )
+        if own.break_even_hours is not None:
+            words += f": {own.break_even_hours:,.0f} hours against renting one pay that back"
     return Fact("yours", words)
+
+
+def _same_rented(owned: Option, best: Option, own: Ownership) -> str:
+    """Say what the same GPUs cost to rent, where others are taken and somebody rents these out."""
+    if own.usd_per_gpu_hour_rented is None or owned.gpus == best.gpus:
+        return ""
+    usd = own.usd_per_gpu_hour_rented * owned.num_gpus * owned.predicted_days * DAY_S / HOUR_S
+    return f" (or the same, {format_money(usd)})"
 
 
 def _price_words(owned: Option, own: Ownership) -> str:
@@ -363,9 +402,12 @@ def _paid_back(own: Ownership, rent_usd: float) -> str:
     if rent_usd <= electricity:
         return "; never paid back: its electricity alone costs no less"
     runs = own.buy_usd / (rent_usd - electricity)
-    months = runs * own.predicted_days * DAY_S / HOUR_S / a_month
+    hours = runs * own.predicted_days * DAY_S / HOUR_S
     served = f", of {own.months:,.0f} that it serves" if own.months else ""
-    return f"; paid back against that after {months:,.0f} months of such use{served}"
+    return (
+        f"; paid back against that after {hours:,.0f} hours, {hours / a_month:,.0f} months of such "
+        f"use{served}"
+    )
 
 
 def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:

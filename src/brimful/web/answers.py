@@ -149,7 +149,7 @@ def _around(
     from brimful.show.predicted import verdict_of
     from brimful.show.stages import stage_facts
 
-    run = run_of(args, asked.job, asked.cluster, predicted, predicted.predicted_step_s)
+    run = run_of(args, asked, predicted, predicted.predicted_step_s)
     if stage != "whole":
         return Around(run, (), (), (), is_compared=False), None
     from brimful.search.beside import beside

@@ -23,6 +23,7 @@ PLAN = Strategy(micro_batch=1, activation_checkpointing="none", loss_chunks=1, a
 def option(gpus, days, usd, num_gpus=1):
     return Option(
         gpus=gpus, kind=gpus.split("x", 1)[1] if num_gpus > 1 else gpus, num_gpus=num_gpus,
+        precision="bf16-mixed",
         strategy=PLAN, predicted_peak_bytes=1, usable_bytes=2, predicted_step_s=1.0,
         predicted_days=days, predicted_days_band=Band(low=0.6 * days, high=1.4 * days),
         tokens_per_s=1.0, usd_per_gpu_hour=1.0, predicted_usd=usd,

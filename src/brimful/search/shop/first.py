@@ -38,7 +38,7 @@ def _plain(shelf: Shelf, cluster: Cluster) -> Found | None:
         return None
     if shelf.least_kept(cluster) > tensor_limit_bytes(cluster):
         return None
-    job, attention = shelf.request.job, shelf.attention(cluster.device)
+    job, attention = shelf.job(cluster.device), shelf.attention(cluster.device)
     for kind, chunks in WAYS:
         pins = shelf.pins._replace(activation_checkpointing=kind, loss_chunks=chunks)
         try:

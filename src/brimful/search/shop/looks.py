@@ -205,13 +205,13 @@ def held(
     shelf: Shelf, cluster: Cluster, best: Found, least: Least, *, bar_s: float
 ) -> Found | None:
     """Return the fastest whose replay fits: the fastest by live bytes, or the next that does."""
-    request = shelf.request
-    fitting = as_it_fits(request.job, cluster, best.strategy)
+    job = shelf.job(cluster.device)
+    fitting = as_it_fits(job, cluster, best.strategy)
     if fitting is not None:
         return best._replace(strategy=fitting)
     table = within(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
     attention = shelf.attention(cluster.device)
-    space = Space(request.job, cluster, attention, shelf.pins, "time", table)
+    space = Space(job, cluster, attention, shelf.pins, "time", table)
     found = hold_firmly(space.best())
     if found is None or found.reserved is None or found.reserved.word != "fits":
         return None

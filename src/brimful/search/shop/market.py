@@ -112,6 +112,7 @@ def market(
         by_kind=tuple(by_kind),
         fewer=tuple(_fewer(shelf, seen, by_kind)),
         smallest=least,
+        second=_second(shelf, seen, options, on_look),
         one_node=_one_node(shelf, seen, options),
         dropped=tuple(_dropped(seen)),
         owned=tuple(each for each in mine if isinstance(each, Option)),
@@ -208,7 +209,9 @@ def _alone(shelf: Shelf, name: str) -> tuple[Kind | None, Alone]:
         return None, msgspec.structs.replace(told, why_not=str(error))
     least_s = least_of_all(least)
     if math.isnan(least_s):
-        return None, msgspec.structs.replace(told, why_not=_unknown_speed(request.job, name))
+        return None, msgspec.structs.replace(
+            told, why_not=_unknown_speed(request.on(name).job, name)
+        )
     at_best = None
     if usd is not None:
         at_best = least_s * request.job.num_steps / HOUR_S * usd
@@ -285,23 +288,50 @@ def _by_kind(
     ``seen``: all of them, as far as they are known. ``known``: the frontier, of which one is taken,
     and needs no other look.
     """
-    request = shelf.request
-    limits, num = request.limits or Limits(), request.job.num_steps
-    best_of_all = known[taken([point_of(each) for each in known], limits)] if known else None
-
-    def best(cells: Sequence[Cell]) -> dict[int, int]:
-        points = [Point(one.step_s * num / DAY_S, one.usd * num) for one in cells]
-        return {taken(points, limits): CERTAIN} if points else {}
-
+    best_of_all = _taken(shelf.request, known)
     for kind in dict.fromkeys(one.kind.name for one in seen if math.isfinite(one.usd)):
         if best_of_all is not None and kind == best_of_all.kind:
             yield best_of_all
             continue
         own = [unbarred(one) for one in seen if one.kind.name == kind]
-        looked = certain_of(look(shelf, own, wanted=best, every=False, on_look=on_look))
-        front = frontier([_option(request, one) for one in looked])
-        if front:
-            yield front[taken([point_of(each) for each in front], limits)]
+        if (found := _best_of(shelf, own, on_look)) is not None:
+            yield found
+
+
+def _taken(request: Request, front: Sequence[Option]) -> Option | None:
+    """Return what is taken of options that nothing beats; None: there are none."""
+    if not front:
+        return None
+    return front[taken([point_of(each) for each in front], request.limits or Limits())]
+
+
+def _best_of(shelf: Shelf, cells: Sequence[Cell], on_look: OnLook | None) -> Option | None:
+    """Find what is best among some cells, as if there were no other."""
+    request = shelf.request
+    limits, num = request.limits or Limits(), request.job.num_steps
+
+    def best(cells: Sequence[Cell]) -> dict[int, int]:
+        points = [Point(one.step_s * num / DAY_S, one.usd * num) for one in cells]
+        return {taken(points, limits): CERTAIN} if points else {}
+
+    looked = certain_of(look(shelf, cells, wanted=best, every=False, on_look=on_look))
+    return _taken(request, frontier([_option(request, one) for one in looked]))
+
+
+def _second(
+    shelf: Shelf, seen: Sequence[Cell], options: Sequence[Option], on_look: OnLook | None
+) -> Option | None:
+    """Find the best of another kind than what is taken, within what was asked."""
+    request = shelf.request
+    first = _taken(request, frontier(options))
+    if first is None or request.limits is None or request.each:
+        return None
+    others = [
+        unbarred(one) for one in seen if one.kind.name != first.kind and math.isfinite(one.usd)
+    ]
+    found = _best_of(shelf, others, on_look)
+    is_asked = found is not None and does(point_of(found), request.limits)
+    return found if is_asked else None
 
 
 def _fewer(shelf: Shelf, seen: Sequence[Cell], by_kind: Sequence[Option]) -> Iterator[Option]:
@@ -329,10 +359,9 @@ def _smallest(shelf: Shelf, seen: Sequence[Cell]) -> Option | None:
 
 def _one_node(shelf: Shelf, seen: Sequence[Cell], options: Sequence[Option]) -> Option | None:
     request = shelf.request
-    limits, front = request.limits or Limits(), frontier(options)
-    if not front:
+    limits, best = request.limits or Limits(), _taken(request, frontier(options))
+    if best is None:
         return None
-    best = front[taken([point_of(each) for each in front], limits)]
     if best.num_gpus <= datasheets()[best.kind].per_node:
         return None
     found = one_node(shelf, seen, limits)
@@ -351,7 +380,7 @@ def _own(shelf: Shelf, cluster: Cluster, on_look: OnLook | None) -> Option | Dro
         return Dropped(gpus=name, why=str(error))
     least_s = least_of_all(least)
     if math.isnan(least_s):
-        return Dropped(gpus=name, why=_unknown_speed(request.job, name))
+        return Dropped(gpus=name, why=_unknown_speed(shelf.job(cluster.device), name))
     one = settled(shelf, Cell(Kind(name, None, least, least_s), cluster, 0.0))
     if one.found is None or one.why_not:
         return Dropped(gpus=name, why=one.why_not)
@@ -362,7 +391,7 @@ def option_of(
     request: Request, cluster: Cluster, best: Found, price: float | None, *, owned: bool = False
 ) -> Option:
     """Say what a run costs on a cluster under a plan."""
-    job, number = request.job, cluster.num_devices
+    job, number = request.on(cluster.name).job, cluster.num_devices
     whole_s = best.step_s * job.num_steps
     usd = None if price is None else price * number * whole_s / HOUR_S
     band = assumptions_for(cluster.device).time_band
@@ -374,6 +403,7 @@ def option_of(
         gpus=spelled(cluster),
         kind=cluster.name,
         num_gpus=number,
+        precision=job.precision,
         strategy=best.strategy,
         predicted_peak_bytes=best.peak_bytes,
         usable_bytes=tensor_limit_bytes(cluster),

@@ -20,27 +20,23 @@ from brimful.search.holding import as_it_fits
 from brimful.search.pins import Pins, pinned_strategy
 from brimful.search.shop.bound import Least, Work, least_seconds, least_work
 from brimful.search.shop.cell import Leanest
-from brimful.search.shop.values import Request
+from brimful.search.shop.values import Recipe, Request
 from brimful.search.space import grids
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job
 from brimful.values.strategy import Attention, default_reference
 
-_Alike = tuple[str, int, Chips]
+_Alike = tuple[str, Attention, str, int, Chips]
 
 
-def _alike(job: Job, device: Device) -> _Alike:
-    """Return what decides which tensors a device makes: kernels, cuBLAS's workspace, and sums."""
+def _alike(recipe: Recipe, device: Device) -> _Alike:
+    """Return what decides which tensors a device makes: recipe, kernels, cuBLAS, and sums."""
     cublas = libraries().cublas_bytes(version_of(device.capability))
-    return kernels_of(device), cublas, chips_of(job, device)
+    job, attention = recipe
+    return job.precision, attention, kernels_of(device), cublas, chips_of(job, device)
 
 
 _Key = tuple[int, int, _Alike]
-
-
-def _key(job: Job, cluster: Cluster) -> _Key:
-    """Return what decides the strategies of a cluster, and what tensors they make."""
-    return cluster.num_devices, cluster.devices_per_node, _alike(job, cluster.device)
 
 
 class _Shared(NamedTuple):
@@ -77,14 +73,25 @@ class Shelf:
         """What is fixed in every search."""
         return Pins(reference=default_reference(self.request.job))
 
+    def job(self, device: Device) -> Job:
+        """Return the job as it runs on a device."""
+        return self.request.on(device.name).job
+
     def attention(self, device: Device) -> Attention:
         """Return how the job attends on a device: as is usual, or without writing scores out."""
-        request, key = self.request, _alike(self.request.job, device)
+        recipe, key = self.request.on(device.name), self._alike(device)
         if key not in self._attentions:
-            others = beside_usual(request.job, request.attention, device) if request.others else ()
+            others = beside_usual(*recipe, device) if self.request.others else ()
             told = (each for each in others if not self._missing(each, device))
-            self._attentions[key] = next(told, request.attention)
+            self._attentions[key] = next(told, recipe.attention)
         return self._attentions[key]
+
+    def _alike(self, device: Device) -> _Alike:
+        return _alike(self.request.on(device.name), device)
+
+    def _key(self, cluster: Cluster) -> _Key:
+        """Return what decides the strategies of a cluster, and what tensors they make."""
+        return cluster.num_devices, cluster.devices_per_node, self._alike(cluster.device)
 
     def check_formula(self, device: Device) -> None:
         """Check that a job has a formula on a device, of whole copies or of shards.
@@ -93,36 +100,37 @@ class Shelf:
         """
         attention = self.attention(device)
         if self._missing(attention, device):
-            check_formula(self.request.job, pinned_strategy(Pins(), attention), device)
+            check_formula(self.job(device), pinned_strategy(Pins(), attention), device)
 
     def _missing(self, attention: Attention, device: Device) -> str:
         ways = (pinned_strategy(Pins(), attention, num_devices) for num_devices in (1, 2))
-        return min((missing_formula(self.request.job, way, device) for way in ways), key=len)
+        return min((missing_formula(self.job(device), way, device) for way in ways), key=len)
 
     def search(self, cluster: Cluster) -> Search:
         """Return a search that shares levels with those of as many devices of other kinds."""
-        shared, request, device = self._of(cluster), self.request, cluster.device
-        wide = (kernels_of(device), self.attention(device))
+        shared, device = self._of(cluster), cluster.device
+        job, attention = self.job(device), self.attention(device)
+        wide = (job.precision, kernels_of(device), attention)
         return Search(
-            request.job, cluster, self.attention(cluster.device), held={}, levels=shared.levels,
+            job, cluster, attention, held={}, levels=shared.levels,
             works=shared.works, waits={}, kept=shared.kept, least=shared.least,
-            peaks=self._peaks.setdefault(_key(request.job, cluster), {}),
+            peaks=self._peaks.setdefault(self._key(cluster), {}),
             insides=shared.insides,
             wide=self._wide.setdefault(wide, {}), between=self._between.setdefault(wide, {}),
         )  # fmt: skip
 
     def space(self, cluster: Cluster) -> Sequence[Grid]:
         """Return every strategy of a cluster; of other kinds of GPU it is the same."""
-        space, request = self._of(cluster).space, self.request
+        space, device = self._of(cluster).space, cluster.device
         if not space:
-            attention = self.attention(cluster.device)
-            space += grids(request.job, self.pins, attention=attention, cluster=cluster)
+            attention = self.attention(device)
+            space += grids(self.job(device), self.pins, attention=attention, cluster=cluster)
         return space
 
     def least(self, cluster: Cluster) -> Least:
         """Return what one device of a kind takes at least."""
-        job, device = self.request.job, cluster.device
-        key = _alike(job, device)
+        job, device = self.job(cluster.device), cluster.device
+        key = self._alike(device)
         if key not in self._works:
             self._works[key] = least_work(job, self.attention(device), device)
         return least_seconds(self._works[key], job, self.attention(device), device)
@@ -132,7 +140,7 @@ class Shelf:
 
         Raises BrimfulError: the job cannot be spread over so many.
         """
-        key = _key(self.request.job, cluster)
+        key = self._key(cluster)
         if key not in self._leanest:
             self._leanest[key] = Leanest(self.search(cluster), self.space(cluster))
         return self._leanest[key]
@@ -152,11 +160,11 @@ class Shelf:
             return False
         if lean.strategy is None or lean.peak_bytes > limit_bytes:
             return False
-        return as_it_fits(self.request.job, cluster, lean.strategy) is not None
+        return as_it_fits(self.job(cluster.device), cluster, lean.strategy) is not None
 
     def least_kept(self, cluster: Cluster) -> float:
         """Return what each of a cluster's devices has at least at the update, shared by all."""
-        job, kernels = self.request.job, cluster.device.kernels
+        job, kernels = self.job(cluster.device), cluster.device.kernels
         return held_bytes(job, kernels) / cluster.num_devices
 
     def may_hold(self, cluster: Cluster) -> bool:
@@ -171,6 +179,7 @@ class Shelf:
         by_chip = OPTIMIZERS[self.request.job.optimizer].hangs_on_chip
         key = (
             cluster.num_devices, cluster.devices_per_node, kernels_of(device),
-            self.attention(device), device.capability if by_chip else None,
+            self.job(device).precision, self.attention(device),
+            device.capability if by_chip else None,
         )  # fmt: skip
         return self._shared.setdefault(key, _Shared({}, {}, {}, {}, {}, []))

@@ -1,12 +1,13 @@
 """What a market holds, as values: what can be had, what it costs, what was left out and why."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from brimful.cost.money import Prices
 from brimful.hardware.cluster import Cluster
-from brimful.values.job import Job
+from brimful.values.job import Job, Precision
 from brimful.values.plan import Band
 from brimful.values.strategy import Attention, Strategy
 
@@ -31,6 +32,13 @@ class Limits(NamedTuple):
         return self.deadline_s is None and self.budget_usd is None
 
 
+class Recipe(NamedTuple):
+    """The job and how its model attends, as they run on a kind of GPU."""
+
+    job: Job
+    attention: Attention
+
+
 class Request(NamedTuple):
     """What a market is made for.
 
@@ -51,6 +59,7 @@ class Request(NamedTuple):
         every: Whether cells are planned that something else beats.
         fewest: Whether the fewest GPUs of each kind that hold the job are looked for and planned.
         each: Whether the best of each kind is looked for, whatever beats it.
+        recipes: Of kinds that cannot run the job or its attention as they are: what is taken there.
     """
 
     job: Job
@@ -67,6 +76,11 @@ class Request(NamedTuple):
     every: bool = False
     fewest: bool = False
     each: bool = False
+    recipes: Mapping[str, Recipe] = {}
+
+    def on(self, kind: str) -> Recipe:
+        """Return what runs on a kind of GPU."""
+        return self.recipes.get(kind) or Recipe(self.job, self.attention)
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +90,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         gpus: As it is typed: ``8xh100-80gb``.
         kind: The GPU.
         num_gpus: How many.
+        precision: The recipe there.
         strategy: How the job runs there.
         predicted_peak_bytes: Of one device.
         usable_bytes: What tensors may take of it.
@@ -93,6 +108,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gpus: str
     kind: str
     num_gpus: int
+    precision: Precision
     strategy: Strategy
     predicted_peak_bytes: int
     usable_bytes: int
@@ -158,6 +174,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         by_kind: What each kind does best of what was asked, where that was asked for.
         fewer: Of these kinds the fewest that do what was asked for as good as the same money.
         smallest: The fewest of any that hold it within what was asked, as far as was looked.
+        second: The best of another kind than what is taken, where not each kind's is asked for.
         one_node: The best of one machine that does, where what is taken has several.
         dropped: Numbers of GPUs that are not among the options.
         owned: What the user owns, as far as it fits.
@@ -173,6 +190,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     by_kind: tuple[Option, ...] = ()
     fewer: tuple[Option, ...] = ()
     smallest: Option | None = None
+    second: Option | None = None
     one_node: Option | None = None
     likely: tuple[Option, ...] = ()
     dropped: tuple[Dropped, ...]
