@@ -66,9 +66,9 @@ with torch.inference_mode():
 def _ran(tmp_path, monkeypatch, capsys, script, periods):
     """Return what a script records, how often it came to its end, and texts were shortened."""
     from brimful.cli.pretend_script import ended_by
-    from brimful.pretend.time_limit import Limits
     from brimful.pretend import gpu, text_loops
     from brimful.pretend.tape import Tape
+    from brimful.pretend.time_limit import Limits
 
     monkeypatch.setattr(text_loops, "PERIODS", periods)
     path = tmp_path / "write.py"
