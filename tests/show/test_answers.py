@@ -1,5 +1,6 @@
 """The answer first: at most twelve lines of eighty columns, with both numbers and what to do."""
 
+import itertools
 import re
 
 import pytest
@@ -346,6 +347,25 @@ def test_what_lacks_lines_is_said_shortly_before_anything_is_left_out():
     assert told(6)[2:] == ["run       long", "why       so"]
     assert told(5) == ["speed     fast", "run       long", "why       so"]
     assert told(4) == ["speed     fast", "run       long"]
+
+
+def test_what_explains_yields_to_what_is_asked_for():
+    labels = ("settings", "speed", "run", "limits", "against", "why", "at most", "if tight")
+    facts = tuple(Fact(label, "so") for label in labels)
+    left = []
+    for most in range(10, 2, -1):
+        summary = Summary("FITS", "this", Meter(1, 2, "ok"), facts)
+        left.append([str(line)[:10].strip() for line in summary_lines(summary, most)][2:])
+    gone = [({*more} - {*fewer}).pop() for more, fewer in itertools.pairwise(left)]
+    assert gone == ["if tight", "why", "against", "speed", "settings", "at most", "limits"]
+
+
+def test_the_longest_text_is_told_beside_a_deadline_that_is_missed(capsys):
+    ask = "plan llama-3.2-1b --gpus rtx-5090 --method qlora --lora-rank 32 --seq-len 4096"
+    so = f"{ask} --no-proof --global-batch 16 --tokens 300M --deadline 1h"
+    told = paragraph(answered(capsys, so)[1])
+    assert re.search(r"too late for the deadline of 60 min", told)
+    assert re.search(r"at most [\d,]+ tokens a text", told)
 
 
 def test_a_prompt_that_is_too_long_for_one_forward_is_read_in_chunks(capsys):

@@ -127,7 +127,10 @@ def limit_facts(
     missed = "--money-budget" if kept.within_budget is False else ""
     missed = "--deadline" if kept.in_time is False else missed
     instead = f": brimful shop with the same job and {missed} finds what does" if missed else ""
-    return (Fact("limits", "; ".join(filter(None, words)) + instead),)
+    kept_words = "; ".join(filter(None, words))
+    return (
+        Fact("limits", kept_words + instead, kept_words + " (see brimful shop)" * bool(missed)),
+    )
 
 
 def _deadline_words(kept: Kept, cost: "Cost") -> str:

@@ -27,8 +27,10 @@ STYLES: dict[Verdict, str] = {
 OF_SPEED = frozenset({"speed", "run", "faster", "next"})
 """What is left out where a card stands in for another, whose speed is not known; what comes next
 is for that card too."""
-LASTING = frozenset({"run"})
-"""What is left out last: how long a run takes is what most people ask."""
+YIELDING = ("if tight", "faster", "why", "against", "routing")
+"""What is left out first, in this order: it explains an answer, and few ask for it."""
+LASTING = frozenset({"run", "limits", "at most"})
+"""What is left out last: how long a run takes, and a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -65,11 +67,20 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     while facts and len(head) + len(fact_lines(facts)) > most:
         places = (place for place in range(len(facts))[::-1] if _is_long(facts[place]))
         if (place := next(places, None)) is None:
-            left = [each for each in facts if each.label not in LASTING] or facts
-            facts.remove(left[-1])
+            del facts[_first_to_yield(facts)]
         else:
             facts[place] = Fact(facts[place].label, facts[place].short)
     return [*head, *fact_lines(facts)]
+
+
+def _first_to_yield(facts: list[Fact]) -> int:
+    """Return the place of what is left out first: by what it is about, then the last."""
+    labels = [each.label for each in facts]
+    first = next((label for label in YIELDING if label in labels), None)
+    if first is not None:
+        return labels.index(first)
+    others = [place for place, label in enumerate(labels) if label not in LASTING]
+    return others[-1] if others else len(facts) - 1
 
 
 def _is_long(fact: Fact) -> bool:
