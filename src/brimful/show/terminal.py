@@ -29,6 +29,8 @@ OF_SPEED = frozenset({"speed", "run", "faster", "next"})
 is for that card too."""
 YIELDING = ("if tight", "faster", "why", "against", "routing")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
+ADVISING = frozenset({"limits"})
+"""What is said shortly after these are gone: what to do instead is lost with the long words."""
 LASTING = frozenset({"run", "limits", "at most"})
 """What is left out last: how long a run takes, and a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
@@ -65,7 +67,9 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     meters = fact_lines(map(metered_fact, summary.meters))
     head, facts = [*first, *meters], [each for each in summary.facts if each.label not in _hidden]
     while facts and len(head) + len(fact_lines(facts)) > most:
-        places = (place for place in range(len(facts))[::-1] if _is_long(facts[place]))
+        yields = any(each.label in YIELDING for each in facts)
+        long = [n for n, each in enumerate(facts) if _is_long(each)]
+        places = (n for n in reversed(long) if not (yields and facts[n].label in ADVISING))
         if (place := next(places, None)) is None:
             del facts[_first_to_yield(facts)]
         else:
