@@ -30,7 +30,7 @@ is for that card too."""
 YIELDING = ("if tight", "faster", "why", "against", "routing")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
 ADVISING = frozenset({"limits"})
-"""What is said shortly after these are gone: what to do instead is lost with the long words."""
+"""What is said shortly only before what is asked for is left out: its advice is lost so."""
 LASTING = frozenset({"run", "limits", "at most"})
 """What is left out last: how long a run takes, and a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
@@ -67,11 +67,9 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     meters = fact_lines(map(metered_fact, summary.meters))
     head, facts = [*first, *meters], [each for each in summary.facts if each.label not in _hidden]
     while facts and len(head) + len(fact_lines(facts)) > most:
-        yields = any(each.label in YIELDING for each in facts)
-        long = [n for n, each in enumerate(facts) if _is_long(each)]
-        places = (n for n in reversed(long) if not (yields and facts[n].label in ADVISING))
-        if (place := next(places, None)) is None:
-            del facts[_first_to_yield(facts)]
+        gone = _first_to_yield(facts)
+        if (place := _to_shorten(facts, gone)) is None:
+            del facts[gone]
         else:
             facts[place] = Fact(facts[place].label, facts[place].short)
     return [*head, *fact_lines(facts)]
@@ -85,6 +83,15 @@ def _first_to_yield(facts: list[Fact]) -> int:
         return labels.index(first)
     others = [place for place, label in enumerate(labels) if label not in LASTING]
     return others[-1] if others else len(facts) - 1
+
+
+def _to_shorten(facts: list[Fact], gone: int) -> int | None:
+    """Return the place of what is said shortly before one is left out; None: nothing is."""
+    long = [place for place, each in enumerate(facts) if _is_long(each)]
+    plain = [place for place in long if facts[place].label not in ADVISING]
+    if plain or facts[gone].label in YIELDING:
+        return plain[-1] if plain else None
+    return next((n for n in long if n > gone or facts[gone].label in LASTING), None)
 
 
 def _is_long(fact: Fact) -> bool:
