@@ -49,6 +49,17 @@ def test_room_is_left_for_rollouts(brimful):
     assert "--memory-limit" not in limit.out, "who gave a limit has left room already"
 
 
+def test_what_a_peak_leaves_is_held_against_what_comes_on_top(brimful):
+    """Beside a limit of the asker's too, of which what comes on top is no share."""
+    asked = ("estimate", "smollm2-135m", "--gpus", "t4", "--task", "grpo", "--seq-len", 512)
+    for more in ((), ("--memory-limit", "50%")):
+        told = " ".join(brimful(*asked, *more).out.split())
+        peak = float(re.search(r"([\d.]+) GiB of [\d.]+ GiB, predicted", told)[1])
+        left = re.search(r"left ([\d.]+) GiB of ([\d.]+) GiB for what comes on top", told)
+        assert float(left[2]) - peak == pytest.approx(float(left[1]), abs=0.02)
+        assert float(left[2]) > 14, "the card, not the limit"
+
+
 def test_room_is_left_for_images_of_a_family_that_is_called_for_it(brimful, folder):
     """By its name, and by a configuration whose language part is a known model's."""
     flags = ("--gpus", "l4", "--method", "qlora", "--seq-len", 512)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from brimful.show.stand_in import judged
 from brimful.show.summary import Fact, Meter, Summary, Verdict
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     Returns its lines: verdict and subject, memory with a bar, and the facts; where there are more
     than it may take the last are said shortly, and then left out.
     """
+    summary = judged(summary)
     word = summary.verdict or "ANSWER"
     first = fact_lines([Fact(word, summary.subject)])
     if summary.verdict is not None:
