@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from brimful.cli import bound
+from brimful.cli.main import parser_of
 from brimful.models.names import nearest_by_name
 from brimful.units import format_bytes
 from samples import TINY_LLAMA
@@ -364,6 +366,12 @@ def test_a_quantised_base_says_that_stacks_of_experts_are_not(brimful):
     assert "stay in 16 bits" not in half
     dense = brimful("estimate", "smollm2-135m", *H100, "--seq-len", 512, "--method", "qlora")
     assert "stay in 16 bits" not in dense.out
+
+
+def test_gradients_that_are_dropped_as_they_come_are_not_among_the_least():
+    asked = ["qwen3-4b", "--gpus", "rtx-4090", "--optimizer-in-backward", "--clip", "0"]
+    known = bound._bounded(bound.with_all_flags(parser_of("plan").parse_args(asked)))
+    assert known.least.gradients == 0 < known.least.parameters
 
 
 def test_states_are_counted_on_a_slice_too(brimful):

@@ -194,6 +194,16 @@ def test_it_fits_surely_perhaps_or_surely_not():
     assert [host_of(cluster=cluster_of(ram=ram)).fits for ram in given] == [True, None, False, None]
 
 
+def test_what_saving_takes_does_not_say_whether_a_host_fits():
+    """It has enough to train, and not to copy what is saved and put the model together."""
+    large = host_of(make_job(model=make_model(**LARGE)))
+    train, most = host.training_bytes(large), int(large.predicted_host_bytes.low)
+    assert train < most
+    rest = int(large.predicted_host_bytes.high) - most
+    held = host_of(make_job(model=make_model(**LARGE)), cluster=cluster_of(ram=train + rest))
+    assert held.fits is (True if train + rest < most else None)
+
+
 def test_a_host_has_no_less_than_nothing():
     with pytest.raises(InputError, match="host_ram_bytes=-1"):
         check_cluster(cluster_of(ram=-1))

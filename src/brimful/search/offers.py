@@ -8,7 +8,7 @@ import msgspec
 from brimful.cost.least import least_bytes
 from brimful.models.config import exact_count
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
-from brimful.values.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job, Precision
+from brimful.values.job import ALL_LINEAR, FOUR_BITS, QUANTIZED, Adapter, Base, Job, Precision
 
 LORA_RANK, LORA_ALPHA = 16, 32.0
 """Of the adapters that are offered to a job that has none; tested equal to the command line's."""
@@ -118,8 +118,12 @@ def _lora(job: Job) -> Offer | None:
 
 
 def _qlora(job: Job) -> Offer | None:
-    if job.method in {"qlora", "qat"}:
+    base = None if job.adapter is None else job.adapter.base
+    if job.method == "qat" or base in FOUR_BITS:
         return None
+    if base in QUANTIZED:
+        price = "weights beside the adapters are rounded to 4 bits instead of 8"
+        return Offer(f"--base {QLORA_BASE}", price, _adapted(job, QLORA_BASE))
     price = f"only adapters of rank {LORA_RANK} train, beside weights of 4 bits"
     if job.adapter is not None:
         price = "weights beside the adapters are rounded to 4 bits"
