@@ -6,9 +6,12 @@ import re
 import pytest
 
 from brimful.cli.main import main
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.hardware.gpus import load_cluster
 from brimful.show.summary import Fact, Meter, Summary
 from brimful.show.terminal import MOST_LINES as MOST_LINES_OF_SUMMARY
 from brimful.show.terminal import summary_lines
+from brimful.units import GIB
 
 MOST_LINES, WIDTH = 12, 80
 QUESTIONS = {
@@ -403,6 +406,17 @@ def test_what_a_forward_of_one_gpu_takes_bounds_that_of_several(capsys, tmp_path
     total = total / 1024 if "MiB of" in told else total
     weights = float(re.search(r"weights ([\d.]+) MiB evenly", told)[1]) / 1024
     assert total > weights / 2 + forward > forward > 0
+    # What one forward of the whole prompt is too much for, one of 512 tokens is not.
+    card = load_cluster("t4", memory_limit_bytes=None)
+    outside = (card.device.usable_bytes - tensor_limit_bytes(card)) / GIB
+    limit = f"--memory-limit {int(1024 * (total + outside))}MiB"
+    code, lines = answered(capsys, f"{ask} --seq-len 4096 {limit}")
+    told = paragraph(lines)
+    assert (code, lines[0].split()[0]) == (2, "UNKNOWN")
+    chunked = float(re.search(r"--prompt-len 512 would fit .*?: ([\d.]+) MiB of", told)[1]) / 1024
+    assert weights / 2 < chunked < total
+    assert re.search(r"speed at most [\d,]+ tokens/s", told)
+    assert "of these GPUs" not in told
 
 
 def test_a_reference_is_named_whatever_its_size(capsys):
