@@ -415,7 +415,7 @@ def test_what_a_forward_of_one_gpu_takes_bounds_that_of_several(capsys, tmp_path
     assert (code, lines[0].split()[0]) == (2, "UNKNOWN")
     chunked = float(re.search(r"--prompt-len 512 would fit .*?: ([\d.]+) MiB of", told)[1]) / 1024
     assert weights / 2 < chunked < total
-    assert re.search(r"speed at most [\d,]+ tokens/s", told)
+    assert "speed not known" in told  # of bf16 on a T4, which has no units for it
     assert "of these GPUs" not in told
 
 
