@@ -21,6 +21,9 @@ that says what was wrong, both numbers where there are two, and what to change.
 import difflib
 from collections.abc import Iterable, Mapping
 
+MORE, LESS = "more", "less"
+"""What is answered instead takes so much beside what was asked."""
+
 
 class BrimfulError(Exception):
     """The root: anything raised on purpose, with a message fit to be shown as it is.
@@ -30,6 +33,8 @@ class BrimfulError(Exception):
             by name; a value of None: left to a default. Empty: nobody knows of any.
         on_top: What there is beside what is answered then, and room has to be left for: ``images``
             or ``rollouts``; empty: nothing.
+        takes: Whether what is answered then takes ``MORE`` or ``LESS`` than what was asked, so that
+            a verdict may not be that of what was asked; empty: as much.
         unlike: Why no verdict on ``nearest`` says anything of what was asked; empty: it does.
     """
 
@@ -39,12 +44,14 @@ class BrimfulError(Exception):
         *,
         nearest: Mapping[str, object] | None = None,
         on_top: str = "",
+        takes: str = "",
         unlike: str = "",
     ) -> None:
         """Keep what is said, and what could be asked instead."""
         super().__init__(message)
         self.nearest = dict(nearest or {})
         self.on_top = on_top
+        self.takes = takes
         self.unlike = unlike
 
 

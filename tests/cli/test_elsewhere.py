@@ -7,7 +7,9 @@ import pytest
 from brimful.cli.elsewhere import NOT_RUN, SAME, TASKS
 from brimful.cli.main import parser_of
 from brimful.values.job import Method, Optimizer, Precision, Task
+from each_case import each
 
+VERDICTS = ("FITS", "TIGHT", "NO", "UNKNOWN")
 H100 = ("--gpus", "h100-80gb")
 
 
@@ -37,6 +39,41 @@ def test_a_task_that_is_not_run_names_the_nearest(brimful, task):
     assert f"--task {task} (" in said.err
     assert said.out.startswith(f"instead   the same with --task {TASKS[task].name}")
     assert len(said.out.splitlines()) <= 13
+
+
+@each(
+    "asked, is_known",
+    [
+        (("--task", "orpo", "--micro-batch", 64), False),  # DPO's reference comes on top
+        (("--task", "orpo"), True),
+        (("--task", "distillation"), False),  # a teacher comes on top
+        (("--task", "distillation", "--micro-batch", 256), True),
+        (("--optimizer", "soap"), False),
+        (("--optimizer", "lion"), True),
+        (("--optimizer", "lion", "--micro-batch", 256), True),
+        (("--task", "grpo"), True),  # what comes on top has room left
+    ],
+)
+def test_a_verdict_on_what_takes_more_or_less_may_be_unknown(brimful, asked, is_known):
+    said = brimful("estimate", "smollm2-135m", *H100, "--seq-len", 2048, *asked)
+    assert said.code == 2
+    verdict = next(line for line in said.out.splitlines() if line.startswith(VERDICTS)).split()[0]
+    assert (verdict != "UNKNOWN") == is_known
+    assert ("not known it may" in " ".join(said.out.split())) != is_known
+
+
+@each(
+    "task, batch, near",
+    [
+        ("kto", (4, 16), "dpo --micro-batch 2 --global-batch 8"),  # TRL's kto_trainer.py
+        ("kto", (3, 15), "dpo --micro-batch 2 --global-batch 8"),
+        ("reward", (4, 16), "sequence-classification --micro-batch 8 --global-batch 32"),
+    ],
+)
+def test_rows_are_counted_as_what_stands_in_counts_them(brimful, task, batch, near):
+    sizes = ("--micro-batch", batch[0], "--global-batch", batch[1])
+    said = brimful("estimate", "smollm2-135m", *H100, "--task", task, *sizes, "--seq-len", 256)
+    assert f"instead the same with --task {near}:" in " ".join(said.out.split())
 
 
 def test_supervised_fine_tuning_is_a_causal_lm():

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from brimful.cli import bound
+from brimful.cli.main import parser_of
 from brimful.models.names import nearest_by_name
 from brimful.units import format_bytes
 from samples import TINY_LLAMA
@@ -47,6 +49,17 @@ def test_room_is_left_for_rollouts(brimful):
     assert "the same with --task causal-lm --memory-limit" in told
     limit = brimful("estimate", *asked, "--memory-limit", "20GiB")
     assert "--memory-limit" not in limit.out, "who gave a limit has left room already"
+
+
+def test_what_a_peak_leaves_is_held_against_what_comes_on_top(brimful):
+    """Beside a limit of the asker's too, of which what comes on top is no share."""
+    asked = ("estimate", "smollm2-135m", "--gpus", "t4", "--task", "grpo", "--seq-len", 512)
+    for more in ((), ("--memory-limit", "50%")):
+        told = " ".join(brimful(*asked, *more).out.split())
+        peak = float(re.search(r"([\d.]+) GiB of [\d.]+ GiB, predicted", told)[1])
+        left = re.search(r"left ([\d.]+) GiB of ([\d.]+) GiB for what comes on top", told)
+        assert float(left[2]) - peak == pytest.approx(float(left[1]), abs=0.02)
+        assert float(left[2]) > 14, "the card, not the limit"
 
 
 def test_room_is_left_for_images_of_a_family_that_is_called_for_it(brimful, folder):
@@ -353,6 +366,12 @@ def test_a_quantised_base_says_that_stacks_of_experts_are_not(brimful):
     assert "stay in 16 bits" not in half
     dense = brimful("estimate", "smollm2-135m", *H100, "--seq-len", 512, "--method", "qlora")
     assert "stay in 16 bits" not in dense.out
+
+
+def test_gradients_that_are_dropped_as_they_come_are_not_among_the_least():
+    asked = ["qwen3-4b", "--gpus", "rtx-4090", "--optimizer-in-backward", "--clip", "0"]
+    known = bound._bounded(bound.with_all_flags(parser_of("plan").parse_args(asked)))
+    assert known.least.gradients == 0 < known.least.parameters
 
 
 def test_states_are_counted_on_a_slice_too(brimful):

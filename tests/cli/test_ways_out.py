@@ -1,5 +1,6 @@
 """What would make a plan fit that does not, as it is told."""
 
+import re
 from argparse import Namespace
 
 import msgspec
@@ -7,7 +8,15 @@ import pytest
 
 from brimful.cli.main import parse
 from brimful.cli.resolved import job_from
-from brimful.cli.ways_out import _counted, _freed, _leaving, _sending, _unrounded
+from brimful.cli.ways_out import (
+    _counted,
+    _freed,
+    _in_time,
+    _leaving,
+    _offloading,
+    _sending,
+    _unrounded,
+)
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
@@ -76,6 +85,39 @@ def test_states_on_the_host_are_tried_where_a_job_has_no_formula():
     (words,) = left(Pins(1, None, None))
     assert words.startswith("--offload optimizer would fit, ")
     assert not left(Pins(1, None, None, offload="none"))
+
+
+@pytest.mark.torch
+def test_offloading_that_is_tried_has_an_outcome(capsys):
+    least = nearest(MIB).plan.estimate.predicted_peak_allocated_bytes
+    short, args = unpredicted(least - 20 * MIB), Namespace(json=False)
+    short = short._replace(plan=msgspec.structs.replace(
+        short.plan, cluster=nearest(least // 4).plan.cluster
+    ))  # fmt: skip
+    ticks = iter(range(100))
+    for budget, words in (
+        (Budget(60), r"--offload optimizer does not surely fit either, short by [\d.]+ MiB"),
+        (Budget(2, clock=lambda: next(ticks)), "was not tried to its end in 2 s"),
+    ):
+        assert not list(_offloading(args, short, "optimizer", budget))
+        assert re.search(words, " ".join(capsys.readouterr().out.split()))
+
+
+@pytest.mark.torch
+def test_adapters_are_a_way_out_of_updates_inside_the_backward_pass():
+    """Which have no formula, while adapters do without them; whatever time is left."""
+    args = parse("plan", ["qwen3-0.6b", "--gpus", "rtx-4090", "--precision", "bf16"])
+    cluster = load_cluster("rtx-4090", memory_limit_bytes=3 * 1024 * MIB)
+    pins = Pins(1, None, None, optimizer_in_backward=True)
+    job = msgspec.structs.replace(job_from(args), clip=0.0)
+    found = solve(job, cluster, Pins(1, None, None), attention="sdpa", objective="time")
+    early = msgspec.structs.replace(found.plan.strategy, optimizer_in_backward=True)
+    plan = msgspec.structs.replace(found.plan, estimate=None, strategy=early)
+    ways = _in_time(found._replace(plan=plan), Search(cluster, pins, "sdpa", "time"), Budget(0))
+    words = [way.words for way in ways if way.is_allowed]
+    assert any(
+        each.startswith("--method lora without --optimizer-in-backward would fit") for each in words
+    )
 
 
 def test_states_of_few_bits_that_do_not_fit_may_be_held_whole_on_the_host():

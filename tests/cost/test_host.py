@@ -1,5 +1,6 @@
 """Host memory and checkpoints of the first rung, against what the trainer really saves."""
 
+import re
 from itertools import product
 
 import msgspec
@@ -188,9 +189,11 @@ def test_stored_weights_are_read_a_piece_at_a_time():
 
 
 def test_it_fits_surely_perhaps_or_surely_not():
-    band = host_of().predicted_host_bytes
-    between = int((band.low + band.high) / 2)
-    given = (int(band.high) + 1, between, int(band.low) - 1, 0)
+    """By what training takes, whatever saving and handing over take on top."""
+    band, low = host_of().predicted_host_bytes, host.training_bytes(host_of())
+    high = low + band.high - band.low
+    assert low < band.low
+    given = (int(high) + 1, int(band.low) - 1, low - 1, 0)
     assert [host_of(cluster=cluster_of(ram=ram)).fits for ram in given] == [True, None, False, None]
 
 
@@ -199,7 +202,19 @@ def test_a_host_has_no_less_than_nothing():
         check_cluster(cluster_of(ram=-1))
 
 
-@pytest.mark.parametrize(("has", "code"), [("1GiB", 1), ("64GiB", 0)])
+def test_a_host_that_has_too_little_for_saving_alone_fits_and_says_so(capsys):
+    from brimful.cli.main import main
+
+    asked = ("gpt2", "--gpus", "h100-80gb", "--host-memory", "1200MiB")
+    assert main(["estimate", *asked]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("FITS")
+    assert re.search(
+        r"saving Brimful's own needs [\d.]+ GiB of the host's 1.17 GiB, training", told
+    )
+
+
+@pytest.mark.parametrize(("has", "code"), [("512MiB", 1), ("64GiB", 0)])
 def test_a_host_that_is_too_small_is_said(capsys, has, code):
     from brimful.cli.main import main
 
@@ -207,6 +222,7 @@ def test_a_host_that_is_too_small_is_said(capsys, has, code):
     assert main(["estimate", *asked, "-v"]) == code
     said = capsys.readouterr().out
     assert ("the host is short" in said) == bool(code)
+    assert "Brimful's own needs" not in said  # of what is short altogether, or suffices
     assert "host memory" in said
     assert "checkpoint" in said
 

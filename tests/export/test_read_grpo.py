@@ -30,6 +30,8 @@ def test_the_update_is_of_rows_of_prompt_and_completion(tmp_path):
     assert told.items() >= expected.items()
     assert program_of(path) == "trl"
     assert any("256 + 512 tokens, 8 to a prompt" in note for note in found.notes)
+    (read,) = (note for note in found.notes if note.startswith("read for what lies beside"))
+    assert "use_vllm=True, vllm_gpu_memory_utilization=0.25, vllm_mode=colocate" in read
 
 
 @pytest.mark.parametrize(

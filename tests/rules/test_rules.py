@@ -41,6 +41,7 @@ IDS = (
     "tensor-core-rate", "always-2x", "any-gpu", "code-change", "scale-init", "scale-dynamics",
     "unscale-clip", "fp32-islands", "fp16-underflow", "fp8-range", "bert-table", "gpt3-2.7b",
     "cnn-tf32", "long-seq", "ckpt-saves", "ckpt-costs", "gpt3-78", "offload-when", "flash",
+    "flash-activations",
     "zero-123", "zero3-comm", "zero3-7b", "tp-when", "pp-when", "llama2-70b", "order", "budget",
     "infer-int8", "accelerate-4x", "deepspeed-zero2", "deepspeed-zero3", "eleuther",
     "korthikanti", "zero-paper-16", "times-1.5",
@@ -188,6 +189,14 @@ def test_offload_hangs_on_what_fits():
     assert "does not fit" in misses.ours
     assert fits.verdict == misses.verdict == "holds"
     assert found("offload-when", subject("llama-3.1-8b", "a100-40gb")).verdict == "wrong"
+
+
+def test_activations_matter_beside_flash_attention_where_they_are_much_of_the_peak():
+    """By their share: what a long text saves, and what a short one does beside the states."""
+    assert found("flash-activations", subject(seq_len=2048)).verdict == "wrong"
+    assert found("flash-activations", subject(seq_len=128)).verdict == "holds"
+    told = found("flash-activations", subject("gpt2", "t4", 1024))
+    assert told.verdict == "not checkable here"
 
 
 def test_flash_is_not_judged_where_it_does_not_run():

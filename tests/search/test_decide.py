@@ -38,6 +38,17 @@ def peak():
     return estimate(JOB, cluster_of(2**40), PLAN).predicted_peak_allocated_bytes
 
 
+def test_beside_a_base_in_8_bits_one_in_4_is_offered():
+    adapter = make_adapter(base="int8")
+    (offer,) = (
+        each
+        for each in offers(make_job(method="qlora", adapter=adapter))
+        if each.allow.startswith("--base")
+    )
+    assert (offer.allow, offer.job.adapter.base) == ("--base nf4-double", "nf4-double")
+    assert not [each for each in offers(offer.job) if "--base" in each.allow]
+
+
 def test_every_depth_asks_once_and_the_last_one_ends_at_the_plan():
     rows, nodes = tree(peak())
     assert [node.depth for node in nodes] == list(range(len(rows) + 1))

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.hardware.datasheets import datasheets
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.gains import Search
@@ -55,6 +56,19 @@ def test_what_lacks_the_same_host_is_no_way_out():
         if way.short_bytes <= 0:
             assert way.solution.plan.estimate.host.fits is not False, way.words
     assert not any("of any known GPU" in way.words for way in found)
+
+
+def test_larger_cards_are_of_the_same_maker():
+    """Whoever has a Radeon has ROCm: a smaller card of another maker was all that was told."""
+    for gpu, maker in (("rx-9070-xt", "AMD"), ("rtx-4060-ti-16gb", "NVIDIA")):
+        plan = plan_on(load_cluster(gpu, memory_limit_bytes=None), "qwen3-1.7b")
+        found = fitting(
+            ways_out(
+                plan, searched_anew(Search(plan.cluster, Pins(pp=1), "sdpa", "time")), as_found
+            )
+        )
+        card = next(name for name in found if name.startswith("--gpus ") and "x" not in name[7:9])
+        assert datasheets()[card.removeprefix("--gpus ")].maker == maker
 
 
 def as_found(tried):

@@ -1,16 +1,20 @@
 """The answer first: at most twelve lines of eighty columns, with both numbers and what to do."""
 
+import itertools
 import re
 from types import SimpleNamespace
 
 import pytest
 
 from brimful.cli.main import main
+from brimful.cost.estimate import tensor_limit_bytes
+from brimful.hardware.gpus import load_cluster
 from brimful.search.shop.values import DAY_S, Limits
 from brimful.show.shop import _by_kind
 from brimful.show.summary import Fact, Meter, Summary
 from brimful.show.terminal import MOST_LINES as MOST_LINES_OF_SUMMARY
 from brimful.show.terminal import summary_lines
+from brimful.units import GIB
 from samples import make_job
 
 MOST_LINES, WIDTH = 12, 80
@@ -371,6 +375,25 @@ def test_what_lacks_lines_is_said_shortly_before_anything_is_left_out():
     assert told(4) == ["speed     fast", "run       long"]
 
 
+def test_what_explains_yields_to_what_is_asked_for():
+    labels = ("settings", "speed", "run", "limits", "against", "why", "at most", "if tight")
+    facts = tuple(Fact(label, "so") for label in labels)
+    left = []
+    for most in range(10, 2, -1):
+        summary = Summary("FITS", "this", Meter(1, 2, "ok"), facts)
+        left.append([str(line)[:10].strip() for line in summary_lines(summary, most)][2:])
+    gone = [({*more} - {*fewer}).pop() for more, fewer in itertools.pairwise(left)]
+    assert gone == ["if tight", "why", "against", "speed", "settings", "at most", "limits"]
+
+
+def test_the_longest_text_is_told_beside_a_deadline_that_is_missed(capsys):
+    ask = "plan llama-3.2-1b --gpus rtx-5090 --method qlora --lora-rank 32 --seq-len 4096"
+    so = f"{ask} --no-proof --global-batch 16 --tokens 300M --deadline 1h"
+    told = paragraph(answered(capsys, so)[1])
+    assert re.search(r"too late for the deadline of 60 min", told)
+    assert re.search(r"at most [\d,]+ tokens a text", told)
+
+
 def test_a_prompt_that_is_too_long_for_one_forward_is_read_in_chunks(capsys):
     ask = "estimate llama-3.3-70b --task inference --weights-format int4 --gpus 2x3090 --seq-len"
     code, told = answered(capsys, f"{ask} 16384")
@@ -406,6 +429,17 @@ def test_what_a_forward_of_one_gpu_takes_bounds_that_of_several(capsys, tmp_path
     total = total / 1024 if "MiB of" in told else total
     weights = float(re.search(r"weights ([\d.]+) MiB evenly", told)[1]) / 1024
     assert total > weights / 2 + forward > forward > 0
+    # What one forward of the whole prompt is too much for, one of 512 tokens is not.
+    card = load_cluster("t4", memory_limit_bytes=None)
+    outside = (card.device.usable_bytes - tensor_limit_bytes(card)) / GIB
+    limit = f"--memory-limit {int(1024 * (total + outside))}MiB"
+    code, lines = answered(capsys, f"{ask} --seq-len 4096 {limit}")
+    told = paragraph(lines)
+    assert (code, lines[0].split()[0]) == (2, "UNKNOWN")
+    chunked = float(re.search(r"--prompt-len 512 would fit .*?: ([\d.]+) MiB of", told)[1]) / 1024
+    assert weights / 2 < chunked < total
+    assert "speed not known" in told  # of bf16 on a T4, which has no units for it
+    assert "of these GPUs" not in told
 
 
 def test_a_reference_is_named_whatever_its_size(capsys):

@@ -1,9 +1,11 @@
 """What is told beside an answer: how the same run is usually done."""
 
+import json
 import re
 
 import pytest
 
+from brimful.cli.main import main
 from brimful.cost.estimate import estimate
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
@@ -23,3 +25,28 @@ def test_a_recipe_of_unknown_speed_has_a_bound_of_its_step():
     most = int(re.search(r"at most ([\d,]+) tokens/s", told.text)[1].replace(",", ""))
     assert most == pytest.approx(2048 / (time.total_s - time.matrix_s / 2), rel=0.01)
     assert "2 x as fast" in told.text
+
+
+def test_a_recipe_is_laid_beside_another_as_that_is_typed(capsys):
+    """Of a frozen base too, which is in 16 bits in both: the difference is that of two answers."""
+    ask = ["llama-3.2-3b", "--gpus", "rtx-2080-ti", "--method", "lora", "--seq-len", "2048"]
+    told, peaks = "", []
+    for precision in ("bf16", "fp16-mixed"):
+        so = ["estimate", *ask, "--ac", "full", "--loss-chunks", "16", "--precision", precision]
+        main([*so, "--json"])
+        peaks.append(json.loads(capsys.readouterr().out)["predicted_reserved"])
+        main(so)
+        told = told or " ".join(capsys.readouterr().out.split())
+    more = float(re.search(r"against fp16-mixed: ([\d.]+) GiB more", told)[1])
+    bf16, fp16 = (each["predicted_peak_reserved_bytes"] for each in peaks)
+    assert more == pytest.approx((fp16 - bf16) / 2**30, abs=0.01)
+
+
+def test_another_recipe_that_does_not_fit_with_the_same_settings_is_said_to_be_too_much():
+    cluster, strategy = load_cluster("rtx-3060", memory_limit_bytes=None), plain_strategy(1)
+    job = make_job(model=load_model("llama-3.2-1b"), seq_len=512, global_batch=1, precision="bf16")
+    made = estimate(job, cluster, strategy)
+    known = Known(made.predicted_peak_allocated_bytes, made.predicted_step_s, made.fits)
+    (told,) = against_facts(job, cluster, strategy, known)
+    assert known.fits
+    assert re.match(r"bf16-mixed: [\d.]+ GiB more, too much with these settings", told.text)

@@ -157,7 +157,8 @@ def bounded_of(
         return None
     job, num = resolved.job_from(args, (), model), nodes * each
     flops = least_flops_per_token(job, num_parameters)
-    least = least_bytes(job, num_parameters)
+    is_early = bool(getattr(args, "optimizer_in_backward", None))
+    least = least_bytes(job, num_parameters, is_early=is_early)
     offload = args.offload if isinstance(args.offload, str) else ""
     spread = spread_of(num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=offload)
     away = blocks_away_bytes(job, least, offload)

@@ -5,10 +5,12 @@ sentence, with the nearest that it does.
 """
 
 import argparse
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import NamedTuple
 
-from brimful.errors import UnsupportedError
+from brimful.errors import LESS, MORE, UnsupportedError
 from brimful.techniques.optimizers import OPTIMIZERS
 
 ROLLOUTS, SCORED_ROLLOUTS, CRITIC = "rollouts", "scored rollouts", "critic"
@@ -25,6 +27,8 @@ class Elsewhere(NamedTuple):
         name: That choice's name.
         on_top: What comes on top of that; see ``BrimfulError.on_top``.
         flag: Of the choice that is like it; empty: the same flag.
+        takes: Whether that takes ``MORE`` or ``LESS``; empty: as much.
+        rows: Of that, what one row takes.
     """
 
     what: str
@@ -32,6 +36,8 @@ class Elsewhere(NamedTuple):
     name: str
     on_top: str = ""
     flag: str = ""
+    takes: str = ""
+    rows: Fraction = Fraction(1)
 
 
 _REINFORCED = Elsewhere(
@@ -39,6 +45,7 @@ _REINFORCED = Elsewhere(
     "its update takes what causal-lm does, and the text that it writes comes on top",
     "causal-lm",
     ROLLOUTS,
+    takes=LESS,
 )
 _SCORED_TEXTS = _REINFORCED._replace(
     like="its update takes what causal-lm does; the text that it writes and the model that scores "
@@ -55,12 +62,14 @@ _PAIRED = Elsewhere(
     "with a reference it is --task dpo, which takes no less: what the reference holds and its "
     "forward pass come on top there",
     "dpo",
+    takes=MORE,
 )
 _CONTRASTIVE = Elsewhere(
     "a contrastive loss over the whole batch",
     "a classifier has the same blocks and no logits of the vocabulary; queries and passages are "
     "rows each, and batch x batch scores come on top",
     "sequence-classification",
+    takes=LESS,
 )
 _SCORED = Elsewhere(
     "a score for each text", "a classifier differs by its head alone", "sequence-classification"
@@ -74,8 +83,10 @@ TASKS = {
     **dict.fromkeys(("ppo", "rlhf"), _WITH_CRITIC),
     "kto": Elsewhere(
         "single answers that are liked or not",
-        "a pair of answers takes what two of them do, so that as many pairs are the most it takes",
+        "two answers take what a pair does, and its KL term runs two forward passes more (TRL's "
+        "_compute_kl_logps): a step takes 1.4 to 1.7 x as long, by its matrix products",
         "dpo",
+        rows=Fraction(1, 2),
     ),
     **dict.fromkeys(("cpo", "orpo", "simpo"), _PAIRED),
     **dict.fromkeys(
@@ -84,19 +95,21 @@ TASKS = {
     **dict.fromkeys(("cross-encoder", "rerank", "reranker", "reranking"), _SCORED),
     **dict.fromkeys(("reward", "reward-model", "reward-modeling", "rm"), Elsewhere(
         "a score of each of two answers",
-        "a classifier differs by its head alone; count both answers in the batch",
+        "a classifier differs by its head alone, and both answers are rows",
         "sequence-classification",
+        rows=Fraction(2),
     )),
     **dict.fromkeys(("ner", "question-answering", "token-classification"), _BY_TOKEN),
     **dict.fromkeys(("distillation", "gkd", "knowledge-distillation"), Elsewhere(
         "a loss on a teacher's logits",
         "the student alone takes what causal-lm does, and the teacher's weights come on top",
         "causal-lm",
+        takes=LESS,
     )),
 }  # fmt: skip
 """Tasks that are not run."""
 _FEW_NUMBERS = Elsewhere(
-    "a few numbers beside frozen weights", "LoRA trains a little more of them", "lora"
+    "a few numbers beside frozen weights", "LoRA trains a little more of them", "lora", takes=MORE
 )
 _LIKE_LORA = Elsewhere(
     "LoRA by other scales, starts or rates", "plain LoRA takes as much memory", "lora"
@@ -108,12 +121,14 @@ _SOME_LAYERS = Elsewhere(
     "lora",
 )
 OTHER_OPTIMIZERS = {
-    word: Elsewhere(like.what, like.why, rule.name)
+    word: Elsewhere(like.what, like.why, rule.name, takes=like.takes)
     for rule in OPTIMIZERS.values()
     for like in rule.likes
     for word in like.words
 }
 """Optimizers that are not run."""
+_ROWS = ("micro_batch", "global_batch", "rows")
+"""Flags of which each is a number of rows."""
 _UPDATES = ("apollo", "galore", "q-galore")
 """Of these, words that people take for a method."""
 METHODS = {
@@ -138,6 +153,7 @@ METHODS = {
         "LoRA holds the same weights, adapters and states; a rounded copy of what computes comes "
         "on top",
         "lora",
+        takes=LESS,
     ),
 }  # fmt: skip
 """Methods that are not run."""
@@ -155,7 +171,7 @@ PRECISIONS = {
         "fp8",
     )),
     **dict.fromkeys(("float64", "fp64"), Elsewhere(
-        "twice fp32", "fp32 is the widest: every byte counts twice", "fp32"
+        "twice fp32", "fp32 is the widest: every byte counts twice", "fp32", takes=LESS
     )),
 }  # fmt: skip
 """Recipes that are not run."""
@@ -240,6 +256,26 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
             told = words[word]
             raise UnsupportedError(
                 f"--{flag} {word} ({told.what}) is not run by this version; {told.like}",
-                nearest={flag: None, told.flag or flag: told.name},
+                nearest={flag: None, told.flag or flag: told.name, **_as_rows(args, told.rows)},
                 on_top=told.on_top,
+                takes=told.takes or (MORE if _is_rounded(args, told.rows) else ""),
             )
+
+
+def _as_rows(args: argparse.Namespace, each: Fraction) -> dict[str, object]:
+    """Return the flags that count rows, as rows of what is like it; none are lost of an odd one."""
+    given = {name: getattr(args, name, None) for name in _ROWS} if each != 1 else {}
+    return {
+        name: [math.ceil(one * each) for one in value]
+        if isinstance(value, list)
+        else math.ceil(value * each)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _is_rounded(args: argparse.Namespace, each: Fraction) -> bool:
+    """Whether a micro-batch is no whole number of rows of what is like it."""
+    size = getattr(args, _ROWS[0], None)
+    sizes = size if isinstance(size, list) else [size]
+    return any((one * each).denominator > 1 for one in sizes if one is not None)

@@ -15,9 +15,11 @@ import msgspec
 
 from brimful.cli import flags, for_program, searching
 from brimful.cli.output import host_may_fit, show_facts
+from brimful.cli.run_length import is_length_said
 from brimful.cli.sources import take_source
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.search.budget import Budget
+from brimful.units import format_days
 
 if TYPE_CHECKING:
     from brimful.export.changed_keys import Change, Changed
@@ -38,6 +40,7 @@ _STAY = frozenset({
 })  # fmt: skip
 """What is left as the file has it."""
 _LABEL = "change"
+_DAY_S = 86400.0
 
 
 class FileChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,12 +305,22 @@ def _as_file(asked: _Asked, changed: "Changed", price: str, now: float | None) -
         keeps_batch=found.plan.strategy.micro_batch >= asked.plan.strategy.micro_batch,
     )
     host = "" if made is None else on_host(made, found.plan.strategy)
-    words = _words(asked.args.source, found.plan.job, without_words, host)
+    job = found.plan.job
+    took = f", {_took_words(job, step_s)}" if step_s and is_length_said(new) else ""
+    words = _words(asked.args.source, job, without_words, f"{took}{host}")
     return msgspec.structs.replace(without_words, words=words)
 
 
-def _words(source: Path, job: "Job", change: FileChange, host: str) -> str:
-    """Say which keys, and what comes of them, of the host too."""
+def _took_words(job: "Job", step_s: float) -> str:
+    """Say how long a file's own number of steps takes."""
+    return f"{format_days(job.num_steps * step_s / _DAY_S)} for its {job.num_steps:,} steps"
+
+
+def _words(source: Path, job: "Job", change: FileChange, more: str) -> str:
+    """Say which keys, and what comes of them.
+
+    ``more``: how long it takes, and what the host holds.
+    """
     from brimful.programs.settings import name_of
     from brimful.show.run import rate_words
 
@@ -320,7 +333,7 @@ def _words(source: Path, job: "Job", change: FileChange, host: str) -> str:
         how = f"{change.times:.2g} x as fast"
     rate = f", {rate_words(job, change.step_s)}" if change.step_s else ""
     why = f" ({change.price}: it changes what is learnt)" if change.price else ""
-    return f"{'; '.join(said)}: {how}{rate}{host}, predicted{why}"
+    return f"{'; '.join(said)}: {how}{rate}{more}, predicted{why}"
 
 
 def key_words(change: "Change") -> str:

@@ -20,6 +20,7 @@ from brimful.units import parse_length
 
 if TYPE_CHECKING:
     from brimful.cost.inference import InferenceEstimate, InferenceJob
+    from brimful.cost.inference_shared import SharedInference
     from brimful.models.spec import ModelSpec
     from brimful.pretend.recording import Recording
     from brimful.show.answer import Answer
@@ -169,15 +170,35 @@ def _whole_forward(job: "InferenceJob", cluster: Cluster) -> int | None:
         return None
 
 
+def _in_chunks(
+    job: "InferenceJob", cluster: Cluster, whole: "SharedInference"
+) -> "SharedInference | None":
+    """Bound the same with its prompts read in chunks, as engines do; None: nothing is lacking.
+
+    ``whole``: with all of a prompt read by one forward, which was simulated.
+    """
+    from brimful.cost.inference_limits import CHUNK_TOKENS
+    from brimful.cost.inference_shared import share_inference
+
+    if whole.fits or whole.forward_bytes is None or job.prompt_len <= CHUNK_TOKENS:
+        return None
+    less = msgspec.structs.replace(job, prompt_len=CHUNK_TOKENS)
+    forward = _whole_forward(less, cluster)
+    return share_inference(less, cluster)._replace(simulated_forward_bytes=forward)
+
+
 def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster) -> int:
     """Bound what each of several GPUs holds, and print."""
     from brimful.cost.decoding import decoding_of
     from brimful.cost.inference_shared import most_shared, other_shared_formats, share_inference
 
     shared, decoding = share_inference(job, cluster), decoding_of(job, cluster)
+    chunked = None
     if shared.fits is None and shared.beside_bytes is None and find_spec("torch"):
         shared = shared._replace(simulated_forward_bytes=_whole_forward(job, cluster))
-    fitting = other_shared_formats(job, cluster)
+        chunked = _in_chunks(job, cluster, shared)
+    forward = (chunked or shared).simulated_forward_bytes
+    fitting = other_shared_formats(job, cluster, forward)
     most = None
     if shared.fits is False:
         most = most_shared(job, cluster, shared.simulated_forward_bytes)
@@ -188,6 +209,8 @@ def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster)
             "formats": fitting,
             "most": most and most._asdict(),
             "decoding": decoding and decoding._asdict(),
+            "chunk_tokens": chunked and chunked.prompt_len,
+            "chunked_most_bytes": chunked and chunked.most_bytes,
         }
         show_json({**inputs_json(job, cluster), **shared._asdict(), **bounds, "fits": shared.fits})
 
@@ -195,7 +218,7 @@ def _run_shared(args: argparse.Namespace, job: "InferenceJob", cluster: Cluster)
         from brimful.show.answer import Answer
         from brimful.show.inference import Beyond, shared_summary
 
-        summary = shared_summary(job, cluster, shared, Beyond(fitting, decoding, most))
+        summary = shared_summary(job, cluster, shared, Beyond(fitting, decoding, most, chunked))
         return Answer(summary, _assumed(args, job), ())
 
     tell(args, answer)

@@ -71,9 +71,7 @@ def tell_least(asked: resolved.Asked, spread: Spread | None) -> None:
     ``spread``: how evenly its states are spread at best; None: that is not known yet.
     """
     job, cluster, strategy = asked
-    least = least_of(job)
-    if least is not None and strategy.optimizer_in_backward:  # which drops each as it comes
-        least = least._replace(gradients=0)
+    least = least_of(job, is_early=strategy.optimizer_in_backward)
     if least is not None and spread is not None:
         say(least_words(least, spread, tensor_limit_bytes(cluster)), file=sys.stderr, flush=True)
     if not is_speed_hidden() and (words := fastest_words(asked)):
@@ -167,7 +165,10 @@ def no_by_states(
     known = Bounded(job, count, cluster.device.description, limit, least, spread, None)
     show_summary(bound_summary(known, ()))
     more = needed_facts(least, limit, 1) if spread.num_devices == 1 else ()
-    ways = (*state_ways(args, least, limit, spread), *roomier(job, least, spread))
+    ways = (
+        *state_ways(args, least, limit, spread),
+        *roomier(job, least, spread, cluster.device.name),
+    )
     show_facts(*expert_facts(job, least, cluster), *more, *_base_away(job, least, cluster), *ways)
     return DOES_NOT_FIT
 
@@ -268,10 +269,13 @@ def _spread(num_devices: int, zero: int, shards: int, cut: int) -> Spread:
     )
 
 
-def least_of(job: "Job") -> Least | None:
-    """Return what a job holds at least; None: nobody has counted its parameters."""
+def least_of(job: "Job", *, is_early: bool = False) -> Least | None:
+    """Return what a job holds at least; None: nobody has counted its parameters.
+
+    ``is_early``: whether it updates inside the backward pass.
+    """
     count = exact_count(job.model)
-    return None if count is None else least_bytes(job, count)
+    return None if count is None else least_bytes(job, count, is_early=is_early)
 
 
 def _may_know_more(job: "Job") -> bool:
@@ -337,17 +341,23 @@ def state_ways(
     yield from _ways(args, limit, spread, devices)
 
 
-def roomier(job: "Job", least: Least, spread: Spread) -> "Iterator[Fact]":
+def method_ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fact]":
+    """Yield the methods that hold less than what was asked, with what they hold at least."""
+    yield from (fact for fact in _ways(args, limit, spread, None) if "--method" in fact.text)
+
+
+def roomier(job: "Job", least: Least, spread: Spread, instead_of: str = "") -> "Iterator[Fact]":
     """Yield the smallest GPU of which as many have more room than states take.
 
-    ``least``: what there is at least, of all devices together.
+    ``least``: what there is at least, of all devices together. ``instead_of``: what they would be
+    in place of; empty: nothing yet.
     """
     from brimful.cost.estimate import allocatable_bytes
     from brimful.search.larger_clusters import cards_for
     from brimful.show.summary import Fact
 
     held, num = least_on_device(least, spread).total, spread.num_devices
-    for device in cards_for(job):
+    for device in cards_for(job, instead_of):
         left = allocatable_bytes(device) - held
         if left >= _LEFT * held:
             gpus = device.name if num == 1 else f"{num}x{device.name}"

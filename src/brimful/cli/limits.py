@@ -127,7 +127,8 @@ def limit_facts(
     missed = "--money-budget" if kept.within_budget is False else ""
     missed = "--deadline" if kept.in_time is False else missed
     instead = f": brimful shop with the same job and {missed} finds what does" if missed else ""
-    return (Fact("limits", "; ".join(filter(None, words)) + instead),)
+    told = "; ".join(filter(None, words))
+    return (Fact("limits", f"{told}{instead}", f"{told}{' (see brimful shop)' * bool(missed)}"),)
 
 
 def _deadline_words(kept: Kept, cost: "Cost", band: float) -> str:

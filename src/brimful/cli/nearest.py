@@ -20,6 +20,7 @@ from brimful.errors import (
     UnsupportedError,
 )
 from brimful.programs.base import Shortened
+from brimful.show.stand_in import StandIn, standing_in
 from brimful.show.terminal import speed_hidden
 from brimful.techniques.runnable import NUM_DEVICES
 from brimful.text.escaping import one_line
@@ -108,7 +109,7 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
     from brimful.cli.bound import MAX_CHANGES, tell_bound
 
     changes: dict[str, object] = {}
-    on_top = unlike = ""
+    on_top = takes = unlike = ""
     for _ in range(MAX_CHANGES):
         asked = _kept_length(_as_flags(error.nearest, typed), _changed(typed, changes))
         if not asked or not set(asked) <= set(typed) or set(asked) <= set(changes):
@@ -118,14 +119,17 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         forget_notes()
         if unlike := error.unlike or _cut_words(asked, changes):
             break
-        on_top = error.on_top or on_top
+        on_top, takes = error.on_top or on_top, error.takes or takes
         room = room_for(on_top, near)
         if room is not None:
-            changes |= {"memory_limit": room.left}
+            takes = ""  # what comes on top is counted, or its owner left room for it
+            if near.memory_limit is None:
+                changes |= {"memory_limit": room.left}
         _head("instead", f"the same {_words(changes)}{_longer(typed, changes)}:")
         _tell_beside(room, _changed(typed, changes), is_early=EARLY in asked)
         try:
-            return run(_changed(typed, changes))
+            with standing_in(_stand_in(changes, takes, room)):
+                return run(_changed(typed, changes))
         except (InputError, UnsupportedError) as refused:
             _complain(refused)
             error = refused
@@ -135,6 +139,13 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
     if "model" in typed:
         tell_bound(_changed(typed, changes), {})
     return BAD_INPUT
+
+
+def _stand_in(changes: Mapping[str, object], takes: str, room: Room | None) -> StandIn:
+    """Return what is answered instead, and what each GPU has for what comes on top of it."""
+    if room is None:
+        return StandIn(_words(changes), takes)
+    return StandIn(_words(changes), takes, room.counted_bytes, room.card_bytes)
 
 
 def _tell_beside(room: Room | None, near: argparse.Namespace, *, is_early: bool) -> None:

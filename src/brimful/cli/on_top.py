@@ -28,10 +28,14 @@ class Room(NamedTuple):
     Attributes:
         left: Of a GPU, what the rest may take.
         words: Which it is, and how much.
+        counted_bytes: Of each GPU; 0: that is assumed.
+        card_bytes: What a GPU has for both.
     """
 
     left: Share
     words: str
+    counted_bytes: int
+    card_bytes: int
 
 
 def room_for(on_top: str, args: argparse.Namespace) -> Room | None:
@@ -39,7 +43,7 @@ def room_for(on_top: str, args: argparse.Namespace) -> Room | None:
 
     ``on_top``: ``images``, one of ``elsewhere``'s rollouts, or empty.
     """
-    if not on_top or args.memory_limit is not None:
+    if not on_top:
         return None
     try:
         return _room(on_top, args)
@@ -49,10 +53,9 @@ def room_for(on_top: str, args: argparse.Namespace) -> Room | None:
 
 def _room(on_top: str, args: argparse.Namespace) -> Room:
     from brimful.cli import resolved
-    from brimful.hardware.cluster import offered_bytes
 
     cluster = resolved.cluster_from(args)
-    usable = offered_bytes(cluster)
+    usable = cluster.device.usable_bytes  # whatever limit of it somebody set
     if on_top == IMAGES:
         size = SHARE_FOR_IMAGES * usable
         words = (
@@ -70,7 +73,10 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
         take_source(said)
         size, words = _rollouts(said, cluster.num_devices, on_top)
     left = math.floor((1 - size / usable) * _PER_MILLE) / _PER_MILLE
-    return Room(Share(max(left, 1 / _PER_MILLE)), words)
+    counted = 0 if on_top == IMAGES else math.ceil(size)
+    if args.memory_limit is not None:  # which says how much is left for the rest
+        words = words.replace(" are left for ", " are for ", 1)
+    return Room(Share(max(left, 1 / _PER_MILLE)), words, counted, usable)
 
 
 def _of_source(args: argparse.Namespace) -> "Rollouts | None":

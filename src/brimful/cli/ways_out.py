@@ -15,11 +15,12 @@ from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from brimful.hardware.cluster import Cluster
     from brimful.search.budget import Budget
     from brimful.search.gains import Search
     from brimful.search.pins import Pins
     from brimful.search.solve import Solution
-    from brimful.search.ways_out import WayOut
+    from brimful.search.ways_out import Find, Tried, WayOut
     from brimful.show.summary import Fact
     from brimful.simulate.proof import ProofWord
     from brimful.values.job import Job
@@ -55,7 +56,9 @@ def tell_ways_out(
     for way in () if _learns_the_same(args) else _here(args, searched, search, budget, word):
         told.tell(way)
     told.tell_all(_in_time(searched, search, budget), is_tight=is_tight)
-    return told.said or (() if is_tight else _tell_counted(args, searched))
+    if is_tight or (told.said and (told.has_allowed or searched.plan.estimate is not None)):
+        return told.said
+    return told.said + _tell_counted(args, searched)
 
 
 def _here(
@@ -89,7 +92,7 @@ class _Told:
 
     def __init__(self, args: argparse.Namespace, budget: "Budget", most: int) -> None:
         """Begin with nothing; ``most``: ways that are told one by one."""
-        self.said = tuple[str, ...]()
+        self.said, self.has_allowed = tuple[str, ...](), False
         self._args, self._budget, self._left = args, budget, most
         self._is_first = True
 
@@ -138,6 +141,7 @@ class _Told:
             show_facts(*allowed_facts(allowed))
             self._is_first = True
         self.said += tuple(way.words for way in allowed)
+        self.has_allowed = self.has_allowed or bool(allowed)
 
 
 def _plain(allowed: "list[WayOut]") -> "list[WayOut]":
@@ -155,7 +159,7 @@ def _kept(allowed: "list[WayOut]") -> "list[WayOut]":
 
 
 def _tell_counted(args: argparse.Namespace, searched: "Solution") -> tuple[str, ...]:
-    """Name what leaves states room that have none here, where nothing else was found in time."""
+    """Name what leaves states room that have none here, and methods that hold less."""
     counted = tuple(_counted(args, searched))
     if not args.json:
         show_facts(*counted)
@@ -163,16 +167,20 @@ def _tell_counted(args: argparse.Namespace, searched: "Solution") -> tuple[str, 
 
 
 def _counted(args: argparse.Namespace, searched: "Solution") -> "Iterator[Fact]":
-    from brimful.cli.least import least_of, roomier, spread_whole, state_ways
+    from brimful.cli.least import least_of, method_ways, roomier, spread_whole, state_ways
     from brimful.cost.estimate import limit_bytes
     from brimful.cost.least import least_on_device
 
     plan = searched.plan
-    least, spread = least_of(plan.job), spread_whole(plan.cluster.num_devices)
-    if least is None or least_on_device(least, spread).total <= limit_bytes(plan):
+    is_early = plan.strategy.optimizer_in_backward
+    least, spread = least_of(plan.job, is_early=is_early), spread_whole(plan.cluster.num_devices)
+    if least is None:
+        return
+    if least_on_device(least, spread).total <= limit_bytes(plan):
+        yield from method_ways(args, limit_bytes(plan), spread)
         return
     yield from state_ways(args, least, limit_bytes(plan), spread)
-    yield from roomier(plan.job, least, spread)
+    yield from roomier(plan.job, least, spread, plan.cluster.device.name)
 
 
 def _without_program(
@@ -348,22 +356,28 @@ def _offloading(
     job, strategy = searched.plan.job, searched.plan.strategy
     if budget.left_s <= 0:
         return
+    away = msgspec.structs.replace(
+        strategy,
+        offload=what,
+        optimizer_in_backward=False,
+        allocator=getattr(args, "allocator", None) or "",
+    )
     quiet_libraries()
     try:
+        check_strategy(job, away)
         with Progress(f"trying --offload {what}", quiet=args.json):
             from brimful.simulate.attempt import attempt
 
-            away = msgspec.structs.replace(
-                strategy,
-                offload=what,
-                optimizer_in_backward=False,
-                allocator=getattr(args, "allocator", None) or "",
-            )
-            check_strategy(job, away)
             tried = attempt(job, searched.plan.cluster, away, on_op=budget.check, may_grow=True)
-    except (InputError, UnsupportedError, OutOfTimeError):
+    except (InputError, UnsupportedError) as error:
+        _tell_outcome(args, what, f"is not run: {error}")
+        return
+    except OutOfTimeError:
+        _tell_outcome(args, what, f"was not tried to its end in {budget.seconds:.0f} s (--budget)")
         return
     if not tried.holds:
+        short = f", short by {format_bytes(tried.short_bytes)}" if tried.short_bytes else ""
+        _tell_outcome(args, what, f"does not surely fit either{short}, simulated")
         return
     rate = f", {rate_words(job, tried.step_s)}" if tried.step_s else ""
     host = f"{format_bytes(tried.host_bytes)} on the host"
@@ -374,19 +388,43 @@ def _offloading(
     yield WayOut(words, 0, math.inf, is_exact=True)
 
 
+def _tell_outcome(args: argparse.Namespace, what: str, words: str) -> None:
+    """Say what became of offloading that was tried and is no way out."""
+    from brimful.show.summary import Fact
+
+    if not args.json:
+        show_facts(Fact("offload", f"--offload {what} {words}"))
+
+
 def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Iterator[WayOut]":
-    """Yield ways out until the time is over in which they may be simulated."""
+    """Yield ways out, simulated while there is time, and by formulas."""
     from brimful.search.ways_out import either, held, same_strategy, searched_anew, ways_out
 
     find = searched_anew(search)
     if searched.plan.estimate is None:
         from brimful.simulate.search import simulated_shortfall
 
-        find = either(find, same_strategy(searched.plan, simulated_shortfall(budget)))
-    try:
-        yield from ways_out(searched.plan, find, held)
-    except OutOfTimeError:
-        return
+        same = same_strategy(searched.plan, simulated_shortfall(budget))
+        find = either(find, _within(budget, same))
+        if search.pins.optimizer_in_backward:  # of which no search has a formula
+            later = search.pins._replace(optimizer_in_backward=False)
+            words = "without --optimizer-in-backward"
+            find = either(find, searched_anew(search._replace(pins=later), words))
+    yield from ways_out(searched.plan, find, held)
+
+
+def _within(budget: "Budget", find: "Find") -> "Find":
+    """Let what simulates tell nothing once the time is over: formulas still do."""
+
+    def found(job: "Job", cluster: "Cluster") -> "Tried":
+        if budget.left_s <= 0:
+            raise UnsupportedError("the time is over in which ways out are simulated")
+        try:
+            return find(job, cluster)
+        except OutOfTimeError as error:
+            raise UnsupportedError(str(error)) from error
+
+    return found
 
 
 def _proven_words(args: argparse.Namespace, way: "WayOut", budget: "Budget") -> str:

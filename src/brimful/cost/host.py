@@ -7,6 +7,7 @@ keeps. Not counted: the pages of mapped files (token files, checkpoints being wr
 system takes back when it needs them; preparing the data, which is over before training begins.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
@@ -113,7 +114,8 @@ def host_memory(
     total = _total(items)
     held = sum(item.num_bytes for item in items if item.name == DEVICES)
     kept = held * assumptions_for(node.cluster.device).host_kept
-    band = Band(low=total, high=total + kept + node.num_processes * (high - low))
+    more = kept + node.num_processes * (high - low)
+    train = max(_total(found[phase]) - _copied(found[phase]) for phase in (LOAD, STEPS))
     later = node._replace(saving="async")
     with_copy = max(_total(tuple(_items(later, phase))) for phase in PHASES)
     return HostMemory(
@@ -122,14 +124,14 @@ def host_memory(
             PhasePeak(phase=phase, num_bytes=_total(found[phase]), where=_largest(found[phase]))
             for phase in PHASES
         ),
-        predicted_host_bytes=band,
+        predicted_host_bytes=Band(low=total, high=total + more),
         predicted_async_bytes=with_copy - _total(found[highest]),
         predicted_checkpoint_bytes=disk_bytes(
             whole, num_shards=strategy.tp * (strategy.dp_shard if gathers(strategy) else 1)
         ),
         num_processes=num_processes,
         usable_bytes=cluster.host_ram_bytes,
-        fits=_fits(band, cluster.host_ram_bytes),
+        fits=_fits(Band(low=train, high=train + more), cluster.host_ram_bytes),
     )
 
 
@@ -139,7 +141,17 @@ def training_bytes(host: HostMemory) -> int:
     Copies for saving stay once they were made, and are needed for nothing else.
     """
     steps = next((each.num_bytes for each in host.phases if each.phase == STEPS), 0)
-    return steps - sum(item.num_bytes for item in host.items if item.name == SAVING)
+    return steps - _copied(host.items)
+
+
+def saving_bytes(host: HostMemory) -> int:
+    """Return what Brimful's own saving needs of a host that has less; 0: it has as much, or may."""
+    most = math.ceil(host.predicted_host_bytes.low)
+    return most if 0 < host.usable_bytes < most else 0
+
+
+def _copied(items: tuple[MemoryItem, ...]) -> int:
+    return sum(item.num_bytes for item in items if item.name == SAVING)
 
 
 def is_cut(strategy: Strategy) -> bool:

@@ -32,6 +32,7 @@ class SharedInference(NamedTuple):
         cache_bytes: Keys and values of all the text.
         beside_bytes: What one GPU's forward takes at most beside weights and cache; None: unknown.
         usable_bytes: Of each.
+        prompt_len: Tokens that one forward reads.
         simulated_forward_bytes: What a forward of one GPU that had it all takes beside weights and
             cache, simulated where no formula says it; None: not simulated.
     """
@@ -43,6 +44,7 @@ class SharedInference(NamedTuple):
     cache_bytes: int
     beside_bytes: int | None
     usable_bytes: int
+    prompt_len: int
     simulated_forward_bytes: int | None = None
 
     @property
@@ -104,6 +106,7 @@ def share_inference(job: InferenceJob, cluster: Cluster) -> SharedInference:
         cache_bytes=cache,
         beside_bytes=None if peak is None else max(0, peak - held.total - cache),
         usable_bytes=tensor_limit_bytes(cluster),
+        prompt_len=job.prompt_len,
     )
 
 
@@ -149,13 +152,21 @@ def most_shared(job: InferenceJob, cluster: Cluster, forward_bytes: int | None) 
     return SharedMost(CHUNK_TOKENS, longest, short, num, counts_forward)
 
 
-def other_shared_formats(job: InferenceJob, cluster: Cluster) -> tuple[str, ...]:
+def other_shared_formats(
+    job: InferenceJob, cluster: Cluster, forward_bytes: int | None = None
+) -> tuple[str, ...]:
     """List the other formats in which a model fits on all devices of a cluster, smallest last.
 
-    ``job``: what is loaded, and how much text it holds. Raises UnsupportedError: the architecture
-    has no layout or no cache that is known.
+    ``job``: what is loaded, and how much text it holds. ``forward_bytes``: what a forward takes
+    where no formula says it, which no format changes; None: unknown. Raises UnsupportedError:
+    the architecture has no layout or no cache that is known.
     """
     others = [each for each in in_every_format(job) if each.weights_format != job.weights_format]
-    shares = {each.weights_format: share_inference(each, cluster) for each in others}
+    shares = {
+        each.weights_format: share_inference(each, cluster)._replace(
+            simulated_forward_bytes=forward_bytes
+        )
+        for each in others
+    }
     fitting = [name for name, each in shares.items() if each.fits]
     return tuple(sorted(fitting, key=lambda name: -shares[name].least_bytes))

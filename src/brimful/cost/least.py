@@ -87,11 +87,14 @@ def spread_of(num_devices: int, zero: int | None, *, replicas: int, offload: str
     )
 
 
-def least_bytes(job: Job, num_parameters: int) -> Least:
+def least_bytes(job: Job, num_parameters: int, *, is_early: bool = False) -> Least:
     """Count what there is at least, of all devices together.
 
-    ``job``: what is trained; it needs no formula, and its model no layout.
+    ``job``: what is trained; it needs no formula, and its model no layout. ``is_early``: whether
+    each gradient is used inside the backward pass, and dropped as it comes.
     """
+    if is_early:
+        return least_bytes(job, num_parameters)._replace(gradients=0)
     if has_layout(job.model):
         whole = states(job, update_of(job, CUDA))
         held = int(whole.parameters + whole.constants)

@@ -56,8 +56,10 @@ def rollouts_of(content: Mapping[str, Any]) -> Rollouts:
 def take_grpo(leaves: Leaves) -> None:
     """Take the rows that the policy is updated on."""
     num = leaves.rest.get("num_generations", 8)
-    for key in _OF_TEXTS - {"max_completion_length"}:
-        leaves.rest.pop(key, None)
+    read = {key: leaves.rest.pop(key, None) for key in _OF_TEXTS - {"max_completion_length"}}
+    given = ", ".join(f"{key}={value}" for key, value in sorted(read.items()) if value is not None)
+    if given:
+        leaves.notes.append(f"read for what lies beside the update: {given}")
     leaves.say("task", TASK, "(trl grpo)")
     leaves.say("packing", "none", "(trl grpo)")
     prompt = leaves.take("max_prompt_length", int, _PROMPT)

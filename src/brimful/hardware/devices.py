@@ -26,15 +26,22 @@ def gpus() -> dict[str, Device]:
     return dict(_gpus())
 
 
-def cards() -> list[Device]:
+def cards(instead_of: str = "") -> list[Device]:
     """List the GPUs that somebody could put in place of another, smallest first.
 
-    None that is built in, and of AMD none: what was installed for CUDA does not run on them.
+    None that is built in, and none of another maker: what was installed for CUDA runs on AMD's as
+    little as ROCm's on others.
+
+    ``instead_of``: that GPU; empty, or of no maker known: one of NVIDIA's.
     """
+    sheets = datasheets()
+    is_amd = instead_of in sheets and not has_cuda(sheets[instead_of])
     found = [
         device
         for name, device in _gpus().items()
-        if not is_built_in(name) and device.capability < FIRST_OF_AMD
+        if not is_built_in(name)
+        and (device.capability >= FIRST_OF_AMD) == is_amd
+        and is_modelled(sheets[name])
     ]
     return sorted(found, key=lambda device: device.usable_bytes)
 

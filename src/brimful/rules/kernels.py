@@ -5,6 +5,7 @@ import msgspec
 from brimful.hardware.cluster import AMPERE
 from brimful.models.config import load_model
 from brimful.rules.base import (
+    TOLERANCE,
     Finding,
     Rule,
     compare,
@@ -17,6 +18,7 @@ from brimful.rules.base import (
 from brimful.rules.subject import (
     Subject,
     full,
+    item_bytes,
     mixed,
     num_parameters,
     peak,
@@ -27,6 +29,7 @@ from brimful.rules.subject import (
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.values.plan import Estimate
+from brimful.values.results import SAVED_ACTIVATIONS
 
 GROUP = "checkpointing, offload, attention"
 HALF = 2
@@ -126,16 +129,46 @@ def _offload(subject: Subject) -> Finding:
     )
 
 
+def _without_flash(subject: Subject, says: str) -> Finding | None:
+    """Say that no FlashAttention runs on a GPU; None: it does."""
+    device = subject.cluster.device
+    if device.kernels != "cuda" or device.capability >= AMPERE:
+        return None
+    return stated(
+        "not checkable here",
+        says=says,
+        ours=f"compute capability {device.capability}",
+        why=f"PyTorch's FlashAttention needs {AMPERE}; what runs instead is another kernel",
+    )
+
+
+def _flash_activations(subject: Subject) -> Finding:
+    """Saved activations as a share of the peak, with PyTorch's fused kernel."""
+    says = f"{percent(TOLERANCE)} of the peak at most"
+    if (none := _without_flash(subject, says)) is not None:
+        return none
+    job = mixed(subject)
+    fused = run(subject, job)
+    saved = item_bytes(fused, SAVED_ACTIVATIONS)
+    share = saved / peak(fused)
+    each, written = (
+        saved_per_sequence(subject, job, **more) for more in ({}, {"attention": "eager"})
+    )
+    return stated(
+        "holds" if share <= TOLERANCE else "wrong",
+        says=says,
+        ours=f"{percent(share)} of the peak predicted, {gibibytes(saved)}",
+        why=f"of {job.seq_len} tokens blocks save {gibibytes(each)} with it and "
+        f"{gibibytes(written)} with scores written out: it spares the scores alone, which grow "
+        f"with the square; projections, norms and the MLP save as much as before. More texts at "
+        f"once save as many times more, checkpointing nearly all of it",
+    )
+
+
 def _flash(subject: Subject) -> Finding:
     """Step time with written-out attention over that with PyTorch's fused kernel."""
-    device = subject.cluster.device
-    if device.kernels == "cuda" and device.capability < AMPERE:
-        return stated(
-            "not checkable here",
-            says="1.3 to 4 x",
-            ours=f"compute capability {device.capability}",
-            why=f"PyTorch's FlashAttention needs {AMPERE}; what runs instead is another kernel",
-        )
+    if (none := _without_flash(subject, "1.3 to 4 x")) is not None:
+        return none
     job = mixed(subject)
     eager, fused = run(subject, job, attention="eager"), run(subject, job)
     return compare_range(
@@ -158,4 +191,6 @@ KERNEL_RULES = (
          _offload),
     Rule("flash", GROUP, "FlashAttention trains faster, FlashAttention-2 more so",
          "1.3 to 2 x, 2 to 4 x", _flash),
+    Rule("flash-activations", GROUP, "With flash attention activations do not matter",
+         "next to nothing beside the states", _flash_activations),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import msgspec
 
 from brimful.hardware.cluster import Cluster, Device
 from brimful.search.ledger import Point, predict
-from brimful.search.offers import LORA_ALPHA, LORA_BASES, LORA_RANK
+from brimful.search.offers import LORA_ALPHA, LORA_BASES, LORA_RANK, in_recipe
 from brimful.techniques.kernel_support import Place, first_that_runs, why_emulated
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS, whole_of
@@ -54,7 +54,7 @@ def _usual(job: Job, device: Device) -> Iterator[tuple[str, Job]]:
     place = Place(device.kernels, device.capability)
     precision = first_that_runs(USUAL_PRECISIONS, lambda recipe: why_emulated(recipe, place))[0]
     if device.kernels != "cpu" and job.precision != precision and job.loss_scale is None:
-        yield precision, msgspec.structs.replace(job, precision=precision)
+        yield precision, in_recipe(job, precision)
     if job.method == QAT:
         plain = msgspec.structs.replace(job, method="full", quantization=None)
         yield "plain training", plain

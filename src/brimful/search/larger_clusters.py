@@ -65,16 +65,21 @@ def with_gpu(cluster: Cluster, device: Device) -> Cluster:
     )
 
 
-def cards_for(job: Job) -> Iterator[Device]:
-    """Yield the cards that have units for a recipe's type (on others it would fit, and crawl)."""
-    for device in smallest_first():
+def cards_for(job: Job, instead_of: str = "") -> Iterator[Device]:
+    """Yield the cards that have units for a recipe's type (on others it would fit, and crawl).
+
+    ``instead_of``: a GPU, whose maker's they are; empty: NVIDIA's.
+    """
+    for device in smallest_first(instead_of):
         place = Place(device.kernels, device.capability)
         is_known = device.matrix_flops_per_s.bf16 or not job.precision.startswith("bf16")
         if is_known and why_emulated(job.precision, place) is None:
             yield device
 
 
-def smallest_first() -> list[Device]:
+def smallest_first(instead_of: str = "") -> list[Device]:
     """List the cards, the smallest first; of those about as large, what somebody rents out."""
     rented = shipped_prices().gpus
-    return sorted(cards(), key=lambda d: (d.usable_bytes // ALIKE_BYTES, d.name not in rented))
+    return sorted(
+        cards(instead_of), key=lambda d: (d.usable_bytes // ALIKE_BYTES, d.name not in rented)
+    )

@@ -8,7 +8,7 @@ import msgspec
 from brimful.cost.least import least_bytes
 from brimful.models.config import exact_count
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
-from brimful.values.job import ALL_LINEAR, QUANTIZED, Adapter, Base, Job
+from brimful.values.job import ALL_LINEAR, FOUR_BITS, QUANTIZED, Adapter, Base, Job, Precision
 
 LORA_RANK, LORA_ALPHA = 16, 32.0
 """Of the adapters that are offered to a job that has none; tested equal to the command line's."""
@@ -72,6 +72,17 @@ def _num_changes(flags: str) -> int:
     return sum(flag in flags for flag in _PURE + _ROUNDED)
 
 
+def in_recipe(job: Job, precision: Precision) -> Job:
+    """Return a job in another recipe, whose frozen base is held as that recipe's is by default.
+
+    A base that was asked for stays.
+    """
+    changed = msgspec.structs.replace(job, precision=precision, loss_scale=None)
+    if job.adapter is None or job.adapter.base != LORA_BASES.get(job.precision, "same"):
+        return changed
+    return _adapted(changed, LORA_BASES.get(precision, "same"))
+
+
 def _rounded(job: Job) -> Offer | None:
     rule = OPTIMIZERS[job.optimizer]
     if not (rounded := rounded_of(rule)):
@@ -107,8 +118,12 @@ def _lora(job: Job) -> Offer | None:
 
 
 def _qlora(job: Job) -> Offer | None:
-    if job.method in {"qlora", "qat"}:
+    base = None if job.adapter is None else job.adapter.base
+    if job.method == "qat" or base in FOUR_BITS:
         return None
+    if base in QUANTIZED:
+        price = "weights beside the adapters are rounded to 4 bits instead of 8"
+        return Offer(f"--base {QLORA_BASE}", price, _adapted(job, QLORA_BASE))
     price = f"only adapters of rank {LORA_RANK} train, beside weights of 4 bits"
     if job.adapter is not None:
         price = "weights beside the adapters are rounded to 4 bits"
@@ -118,7 +133,7 @@ def _qlora(job: Job) -> Offer | None:
 def _pure(job: Job) -> Offer | None:
     if job.precision in {"bf16", "fp16"}:
         return None
-    changed = msgspec.structs.replace(job, precision="bf16", loss_scale=None)
+    changed = in_recipe(job, "bf16")
     price = f"nothing that trains is held in fp32{_fewer_bytes(job, changed)}"
     return Offer("--precision bf16", price, changed)
 

@@ -100,8 +100,11 @@ class WayOut(NamedTuple):
         return self.short_bytes <= 0 and not self.is_exact
 
 
-def searched_anew(search: Search) -> Find:
-    """Search every way as the plan was searched for, by live bytes; ``held`` decides."""
+def searched_anew(search: Search, settings: str = "") -> Find:
+    """Search every way as the plan was searched for, by live bytes; ``held`` decides.
+
+    ``settings``: what is typed otherwise; empty: nothing is.
+    """
 
     def find(job: Job, cluster: Cluster) -> Tried:
         found, refused = list[Tried](), list[Exception]()
@@ -112,7 +115,7 @@ def searched_anew(search: Search) -> Find:
                 refused.append(error)
         if not found:
             raise refused[0]
-        return min(found, key=_shortness)
+        return min(found, key=_shortness)._replace(settings=settings)
 
     return find
 
@@ -148,7 +151,7 @@ def held(tried: Tried) -> Tried:
     """Replay what fits by live bytes, and the next best while it does not hold."""
     if tried.solution is None or tried.short_bytes > 0:
         return tried
-    return _tried(hold(tried.solution).solution)
+    return _tried(hold(tried.solution).solution)._replace(settings=tried.settings)
 
 
 def _tried(found: Solution) -> Tried:
@@ -421,11 +424,11 @@ def _allowed(plan: Plan) -> Iterator[_Way]:
 def _larger_gpu(plan: Plan) -> _Way:
     """Try as many of every GPU that has what the nearest plan needs alive, smallest first."""
     least = plan.estimate.predicted_peak_allocated_bytes if plan.estimate else 0
-    note = "the smallest that does"
+    own, note = plan.cluster.device.name, "the smallest that does"
     clusters = (
         with_gpu(plan.cluster, device)
-        for device in cards_for(plan.job)
-        if allocatable_bytes(device) >= least and device.name != plan.cluster.device.name
+        for device in cards_for(plan.job, own)
+        if allocatable_bytes(device) >= least and device.name != own
     )
     options = (
         _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note) for cluster in clusters

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from brimful.cost.reserved import predicted_reserved
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
 from brimful.search.against import Against, against
-from brimful.search.beside import Beside, Fix, used_bytes
+from brimful.search.beside import Beside, Fix, all_that, used_bytes
 from brimful.search.typed import fix_words
 from brimful.search.ways_out import WayOut
 from brimful.show.predicted import meter_of
@@ -137,20 +138,26 @@ def against_facts(
         and (each.job.method == job.method or not same_method or job.method == QAT)
     ]
     words = [
-        f"{each.words}: {_more_words(_more_bytes(cluster, strategy, known, each))}"
+        f"{each.words}: {_differs_words(cluster, strategy, known, each)}"
         f"{_faster_words(job, known, each, cluster)}{_cast_words(job, strategy, known, each)}"
         for each in told[:NUM_TOLD]
     ]
     return (Fact("against", "; ".join(words)),) if words else ()
 
 
-def _more_bytes(cluster: Cluster, strategy: Strategy, known: Known, other: Against) -> int:
-    """Return what another run takes more, of the same memory as is told of what is known."""
-    ours = known.used_bytes
-    its = None if ours is None else used_bytes(other.job, cluster, strategy)
-    if ours is None or its is None:
-        return _peak(other.made) - known.peak_bytes
-    return its - ours
+def _differs_words(cluster: Cluster, strategy: Strategy, known: Known, other: Against) -> str:
+    """Say what another run takes more with the same settings, and where that is too much.
+
+    Of the same memory as is told of what is known.
+    """
+    ours, fits = known.used_bytes, other.made.fits
+    reserved = None if ours is None else predicted_reserved(other.job, cluster, strategy)
+    if ours is None or reserved is None:
+        more = _peak(other.made) - known.peak_bytes
+    else:
+        fits = fits and reserved.word != "no"
+        more = all_that(reserved) - ours
+    return f"{_more_words(more)}{', too much with these settings' * (known.fits and not fits)}"
 
 
 def _more_words(more_bytes: int) -> str:

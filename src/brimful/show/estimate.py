@@ -12,10 +12,12 @@ from brimful.show.predicted import (
     host_meter,
     host_share,
     meter_of,
+    saving_facts,
     subject_words,
     tight_facts,
     verdict_of,
 )
+from brimful.show.run import would_be_facts
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Meter, Summary, Verdict, on_each
 from brimful.units import format_bytes
@@ -72,7 +74,8 @@ def estimate_summary(
             *(_at_peak(estimate) if is_first else ()),
             *around.fixes,
             *around.stages,
-            *(() if verdict == "NO" else around.run),
+            *(would_be_facts(around.run) if verdict == "NO" else around.run),
+            *saving_facts(estimate),
             *spread_facts(job, cluster, strategy, estimate, around.others),
             *(() if is_first else _at_peak(estimate)),
             *(

@@ -229,11 +229,13 @@ class Beyond(NamedTuple):
         formats: Other formats in which they do, the smallest last.
         decoding: How fast they write at most; None: unknown.
         most: How much text they hold where what was asked for is too much; None: it is not.
+        chunked: The same with its prompts read in chunks, of what was simulated and may not fit.
     """
 
     formats: Sequence[str]
     decoding: Decoding | None
     most: SharedMost | None
+    chunked: SharedInference | None = None
 
 
 def shared_summary(
@@ -259,28 +261,28 @@ def shared_summary(
         size = format_bytes(shared.simulated_forward_bytes)
         whose = "of one GPU that had all of it" if shared.num_devices > 1 else "with weights"
         words = f"{size} at most, as {whose} in 16 bits, simulated"
-        facts.append(Fact("forward", words))
+        facts.append(Fact("forward", words, f"{size} at most, simulated as of one GPU in 16 bits"))
     if shared.fits is None and most is None:
         left = format_bytes(shared.usable_bytes - least)
         words = f"what a forward of {job.model.model_type} takes beside these; {left} are left"
         facts.append(Fact("unknown", words))
-    if shared.weights_bytes > shared.packed_bytes:
-        words = (
-            f"counted as packed like other weights, as published checkpoints are; libraries that "
-            f"pack linear layers only leave them in 16 bits: {format_bytes(shared.weights_bytes)}"
-        )
-        facts.append(Fact("experts", words))
+    facts += _in_chunks(beyond.chunked)
+    if beyond.chunked is not None:  # as it is read, so that it is what lacks or not
+        most = beyond.chunked.most_bytes
     if shared.fits is not True:
-        if shared.fits is None and most is not None:
+        if shared.fits is None and most is not None and beyond.chunked is None:
             shorter = shorter_prompt(job, lambda other: share_inference(other, cluster).fits)
             if shorter:
                 facts.append(Fact("instead", _shorter_words(shorter)))
                 less = msgspec.structs.replace(job, prompt_len=shorter)
                 most = share_inference(less, cluster).most_bytes
-        needs_more = shared.needed is not None and shared.needed > shared.num_devices
-        facts += [Fact("needs", f"{shared.needed} of these GPUs")] if needs_more else []
+        needed = (beyond.chunked or shared).needed
+        needs_more = needed is not None and needed > shared.num_devices
+        facts += [Fact("needs", f"{needed} of these GPUs")] if needs_more else []
         formats = ", ".join(beyond.formats)
-        facts += [Fact("formats", f"it fits in {formats}")] if formats else []
+        how = f" (--prompt-len {beyond.chunked.prompt_len})" if beyond.chunked else ""
+        facts += [Fact("formats", f"it fits in {formats}{how}")] if formats else []
+    facts += [*_speed(job, beyond.decoding), *_shared_experts(shared)]
     facts += _most_shared(job, beyond.most)
     free = shared.usable_bytes - (least if most is None else most)
     tokens = job.num_sequences * job.seq_len
@@ -289,10 +291,35 @@ def shared_summary(
         texts = f"{room // job.seq_len:,} texts of {job.seq_len:,}"
         words = f"about {room:,} tokens of text in the cache, {texts}"
         facts.append(Fact("at most", words))
-    facts += _speed(job, beyond.decoding)
     note = "engines that page their cache, such as vLLM, take what is left of each GPU for it"
     facts.append(Fact("note", note))
     return Summary(_VERDICTS[shared.fits], _subject(job, cluster), meter, tuple(facts))
+
+
+def _shared_experts(shared: SharedInference) -> tuple[Fact, ...]:
+    """Say that experts are counted as packed, where libraries may leave them."""
+    if shared.weights_bytes <= shared.packed_bytes:
+        return ()
+    left = format_bytes(shared.weights_bytes)
+    words = (
+        f"counted as packed like other weights, as published checkpoints are; libraries that pack "
+        f"linear layers only leave them in 16 bits: {left}"
+    )
+    return (Fact("experts", words, f"counted as packed; left in 16 bits all are {left}"),)
+
+
+def _in_chunks(chunked: SharedInference | None) -> tuple[Fact, ...]:
+    """Say what each GPU holds at most where prompts are read in chunks, as engines read them."""
+    if chunked is None or chunked.most_bytes is None:
+        return ()
+    both = f"{format_bytes(chunked.most_bytes)} of {format_bytes(chunked.usable_bytes)} at most"
+    flag = f"--prompt-len {chunked.prompt_len}"
+    if chunked.fits:
+        return (Fact("instead", f"{flag} would fit (prompts read in chunks): {both}"),)
+    short = format_bytes(chunked.most_bytes - chunked.usable_bytes)
+    least = format_bytes(chunked.least_bytes)
+    words = f"{flag}: {both}, short by {short}; weights and cache alone {least}"
+    return (Fact("in chunks", words),)
 
 
 def _most_shared(job: InferenceJob, most: SharedMost | None) -> tuple[Fact, ...]:
@@ -367,7 +394,7 @@ def _speed(job: InferenceJob, decoding: Decoding | None) -> tuple[Fact, ...]:
         f"at most {first:,.0f} tokens/s{texts}: each reads {read} at {rate}{end}; "
         f"{format_seconds(decoding.first_token_s)} or more for the prompt"
     )
-    return (Fact("speed", words),)
+    return (Fact("speed", words, f"at most {first:,.0f} tokens/s{texts}"),)
 
 
 def _most(beside: Beside) -> tuple[Fact, ...]:

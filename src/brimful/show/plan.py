@@ -26,10 +26,12 @@ from brimful.show.predicted import (
     offloaded_bytes,
     offloaded_facts,
     replayed_meter,
+    saving_facts,
     subject_words,
     tight_facts,
     verdict_of,
 )
+from brimful.show.run import would_be_facts
 from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
 from brimful.techniques.runnable import check_strategy
@@ -99,7 +101,8 @@ def plan_summary(
             settings,
             *(() if fits else _at_peak(found, meter)),
             *(host_needs(made) if fits else _beside_gpu(found)),
-            *(facts if fits else ()),
+            *(facts if fits else would_be_facts(facts)),
+            *saving_facts(made),
             *(_routing(plan.strategy) if fits else ()),
             *_against(found),
             *why,

@@ -2,7 +2,7 @@
 
 import re
 
-from brimful.cost.host import training_bytes
+from brimful.cost.host import saving_bytes, training_bytes
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
@@ -123,6 +123,20 @@ def offloaded_bytes(estimate: Estimate | None) -> int:
         return 0
     items = estimate.host.items
     return sum(item.num_bytes for item in items if item.name in _OFFLOADED)
+
+
+def saving_facts(estimate: Estimate | None) -> tuple[Fact, ...]:
+    """Say that a host has enough to train and too little for Brimful's own saving, and what helps.
+
+    Other programs save their own way.
+    """
+    host = None if estimate is None else estimate.host
+    needs = 0 if host is None or host.fits is False else saving_bytes(host)
+    if host is None or not needs:
+        return ()
+    has, train = format_bytes(host.usable_bytes), format_bytes(training_bytes(host))
+    words = f"Brimful's own needs {format_bytes(needs)} of the host's {has}, training {train}"
+    return (Fact("saving", f"{words}: add swap, or brimful export to what saves its own way"),)
 
 
 def host_needs(estimate: Estimate | None) -> tuple[Fact, ...]:

@@ -59,6 +59,20 @@ def speed_facts(
     return (Fact("speed", f"{words}{waits}", words if waits else ""),)
 
 
+def would_be_facts(run: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """Say of what has no room how fast it would be, and how long it would take.
+
+    ``run``: what is said of what fits.
+    """
+    told = {fact.label: fact.text for fact in run}
+    if "speed" not in told or "run" not in told:  # whose time is not known
+        return ()
+    rate = told["speed"].partition(" (")[0]
+    return (
+        Fact("would be", f"{rate}; {told['run']}", f"{rate}; {told['run'].partition(' (')[0]}"),
+    )
+
+
 def rate_words(job: Job, step_s: float) -> str:
     """Say what passes in a second: tokens, or samples where a sample has one label."""
     if is_per_sample(job.task):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from brimful.show.stand_in import judged
 from brimful.show.summary import Fact, Meter, Summary, Verdict
 
 if TYPE_CHECKING:
@@ -27,8 +28,12 @@ STYLES: dict[Verdict, str] = {
 OF_SPEED = frozenset({"speed", "run", "faster", "next"})
 """What is left out where a card stands in for another, whose speed is not known; what comes next
 is for that card too."""
-LASTING = frozenset({"run"})
-"""What is left out last: how long a run takes is what most people ask."""
+YIELDING = ("if tight", "faster", "why", "against", "routing")
+"""What is left out first, in this order: it explains an answer, and few ask for it."""
+ADVISING = frozenset({"limits"})
+"""What is said shortly only before what is asked for is left out: its advice is lost so."""
+LASTING = frozenset({"run", "limits", "at most"})
+"""What is left out last: how long a run takes, and a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -56,6 +61,7 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     Returns its lines: verdict and subject, memory with a bar, and the facts; where there are more
     than it may take the last are said shortly, and then left out.
     """
+    summary = judged(summary)
     word = summary.verdict or "ANSWER"
     first = fact_lines([Fact(word, summary.subject)])
     if summary.verdict is not None:
@@ -63,13 +69,31 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
     meters = fact_lines(map(metered_fact, summary.meters))
     head, facts = [*first, *meters], [each for each in summary.facts if each.label not in _hidden]
     while facts and len(head) + len(fact_lines(facts)) > most:
-        places = (place for place in range(len(facts))[::-1] if _is_long(facts[place]))
-        if (place := next(places, None)) is None:
-            left = [each for each in facts if each.label not in LASTING] or facts
-            facts.remove(left[-1])
+        gone = _first_to_yield(facts)
+        if (place := _to_shorten(facts, gone)) is None:
+            del facts[gone]
         else:
             facts[place] = Fact(facts[place].label, facts[place].short)
     return [*head, *fact_lines(facts)]
+
+
+def _first_to_yield(facts: list[Fact]) -> int:
+    """Return the place of what is left out first: by what it is about, then the last."""
+    labels = [each.label for each in facts]
+    first = next((label for label in YIELDING if label in labels), None)
+    if first is not None:
+        return labels.index(first)
+    others = [place for place, label in enumerate(labels) if label not in LASTING]
+    return others[-1] if others else len(facts) - 1
+
+
+def _to_shorten(facts: list[Fact], gone: int) -> int | None:
+    """Return the place of what is said shortly before one is left out; None: nothing is."""
+    long = [place for place, each in enumerate(facts) if _is_long(each)]
+    plain = [place for place in long if facts[place].label not in ADVISING]
+    if plain or facts[gone].label in YIELDING:
+        return plain[-1] if plain else None
+    return next((n for n in long if n > gone or facts[gone].label in LASTING), None)
 
 
 def _is_long(fact: Fact) -> bool:

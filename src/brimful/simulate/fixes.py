@@ -72,7 +72,7 @@ def _reserved(job: Job, cluster: Cluster, strategy: Strategy) -> Reserved | None
 def _larger(job: Job, cluster: Cluster, strategy: Strategy, num_bytes: int) -> Cluster | None:
     """Return as many of the smallest GPU that has room for what an allocator holds."""
     groups = num_groups(strategy)
-    for device in cards_for(job):
+    for device in cards_for(job, cluster.device.name):
         if room_of(device, num_groups=groups).firm_bytes >= num_bytes:
             return with_gpu(cluster, device)
     return None

@@ -46,8 +46,8 @@ NARROW: frozenset[Precision] = frozenset({"bf16", "fp16"})
 """Recipes that hold and compute everything in 16 bits."""
 QUANTIZED: frozenset[Base] = frozenset({"nf4", "nf4-double", "int8", "llm-int8"})
 """Bases that are held in fewer bits than any floating-point type that trains."""
-QDORA: frozenset[Base] = frozenset({"nf4", "nf4-double"})
-"""Of those, what DoRA's magnitudes go beside: PEFT dequantises bitsandbytes' weights for them."""
+FOUR_BITS: frozenset[Base] = frozenset({"nf4", "nf4-double"})
+"""Of those in 4 bits, which DoRA's magnitudes go beside too: PEFT dequantises them for it."""
 
 
 class LossScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -418,11 +418,11 @@ def _check_adapter(job: Job) -> None:
     if adapter is None:
         return
     goes = adapter.base in QUANTIZED if job.method == "qlora" else adapter.base not in QUANTIZED
-    if not goes and not (job.method == "dora" and adapter.base in QDORA):
-        bases = ", ".join(sorted(QUANTIZED))
+    if not goes and not (job.method == "dora" and adapter.base in FOUR_BITS):
+        bases, fours = ", ".join(sorted(QUANTIZED)), " and ".join(sorted(FOUR_BITS))
         raise InputError(
             f"method={job.method} does not go with base={adapter.base}; qlora takes {bases}, "
-            f"lora and dora take same, bf16 or fp16, and dora {' and '.join(sorted(QDORA))} too",
+            f"lora and dora take same, bf16 or fp16, and dora {fours} too",
             nearest={"method": "qlora"} if adapter.base in QUANTIZED else {"base": None},
         )
     if adapter.base in QUANTIZED and job.model.model_type in _CUT_OFF:

@@ -68,7 +68,8 @@ class HostMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         predicted_checkpoint_bytes: Of one checkpoint's files, of all devices together.
         num_processes: On one node, one for each device.
         usable_bytes: What the node has; 0 where unknown.
-        fits: Whether the band lies within that; None where it lies across, or that is unknown.
+        fits: Whether training lies within that, whatever saving takes on top; None where its band
+            lies across, or that is unknown.
     """
 
     items: tuple[MemoryItem, ...]

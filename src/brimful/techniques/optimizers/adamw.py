@@ -3,6 +3,7 @@
 State: two moments in the type of the parameter, and a count of steps, which the kernel reads.
 """
 
+from brimful.errors import LESS
 from brimful.techniques.optimizers.base import (
     Kept,
     Like,
@@ -56,11 +57,13 @@ ADAMW = two_moments(
             ("adan", "ademamix", "dadapt-adam", "prodigy"),
             "three numbers a parameter or more",
             "AdamW keeps two: 4 bytes a number come on top",
+            LESS,
         ),
         Like(
             ("kron", "shampoo", "soap"),
             "moments and two matrices for each matrix",
             "AdamW keeps the moments, and the matrices come on top",
+            LESS,
         ),
     ),
 )

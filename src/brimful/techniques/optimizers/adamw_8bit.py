@@ -3,6 +3,7 @@
 State: see ``blockwise``.
 """
 
+from brimful.errors import MORE
 from brimful.techniques.optimizers.base import Like, Spelled, one_by_one
 from brimful.techniques.optimizers.blockwise import beside_rounded, rounded_state
 from brimful.techniques.optimizers.two_moments import two_moments
@@ -27,6 +28,7 @@ ADAMW_8BIT = two_moments(
             ("ademamix-8bit", "lion-8bit", "rmsprop-bnb-8bit"),
             "one number a parameter in 8 bits",
             "8-bit AdamW keeps two, a byte a parameter more",
+            MORE,
         ),
         Like(
             (

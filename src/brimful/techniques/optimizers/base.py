@@ -115,11 +115,13 @@ class Like(NamedTuple):
         words: As they are typed.
         what: What they keep.
         why: What is alike.
+        takes: Whether ours takes ``MORE`` or ``LESS``; empty: about as much.
     """
 
     words: tuple[str, ...]
     what: str
     why: str
+    takes: str = ""
 
 
 class Spelled(NamedTuple):

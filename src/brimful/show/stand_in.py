@@ -1,0 +1,69 @@
+"""The verdict on what stands in for what was asked: it is that of what was asked, or not known.
+
+What takes more and has no room says nothing of what takes less, and the other way round.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from brimful.errors import LESS, MORE
+from brimful.show.summary import Fact, Meter, Summary
+from brimful.units import format_bytes
+
+
+class StandIn(NamedTuple):
+    """What is answered in place of what was asked.
+
+    Attributes:
+        words: What it is, as it is typed.
+        takes: Whether it takes ``MORE`` or ``LESS`` than what was asked; empty: as much.
+        on_top_bytes: What each GPU holds beside it; 0: nothing.
+        card_bytes: What a GPU has for both.
+    """
+
+    words: str
+    takes: str
+    on_top_bytes: int = 0
+    card_bytes: int = 0
+
+
+_now: list[StandIn] = []
+
+
+@contextmanager
+def standing_in(stand_in: StandIn) -> Iterator[None]:
+    """Judge what is printed as an answer to another question."""
+    _now.append(stand_in)
+    try:
+        yield
+    finally:
+        _now.pop()
+
+
+def judged(summary: Summary) -> Summary:
+    """Return an answer with the verdict that it has for what was asked."""
+    stand_in = _now[-1] if _now else None
+    if stand_in is None:
+        return summary
+    if stand_in.on_top_bytes and summary.meter is not None:
+        return summary._replace(facts=(_left(stand_in, summary.meter), *summary.facts))
+    if stand_in.takes == MORE and summary.verdict == "NO":
+        words = f"it may fit: {stand_in.words} takes more"
+    elif stand_in.takes == LESS and summary.verdict in {"FITS", "TIGHT"}:
+        words = f"it may not fit: {stand_in.words} takes less"
+    else:
+        return summary
+    shorts = [meter.used_bytes - meter.usable_bytes for meter in summary.meters]
+    differs = "is short by" if max(shorts, default=0) > 0 else "leaves"
+    size = format_bytes(abs(max(shorts, default=0)))
+    fact = Fact("not known", f"{words}, and {differs} {size}")
+    return summary._replace(verdict="UNKNOWN", facts=(fact, *summary.facts))
+
+
+def _left(stand_in: StandIn, meter: Meter) -> Fact:
+    """Say what a peak leaves of a GPU for what comes on top of it, beside what that holds."""
+    left, wants = stand_in.card_bytes - meter.used_bytes, stand_in.on_top_bytes
+    has = f"{format_bytes(left)} of {format_bytes(stand_in.card_bytes)}" if left > 0 else "nothing"
+    short = f", short by {format_bytes(wants - max(0, left))}" if wants > left else ""
+    return Fact("left", f"{has} for what comes on top, which takes {format_bytes(wants)}{short}")
