@@ -88,7 +88,7 @@ def test_a_market_takes_what_any_of_its_kinds_has_units_for(brimful, attention):
     [
         (("--optimizer", "adafactor"), 1),
         (("--task", "dpo", "--reference", "offloaded"), 1),
-        (("--task", "dpo", "--reference", "offloaded", "--dp-shard", "2"), None),
+        (("--task", "dpo", "--reference", "offloaded", "--dp-shard", "2"), 1),  # in groups
         (("--optimizer", "adafactor", "--zero", "3"), None),
     ],
 )
