@@ -68,9 +68,7 @@ def would_be_facts(run: tuple[Fact, ...]) -> tuple[Fact, ...]:
     if "speed" not in told or "run" not in told:  # whose time is not known
         return ()
     rate = told["speed"].partition(" (")[0]
-    return (
-        Fact("would be", f"{rate}; {told['run']}", f"{rate}; {told['run'].partition(' (')[0]}"),
-    )
+    return (Fact("would be", f"{rate}; {told['run'].partition(' (')[0]}"),)
 
 
 def rate_words(job: Job, step_s: float) -> str:
