@@ -197,7 +197,7 @@ def _why(limits: Limits, best: Option) -> tuple[Fact, ...]:
     if limits.budget_usd is None or not is_soon(best, limits):
         return ()
     words = f"the cheapest of what takes {format_days(SOON_DAYS)} at most; --deadline says another"
-    return (Fact("why", words),)
+    return (Fact("within", words),)
 
 
 def _fastest(found: Market, limits: Limits, best: Option) -> tuple[Fact, ...]:
