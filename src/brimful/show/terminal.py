@@ -28,7 +28,7 @@ STYLES: dict[Verdict, str] = {
 OF_SPEED = frozenset({"speed", "run", "faster", "next"})
 """What is left out where a card stands in for another, whose speed is not known; what comes next
 is for that card too."""
-YIELDING = ("if tight", "faster", "why", "against", "routing")
+YIELDING = ("if tight", "faster", "why", "against", "routing", "would be")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
 ADVISING = frozenset({"limits"})
 """What is said shortly only before what is asked for is left out: its advice is lost so."""
