@@ -36,7 +36,7 @@ class Made:
 @pytest.mark.parametrize(
     ("parts", "flags", "says"),
     [
-        (('converters = ["float8"]', TENSOR_PARALLEL), [], ("bf16-mixed for float8", "tokens/s (")),
+        (('converters = ["float8"]', TENSOR_PARALLEL), [], ("bf16-mixed for float8", " tokens/s")),
         (("", COMPILED), ["--task", "dpo"], ("eager for compile",)),
     ],
     ids=("float8 beside tp", "a compiler beside dpo"),
