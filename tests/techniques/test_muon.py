@@ -1,7 +1,8 @@
 """Muon: torch's own steps, and what it takes: predicted, simulated and measured."""
 
-from functools import cache
+from functools import cache, partial
 
+import msgspec
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -11,7 +12,9 @@ from brimful.build.batch import Batch, count_targets
 from brimful.build.program import own_optimizer
 from brimful.build.step import train_step
 from brimful.cost.estimate import estimate
-from brimful.cost.update import CUDA, update_flops, update_of
+from brimful.cost.family import family_of
+from brimful.cost.states import device_update_flops
+from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
@@ -202,12 +205,28 @@ def _words():
 
 def test_its_products_are_part_of_a_step_s_time():
     job, wide = job_of("bf16-mixed"), {**SIZES, "intermediate_size": 1024}
-    assert update_flops(job_of("bf16-mixed", optimizer="adamw")) == 0
-    more = update_flops(job_of("bf16-mixed", sizes=wide)) - update_flops(job)
+    flops = partial(device_update_flops, family=family_of(job, make_strategy()), num_shards=1)
+    assert flops(job_of("bf16-mixed", optimizer="adamw")) == 0
+    more = flops(job_of("bf16-mixed", sizes=wide)) - flops(job)
     assert more == 5 * 2 * 3 * 4 * 256**2 * 512  # of three matrices in each of two blocks
     asked = make_cluster("cuda"), make_strategy(micro_batch=2)
     faster = estimate(job_of("bf16-mixed", optimizer="adamw"), *asked)
     assert estimate(job, *asked).predicted_step_s > faster.predicted_step_s
+
+
+def test_a_share_of_zero_1_multiplies_less_and_stages_multiply_their_own():
+    job, cluster = job_of("bf16-mixed", global_batch=8), make_cluster("cuda")
+    four = msgspec.structs.replace(cluster, num_devices=4, devices_per_node=4)
+    one = family_of(job, make_strategy(dp_replicate=4))
+    parted = family_of(job, make_strategy(zero=1, dp_shard=4))
+    gathered = family_of(job, make_strategy(zero=3, dp_shard=4))
+    whole = device_update_flops(job, one, 1)
+    assert 0 < device_update_flops(job, parted, 4) <= whole / 2
+    assert device_update_flops(job, gathered, 4) == whole
+    adamw = job_of("bf16-mixed", global_batch=8, optimizer="adamw")
+    row = make_strategy(pp=2, dp_replicate=2, accumulate="hold")
+    took = [estimate(each, four, row).predicted_step_s for each in (job, adamw)]
+    assert took[0] > took[1]
 
 
 @pytest.mark.parametrize(

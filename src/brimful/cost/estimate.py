@@ -22,14 +22,15 @@ from brimful.cost.on_host import copied_of
 from brimful.cost.outside import num_groups, parts_outside, room_of
 from brimful.cost.preference import copied_as_moved
 from brimful.cost.profiles import Profile
+from brimful.cost.resident import num_shards_of
 from brimful.cost.sent_activations import sent_activations
 from brimful.cost.speed import speed_of, step_flops
 from brimful.cost.stage_peaks import fullest
 from brimful.cost.stage_site import site_of
 from brimful.cost.stage_time import Row, step_of_row
+from brimful.cost.states import device_update_flops
 from brimful.cost.step import StepSeconds, family_work, step_seconds, update_bytes
 from brimful.cost.traffic import traffic_of, with_traffic
-from brimful.cost.update import update_flops
 from brimful.hardware.cluster import Cluster, Device, offered_bytes
 from brimful.techniques.dropout import dropout_words
 from brimful.values.job import Job, Precision
@@ -127,7 +128,8 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, computed: _Computed) ->
     moved = update_bytes(memory.states, family) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
-    stepped = work._replace(matrix_flops=work.matrix_flops + update_flops(job))
+    updates = device_update_flops(job, family, num_shards_of(family))
+    stepped = work._replace(matrix_flops=work.matrix_flops + updates)
     alone = step_seconds(
         stepped, replace(job, precision=computed.products), device, size, computed.kernel
     )

@@ -51,9 +51,11 @@ from brimful.cost.stage_site import (
     shapes_of,
     stages_on,
 )
+from brimful.cost.states import multiplied_on_one
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.cost.traffic import experts_traffic, gather_seconds, reduce_seconds, sent_seconds
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
+from brimful.cost.update import update_flops
 from brimful.hardware.cluster import Cluster
 from brimful.techniques.parallel.stages import Schedule, blocks_of_stages, stages_of_device
 from brimful.values.strategy import num_checkpointed, num_micro_batches, split_of
@@ -343,7 +345,16 @@ def _update_seconds(site: Site, stages: tuple[Stage, ...]) -> float:
     if not device.memory_bytes_per_s:
         return math.nan  # a machine that was not measured
     moved = traffic_of_update(gradients=held.gradients, kept=held.trained + held.optimizer_state)
-    return float(moved / (device.memory_bytes_per_s * efficiency_of(device).memory_share))
+    trained = [each for stage in stages for each in shapes_of(site, stage).trained]
+    shards = site.strategy.dp_shard
+    flops = update_flops(site.job, lambda: multiplied_on_one(trained, site.family, shards))
+    none = np.zeros(())
+    work = StepWork(np.array(flops), none, none, none)
+    products = step_seconds(work, site.job, device, _size(site), "other")
+    if products is None:
+        return math.nan
+    moved_s = moved / (device.memory_bytes_per_s * efficiency_of(device).memory_share)
+    return float(moved_s + products.matrix_s)
 
 
 class Row(NamedTuple):

@@ -35,6 +35,7 @@ from brimful.cost.update import (
     Update,
     Updater,
     update_apart,
+    update_flops,
     update_of,
     updater_of,
     wider_state,
@@ -164,6 +165,20 @@ def updated_apart(
         held = held_groups(parameters, family, num_shards)
         return [[Updated(shape) for shape in some] for some in held]
     return [list(updated_on_one(trained, family, num_shards))]
+
+
+def device_update_flops(job: Job, family: Family, num_shards: int) -> float:
+    """Return what an update multiplies on one device, of all that trains."""
+    return update_flops(
+        job, lambda: multiplied_on_one(trained_parameters(job, family.tp), family, num_shards)
+    )
+
+
+def multiplied_on_one(
+    whole: Sequence[Updated], family: Family, num_shards: int
+) -> Sequence[Updated]:
+    """List what one device multiplies to update: shards are gathered, and each does all of it."""
+    return whole if family.gathers else updated_on_one(whole, family, num_shards)
 
 
 def updated_on_one(whole: Sequence[Updated], family: Family, num_shards: int) -> Sequence[Updated]:

@@ -7,7 +7,7 @@ optimizer's groups: matrices, and the rest.
 Ignored: step counts (4 bytes per tensor).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from brimful.cost.recipes import FP32_BYTES
@@ -115,13 +115,16 @@ def wider_state(job: Job, updater: Updater, every: Sequence[Updated]) -> int:
     return bytes_kept(rule, every, wide) - bytes_kept(rule, every, narrow) if every else 0
 
 
-def update_flops(job: Job) -> float:
-    """Return what an update multiplies on a device that updates everything that trains."""
+def update_flops(job: Job, multiplied: Callable[[], Iterable[Updated]]) -> float:
+    """Return what an update multiplies on one device.
+
+    ``multiplied``: lists what that device multiplies, whole.
+    """
     rule = OPTIMIZERS[job.optimizer]
     if not rule.tells_hidden:
         return 0.0
     settings = settings_of(job, CUDA)
-    return sum(rule.flops(each, settings) for each in trained_parameters(job))
+    return sum(rule.flops(each, settings) for each in multiplied())
 
 
 def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tuple[int, ...]:

@@ -15,9 +15,9 @@ from brimful.cost.family import (
 from brimful.cost.on_host import copied_of
 from brimful.cost.preference import copied_as_moved
 from brimful.cost.profiles import Dimensions
+from brimful.cost.states import device_update_flops
 from brimful.cost.step import StepWork, step_seconds, update_bytes
 from brimful.cost.traffic import later_s
-from brimful.cost.update import update_flops
 from brimful.cost.work import grid_work
 from brimful.search.grid_values import Array, Grid, Search, grid_dimensions, held_of, profiles_of
 from brimful.techniques.offload import NOTHING
@@ -33,9 +33,9 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     amounts = _work(search, grid, dims)
     matrix, attended, bytes_moved, ops = amounts[..., None]
     copied = np.array([copied_as_moved(job, family, cluster.device) for family in grid.batches])
-    work = StepWork(
-        matrix + update_flops(job), attended, bytes_moved + moved + copied[:, None, None], ops
-    )
+    one = grid.batches[0]
+    updates = np.array([device_update_flops(job, one, int(n)) for n in grid.num_shards])
+    work = StepWork(matrix + updates, attended, bytes_moved + moved + copied[:, None, None], ops)
     micro_batch = np.array([family.micro_batch for family in grid.batches])[:, None, None]
     size = size_of(job, micro_batch, tp=grid.batches[0].tp)
     kernel = kernel_of(job, search.attention, cluster.device)
