@@ -59,3 +59,9 @@ def test_what_was_assumed_is_told_with_what_it_decides():
     assert "by slow-1 2.1 x slower" in told
     assert network_fact("fast-9", ("slow-1", 2.1), ("", None), is_assumed=False) is None
     assert network_fact("fast-9", ("slow-1", 1.01), ("", None), is_assumed=True) is None
+
+
+def test_of_what_a_host_updates_no_share_is_told():
+    job, cluster, strategy, step_s = on("ethernet-10")
+    away = msgspec.structs.replace(strategy, offload="optimizer")
+    assert waiting_share(job, cluster, away, step_s) is None

@@ -132,3 +132,11 @@ def test_a_permission_without_a_formula_is_unknown_and_says_why():
     assert gained["--method lora"].peak_bytes is None
     assert gained["--method lora"].words.startswith("unknown: ")
     assert gained["--optimizer adamw-8bit"].fits
+
+
+@pytest.mark.parametrize("method", ["lora", "dora"])
+def test_adapters_stay_what_they_are_in_another_recipe(method):
+    job = make_job(method=method, precision="fp32", adapter=make_adapter(base="same"))
+    other = offered.in_recipe(job, "bf16-mixed")
+    assert (other.method, other.precision, other.adapter.base) == (method, "bf16-mixed", "bf16")
+    assert offered.in_recipe(other, "fp32") == job

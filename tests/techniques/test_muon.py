@@ -2,7 +2,6 @@
 
 from functools import cache, partial
 
-import msgspec
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -18,6 +17,7 @@ from brimful.cost.update import CUDA, update_of
 from brimful.errors import UnsupportedError
 from brimful.export import TARGETS
 from brimful.export.given import Given
+from brimful.hardware.gpus import load_cluster
 from brimful.measure.meter import CpuMeter
 from brimful.models.config import load_model
 from brimful.simulate.run import simulate
@@ -215,8 +215,10 @@ def test_its_products_are_part_of_a_step_s_time():
 
 
 def test_a_share_of_zero_1_multiplies_less_and_stages_multiply_their_own():
-    job, cluster = job_of("bf16-mixed", global_batch=8), make_cluster("cuda")
-    four = msgspec.structs.replace(cluster, num_devices=4, devices_per_node=4)
+    job, four = (
+        job_of("bf16-mixed", global_batch=8),
+        load_cluster("4xh100-80gb", memory_limit_bytes=None),
+    )
     one = family_of(job, make_strategy(dp_replicate=4))
     parted = family_of(job, make_strategy(zero=1, dp_shard=4))
     gathered = family_of(job, make_strategy(zero=3, dp_shard=4))

@@ -7,6 +7,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.links import assumed_network, network, network_of, node_links
+from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy
 
@@ -17,8 +18,11 @@ SLOW, FAST = "ethernet-100", "ib-ndr-400"
 def waiting_share(job: Job, cluster: Cluster, strategy: Strategy, step_s: float) -> float | None:
     """Return the share of a step that would go if one node's link joined all devices.
 
-    None: nobody knows, as one node has no link, or no formula covers the job.
+    None: nobody knows, as one node has no link, or no formula covers the job, or a host updates,
+    which has other devices beside it there.
     """
+    if strategy.offload != NO_OFFLOAD:
+        return None
     sheet = datasheets().get(cluster.device.name)
     links = () if sheet is None else node_links(sheet)
     link = cluster.link or (links[0].name if links else "")

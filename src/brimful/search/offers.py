@@ -75,7 +75,7 @@ def _num_changes(flags: str) -> int:
 def in_recipe(job: Job, precision: Precision) -> Job:
     """Return a job in another recipe, whose frozen base is held as that recipe's is by default.
 
-    A base that was asked for stays.
+    A base that is another than the default of its own recipe stays.
     """
     changed = msgspec.structs.replace(job, precision=precision, loss_scale=None)
     if job.adapter is None or job.adapter.base != LORA_BASES.get(job.precision, "same"):
@@ -170,5 +170,6 @@ def _adapted(job: Job, base: Base) -> Job:
         input_requires_grad=False,
     )
     adapter = plain if job.adapter is None else msgspec.structs.replace(job.adapter, base=base)
-    method = "qlora" if base in QUANTIZED else "lora"
+    own = job.method if job.adapter is not None and job.method != "qlora" else "lora"
+    method = "qlora" if base in QUANTIZED else own
     return msgspec.structs.replace(job, method=method, adapter=adapter)
