@@ -15,6 +15,7 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.outside import Room, num_groups, room_of
 from brimful.cost.preference import is_judged, runs_reference
 from brimful.cost.programs import kernels_of
+from brimful.cost.recipes import RECIPES
 from brimful.cost.requests import requests_of
 from brimful.cost.row_sums import chips_of
 from brimful.cost.stage_requests import row_makers
@@ -24,6 +25,7 @@ from brimful.files.traced import num_kept
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
+from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job
 from brimful.values.plan import PredictedReserved
@@ -208,15 +210,20 @@ def candidate_of(job: Job, cluster: Cluster, strategy: Strategy) -> Candidate | 
     None too where a reference is asked through what is gathered: its own gathers were not derived,
     and without them what is held is up to 14 % off. And where nobody traced its forward pass. And
     of FSDP1's replicas of shards: what is held was 11 % higher in the one case that was compared.
+    Of DeepSpeed what was compared is told: parameters in 16 bits, and nothing on the host.
     """
     asks_gathered = runs_reference(strategy.reference) and gathers(strategy)
     is_hybrid = is_flat(strategy) and strategy.dp_replicate > 1
+    is_theirs = strategy.engine != "torch"
+    is_compared = strategy.offload == NO_OFFLOAD and bool(RECIPES[job.precision].master)
     if cluster.device.kernels != "cuda" or asks_gathered or is_hybrid:
+        return None
+    if is_theirs and not is_compared:
         return None
     if not is_judged(job, strategy.attention, strategy.reference, cluster.device):
         return None
     room = room_of(cluster.device, num_groups=num_groups(strategy))
-    ask = requests_of if strategy.engine == "torch" else engine_requests
+    ask = engine_requests if is_theirs else requests_of
     makers: Makers = (partial(ask, job, strategy, cluster.device),)
     if strategy.pp > 1:
         makers = row_makers(site_of(job, strategy, cluster.device))
