@@ -115,6 +115,7 @@ def host_memory(
     held = sum(item.num_bytes for item in items if item.name == DEVICES)
     kept = held * assumptions_for(node.cluster.device).host_kept
     more = kept + node.num_processes * (high - low)
+    # Copies for saving stay once they were made, and are needed for nothing else.
     train = max(_total(found[phase]) - _copied(found[phase]) for phase in (LOAD, STEPS))
     later = node._replace(saving="async")
     with_copy = max(_total(tuple(_items(later, phase))) for phase in PHASES)
@@ -132,16 +133,8 @@ def host_memory(
         num_processes=num_processes,
         usable_bytes=cluster.host_ram_bytes,
         fits=_fits(Band(low=train, high=train + more), cluster.host_ram_bytes),
+        predicted_training_bytes=train,
     )
-
-
-def training_bytes(host: HostMemory) -> int:
-    """Return what a node's host needs as long as nothing is saved or handed over.
-
-    Copies for saving stay once they were made, and are needed for nothing else.
-    """
-    steps = next((each.num_bytes for each in host.phases if each.phase == STEPS), 0)
-    return steps - _copied(host.items)
 
 
 def saving_bytes(host: HostMemory) -> int:

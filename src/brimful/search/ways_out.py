@@ -175,7 +175,7 @@ def _host_short_bytes(made: Estimate) -> int:
     host = made.host
     if host is None or host.fits is not False:
         return 0
-    return math.ceil(host.predicted_host_bytes.low) - host.usable_bytes
+    return max(1, host.predicted_training_bytes - host.usable_bytes)
 
 
 def reserved_word(made: Estimate) -> Word:

@@ -2,7 +2,7 @@
 
 import re
 
-from brimful.cost.host import saving_bytes, training_bytes
+from brimful.cost.host import saving_bytes
 from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.usable import usable_memory
@@ -108,7 +108,7 @@ def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> 
     if made is None or made.num_processes > 1:
         words = f"{words}, or fewer GPUs to a node"
     instead = Fact("instead", words)
-    train = 0 if made is None else training_bytes(made)
+    train = 0 if made is None else made.predicted_training_bytes
     if not 0 < train < host.used_bytes:
         return (instead,)
     short = train - host.usable_bytes
@@ -134,7 +134,7 @@ def saving_facts(estimate: Estimate | None) -> tuple[Fact, ...]:
     needs = 0 if host is None or host.fits is False else saving_bytes(host)
     if host is None or not needs:
         return ()
-    has, train = format_bytes(host.usable_bytes), format_bytes(training_bytes(host))
+    has, train = format_bytes(host.usable_bytes), format_bytes(host.predicted_training_bytes)
     words = f"Brimful's own needs {format_bytes(needs)} of the host's {has}, training {train}"
     return (Fact("saving", f"{words}: add swap, or brimful export to what saves its own way"),)
 
@@ -161,7 +161,7 @@ def host_share(estimate: Estimate | None) -> tuple[Fact, ...]:
 
 def host_words(host: HostMemory) -> str:
     """Say what a host has to have while it trains, and what more Brimful's own saving takes."""
-    most, train = int(host.predicted_host_bytes.low), training_bytes(host)
+    most, train = int(host.predicted_host_bytes.low), host.predicted_training_bytes
     if not 0 < train < most:
         return format_bytes(most)
     return f"{format_bytes(train)} to train, {format_bytes(most)} to save and hand over too"

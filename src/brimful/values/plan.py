@@ -64,6 +64,8 @@ class HostMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         items: What is there at the highest phase; processes at the low end of their band.
         phases: Peak of every phase, the same way.
         predicted_host_bytes: Band for the highest peak.
+        predicted_training_bytes: What of it is needed as long as nothing is saved or handed over,
+            at the low end; 0: a file of an earlier version does not say.
         predicted_async_bytes: What saving in the background adds to it.
         predicted_checkpoint_bytes: Of one checkpoint's files, of all devices together.
         num_processes: On one node, one for each device.
@@ -80,6 +82,7 @@ class HostMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_processes: int
     usable_bytes: int
     fits: bool | None
+    predicted_training_bytes: int = 0
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
