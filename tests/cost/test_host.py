@@ -190,7 +190,7 @@ def test_stored_weights_are_read_a_piece_at_a_time():
 
 def test_it_fits_surely_perhaps_or_surely_not():
     """By what training takes, whatever saving and handing over take on top."""
-    band, low = host_of().predicted_host_bytes, host.training_bytes(host_of())
+    band, low = host_of().predicted_host_bytes, host_of().predicted_training_bytes
     high = low + band.high - band.low
     assert low < band.low
     given = (int(high) + 1, int(band.low) - 1, low - 1, 0)

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from brimful.cost.host import training_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.offloading import for_known_host, is_hopeless, solve_offloading
@@ -57,7 +56,7 @@ def test_a_host_that_is_too_small_is_not_planned_with():
     assert found.offloaded.estimate.fits
     told = facts_of(found)["offload"]
     host = found.offloaded.estimate.host
-    train, least = training_bytes(host), int(host.predicted_host_bytes.low)
+    train, least = host.predicted_training_bytes, int(host.predicted_host_bytes.low)
     assert 0 < train < least
     words = f"{format_bytes(train)} to train, {format_bytes(least)} to save and hand over too"
     assert f"needs {words} of the host, which has 32.00 GiB" in told
