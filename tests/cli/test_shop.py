@@ -8,8 +8,9 @@ from argparse import Namespace
 
 import pytest
 
+from brimful.cli.goods import kinds_from
 from brimful.cli.main import main
-from brimful.cli.shop import in_dollars, kinds_from
+from brimful.cli.shop import in_dollars
 from brimful.cost.money import read_prices, shipped_prices
 from brimful.errors import InputError
 from brimful.report.shop_plot import axis
@@ -290,7 +291,7 @@ def test_prices_that_are_wrong(capsys, tmp_path, text, said):
     [
         (["--gpus", "h1000"], "h1000"),
         (["--gpus", ","], "names no GPU"),
-        (["--gpus", "h100,8xa100"], "give --gpus a100 here, or ask brimful plan about 8"),
+        (["--gpus", "a100,8xa100"], "8xa100 says how many, and of a100-80gb they are to be found"),
         (["--own", "local"], "name the GPU itself"),
         (["--own", "mi100"], "gfx908"),
         (["--buy", "1600usd"], "give --own too"),
@@ -393,3 +394,67 @@ def test_amounts_of_another_currency_are_turned_into_dollars():
     )  # fmt: skip
     in_dollars(given)
     assert (given.money_budget, given.electricity, given.buy) == (pytest.approx(110), None, 50)
+
+
+MACHINES = ["shop", "tinyllama-1.1b", "--tokens", "10M", "--seq-len", "1024", "--gpus"]
+
+
+def machines(capsys, gpus, *more):
+    code, out, err = run(capsys, *more, asked=[*MACHINES, gpus])
+    return code, " ".join(out.split()), err
+
+
+def test_machines_are_compared_as_they_are_named(capsys):
+    code, out, _ = machines(capsys, "8xa100-40gb,2x8xl4,1xrtx-4090", "--json")
+    assert code == 0
+    found = json.loads(out)["market"]
+    named = {"8xa100-40gb", "2x8xl4", "rtx-4090"}
+    assert {each["gpus"] for each in found["by_kind"]} == named
+    assert found["num_cells"] == len(named)
+    assert set(found["machines"]) == named
+
+
+def test_two_machines_of_a_kind_are_laid_beside_each_other(capsys):
+    _, out, _ = machines(capsys, "8xa100-40gb,4xa100-40gb")
+    assert re.search(r"by kind .*4xa100-40gb: .*8xa100-40gb: ", out) or re.search(
+        r"by kind .*8xa100-40gb: .*4xa100-40gb: ", out
+    )
+    assert " x as fast" in out
+
+
+def test_at_the_price_that_is_told_two_machines_cost_the_same(capsys, tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text("a100-40gb: 1.00\nrtx-4090: 0.50\n", "utf-8")
+    asked = ("8xa100-40gb,8xrtx-4090", "--prices", str(own))
+    out = machines(capsys, *asked)[1]
+    turn = re.search(r"hour of its GPUs is ([\d.]+) USD", out)
+    fast = re.search(r"compared 8x([\w-]+) is", out)[1]
+    own.write_text("a100-40gb: 1.00\nrtx-4090: 0.50\n".replace(
+        {"a100-40gb": "1.00", "rtx-4090": "0.50"}[fast], turn[1]
+    ), "utf-8")  # fmt: skip
+    found = json.loads(machines(capsys, *asked, "--json")[1])["market"]["by_kind"]
+    costs = [each["predicted_usd"] for each in found]
+    assert costs[0] == pytest.approx(costs[1], rel=0.02)
+
+
+def test_more_gpus_than_a_machine_holds_are_several(capsys):
+    assert "2x8xh100-80gb" in machines(capsys, "16xh100")[1]
+
+
+def test_a_batch_that_nobody_gave_is_one_that_all_machines_can_share(capsys):
+    _, out, _ = machines(capsys, "3x8xh100-80gb,16xh100-80gb", "--json")
+    assert json.loads(out)["job"]["global_batch"] == 288  # 6 x lcm(24, 16), the first over 256
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "words"),
+    [
+        ("8xh100,h100", (), "8xh100 says how many"),
+        ("8xh100", ("--max-gpus", "4"), "8xh100 is 8 GPUs, and --max-gpus 4"),
+        ("p5.48xlarge,8xh100", (), "both have h100-80gb, of which one price is compared"),
+    ],
+)
+def test_machines_that_contradict_each_other_are_refused(capsys, gpus, more, words):
+    code, _, err = machines(capsys, gpus, *more)
+    assert code == 2
+    assert words in err

@@ -77,7 +77,7 @@ def with_all_flags(args: argparse.Namespace) -> argparse.Namespace:
 
 def _tell_shop_bound(args: argparse.Namespace) -> bool:
     """Print what GPUs cost at least."""
-    from brimful.cli import shop
+    from brimful.cli import goods, shop
     from brimful.cli.assumed import prices_from
     from brimful.hardware.gpus import gpus
     from brimful.units import shown_in
@@ -86,7 +86,7 @@ def _tell_shop_bound(args: argparse.Namespace) -> bool:
         in_dollars(args)
         model, num_parameters = _counted_model(args)
         prices = prices_from(args)
-        kinds = shop.kinds_from(args.kinds, prices)
+        kinds = goods.kinds_from(args.kinds, prices)
         job = shop.job_from(args, [gpus()[name] for name in kinds], model)
     except BrimfulError:
         return False

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brimful.cli import defaults, flags, output_paths, parsing, resolved, usual
+from brimful.cli import defaults, flags, goods, output_paths, parsing, resolved, usual
 from brimful.cli.assumed import assumed_facts, prices_from
 from brimful.cli.limits import add_limits, in_dollars
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_answer, show_json
 from brimful.cli.run_length import is_length_said
-from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
+from brimful.errors import InputError, UnknownMemoryError
 from brimful.hardware.links import network_names
 from brimful.text.terminal import say
 from brimful.units import DOLLARS, parse_electricity, parse_money
@@ -65,7 +65,8 @@ def _add_goods(add: Callable[..., Any]) -> None:
         "--kinds",
         dest="kinds",
         metavar="A,B",
-        help="these GPUs only (brimful gpus); default: all that have a price",
+        help="these GPUs only (brimful gpus), or these machines: 8xa100-80gb,2x8xh100; default: "
+        "all that have a price",
     )
     add(
         "--max-gpus",
@@ -218,8 +219,8 @@ def shop(args: argparse.Namespace) -> "Shopped":
     from brimful.search.shop.choose import choose
     from brimful.search.shop.values import Limits
 
-    prices = prices_from(args)
-    kinds = kinds_from(args.kinds, prices)
+    prices = goods.prices_of(args.kinds, prices_from(args))
+    kinds = goods.kinds_from(args.kinds, prices)
     job = job_from(args, [gpus()[name] for name in kinds])
     limits = Limits(args.deadline, args.money_budget)
     request = _request(args, job, kinds, prices)
@@ -231,7 +232,8 @@ def shop(args: argparse.Namespace) -> "Shopped":
             raise
         raise UnknownMemoryError(f"{error}, and none can be traced here") from error
     choice = choose(found, limits)
-    if args.max_gpus is None and (choice is None or choice.over_days):
+    is_open = args.max_gpus is None and not request.machines
+    if is_open and (choice is None or choice.over_days):
         found = _market(args, request._replace(max_gpus=defaults.MOST_GPUS, max_nodes=None))
         choice = choose(found, limits)
     unpriced = tuple(name for name in (kinds if args.kinds else gpus()) if name not in prices.gpus)
@@ -255,7 +257,7 @@ def job_from(
             "how long the run is decides what it costs; give --tokens, --rows or --steps"
         )
     batch = args.global_batch
-    args.global_batch = defaults.SHOP_GLOBAL_BATCH if batch is None else batch
+    args.global_batch = goods.batch_for(args) if batch is None else batch
     job = resolved.job_from(args, devices, model)
     args.global_batch = batch
     return job
@@ -281,46 +283,6 @@ def recipes_from(
     return found
 
 
-def kinds_from(text: str | None, prices: "Prices") -> tuple[str, ...]:
-    """Return the GPUs that are compared: those named, or those that could stand in for another.
-
-    What somebody has a price of is named, whoever made it.
-    """
-    from brimful.hardware.devices import cards, gpus
-    from brimful.hardware.names import split_counts
-
-    if text is None:
-        own = {name for name, price in prices.gpus.items() if not price.whose}
-        priced = {card.name for card in cards()} & set(prices.gpus) | own & set(gpus())
-        return tuple(name for name in gpus() if name in priced)
-    parts = [part for part in text.split(",") if part.strip()]
-    for part in parts:
-        nodes, each, name = split_counts(part)
-        if nodes * each > 1:
-            raise InputError(
-                f"--gpus {part.strip()}: shop finds how many; give --gpus {name} here, or ask "
-                f"brimful plan about {nodes * each}"
-            )
-    names = tuple(dict.fromkeys(_known_kinds(parts)))
-    if not names:
-        raise InputError(f"--gpus {text!r} names no GPU; write --gpus rtx-4090,h100-80gb")
-    return names
-
-
-def _known_kinds(parts: Sequence[str]) -> list[str]:
-    """Resolve the names of GPUs."""
-    known, unknown = list[str](), list[UnknownMemoryError]()
-    for part in parts:
-        try:
-            known.append(resolved.gpu_from(part))
-        except UnknownMemoryError as error:
-            unknown.append(error)
-    if unknown:
-        nearest = {"kinds": ",".join(known)} if known else {}
-        raise UnsupportedError("; ".join(map(str, unknown)), nearest=nearest)
-    return known
-
-
 def _request(
     args: argparse.Namespace, job: "Job", kinds: tuple[str, ...], prices: "Prices"
 ) -> "Request":
@@ -332,7 +294,9 @@ def _request(
     is_whole = bool(args.verbose or args.json or args.output or args.every)
     limits, owned = Limits(args.deadline, args.money_budget), _owned(args)
     devices = [*(gpus()[name] for name in kinds), *(cluster.device for cluster in owned)]
-    is_told = args.kinds is not None and len(kinds) <= NUM_NAMED
+    machines = goods.machines_from(args)
+    num_named = max(len(kinds), len(machines))
+    is_told = args.kinds is not None and num_named <= NUM_NAMED
     return Request(
         job=job,
         attention=usual.attention_from(args, job, None),
@@ -346,9 +310,10 @@ def _request(
         others=args.kinds is not None and args.attention is None,
         every=args.every,
         limits=None if is_whole else limits,
-        fewest=is_whole or (is_told and limits.are_none),
-        each=is_told and len(kinds) > 1,
+        fewest=is_whole or (is_told and limits.are_none and not machines),
+        each=is_told and num_named > 1,
         recipes=recipes_from(args, job, devices),
+        machines=machines,
     )
 
 
@@ -385,8 +350,6 @@ def _market(args: argparse.Namespace, request: "Request") -> "Market":
 
 
 def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
-    from brimful.hardware.gpus import load_cluster
-
     if args.own is None:
         if args.buy is not None:
             raise InputError(f"--buy {args.buy:g} is what one of --own costs; give --own too")
@@ -395,13 +358,7 @@ def _owned(args: argparse.Namespace) -> "tuple[Cluster, ...]":
     for name in names:
         if name.strip().lower().endswith("local"):
             raise InputError(f"--own {name}: name the GPU itself, as brimful gpus does")
-    network = args.network or ""
-    return tuple(
-        resolved.noted_cluster(
-            name, load_cluster(name, memory_limit_bytes=None, network_name=network)
-        )
-        for name in names
-    )
+    return goods.clusters_of(names, args.network)
 
 
 def shop_json(shopped: "Shopped") -> dict[str, Any]:

@@ -77,7 +77,11 @@ def _traced_usual(
     """Trace what most kinds run, and tell meanwhile what is known."""
     every, asked = _needed(recipe, clusters), _asked(recipe, clusters)
     trace = partial(traced_or_untold, args, asked)
-    tell = partial(tell_shop_least, args, recipe.job, request.kinds, request.prices)
+
+    def tell() -> None:
+        if not request.machines:  # of these nobody asks for fewer
+            tell_shop_least(args, recipe.job, request.kinds, request.prices)
+
     if untraced(recipe.job, asked.strategy, asked.cluster.device, every):
         if trace(_first_of(every, "plain"), tell):
             return trace(every)

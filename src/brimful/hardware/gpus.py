@@ -82,7 +82,8 @@ def load_cluster(
 
 def _refuse_mixed(name: str) -> None:
     """Refuse several kinds of GPU in one run, and name as many of the one with the least memory."""
-    counted = [split_counts(part) for part in _LISTED.split(name.strip())]
+    parts = _LISTED.split(name.strip())
+    counted = [split_counts(part) for part in parts]
     kinds = [find_gpu(each.gpu) for each in counted]
     if len(kinds) == 1 or not all(kind in gpus() for kind in kinds):
         return
@@ -90,7 +91,8 @@ def _refuse_mixed(name: str) -> None:
     least = min(kinds, key=_ability)
     raise UnsupportedError(
         f"--gpus {name} mixes devices, and a run has one kind of them in this version; use "
-        f"{num}x{least}: all take alike much memory, and wait for the slowest",
+        f"{num}x{least}: all take alike much memory, and wait for the slowest; brimful shop --gpus "
+        f"{','.join(parts)!r} lays them beside each other",
         nearest={"gpus": f"{num}x{least}"},
     )
 

@@ -117,7 +117,8 @@ def _by_kind(job: Job, found: Market, limits: Limits) -> tuple[Fact, ...]:
     without = list(_without_best(job, found)) if found.by_kind else []
     if len(found.by_kind) + len(without) < 2:  # noqa: PLR2004 - one is what is taken
         return ()
-    fewest = {each.kind: each for each in found.fewest} if limits.are_none else {}
+    is_open = limits.are_none and not found.machines
+    fewest = {each.kind: each for each in found.fewest} if is_open else {}
     near = {each.kind: each for each in found.fewer}
     words, short = [], []
     for best in sorted(found.by_kind, key=lambda each: rank(point_of(each), limits)):
@@ -134,14 +135,41 @@ def _by_kind(job: Job, found: Market, limits: Limits) -> tuple[Fact, ...]:
     words += without
     short += without
     if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
-        return (Fact("by kind", "; ".join(words), "; ".join(short)),)
-    return tuple(Fact("" if place else "by kind", each) for place, each in enumerate(words))
+        facts = [Fact("by kind", "; ".join(words), "; ".join(short))]
+    else:
+        facts = [Fact("" if place else "by kind", each) for place, each in enumerate(words)]
+    return (*facts, *(_turns(found.by_kind) if found.machines else ()))
+
+
+def _turns(compared: Sequence[Option]) -> tuple[Fact, ...]:
+    """Say how much faster the faster of two is, and at which price both cost the same.
+
+    rent x GPUs x days is alike at rent = cost of the other / (GPUs x hours).
+    """
+    if len(compared) != 2 or any(each.predicted_usd is None for each in compared):  # noqa: PLR2004
+        return ()
+    fast, slow = sorted(compared, key=lambda each: each.predicted_days)
+    hours = fast.num_gpus * fast.predicted_days * DAY_S / HOUR_S
+    alike = (slow.predicted_usd or 0.0) / hours
+    is_sure = fast.predicted_days_band.high < slow.predicted_days_band.low
+    words = (
+        f"{fast.gpus} is {slow.predicted_days / fast.predicted_days:.2g} x as fast"
+        f"{'' if is_sure else ', within the range of both'}; both cost the same where an hour of "
+        f"its GPUs is {format_money(alike)} ({format_money(fast.usd_per_gpu_hour or 0.0)} here)"
+    )
+    return (Fact("compared", words),)
 
 
 def _without_best(job: Job, found: Market) -> Iterator[str]:
     """Yield why kinds that have a price and were named do nothing of what was asked."""
     best = {each.kind for each in found.by_kind}
     dropped = {split_counts(each.gpus).gpu: each.why for each in found.dropped}
+    done = {each.gpus for each in found.by_kind}
+    for one in found.dropped:
+        if one.gpus in found.machines and one.gpus not in done:
+            yield f"{one.gpus}: {one.why}"
+    named = {split_counts(each).gpu for each in found.machines if each not in done}
+    best |= named & {split_counts(each.gpus).gpu for each in found.dropped}
     for each in found.alone:
         if each.kind in best or each.usd_per_gpu_hour is None:
             continue

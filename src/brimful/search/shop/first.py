@@ -10,7 +10,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.holding import as_it_fits
 from brimful.search.shop.cell import Found
-from brimful.search.shop.market import cluster_of, counts_of, option_of
+from brimful.search.shop.market import clusters_of, option_of
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import Option, Request
 from brimful.search.space import plainest_strategy
@@ -25,8 +25,7 @@ def first_fits(request: Request) -> Iterator[Option]:
     for kind in request.kinds:
         price = request.prices.gpus.get(kind)
         usd = None if price is None else price.usd_per_gpu_hour
-        for number in counts_of(request, kind):
-            cluster = cluster_of(kind, number, request.network)
+        for cluster in clusters_of(request, kind):
             if (found := _plain(shelf, cluster)) is not None:
                 yield option_of(request, cluster, found, usd)
                 break

@@ -8,6 +8,7 @@ cells (decision 39); a test plans every one and compares.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 
 import msgspec
 
@@ -59,6 +60,14 @@ def counts_of(request: Request, kind: str) -> tuple[int, ...]:
         return every
     most = each * (request.max_nodes if each > 1 else 1)
     return tuple(number for number in every if number <= most)
+
+
+def clusters_of(request: Request, kind: str) -> list[Cluster]:
+    """List what is compared of a kind, the fewest first: as named, or so many as are usual."""
+    named = [each for each in request.machines if each.name == kind]
+    if named:
+        return sorted(named, key=lambda each: each.num_devices)
+    return [cluster_of(kind, number, request.network) for number in counts_of(request, kind)]
 
 
 OnFound = Callable[[Option], None]
@@ -119,6 +128,7 @@ def market(
         unfit=tuple(each for each in mine if isinstance(each, Dropped)),
         num_cells=len(cells),
         num_planned=sum(one.found is not None for one in seen),
+        machines=tuple(map(spelled, request.machines)),
     )
 
 
@@ -223,14 +233,13 @@ def _with_fewest(shelf: Shelf, alone: Sequence[Alone]) -> list[Alone]:
     """Say how many of each kind hold the job: of all, or of those of which the fewest do."""
     request = shelf.request
     fewest: dict[str, int] = {}
-    for number in counts(request.max_gpus):
-        for told in alone:
-            if told.predicted_peak_bytes is None or told.kind in fewest:
-                continue
-            if number not in counts_of(request, told.kind):
-                continue
-            if shelf.holds(cluster_of(told.kind, number, request.network)):
-                fewest[told.kind] = number
+    known = [told.kind for told in alone if told.predicted_peak_bytes is not None]
+    every = [each for kind in known for each in clusters_of(request, kind)]
+    every.sort(key=lambda each: each.num_devices)
+    for number, clusters in groupby(every, key=lambda each: each.num_devices):
+        for each in clusters:
+            if each.name not in fewest and shelf.holds(each):
+                fewest[each.name] = number
         if fewest and not request.fewest:
             break
     return [
@@ -245,9 +254,8 @@ def _unknown_speed(job: Job, name: str) -> str:
 
 def _cells(request: Request, kinds: Sequence[Kind]) -> Iterator[Cell]:
     for kind in kinds:
-        for number in counts_of(request, kind.name):
-            cluster = cluster_of(kind.name, number, request.network)
-            yield Cell(kind, cluster, kind.least_s / number)
+        for cluster in clusters_of(request, kind.name):
+            yield Cell(kind, cluster, kind.least_s / cluster.num_devices)
 
 
 def _option(request: Request, one: Cell) -> Option:
@@ -283,18 +291,21 @@ def _fewest(shelf: Shelf, alone: Sequence[Alone], seen: Sequence[Cell]) -> Itera
 def _by_kind(
     shelf: Shelf, seen: Sequence[Cell], known: Sequence[Option], on_look: OnLook | None
 ) -> Iterator[Option]:
-    """Find what each kind that has a price does best, as if there were no other.
+    """Find what each kind or machine that has a price does best, as if there were no other.
 
     ``seen``: all of them, as far as they are known. ``known``: the frontier, of which one is taken,
     and needs no other look.
     """
     best_of_all = _taken(shelf.request, known)
-    for kind in dict.fromkeys(one.kind.name for one in seen if math.isfinite(one.usd)):
-        if best_of_all is not None and kind == best_of_all.kind:
+    groups: dict[str, list[Cell]] = {}
+    for one in seen:
+        if math.isfinite(one.usd):
+            is_named = one.cluster in shelf.request.machines
+            groups.setdefault(spelled(one.cluster) if is_named else one.kind.name, []).append(one)
+    for name, cells in groups.items():
+        if best_of_all is not None and name in {best_of_all.kind, best_of_all.gpus}:
             yield best_of_all
-            continue
-        own = [unbarred(one) for one in seen if one.kind.name == kind]
-        if (found := _best_of(shelf, own, on_look)) is not None:
+        elif (found := _best_of(shelf, [*map(unbarred, cells)], on_look)) is not None:
             yield found
 
 
@@ -342,6 +353,7 @@ def _fewer(shelf: Shelf, seen: Sequence[Cell], by_kind: Sequence[Option]) -> Ite
             one
             for one in seen
             if one.kind.name == best.kind and one.cluster.num_devices < best.num_gpus
+            if one.cluster not in shelf.request.machines
         ]
         if usd is None or not cells:
             continue
@@ -353,6 +365,8 @@ def _fewer(shelf: Shelf, seen: Sequence[Cell], by_kind: Sequence[Option]) -> Ite
 
 def _smallest(shelf: Shelf, seen: Sequence[Cell]) -> Option | None:
     request = shelf.request
+    if request.machines:
+        return None  # so many were named
     found = smallest(shelf, seen, request.limits or Limits())
     return None if found is None else _option(request, found)
 
@@ -360,7 +374,7 @@ def _smallest(shelf: Shelf, seen: Sequence[Cell]) -> Option | None:
 def _one_node(shelf: Shelf, seen: Sequence[Cell], options: Sequence[Option]) -> Option | None:
     request = shelf.request
     limits, best = request.limits or Limits(), _taken(request, frontier(options))
-    if best is None:
+    if best is None or request.machines:
         return None
     if best.num_gpus <= datasheets()[best.kind].per_node:
         return None

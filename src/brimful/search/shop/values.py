@@ -60,6 +60,7 @@ class Request(NamedTuple):
         fewest: Whether the fewest GPUs of each kind that hold the job are looked for and planned.
         each: Whether the best of each kind is looked for, whatever beats it.
         recipes: Of kinds that cannot run the job or its attention as they are: what is taken there.
+        machines: What is compared of the kinds that are named with a number, and nothing else.
     """
 
     job: Job
@@ -77,6 +78,7 @@ class Request(NamedTuple):
     fewest: bool = False
     each: bool = False
     recipes: Mapping[str, Recipe] = {}
+    machines: tuple[Cluster, ...] = ()
 
     def on(self, kind: str) -> Recipe:
         """Return what runs on a kind of GPU."""
@@ -171,7 +173,8 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             replay may be slower. Empty where the whole frontier was asked for.
         alone: Every kind, one GPU of it.
         fewest: The fewest GPUs of each kind that hold the job, where that was asked for.
-        by_kind: What each kind does best of what was asked, where that was asked for.
+        by_kind: What each kind does best of what was asked, where that was asked for; of one that
+            was named with a number, each of these.
         fewer: Of these kinds the fewest that do what was asked for as good as the same money.
         smallest: The fewest of any that hold it within what was asked, as far as was looked.
         second: The best of another kind than what is taken, where not each kind's is asked for.
@@ -181,6 +184,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         unfit: The rest of it, and why.
         num_cells: Kinds times numbers of GPUs.
         num_planned: How many of them were searched.
+        machines: What was named with a number.
     """
 
     options: tuple[Option, ...]
@@ -198,3 +202,4 @@ class Market(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unfit: tuple[Dropped, ...]
     num_cells: int
     num_planned: int
+    machines: tuple[str, ...] = ()
