@@ -60,6 +60,10 @@ _POSITIONS = re.compile(r"max_(\w+_)?positions?(_embeddings)?")
 """What else says how many positions there are, as of one of two stacks: the fewest count."""
 _PADDED = re.compile(r"max_position_embeddings,\s*config\.hidden_size,\s*padding_idx")
 """A table of positions in a class that has a row of padding among them."""
+_ADDED = "position_biased_input"
+"""Whether DeBERTa and its kin have a table of positions; without one only distances count, and the
+farthest are alike. Source: ``DebertaV2Embeddings``, and ``build_relative_position`` beside it, of
+which an index is clamped."""
 _HEADS = re.compile(r"heads?(_|$)")
 """In the name of a field that says something of heads."""
 _READERS = ("encoder_layers", "num_encoder_layers", "num_layers")
@@ -336,6 +340,8 @@ def _size(name: str, made: Any, field: str) -> int:
     Positions that it does not count have no end: they are distances, or there are none. A model
     without any heads, which does not attend, has one.
     """
+    if field == "max_seq_len" and _value(made, _ADDED) is False:
+        return MAX_POSITIONS
     if found := _first(made, _SIZES[field]):
         return found
     told = {other: value for other, value in vars(made).items() if type(value) is int}
