@@ -216,10 +216,9 @@ def _most(found: Solution) -> tuple[Fact, ...]:
         return ()
     lean = leanest(plan.job, plan.strategy)
     text, texts = (find(plan.job, plan.cluster, lean) for find in (longest, largest_micro_batch))
+    ends = " (its positions end there)" if text and text.is_all else ""
     words = [
-        f"{text.number:,} tokens a text{' (its positions end there)' * text.is_all}"
-        if text
-        else "",
+        f"{text.number:,} tokens a text{ends}" if text else "",
         f"{texts.number:,} {'pairs' if plan.job.task == PREFERENCE else 'texts'} at once"
         if texts
         else "",
@@ -228,7 +227,8 @@ def _most(found: Solution) -> tuple[Fact, ...]:
     each = ", on each GPU" if plan.cluster.num_devices > 1 else ""
     if not said:
         return ()
-    return (Fact("at most", f"{said}, with {_lean_words(lean)}{each}", f"{said}{each}"),)
+    short = f"{said.replace(ends, '')}{each}"
+    return (Fact("at most", f"{said}, with {_lean_words(lean)}{each}", short),)
 
 
 def _shorter(found: Solution) -> tuple[Fact, ...]:

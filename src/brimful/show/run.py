@@ -49,14 +49,16 @@ def speed_facts(
     each = f", {rate_words(job, step_s * num_devices).partition(' ')[0]} a GPU"
     has_room = len(f"{rate}{each}{took}") <= WIDTH - LABEL_WIDTH
     words, waits = f"{rate}{each if num_devices > 1 and has_room else ''}{took}", ""
+    short = f"{rate} ({format_seconds(step_s)} a step){used}"
     if network_share is not None:
-        words += f"; {network_share:.0%} of it waits for the network"
+        network = f"; {network_share:.0%} of it waits for the network"
+        words, short = f"{words}{network}", f"{short}{network}"
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
         if share > LEAST_WAITING if is_away else network_share is None:
             waits = f"; {share:.0%} of it waits for {'the host' if is_away else 'other GPUs'}"
-    return (Fact("speed", f"{words}{waits}", words if waits else ""),)
+    return (Fact("speed", f"{words}{waits}", short),)
 
 
 def would_be_facts(run: tuple[Fact, ...]) -> tuple[Fact, ...]:
@@ -107,7 +109,8 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
         times = _MILLION / (cost.num_steps * job.global_batch)
     took = f"{what}: {format_days(cost.hours * times / DAY_H)}"
     usd = None if cost.usd is None else cost.usd * times
-    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.whose)}"),)
+    paid = paid_words(usd, cost.usd_per_gpu_hour, cost.whose)
+    return (Fact("run", f"{took}{paid}", f"{took}{paid.partition(' (')[0]}"),)
 
 
 def paid_words(usd: float | None, usd_per_gpu_hour: float | None, whose: str) -> str:

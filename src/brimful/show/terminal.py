@@ -32,8 +32,11 @@ YIELDING = ("if tight", "faster", "why", "against", "routing", "would be")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
 ADVISING = frozenset({"limits"})
 """What is said shortly only before what is asked for is left out: its advice is lost so."""
-LASTING = frozenset({"run", "limits", "at most", "yours", "risk", "safer", "within"})
-"""What is left out last: how long a run takes, and a text may be, is what most people ask."""
+LASTING = frozenset(
+    {"settings", "speed", "run", "limits", "at most", "yours", "risk", "safer", "within", "by kind"}
+)
+"""What is left out last, and said shortly after what explains was left out: how fast a run is, how
+long it takes, and how long a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -91,8 +94,11 @@ def _to_shorten(facts: list[Fact], gone: int) -> int | None:
     """Return the place of what is said shortly before one is left out; None: nothing is."""
     long = [place for place, each in enumerate(facts) if _is_long(each)]
     plain = [place for place in long if facts[place].label not in ADVISING]
-    if plain or facts[gone].label in YIELDING:
+    if facts[gone].label in YIELDING:
+        plain = [place for place in plain if facts[place].label not in LASTING]
         return plain[-1] if plain else None
+    if plain:
+        return plain[-1]
     return next((n for n in long if n > gone or facts[gone].label in LASTING), None)
 
 
