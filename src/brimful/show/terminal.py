@@ -28,15 +28,19 @@ STYLES: dict[Verdict, str] = {
 OF_SPEED = frozenset({"speed", "run", "faster", "next"})
 """What is left out where a card stands in for another, whose speed is not known; what comes next
 is for that card too."""
-YIELDING = ("if tight", "faster", "why", "against", "routing", "would be")
+YIELDING = ("if tight", "faster", "why", "against", "routing", "ended", "would be")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
 ADVISING = frozenset({"limits"})
 """What is said shortly only before what is asked for is left out: its advice is lost so."""
 LASTING = frozenset(
-    {"settings", "speed", "run", "limits", "at most", "yours", "risk", "safer", "within", "by kind"}
+    {
+        *("settings", "speed", "run", "limits", "at most", "yours", "risk", "safer", "within"),
+        *("by kind", "fails", "grows", "graphs", "would fit", "batch", "largest", "peak"),
+    }
 )
 """What is left out last, and said shortly after what explains was left out: how fast a run is, how
-long it takes, and how long a text may be, is what most people ask."""
+long it takes, and how long a text may be, is what most people ask; of a script what fails, what
+fills the GPU and what would fit."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -71,13 +75,27 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
         first[0].stylize(STYLES[summary.verdict], 0, len(word))
     meters = fact_lines(map(metered_fact, summary.meters))
     head, facts = [*first, *meters], [each for each in summary.facts if each.label not in _hidden]
-    while facts and len(head) + len(fact_lines(facts)) > most:
-        gone = _first_to_yield(facts)
-        if (place := _to_shorten(facts, gone)) is None:
-            del facts[gone]
+    return [*head, *fact_lines(_fitting(facts, most - len(head)))]
+
+
+def _fitting(facts: list[Fact], most: int) -> list[Fact]:
+    """Return what is said in so many lines, of one that is left out what there is room for again.
+
+    What took many lines may leave more than others did that went before it.
+    """
+    left, places, gone = list(facts), list(range(len(facts))), list[tuple[int, Fact]]()
+    while left and len(fact_lines(left)) > most:
+        first = _first_to_yield(left)
+        if (place := _to_shorten(left, first)) is None:
+            gone.append((places.pop(first), left.pop(first)))
         else:
-            facts[place] = Fact(facts[place].label, facts[place].short)
-    return [*head, *fact_lines(facts)]
+            left[place] = Fact(left[place].label, left[place].short)
+    told = dict(zip(places, left, strict=True))
+    for place, fact in reversed(gone):
+        short = Fact(fact.label, fact.short or fact.text)
+        if len(fact_lines([*told.values(), short])) <= most:
+            told[place] = short
+    return [told[place] for place in sorted(told)]
 
 
 def _first_to_yield(facts: list[Fact]) -> int:
