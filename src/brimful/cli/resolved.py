@@ -172,8 +172,8 @@ def card_bytes(args: argparse.Namespace) -> int | None:
 
 def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
     """Return a cluster as it is; where its name was typed in another way, say which was taken."""
-    if split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
-        machine = machine_of(typed)
+    machine = machine_of(typed)
+    if machine or split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
         cloud = cloud_of(machine)
         is_told = not cloud or listed_name(machine) in listed_prices()
         prices = "" if is_told else f"; prices are not {cloud}'s, which --prices tells"

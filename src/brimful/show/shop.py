@@ -388,7 +388,15 @@ def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
             f"part of {_price_words(owned, own)} with it, {less} than to rent {best.gpus}"
             f"{_same_rented(owned, best, own)}"
         )
-        return Fact("yours", words + _paid_back(own, rent))
+        back = _paid_back(own, rent)
+        paid = back.partition(" hours,")[0].replace(" against that", "")
+        paid += " h" if paid != back else ""
+        short = (
+            f"{owned.gpus}: {_both(owned)} of electricity, {format_money(whole)} with its part of "
+            f"the price, {less} than to rent{paid}"
+        )
+        return Fact("yours", words + back, short)
+    short = ""
     if rent is None or not kwh:
         return Fact("yours", words)
     if owned.predicted_usd is None:
@@ -399,9 +407,10 @@ def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
             f" of electricity alone ({kwh:,.0f} kWh), {less} than to rent {best.gpus}"
             f"{_same_rented(owned, best, own)}; what the GPU costs is not in it"
         )
+        short = f"{owned.gpus}: {_both(owned)} of electricity alone, {less} than to rent"
         if own.break_even_hours is not None:
             words += f": {own.break_even_hours:,.0f} hours against renting one pay that back"
-    return Fact("yours", words)
+    return Fact("yours", words, short)
 
 
 def _same_rented(owned: Option, best: Option, own: Ownership) -> str:
