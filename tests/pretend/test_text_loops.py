@@ -112,6 +112,41 @@ for i in range(40):
     text = one(text, kept)
 assert len(kept) == 40, len(kept)
 """),
+    "a shape": (1, """
+text = ids
+for i in range(40):
+    shape, both = text.shape, (i, text.shape[1] * 2)
+    text = add(text)
+assert (shape, both) == (torch.Size((3, 49)), (39, 98))
+"""),
+    "a hook": (1, """
+num = 0
+def note(module, args):
+    global num
+    num += 1
+model.model.layers[0].register_forward_pre_hook(note)
+def write(text):
+    for i in range(40):
+        text = add(text)
+write(ids)
+assert num == 40, num
+"""),
+    "what ends a text": (1, """
+from transformers import StoppingCriteria, StoppingCriteriaList
+class Counts(StoppingCriteria):
+    num = 0
+    def __init__(self):
+        self.own = 0
+    def __call__(self, ids, scores, **_):
+        Counts.num += 1
+        self.own += 1
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+counts = Counts()
+model.generate(
+    ids, max_new_tokens=40, pad_token_id=0, stopping_criteria=StoppingCriteriaList([counts])
+)
+assert (Counts.num, counts.own) == (40, 40), (Counts.num, counts.own)
+"""),
     "a long loop": (1, """
 text = ids
 for i in range(40):

@@ -17,6 +17,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,7 +113,7 @@ class State:
 
     def _roots(self) -> Iterator[_Root]:
         """Yield what is held."""
-        named = list[Any]()
+        named = list({id(each): each for each in self._called()}.values())
         for frame in self._frames:
             is_theirs = not is_library(frame.f_code.co_filename)
             is_loops = frame is self._frames[-1]
@@ -130,7 +131,16 @@ class State:
             held = tuple(own), tuple(own.values()), module._buffers  # noqa: SLF001
             yield _Root(held, is_theirs=False)
 
+    def _called(self) -> Iterator[Any]:
+        """Yield classes and functions that the module runs, hooks among them."""
+        for module in self._module.modules():
+            yield type(module)
+            yield from module._forward_pre_hooks.values()  # noqa: SLF001
+            yield from module._forward_hooks.values()  # noqa: SLF001
+            yield from (x for x in vars(module).values() if isinstance(x, _FUNCTIONS))
 
+
+_FUNCTIONS = (FunctionType, MethodType, partial)
 _OF_MODULES = frozenset(vars(nn.Module()))
 """What PyTorch keeps of every module."""
 
@@ -248,10 +258,13 @@ class Change:
         grown = len(third) - len(second)
         if grown < 0 or grown != len(second) - len(first):
             raise UnlikeStatesError
-        is_list = isinstance(value, list)
+        is_list, changed = isinstance(value, list), dict[int, Any]()
+        holder = value if is_list else changed if put and not grown else None
         for place, theirs in enumerate(zip(first, second, third, strict=False)):
-            put_it = partial(operator.setitem, value, place) if is_list else None
+            put_it = None if holder is None else partial(operator.setitem, holder, place)
             self.add(value[place], theirs, put_it)
+        if holder is changed and put:
+            self._puts.append(partial(_put_with, value, changed, put))
         if not grown:
             return
         if not is_list and put is None:
@@ -318,6 +331,13 @@ class Change:
             _lay(each[0], *each)
         for tensor, known in self._stays.values():
             _know(tensor, known)
+
+
+def _put_with(value: Any, changed: Mapping[int, Any], put: Put) -> None:
+    """Put a tuple with other elements in the place of one, if there are any."""
+    if changed:
+        made = [changed.get(place, x) for place, x in enumerate(value)]
+        put(value._make(made) if hasattr(value, "_make") else type(value)(made))
 
 
 def _fill(

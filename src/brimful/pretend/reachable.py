@@ -9,31 +9,36 @@ import functools
 import inspect
 import operator
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from numbers import Number
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+import torch
 
 from brimful.pretend.script_lines import is_library
 
 Put = Callable[[Any], None]
 """Puts another value in the place of one."""
-_MOST = 500
-"""Functions, classes and objects of a script that are looked into."""
+_MOST, _MOST_HELD = 10_000, 100
+"""Values that are looked at, and elements of a list, a tuple or a dictionary."""
+_PLAIN = (Number, str, bytes, type(None), torch.Tensor)
 
 
 def reachable(values: Iterable[Any]) -> Iterator[tuple[Any, Put]]:
     """Yield what functions among some values can name, and those that they name in turn."""
-    seen, waiting = set[int](), list(values)
+    seen, waiting = set[int](), deque(values)
     while waiting and len(seen) < _MOST:
-        value = waiting.pop(0)
-        if id(value) in seen:
+        value = waiting.popleft()
+        if id(value) in seen or isinstance(value, _PLAIN):
             continue
-        named = list(_named(value))
-        if named or _is_own_object(value):
-            seen.add(id(value))
-        yield from ((x, put) for x, put in named if not isinstance(x, (FunctionType, type)))
-        waiting += [x for x, _ in named]
+        seen.add(id(value))
+        for held, put in _named(value):
+            if not isinstance(held, (FunctionType, type)):
+                yield held, put
+            waiting.append(held)
         waiting += _leads_to(value)
 
 
@@ -45,10 +50,6 @@ def is_own(cls: type) -> bool:
 def _is_own_file(module: Any) -> bool:
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and not is_library(file)
-
-
-def _is_own_object(value: Any) -> bool:
-    return isinstance(value, type) or is_own(type(value))
 
 
 def _named(value: Any) -> Iterator[tuple[Any, Put]]:
@@ -76,10 +77,12 @@ def _leads_to(value: Any) -> Iterator[Any]:
         yield from (value.__func__, value.__self__)
     elif isinstance(value, functools.partial):
         yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, type):
-        if is_own(value):
-            yield from map(inspect.unwrap, filter(callable, map(_plain, vars(value).values())))
-    elif is_own(type(value)):
+    elif isinstance(value, (list, tuple, dict)):
+        held = value.values() if isinstance(value, dict) else value
+        yield from held if len(value) <= _MOST_HELD else ()
+    elif isinstance(value, type) and is_own(value):
+        yield from map(inspect.unwrap, filter(callable, map(_plain, vars(value).values())))
+    if is_own(type(value)):
         yield type(value)
         yield from getattr(value, "__dict__", {}).values()
 

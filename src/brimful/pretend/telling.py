@@ -70,7 +70,7 @@ class Teller:
 
     def _held(self, value: Any, num_deep: int, nested: int, *, is_theirs: bool) -> Told:
         tell = partial(self.tell, num_deep=num_deep, nested=nested + 1, is_theirs=is_theirs)
-        if type(value) in {list, tuple} and len(value) <= _MOST_LOOKED_AT:
+        if isinstance(value, (list, tuple)) and len(value) <= _MOST_LOOKED_AT:
             return (ROW, type(value), list(map(tell, value)))
         if isinstance(value, dict) and len(value) <= _MOST_LOOKED_AT:
             return (TABLE, type(value), tuple(value), list(map(tell, value.values())))
