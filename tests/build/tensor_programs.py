@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -21,11 +22,14 @@ from brimful.build.parallel.place import own_part
 from brimful.build.step import evaluate, train_step
 from brimful.measure.meter import CpuMeter
 from brimful.techniques.runnable import check_strategy
+from brimful.train.checkpoint import load_checkpoint, save_checkpoint
+from brimful.values.plan import PLAN_SCHEMA, Plan
 from brimful.values.strategy import world_size
 from build.plain import ragged_batch
 from other_decoders import make_decoder
 from processes import run_group
-from samples import make_job, make_model, make_strategy
+from samples import make_cluster, make_job, make_model, make_strategy
+from train.programs import progress
 
 NUM_STEPS = 2
 """The second is the first that has moments, and what it learns is in the held-out loss."""
@@ -132,6 +136,22 @@ def micro_batches(job, strategy, step):
     return [Batch(*rows) for rows in zip(inputs.split(size), labels.split(size), strict=True)]
 
 
+def _train(program, numbers):
+    """Take steps; returns loss and gradient norm of each."""
+    steps = []
+    for step in numbers:
+        batches = micro_batches(program.job, program.strategy, step)
+        done = train_step(
+            program,
+            own_part(batches, program.strategy),
+            num_targets=count_targets(batches),
+            learning_rate=RATE,
+        )
+        assert not isinstance(done.grad_norm, DTensor)
+        steps.append((float(done.loss), float(done.grad_norm)))
+    return steps
+
+
 def run(name, strategy=None):
     """Train a case as it is, or on one device under another strategy."""
     job, own = case(name)
@@ -141,19 +161,32 @@ def run(name, strategy=None):
         sgd = torch.optim.SGD(program.model.parameters(), momentum=CASES[name].momentum)
         program = dataclasses.replace(program, optimizer=sgd)
     weights = {n: _whole(p.detach()).clone() for n, p in program.model.named_parameters()}
-    steps = []
-    for step in range(CASES[name].steps):
-        batches = micro_batches(job, strategy, step)
-        done = train_step(
-            program,
-            own_part(batches, strategy),
-            num_targets=count_targets(batches),
-            learning_rate=RATE,
-        )
-        assert not isinstance(done.grad_norm, DTensor)
-        steps.append((float(done.loss), float(done.grad_norm)))
+    steps = _train(program, range(CASES[name].steps))
     held_out = evaluate(program, micro_batches(job, strategy, step=NUM_STEPS))
     return Run(weights, steps, held_out)
+
+
+def go_on(name):
+    """Train on, once as a run that nothing ends and once from what it saved; returns both."""
+    job, strategy = case(name)
+    cluster = msgspec.structs.replace(make_cluster(), num_devices=world_size(strategy))
+    plan = Plan(schema=PLAN_SCHEMA, job=job, cluster=cluster, strategy=strategy, estimate=None)
+    with TemporaryDirectory() as own:
+        folders = [None] * dist.get_world_size()
+        dist.all_gather_object(folders, own)
+        program = build_program(job, strategy, torch.device("cpu"))
+        _train(program, range(NUM_STEPS))
+        path = save_checkpoint(Path(folders[0]), program, progress(plan, NUM_STEPS))
+        again = build_program(job, strategy, torch.device("cpu"))
+        load_checkpoint(path, again)
+        dist.barrier()
+    return [
+        (
+            _train(each, range(NUM_STEPS, 2 * NUM_STEPS)),
+            {n: _whole(p.detach()) for n, p in each.model.named_parameters()},
+        )
+        for each in (program, again)
+    ]
 
 
 def _whole(tensor):
@@ -232,7 +265,7 @@ def allocations(collective):
     return made if collective == "reduce" else made[1:]  # the first is the result
 
 
-DO = {"run": run, "measure": measure, "clip": clip, "allocations": allocations}
+DO = {"run": run, "go on": go_on, "measure": measure, "clip": clip, "allocations": allocations}
 
 
 @cache

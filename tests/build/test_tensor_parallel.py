@@ -25,6 +25,8 @@ BOUND = 1.5
 LOSS, NORM = 1e-5, 1e-4
 HALF_LOSS, HALF_NORM = 2e-3, 2e-2
 """Relative, where sums of bf16 are rounded in another order."""
+GO_ON = ("zero-1-muon-master", "zero-1-pieces-master")
+"""What is saved and gone on with; the first is shown."""
 SCRATCH_BYTES = 32 * KIB
 COLLECTIVES = ("gather", "scatter", "reduce")
 
@@ -37,7 +39,14 @@ def asked(num, *, shown):
     clips = [("clip", dtype, BOUND) for dtype in DTYPES] if num < 8 and shown == (num == 2) else []
     measured = [n for n in MEASURED if is_for(n, num) and (n == MEASURED[1]) == shown]
     collectives = [("allocations", name) for name in COLLECTIVES] if shown else []
-    return [*(("run", n) for n in runs), *clips, *(("measure", n) for n in measured), *collectives]
+    gone_on = [("go on", n) for n in GO_ON if is_for(n, num) and (n == GO_ON[0]) == shown]
+    return [
+        *(("run", n) for n in runs),
+        *gone_on,
+        *clips,
+        *(("measure", n) for n in measured),
+        *collectives,
+    ]
 
 
 def answers(num, *what):
@@ -52,8 +61,9 @@ EVERY = [
     for shown in (True, False)
     for what in asked(num, shown=shown)
 ]
-RUNS, CLIPS, METERED = (
-    [case for case in EVERY if case.values[0][1] == do] for do in ("run", "clip", "measure")
+RUNS, CLIPS, METERED, GONE_ON = (
+    [case for case in EVERY if case.values[0][1] == do]
+    for do in ("run", "clip", "measure", "go on")
 )
 
 
@@ -78,6 +88,15 @@ def test_steps_are_those_of_one_device(which):
             assert a == pytest.approx(b, rel=loss if is_half else 0, abs=0 if is_half else loss)
             assert m == pytest.approx(n, rel=norm)
         assert found.held_out == pytest.approx(expected.held_out, abs=10 * loss)
+
+
+@pytest.mark.parametrize("which", GONE_ON)
+def test_what_zero_1_saved_is_gone_on_with_to_the_bit(which):
+    for (steps, weights), (steps_again, weights_again) in answers(*which):
+        assert steps == steps_again
+        assert weights.keys() == weights_again.keys()
+        for key, weight in weights.items():
+            assert torch.equal(weight, weights_again[key]), key
 
 
 PLAIN = [

@@ -53,6 +53,21 @@ def test_products_run_at_the_rate_of_their_type(dtype, precision):
     )
 
 
+def test_documents_laid_end_to_end_are_as_long_as_the_longest():
+    num, longest, heads = 3, 512, 4
+    with pretend.gpu(GPU) as run:
+        q, k, v = (
+            torch.zeros(num * longest, heads, 64, device="cuda", dtype=torch.bfloat16)
+            for _ in range(3)
+        )
+        ends = torch.arange(0, (num + 1) * longest, longest, device="cuda", dtype=torch.int32)
+        torch.ops.aten._flash_attention_forward(
+            q, k, v, ends, ends, longest, longest, 0.0, True, False
+        )
+    (attended,) = run.tape.work[-1].attention
+    assert (attended.kernel, attended.length, attended.head) == ("flash", longest, 64)
+
+
 def test_tf32_is_what_the_script_says():
     slow = trained(layers(), dtype=torch.float32).step_time.simulated_s
     before = torch.backends.cuda.matmul.allow_tf32

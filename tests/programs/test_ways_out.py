@@ -92,6 +92,20 @@ def test_a_no_says_what_would_fit_and_what_that_run_costs(capsys):
     assert told["ways_out"][0]["predicted_peak_reserved_bytes"] < told["ranks"][0]["capacity_bytes"]
 
 
+def test_a_run_has_its_tokens_where_no_time_is_known(capsys):
+    line = (
+        "pretrain_t5.py --encoder-num-layers 3 --decoder-num-layers 3 --hidden-size 768 "
+        "--num-attention-heads 12 --ffn-hidden-size 3072 --encoder-seq-length 512 --bf16 "
+        "--decoder-seq-length 128 --max-position-embeddings 512 --micro-batch-size 4 "
+        "--global-batch-size 32 --vocab-extra-ids 100 --tokenizer-type BertWordPieceCase"
+    )
+    assert main(["estimate", "--gpus", "8xh100", "--from", line, "--tokens", "1e6", "--json"]) == 0
+    cost = json.loads(capsys.readouterr().out)["cost"]
+    num_steps = -(-(10**6) // (32 * (512 + 128)))
+    assert (cost["num_steps"], cost["num_tokens"]) == (num_steps, num_steps * 32 * (512 + 128))
+    assert cost["hours"] is None
+
+
 def test_what_fits_needs_no_way_out(capsys):
     assert main(["estimate", "--gpus", "8xh200", "--from", LINE]) == 0
     out = capsys.readouterr().out

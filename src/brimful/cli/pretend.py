@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=BUDGET_S,
         help=seconds,
     )
-    whole = "run on where steps are alike, or left the same behind, until --budget is over"
+    whole = (
+        "run on where steps are alike, or left the same behind, until --budget is over, and every "
+        "token of a text"
+    )
     add("--whole", action="store_true", help=whole)
     world = parsing.whole("--world-size")
     alone = "processes, as torchrun starts them; default: one that nobody launched"

@@ -173,7 +173,7 @@ def ended_by(
     from brimful.pretend.time_limit import limited
 
     limit = partial(limited, pretended, limits, told)
-    periods = [*PERIODS, 0]
+    periods = [0] if limits.is_whole else [*PERIODS, 0]
     while True:
         error, loops = _ended_by(pretended, program, limit, periods.pop(0))
         if pretended.cut is not None and not pretended.cut.is_settled:
@@ -182,6 +182,7 @@ def ended_by(
             if error is None or loops is None or not loops.any_left_out:
                 return error
             periods = [0]
+        told("run again with more tokens of its texts, as those that were left out may differ")
 
 
 def _ended_by(
@@ -195,6 +196,7 @@ def _ended_by(
     ``period``: see ``leaving_out_tokens``.
     """
     from brimful.cli.main import is_of_interrupt
+    from brimful.pretend.made_again import folders_made_again
     from brimful.pretend.scripts import run_program
     from brimful.pretend.text_loops import leaving_out_tokens
 
@@ -204,7 +206,11 @@ def _ended_by(
     try:
         with pretended:
             try:
-                with leaving_out_tokens(pretended, period) as loops, limited() as limit:
+                with (
+                    folders_made_again(),
+                    leaving_out_tokens(pretended, period) as loops,
+                    limited() as limit,
+                ):
                     run_program(program, loops.names_for)
             except SystemExit as ended:
                 code = ended.code

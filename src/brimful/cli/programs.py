@@ -174,10 +174,7 @@ def _num_steps(args: argparse.Namespace, found: "Prediction") -> int | None:
     """Return how many steps a run has: those that were typed, or the program's own."""
     if args.steps is not None:
         return int(args.steps)
-    if args.tokens is None or not found.predicted_tokens_per_s or not found.predicted_step_s:
-        return found.num_steps
-    each = round(found.predicted_tokens_per_s * found.predicted_step_s)
-    return -(-int(args.tokens) // each)
+    return found.num_steps if args.tokens is None else -(-int(args.tokens) // found.tokens_per_step)
 
 
 def _limit_facts(args: argparse.Namespace, cost: "Cost | None", band: float) -> "Sequence[Fact]":

@@ -50,6 +50,13 @@ def work(func: Any, args: Any, kwargs: Any, out: Any) -> Work:
     return 0, 0, tuple(_bytes(x) for x in moved if isinstance(x, torch.Tensor))
 
 
+def row_of(name: str, args: Any) -> tuple[int, int]:
+    """Return how many tokens an attention's longest row has, and how wide a head is."""
+    *_, tokens, head = args[0].shape
+    is_packed = args[0].dim() == PACKED_DIMS
+    return args[LONGEST_QUERY["backward" in name]] if is_packed else tokens, head
+
+
 def _attention_flops(name: str, args: Any) -> int:
     backward = "backward" in name
     shapes = [x.shape for x in args[: backward + 3]]

@@ -8,9 +8,10 @@ import torch
 
 from brimful.pretend import engine
 from brimful.pretend.device import NAME
-from brimful.pretend.loop_state import Change, UnlikeStatesError
+from brimful.pretend.loop_state import Change
 from brimful.pretend.recording_builder import Place, RecordingBuilder
 from brimful.pretend.stretches import Moves
+from brimful.pretend.telling import UnlikeStatesError
 
 HOST = "cpu"
 MAIN = f"{NAME}:0"

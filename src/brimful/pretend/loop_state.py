@@ -1,22 +1,24 @@
 """What a loop holds between two rounds, and what it will hold many rounds later.
 
-Of three rounds in a row everything is told that the loop's functions can name: numbers, tensors,
-what is in lists and what objects keep. Where each whole number, and each size of a tensor, is as
-much larger in the third as it was in the second, any later round's are known, and are put where
-the loop finds them: a tensor stays the object that it was, with other sizes.
+Of three rounds in a row everything is told that the loop's functions can name, and the script's own
+that they call (``reachable.py``): numbers, tensors, what is in lists and what objects keep. Where
+each number, and each size of a tensor, is as much larger in the third as it was in the second, any
+later round's are known, and are put where the loop finds them: a tensor stays the object that it
+was, with other sizes. What is random, an iterator, and a number that changes in another way are
+known to nobody; of a loop that reads a clock such numbers are taken for times.
 """
 
 import ctypes
 import gc
 import inspect
+import math
 import operator
+import random
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from numbers import Number
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,29 +26,51 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from brimful.pretend.known_values import KNOWN, KnownValues
+from brimful.pretend.reachable import Put, reachable
 from brimful.pretend.rounds import attributes_of
+from brimful.pretend.script_lines import is_library
+from brimful.pretend.telling import (
+    CODE,
+    FLOAT,
+    OBJECT,
+    ROW,
+    TABLE,
+    TENSOR,
+    Teller,
+    Told,
+    UnlikeStatesError,
+    storage_of,
+)
 
-NUM_DEEP = 3
-"""Objects in objects that are looked into: an encoder's and a decoder's cache, one of them, a layer
-of that."""
-_MOST_LOOKED_AT = 2000
-"""Elements of what is looked into; a tokenizer has more words, and no loop changes them."""
-_MOST_NESTED = 8
-_PLAIN = (Number, np.generic, str, bytes, type(None), torch.dtype, torch.device, slice)
-_CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 _LOCALS_ARE_A_COPY = sys.version_info < (3, 13)
+_CLOCKS = frozenset({
+    "time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "process_time", "now",
+    "elapsed_time",
+})  # fmt: skip
+"""What tells the time, by its name: of Python's clocks, and of a device's events."""
+_CLOSE = 1e-9
+"""Share of a step by which steps of floats are alike."""
 
 NewTensor = Callable[[torch.Tensor, int], torch.Tensor]
 """Makes what stands so many stretches later where a tensor stands that each round makes anew."""
-Told = Any
-"""What is told of a value: numbers as they are, the others as tuples that begin with their kind."""
 _Sized = tuple[torch.Tensor, tuple[int, ...], dict[str, Any]]
 """A tensor, its shape, strides, offset and the bytes that it lies in, and what is known of it."""
-_TENSOR, _ROW, _TABLE, _OBJECT, _SAME = range(5)
 
 
-class UnlikeStatesError(Exception):
-    """A loop's states are not those of an even growth."""
+class _Root(NamedTuple):
+    """Something that is held.
+
+    Attributes:
+        value: It.
+        put: Puts another in its place; None: nobody can.
+        is_theirs: Whether the script's own holds it, and no library.
+        name: By which the function that has the loop calls it; empty: by none.
+    """
+
+    value: Any
+    put: Put | None = None
+    is_theirs: bool = True
+    name: str = ""
 
 
 class State:
@@ -60,11 +84,17 @@ class State:
     ) -> None:
         """Look at nothing yet."""
         self._frames, self._module, self._given = frames, module, given
-        self._known = known
+        names = {name for frame in frames for name in frame.f_code.co_names}
+        self._teller = Teller(known, reads_a_clock=not _CLOCKS.isdisjoint(names))
 
     def told(self) -> tuple[Told, ...]:
         """Tell what is held now. Raises UnlikeStatesError: nobody sees all of it."""
-        return tuple(_told(value, self._known) for value, _ in self._roots())
+        return tuple(self._teller.tell(x.value, is_theirs=x.is_theirs) for x in self._roots())
+
+    def by_name(self, states: Sequence[tuple[Told, ...]]) -> dict[str, Sequence[Told]]:
+        """Return what is told of the names of the function that has the loop, in each state."""
+        every = zip(self._roots(), *states, strict=False)
+        return {root.name: told for root, *told in every if root.name}
 
     def later(self, states: Sequence[tuple[Told, ...]], num: int, period: int) -> "Change":
         """Return what lets all of it be as it will be so many rounds later.
@@ -76,25 +106,41 @@ class State:
         roots = list(self._roots())
         if not all(len(state) == len(roots) for state in states):
             raise UnlikeStatesError
-        for (value, put), *told in zip(roots, *states, strict=True):
-            change.add(value, told, put)
+        for root, *told in zip(roots, *states, strict=True):
+            change.add(root.value, told, root.put)
         change.check()
         return change
 
-    def _roots(self) -> Iterator[tuple[Any, Callable[[Any], None] | None]]:
-        """Yield what is held, and what puts another value there."""
+    def _roots(self) -> Iterator[_Root]:
+        """Yield what is held."""
+        named = list({id(each): each for each in self._called()}.values())
         for frame in self._frames:
-            names = _names_of(frame)
-            for name, value in names.items():
-                if hasattr(value, "__next__"):
-                    raise UnlikeStatesError  # how far it is, nobody sees
-                yield value, partial(_assign, frame, name)
-        yield from ((x, partial(operator.setitem, self._given, k)) for k, x in self._given.items())
+            is_theirs = not is_library(frame.f_code.co_filename)
+            is_loops = frame is self._frames[-1]
+            for name, value in _names_of(frame).items():
+                named.append(value)
+                if not isinstance(value, CODE):
+                    put = partial(_assign, frame, name)
+                    yield _Root(value, put, is_theirs, name.removeprefix(".") if is_loops else "")
+        yield from (_Root(*each) for each in reachable(named))
+        yield _Root((random.getstate(), np.random.get_state()))  # noqa: NPY002 - the script's
+        for key, value in self._given.items():
+            yield _Root(value, partial(operator.setitem, self._given, key))
         for module in self._module.modules():
             own = {k: x for k, x in vars(module).items() if k not in _OF_MODULES}
-            yield (tuple(own), tuple(own.values()), module._buffers), None  # noqa: SLF001
+            held = tuple(own), tuple(own.values()), module._buffers  # noqa: SLF001
+            yield _Root(held, is_theirs=False)
+
+    def _called(self) -> Iterator[Any]:
+        """Yield classes and functions that the module runs, hooks among them."""
+        for module in self._module.modules():
+            yield type(module)
+            yield from module._forward_pre_hooks.values()  # noqa: SLF001
+            yield from module._forward_hooks.values()  # noqa: SLF001
+            yield from (x for x in vars(module).values() if isinstance(x, _FUNCTIONS))
 
 
+_FUNCTIONS = (FunctionType, MethodType, partial)
 _OF_MODULES = frozenset(vars(nn.Module()))
 """What PyTorch keeps of every module."""
 
@@ -108,9 +154,9 @@ def _names_of(frame: Any) -> dict[str, Any]:
     code, of_file = frame.f_code, frame.f_globals
     named = {k: of_file[k] for k in code.co_names if k in of_file}
     if not code.co_flags & inspect.CO_OPTIMIZED:
-        return {k: x for k, x in named.items() if not isinstance(x, _CODE)}
+        return named
     values = frame.f_locals
-    found = {f".{k}": x for k, x in named.items() if not isinstance(x, _CODE)} | dict(values)
+    found = {f".{k}": x for k, x in named.items()} | dict(values)
     if _LOCALS_ARE_A_COPY:
         values.clear()
     return found
@@ -128,44 +174,6 @@ def _assign(frame: Any, name: str, value: Any) -> None:
         names.clear()
 
 
-def _told(value: Any, known: KnownValues, num_deep: int = NUM_DEEP, nested: int = 0) -> Told:
-    """Tell a value, as ``Change.add`` reads it."""
-    if type(value) is int:
-        return value
-    if isinstance(value, torch.Tensor):
-        return _told_tensor(value, known)
-    if isinstance(value, (*_PLAIN, *_CODE)) or nested == _MOST_NESTED:
-        return (_SAME, _same(value))
-    told = partial(_told, known=known, num_deep=num_deep, nested=nested + 1)
-    if type(value) in {list, tuple} and len(value) <= _MOST_LOOKED_AT:
-        return (_ROW, type(value), list(map(told, value)))
-    if isinstance(value, dict) and len(value) <= _MOST_LOOKED_AT:
-        return (_TABLE, type(value), tuple(value), list(map(told, value.values())))
-    size = len(value) if isinstance(value, (list, tuple, dict, set, frozenset, deque)) else 0
-    held = attributes_of(value) if num_deep else {}
-    inner = [_told(x, known, num_deep - 1, nested + 1) for x in held.values()]
-    return (_OBJECT, type(value), size, tuple(held), inner)
-
-
-def _same(value: Any) -> Any:
-    """Return what is the same in each round of what is looked no further into."""
-    if isinstance(value, float):  # of which no size is made
-        return None
-    return value if isinstance(value, _PLAIN) else id(value)
-
-
-def _told_tensor(value: torch.Tensor, known: KnownValues) -> Told:
-    facts = (type(value), value.dtype, value.device, value.requires_grad, value.dim())
-    if not isinstance(value, FakeTensor) or isinstance(value, nn.Parameter):
-        return (_TENSOR, facts, tuple(value.shape), {})
-    places = (*value.shape, *value.stride(), value.storage_offset(), _storage(value).nbytes())
-    return (_TENSOR, facts, places, known.copies_of(value))
-
-
-def _storage(tensor: torch.Tensor) -> Any:
-    return tensor.untyped_storage()
-
-
 class Change:
     """What is to be done for all to be as it will be.
 
@@ -181,12 +189,13 @@ class Change:
         self._puts: list[Callable[[], None]] = []
         self._fills: list[Callable[[NewTensor], None]] = []
         self._seen: set[int] = set()
+        self._rows: set[int] = set()
         self._stays: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
         self._shifted: list[_Sized] = []
         self.kept: list[torch.Tensor] = []
         self.grown: dict[int, list[_Sized]] = {}
 
-    def add(self, value: Any, told: Sequence[Told], put: Callable[[Any], None] | None) -> None:
+    def add(self, value: Any, told: Sequence[Told], put: Put | None) -> None:
         """Look at a value, told of three rounds in a row.
 
         ``put``: puts another there; None: nobody can. Raises UnlikeStatesError.
@@ -199,42 +208,63 @@ class Change:
                 raise UnlikeStatesError
             self._puts.append(partial(put, third + self._num * (third - second)))
             return
-        if type(third) is int or not first[0] == second[0] == third[0]:
+        if int in map(type, told) or not first[0] == second[0] == third[0]:
             raise UnlikeStatesError
-        if third[0] == _TENSOR:
+        if third[0] == FLOAT:
+            self._add_float([each[1] for each in told], put)
+        elif third[0] == TENSOR:
             self._add_tensor(value, told)
-        elif third[0] == _ROW:
+        elif third[0] == ROW:
             self._add_row(value, told, put)
-        elif third[0] in {_TABLE, _OBJECT}:
-            if not first[1:-1] == second[1:-1] == third[1:-1]:
-                raise UnlikeStatesError
-            self._add_held(value, [each[-1] for each in told], third)
+        elif third[0] in {TABLE, OBJECT}:
+            self._add_held(value, told)
         elif not first == second == third:
             raise UnlikeStatesError
 
-    def _add_held(self, value: Any, told: Sequence[Any], last: Told) -> None:
+    def _add_float(self, told: Sequence[float | None], put: Put | None) -> None:
+        """Look at a number that is not whole; None: it may be a time."""
+        first, second, third = told
+        if first == second == third or first is None or second is None or third is None:
+            return
+        step = third - second
+        if put is None or not math.isclose(step, second - first, rel_tol=_CLOSE):
+            raise UnlikeStatesError
+        self._puts.append(partial(put, third + self._num * step))
+
+    def _add_held(self, value: Any, told: Sequence[Told]) -> None:
         """Look at what a dictionary or an object keeps."""
-        if last[0] == _TABLE:
+        first, second, last = told
+        if not first[1:-1] == second[1:-1] == last[1:-1]:
+            raise UnlikeStatesError
+        if last[0] == TABLE:
             held: dict[Any, Any] = value
             puts = [partial(operator.setitem, value, key) for key in held]
         else:
             held = attributes_of(value) if last[-1] else {}
             puts = [partial(setattr, value, key) for key in held]
-        for each, put, *theirs in zip(held.values(), puts, *told, strict=True):
+        inner = (each[-1] for each in told)
+        for each, put, *theirs in zip(held.values(), puts, *inner, strict=True):
             self.add(each, theirs, put)
 
-    def _add_row(self, value: Any, told: Sequence[Told], put: Callable[[Any], None] | None) -> None:
+    def _add_row(self, value: Any, told: Sequence[Told], put: Put | None) -> None:
         """Look at a list or a tuple, which may grow by as many elements each time."""
         first, second, third = (each[2] for each in told)
         if not told[0][1] == told[1][1] == told[2][1]:
             raise UnlikeStatesError
+        if isinstance(value, list):
+            if id(value) in self._rows:  # by another name
+                return
+            self._rows.add(id(value))
         grown = len(third) - len(second)
         if grown < 0 or grown != len(second) - len(first):
             raise UnlikeStatesError
-        is_list = isinstance(value, list)
+        is_list, changed = isinstance(value, list), dict[int, Any]()
+        holder = value if is_list else changed if put and not grown else None
         for place, theirs in enumerate(zip(first, second, third, strict=False)):
-            put_it = partial(operator.setitem, value, place) if is_list else None
+            put_it = None if holder is None else partial(operator.setitem, holder, place)
             self.add(value[place], theirs, put_it)
+        if holder is changed and put:
+            self._puts.append(partial(_put_with, value, changed, put))
         if not grown:
             return
         if not is_list and put is None:
@@ -263,7 +293,7 @@ class Change:
         known = _known_later([each[3] for each in told], value.dim(), self._num)
         places = tuple(x + self._num * y for x, y in zip(third[2], steps, strict=True))
         if steps[-1]:
-            key = _storage(value)._cdata  # noqa: SLF001
+            key = storage_of(value)._cdata  # noqa: SLF001
             self.grown.setdefault(key, []).append((value, places, known))
         elif any(steps):  # another part of what is as large
             self._shifted.append((value, places, known))
@@ -277,7 +307,7 @@ class Change:
             raise UnlikeStatesError
         for each in gc.get_objects() if self.grown else ():
             is_theirs = type(each) is FakeTensor and id(each) not in self._seen
-            if is_theirs and _storage(each)._cdata in self.grown:  # noqa: SLF001
+            if is_theirs and storage_of(each)._cdata in self.grown:  # noqa: SLF001
                 raise UnlikeStatesError
 
     def make(self, new: NewTensor, was_moved: Callable[[int, torch.Tensor], None]) -> None:
@@ -303,10 +333,17 @@ class Change:
             _know(tensor, known)
 
 
+def _put_with(value: Any, changed: Mapping[int, Any], put: Put) -> None:
+    """Put a tuple with other elements in the place of one, if there are any."""
+    if changed:
+        made = [changed.get(place, x) for place, x in enumerate(value)]
+        put(value._make(made) if hasattr(value, "_make") else type(value)(made))
+
+
 def _fill(
     value: Any,
     last: Sequence[Any],
-    put: Callable[[Any], None] | None,
+    put: Put | None,
     num_stretches: int,
     new: NewTensor,
 ) -> None:
@@ -407,9 +444,9 @@ def _are_alike(one: Told, other: Told) -> bool:
     """Whether two values are told alike, but for what is known of tensors."""
     if type(one) is int or type(other) is int or one[0] != other[0]:
         return bool(one == other)
-    if one[0] == _TENSOR:
+    if one[0] == TENSOR:
         return bool(one[1:3] == other[1:3])
-    if one[0] == _ROW:
+    if one[0] == ROW:
         same = one[1] == other[1] and len(one[2]) == len(other[2])
         return same and all(map(_are_alike, one[2], other[2]))
     return bool(one == other)

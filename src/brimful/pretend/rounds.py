@@ -234,8 +234,7 @@ def _target(frame: Any) -> str | None:
     ``frame``: of the function, where it calls for numbers; what comes next takes them.
     """
     code = frame.f_code
-    following = (each for each in dis.get_instructions(code) if each.offset > frame.f_lasti)
-    steps = [each for each in following if each.opname != _LONGER]
+    steps = list(steps_behind(code, frame.f_lasti))
     names = [each.opname for each in steps[:3]]
     is_plain = names[:2] == ["GET_ITER", "FOR_ITER"] and names[2] in _STORES
     if not is_plain or not code.co_flags & inspect.CO_OPTIMIZED:
@@ -244,6 +243,12 @@ def _target(frame: Any) -> str | None:
     hides = any(each.opname in _HIDES for each in steps if each.offset < loop.argval)
     name = store.argval if isinstance(store.argval, str) else store.argval[0]
     return None if hides else str(name)
+
+
+def steps_behind(code: Any, place: int) -> Iterator[dis.Instruction]:
+    """Yield the instructions of a function behind one."""
+    following = (each for each in dis.get_instructions(code) if each.offset > place)
+    return (each for each in following if each.opname != _LONGER)
 
 
 class _Held(NamedTuple):

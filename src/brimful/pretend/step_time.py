@@ -26,6 +26,7 @@ from brimful.cost.efficiency import (
 )
 from brimful.cost.step import traffic_of_update
 from brimful.hardware.cluster import Device, matrix_rate
+from brimful.pretend.costs import row_of
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, Recording
 from brimful.pretend.report_values import StepTime
 from brimful.pretend.tape import Tape
@@ -121,7 +122,7 @@ class TimedTape(Tape):
             given = call.args[place] if 0 <= place < len(call.args) else False
             is_causal = bool(call.kwargs.get("is_causal", given))
             share = CAUSAL_SHARE if is_causal else 1.0
-            *_, tokens, head = first.shape
+            tokens, head = row_of(name, call.args)
             at = Attended(recipe, _kernel_of(name), tokens * (2 - is_causal), head)
             work.attention[at] += int(share * attention_flops)
         elif name in _PRODUCTS:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from brimful.pretend.loop_state import UnlikeStatesError
 from brimful.pretend.recording_builder import Column, RecordingBuilder
+from brimful.pretend.telling import UnlikeStatesError
 
 _NUMBERS = NDArray[np.int64]
 _GROWING = (Column.NUM_BYTES, Column.BORN, Column.SHAPE)

@@ -3,7 +3,8 @@
 A text is written token by token, each by a pass of the whole model over one more than the last.
 Where a module is called again and again from the same place of a loop, without gradients, two
 stretches of rounds that were alike but for what grew evenly tell all further ones
-(``stretches.py``), and what the loop holds is put on to where it will be then (``loop_state.py``).
+(``stretches.py``), and what the loop holds is put on to where it will be then (``loop_state.py``),
+up to a round that the loop may tell from others (``loop_tests.py``).
 The last rounds run on that, and have to do what was told of them; else the program is run again,
 with longer stretches, and then with all rounds. How many there are is said by the longest text of
 transformers' loops, and by the ``range`` of a script's own. A pretend text has its full length:
@@ -11,9 +12,10 @@ nobody knows when it would end.
 """
 
 import dis
+import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from itertools import islice
@@ -23,10 +25,12 @@ import torch
 from torch.nn.modules import module as hooks
 
 from brimful.pretend.blocks import NotPeriodicError
-from brimful.pretend.loop_state import State, UnlikeStatesError
+from brimful.pretend.loop_state import State
+from brimful.pretend.loop_tests import asked_in, first_unlike
 from brimful.pretend.outer_lines import OuterLines
-from brimful.pretend.rounds import only_loops
+from brimful.pretend.rounds import only_loops, steps_behind
 from brimful.pretend.stretches import Edge, Law, holds, law_of, moves_of
+from brimful.pretend.telling import UnlikeStatesError
 from brimful.pretend.when_imported import when_imported
 
 if TYPE_CHECKING:
@@ -41,6 +45,8 @@ _NUM_STATES = 3
 """Rounds of which it is looked what the loop holds."""
 _MOST_FUNCTIONS = 8
 """Between a loop and the model that it calls."""
+_HANDS_ON = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Of functions that let others run between two rounds."""
 _CRITERIA = "transformers.generation.stopping_criteria"
 
 
@@ -81,10 +87,11 @@ class _Numbers:
 
     Attributes:
         passed: How many were taken.
+        asked: Conditions of the loop's body, see ``asked_in``.
     """
 
-    def __init__(self, numbers: range) -> None:
-        self._numbers, self.passed = numbers, 0
+    def __init__(self, numbers: range, asked: Sequence[Any]) -> None:
+        self._numbers, self.passed, self.asked = numbers, 0, asked
 
     def __iter__(self) -> Self:
         return self
@@ -113,7 +120,7 @@ class TextLoops:
         """Know no loop yet; ``period``: rounds of a stretch."""
         self.any_left_out = self.unlike = False
         self._tape, self._known, self._period = run.tape, run.known, period
-        self._lines = OuterLines()
+        self._lines, self._source = OuterLines(), ""
         self._left: int | None = None
         self._ranges: list[tuple[int, weakref.ref[_Numbers]]] = []
         self._key: Any = None
@@ -132,6 +139,7 @@ class TextLoops:
 
     def names_for(self, source: str) -> dict[str, Any]:
         """Return the names that a script is given: ``range``, where it only goes through that."""
+        self._source = source
         return {"range": self._numbers} if self._period and only_loops(source) else {}
 
     def _numbers(self, *bounds: Any) -> Any:
@@ -140,7 +148,7 @@ class TextLoops:
         is_long = len(numbers) >= 3 * self._period
         if not is_long or not _begins_a_loop(frame.f_code, frame.f_lasti):
             return numbers
-        made = _Numbers(numbers)
+        made = _Numbers(numbers, asked_in(self._source, frame.f_lineno))
         self._ranges = [each for each in self._ranges if each[1]() is not None]
         self._ranges.append((id(frame), weakref.ref(made)))
         return made
@@ -192,19 +200,25 @@ class TextLoops:
         """Leave rounds out, and return the arguments as they are then."""
         keywords = _keywords(sys._getframe(2))  # noqa: SLF001 - of PyTorch's call
         given: dict[Any, Any] = {**dict(enumerate(args)), **keywords}
-        num = self._go_on(State(frames, module, given, self._known))
+        state = State(frames, module, given, self._known)
+        num = self._go_on(state, () if numbers is None else numbers.asked)
         if numbers is not None:
             numbers.passed += num
         keywords.update((name, given[name]) for name in keywords)
         return tuple(given[place] for place in range(len(args)))
 
     def _functions(self) -> list[Any]:
-        """Return the frames of the functions from the one that calls a model out to the loop."""
+        """Return the frames of the functions from the one that calls a model out to the loop.
+
+        Nothing where a round ends in somebody else's hands, who does what nobody sees with it.
+        """
         found = list[Any]()
         frame: Any = sys._getframe(2)  # noqa: SLF001
         while frame is not None and len(found) < _MOST_FUNCTIONS:
             if self._lines.is_program(frame.f_code):
                 found.append(frame)
+                if frame.f_code.co_flags & _HANDS_ON:
+                    return []
                 if _is_in_loop(frame.f_code, frame.f_lasti):
                     return found
             frame = frame.f_back
@@ -230,19 +244,28 @@ class TextLoops:
         self._told = None
         self._tape.work_on([x.work for x in (*told.spots, start, stop)], told.num)
 
-    def _go_on(self, state: State) -> int:
-        """Leave rounds out where it is known what they do; return how many."""
+    def _go_on(self, state: State, asked: Sequence[Any]) -> int:
+        """Leave rounds out where it is known what they do; return how many.
+
+        ``asked``: conditions of the loop, which those and the ones that run then answer alike.
+        """
         try:
             self._states = [*self._states[1 - _NUM_STATES :], state.told()]
         except UnlikeStatesError:
             self._states.clear()
             return 0
         spots = self._spots[-1 - 2 * self._period :: self._period]
-        num = self._spots[-1].left // self._period - 1
-        if len(spots) < _NUM_EDGES or len(self._states) < _NUM_STATES or num < 1:
+        if len(spots) < _NUM_EDGES or len(self._states) < _NUM_STATES:
             return 0
         laws = self._laws(spots)
         if laws is None:
+            return 0
+        left = self._spots[-1].left
+        if asked:
+            left = first_unlike(asked, state.by_name(self._states), self._period, left)
+        # What runs then is compared when one more round begins.
+        num = (left - 1) // self._period - 1
+        if num < 1:
             return 0
         try:
             change = state.later(self._states, num * self._period, self._period)
@@ -272,8 +295,8 @@ class TextLoops:
 @cache
 def _begins_a_loop(code: Any, place: int) -> bool:
     """Return whether what an instruction makes is what a plain ``for`` goes through."""
-    following = (each for each in dis.get_instructions(code) if each.offset > place)
-    return [each.opname for each in islice(following, 2)] == ["GET_ITER", "FOR_ITER"]
+    following = islice(steps_behind(code, place), 2)
+    return [each.opname for each in following] == ["GET_ITER", "FOR_ITER"]
 
 
 @cache

@@ -59,7 +59,7 @@ class Limits(NamedTuple):
     Attributes:
         budget_s: Seconds that it has.
         most_steps: After which it is ended whatever its time is; None: none.
-        is_whole: Whether it runs on where its steps are alike.
+        is_whole: Whether it runs on where its steps are alike, and every token of its texts runs.
     """
 
     budget_s: float = BUDGET_S

@@ -83,6 +83,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         predicted_step_s: Of the slowest stage's step, with what it waits for; None: a rate or a
             link is unknown, or T5's.
         predicted_tokens_per_s: Of all GPUs.
+        tokens_per_step: Of all replicas; of T5 what is read and what is written.
         predicted_flops_per_s: Of each GPU: the model's operations, nothing computed again, causal
             attention by half; None: as of a step.
         predicted_stage_reserved_bytes: Of every stage of a pipeline, in order, of each GPU; empty:
@@ -96,6 +97,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ranks: tuple[RankPrediction, ...]
     predicted_step_s: float | None
     predicted_tokens_per_s: float | None
+    tokens_per_step: int
     predicted_flops_per_s: float | None = None
     predicted_stage_reserved_bytes: tuple[int, ...] = ()
     num_steps: int | None = None
@@ -115,9 +117,8 @@ def run_cost(
     hours = None if step_s is None else num_steps * step_s / HOUR_S
     gpu_hours = None if hours is None else hours * found.world_size
     rate = None if price is None else price.usd_per_gpu_hour
-    tokens = (found.predicted_tokens_per_s or 0.0) * (found.predicted_step_s or 0.0)
     return Cost(
-        num_tokens=round(num_steps * tokens), num_steps=num_steps, hours=hours,
+        num_tokens=num_steps * found.tokens_per_step, num_steps=num_steps, hours=hours,
         gpu_hours=gpu_hours, energy_kwh=None, usd_per_gpu_hour=rate,
         usd=None if rate is None or gpu_hours is None else gpu_hours * rate,
         assumptions=(), whose="" if price is None else price.whose,
@@ -166,7 +167,8 @@ class Line(NamedTuple):
     def num_tokens(self) -> int:
         """Tokens of a step, of all replicas."""
         at = self.stages[0]
-        return at.micro_batch * at.num_micro * at.dp * at.seq_len
+        length = at.seq_len + (0 if at.decoder is None else at.decoder.seq_len)
+        return at.micro_batch * at.num_micro * at.dp * length
 
     @property
     def step_s(self) -> float | None:
@@ -238,6 +240,7 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         ranks=ranks,
         predicted_step_s=step_s,
         predicted_tokens_per_s=None if step_s is None else found.num_tokens / step_s,
+        tokens_per_step=found.num_tokens,
         predicted_flops_per_s=None if step_s is None else device_flops(found.every) / step_s,
         predicted_stage_reserved_bytes=reserved,
         num_steps=_num_steps(found.told.flags),
