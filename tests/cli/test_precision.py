@@ -14,7 +14,7 @@ FP16 = ("tiny.json", "--gpus", "local", "--precision", "fp16-mixed")
 
 
 def test_it_prints_tables_of_a_hundred_columns_and_keeps_plots(brimful, folder):
-    said = brimful("precision", *FP16, "--data", "data.txt", *SHORT, "--out", "seen")
+    said = brimful("precision", *FP16, "--data", "data.txt", *SHORT, "--out", "seen", "-v")
     assert said.code == 0, said.err
     lines = said.out.splitlines()
     assert max(map(len, lines)) <= 100

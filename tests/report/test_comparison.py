@@ -7,7 +7,7 @@ import pytest
 
 from brimful.compare.record import COMPARISON_SCHEMA, Comparison, RecipeRow, RecipeRun, row_of
 from brimful.doctor.findings import Finding
-from brimful.report.comparison import comparison_tables, describe_run
+from brimful.report.comparison import chance_words, comparison_tables, describe_run
 from brimful.report.comparison_plot import comparison_svg
 from brimful.report.text import plain_lines
 from samples import make_cluster, make_job, make_strategy
@@ -70,6 +70,31 @@ def test_a_table_of_a_hundred_columns_says_what_and_why():
     assert "The doctor: nothing in the steps that it watched" in said
     assert not any(line.startswith("  fp32:") for line in lines)
     assert "accuracy" not in said
+
+
+def test_what_is_more_than_chance_is_told_seed_by_seed():
+    plain = make_runs(4.0, 4.1, 4.2)
+    pairs = (
+        ("fp32", plain),
+        ("bf16", make_runs(4.02, 4.12, 4.2201)),  # 0.02 each time, beside a spread of 0.1
+        ("fp16", make_runs(4.02, 4.08, 4.21)),
+    )
+    rows = tuple(row_of(recipe, runs, plain) for recipe, runs in pairs)
+    made = msgspec.structs.replace(make_comparison(), rows=rows)
+    words = [*chance_words(made)]
+    assert words == [
+        "more than chance, seed by seed (paired t-test, 95 %): bf16 (a loss 0.49% more)",
+        "no more than chance may be: fp16",
+    ]
+    said = " ".join(plain_lines(comparison_tables(made), width=100))
+    assert "Why" not in said, "nothing failed"
+
+
+def test_one_seed_does_not_tell_chance():
+    plain = make_runs(4.0)
+    rows = tuple(row_of(recipe, make_runs(4.4), plain) for recipe in ("fp32", "bf16"))
+    made = msgspec.structs.replace(make_comparison(), rows=rows)
+    assert [*chance_words(made)] == ["one seed does not tell chance: bf16; give --seeds 3"]
 
 
 def test_a_share_of_right_answers_has_a_column():

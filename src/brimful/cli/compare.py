@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(msgspec.structs.asdict(made))
     else:
-        _show(made)
+        _show(made, is_verbose=args.verbose)
     if is_interrupted:
         say(f"interrupted, up to {told.num_left} runs were not made", file=sys.stderr)
         return INTERRUPTED
@@ -175,9 +175,9 @@ def _keep(out: Path | None, made: "Comparison") -> None:
     say(f"{out / COMPARISON_FILE} and {out / PLOT_FILE} are written", file=sys.stderr)
 
 
-def _show(made: "Comparison") -> None:
+def _show(made: "Comparison", *, is_verbose: bool) -> None:
     from brimful.report.comparison import comparison_tables
     from brimful.report.text import inputs_table
 
     inputs = inputs_table(made.job, made.cluster, made.strategy)
-    show(comparison_tables(made), "", inputs)
+    show(comparison_tables(made), *(["", inputs] if is_verbose else []))

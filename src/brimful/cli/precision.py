@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps = next(a for a in parser._actions if a.dest == "steps")  # noqa: SLF001
     steps.help = f"steps that are run; default {_USUAL.num_steps}"
     flags.add_strategy(parser, searched=False)
+    flags.add_verbose(parser)
     flags.add_json(parser)
 
 
@@ -97,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
         from brimful.report.precision import precision_tables
         from brimful.report.text import inputs_table
 
-        show(precision_tables(examined), "", inputs_table(asked.job, asked.cluster, asked.strategy))
+        inputs = inputs_table(asked.job, asked.cluster, asked.strategy)
+        show(precision_tables(examined), *(["", inputs] if args.verbose else []))
     return DOES_NOT_FIT if examined.findings else FITS
 
 

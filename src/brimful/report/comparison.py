@@ -1,5 +1,7 @@
 """Precision recipes side by side, as a table for the terminal."""
 
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from brimful.compare.record import REFERENCE, Comparison, Over, RecipeRow, RecipeRun
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 UNKNOWN = "-"
+_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Student's t of 97.5 % by degrees of freedom from 1 on. Source: NIST/SEMATECH e-Handbook of
+Statistical Methods, 1.3.6.7.2."""
 
 
 def comparison_tables(made: Comparison) -> "Group":
@@ -20,7 +25,39 @@ def comparison_tables(made: Comparison) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    return Group(_table(made), Text(""), bullets("Why", [*_reasons(made)]))
+    parts = [_table(made), Text(""), bullets("Against fp32", [*chance_words(made)])]
+    reasons = _reasons(made)
+    return Group(*parts, *([Text(""), bullets("Why", reasons)] if reasons else []))
+
+
+def chance_words(made: Comparison) -> Iterator[str]:
+    """Say which recipes differ from fp32 by more than chance, of what was run with the same seeds.
+
+    By a paired t-test at 95 %: t = mean / (std / sqrt(n)) of the differences seed by seed.
+    """
+    others = [(row, row.to_reference) for row in made.rows if row.recipe != REFERENCE]
+    differing, alike, alone = list[str](), list[str](), list[str]()
+    for row, gap in others:
+        if gap is None:
+            continue
+        if gap.std is None:
+            alone.append(row.recipe)
+        elif abs(gap.mean) * math.sqrt(gap.num) > _t_quantile(gap.num - 1) * gap.std:
+            worse = "more" if gap.mean > 0 else "less"
+            differing.append(f"{row.recipe} (a loss {abs(gap.mean):.2%} {worse})")
+        else:
+            alike.append(row.recipe)
+    if differing:
+        yield f"more than chance, seed by seed (paired t-test, 95 %): {', '.join(differing)}"
+    if alike:
+        yield f"no more than chance may be: {', '.join(alike)}"
+    if alone:
+        yield f"one seed does not tell chance: {', '.join(alone)}; give --seeds 3"
+
+
+def _t_quantile(num_free: int) -> float:
+    """Return Student's t of 97.5 %; beyond the table the last, which is stricter than the truth."""
+    return _T_975[min(num_free, len(_T_975)) - 1]
 
 
 def describe_run(recipe: Precision, run: RecipeRun) -> str:

@@ -229,7 +229,7 @@ def _why(limits: Limits, best: Option) -> tuple[Fact, ...]:
 
 
 def _fastest(found: Market, limits: Limits, best: Option) -> tuple[Fact, ...]:
-    """Say how fast a run is at most for what may be spent, where nobody gave a time."""
+    """Say how fast a run is at most for what may be spent."""
     return tuple(
         Fact("fastest", f"{each.gpus}: {_both(each)}{', at best' * (each in found.likely)}")
         for each in _fastest_of(found, limits, best)
@@ -239,7 +239,7 @@ def _fastest(found: Market, limits: Limits, best: Option) -> tuple[Fact, ...]:
 def _fastest_of(found: Market, limits: Limits, best: Option) -> list[Option]:
     """Return the fastest within a budget, where that is not what is taken; else nothing."""
     budget = limits.budget_usd
-    if budget is None or limits.deadline_s is not None:
+    if budget is None:
         return []
     faster = [
         each

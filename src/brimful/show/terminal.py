@@ -35,7 +35,19 @@ ADVISING = frozenset({"limits"})
 LASTING = frozenset(
     {
         *("settings", "speed", "run", "limits", "at most", "yours", "risk", "safer", "within"),
-        *("by kind", "take", "to rent", "fails", "grows", "graphs", "would fit", "batch", "largest", "peak"),
+        *(
+            "by kind",
+            "take",
+            "to rent",
+            "fastest",
+            "fails",
+            "grows",
+            "graphs",
+            "would fit",
+            "batch",
+            "largest",
+            "peak",
+        ),
     }
 )
 """What is left out last, and said shortly after what explains was left out: how fast a run is, how
