@@ -178,11 +178,15 @@ def _key(case: Case) -> bytes:
 
 
 def _loaded(chosen: Sequence[Sides], site: str, folder: str) -> list[Told]:
-    """Begin from each model that was handed over, on one device: what is its loss?"""
+    """Begin from each model that was handed over, on one device: what is its loss?
+
+    Nothing is dropped, as where held-out losses are computed.
+    """
     started = []
     for number, sides in enumerate(chosen):
         weights = str(Path(folder) / str(number))
-        job = msgspec.structs.replace(sides.alone.job, weights=weights, num_steps=1)
+        one = {"weights": weights, "num_steps": 1, "dropout": "off"}
+        job = msgspec.structs.replace(sides.alone.job, **one)
         started.append(msgspec.structs.replace(sides.alone, job=job))
     (told,) = run_group(Ask(cases=tuple(started), folder=None), site, num_processes=1)
     return told

@@ -20,6 +20,7 @@ from bridge_speeds import BridgeSpeed, read_speeds
 from bridge_speeds_part import is_fitted_in_fp4, is_fitted_in_fp8, predicted
 
 from brimful.cost import efficiency
+from brimful.cost.attending import Scores, scores_by
 from brimful.cost.efficiency import AttentionKernel, Efficiency, generations
 from brimful.cost.estimate import estimate
 from brimful.hardware.devices import gpus
@@ -27,7 +28,7 @@ from brimful.megatron import speed
 from brimful.published.express import FLOAT8, Expressed, express
 from brimful.published.predict import predict_tokens_per_s
 from brimful.published.rows import PublishedRun, runs_of
-from brimful.values.job import FP8
+from brimful.values.job import FP8, Job
 
 SHARES = (-0.06, -0.03, 0.0, 0.03, 0.06)
 WIDTHS = TOKENS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
@@ -88,6 +89,10 @@ def errors(runs: Sequence[PublishedRun]) -> list[float]:
     return [abs(here / there - 1) for here, there in pairs if here and there]
 
 
+def _scores_said(run: PublishedRun, job: Job) -> tuple[Scores, ...] | None:
+    return scores_by(run.kernel, job) if run.kernel else None
+
+
 def errors_in_fp8(generation: str) -> list[float]:
     """Return how far off the speeds of ``fit`` runs are whose products are in fp8, as ``errors``.
 
@@ -98,7 +103,8 @@ def errors_in_fp8(generation: str) -> list[float]:
     wide = [express(msgspec.structs.replace(run, beyond=())) for run in runs]
     pairs = [(run, one) for run, one in zip(runs, wide, strict=True) if isinstance(one, Expressed)]
     speeds = [
-        estimate(*one, products=FP8, kernel=run.kernel).tokens_per_s or 0.0 for run, one in pairs
+        estimate(*one, products=FP8, scores=_scores_said(run, one[0])).tokens_per_s or 0.0
+        for run, one in pairs
     ]
     return [
         abs(speed / run.num_devices / (run.tokens_per_s or 1.0) - 1)

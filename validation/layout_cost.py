@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from rehearsal_rows import LayoutCost
 
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import scores_of
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.exchange import exchange_seconds, sent_of
@@ -154,8 +154,8 @@ def _of_model(
     later = type(works[0])(*(two - one for one, two in zip(*works, strict=True)))
     nothing = type(later)(*(0 * amount for amount in later))
     updating = nothing._replace(moved_bytes=nothing.moved_bytes + moved)
-    kernel = kernel_of(few, alone.attention, cluster.device)
-    timed = [step_seconds(work, few, cluster.device, size, kernel) for work in (later, updating)]
+    scores = scores_of(few, alone.attention, cluster.device)
+    timed = [step_seconds(work, few, cluster.device, size, scores) for work in (later, updating)]
     work_s, update_s = (0.0 if t is None else float(sum(map(_number, t))) for t in timed)
     traffic = traffic_of(few, family, cluster)
     exchange = exchange_seconds(few, family, cluster, sent_of(few, family))

@@ -14,7 +14,7 @@ import numpy as np
 import scale_ceiling
 from rehearsal_rows import LayoutCost
 
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import scores_of
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.pipeline_replay import replay
@@ -179,8 +179,8 @@ def _held_bytes(job: Job) -> int:
 def work_seconds(counted: Counted, job: Job, cluster: Cluster, strategy: Strategy) -> float:
     """Return the seconds of a micro-batch's own work, by the roofline of the first rung."""
     work = StepWork(*(np.array([amount]) for amount in counted.work))
-    kernel = kernel_of(job, strategy.attention, cluster.device)
-    timed = step_seconds(work, job, cluster.device, size_of(job, strategy.micro_batch), kernel)
+    scores = scores_of(job, strategy.attention, cluster.device)
+    timed = step_seconds(work, job, cluster.device, size_of(job, strategy.micro_batch), scores)
     assert timed is not None, "the rates of these GPUs are known"
     return float(sum(part[0] for part in timed))
 

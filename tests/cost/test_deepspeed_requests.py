@@ -1,11 +1,16 @@
 """What DeepSpeed's engine reserves by formula: against its own code as it was recorded, by hand."""
 
+import operator
+
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from brimful.cli.main import parser_of
 from brimful.cli.resolved import asked
+from brimful.cost import deepspeed_requests
 from brimful.cost.asked import Asked
+from brimful.cost.deepspeed_engine import pieces_of
 from brimful.cost.deepspeed_requests import engine_asked
 from brimful.cost.estimate import estimate
 from brimful.cost.parted_modules import Limits, Modules, PartedModules
@@ -15,17 +20,30 @@ from cost.replays import ALLOCATORS, live_peak, reserved
 
 _SMALL = "qwen2.5-0.5b --gpus 4xh100-80gb --seq-len 1024 --micro-batch 2"
 _TINY = "tinyllama-1.1b --gpus 8xh100-80gb --seq-len 2048 --micro-batch 1"
+SHORT = "tinyllama-1.1b --gpus 8xh100-80gb --seq-len 128 --micro-batch 1 --global-batch 8"
 _MIDDLE = "llama-3.2-3b --gpus 8xh100-80gb --seq-len 2048 --micro-batch 1"
 RECORDED = {
     f"{_SMALL} --global-batch 8 --zero 2": (9704, 9312),
     f"{_TINY} --global-batch 16 --zero 1 --ac full": (7690, 7032),
+    f"{SHORT} --zero 1 --optimizer adamw-foreach": (7760, 6262),
     f"{_SMALL} --global-batch 16 --zero 3 --ac full": (8164, 7798),
     f"{_MIDDLE} --global-batch 8 --zero 3 --ac full --optimizer adamw-foreach": (19304, 15848),
 }
-"""MiB reserved, by either allocator: what ``brimful simulate --for deepspeed`` said in bf16-master
-of DeepSpeed 0.19.8, whose JSON asks for torch's own AdamW: where its temporaries show they are
-asked for here too."""
-BARS = 0.02, 0.045
+"""MiB reserved, by either allocator, of the process that holds most.
+
+What ``brimful simulate FLAGS --precision bf16-master --for deepspeed`` said, without and with
+``--allocator expandable_segments:True``, of DeepSpeed 0.19.8 on pretended H100s with torch 2.13.0
+in November 2026 (decision 135). Its JSON asks for torch's own AdamW: where its temporaries show
+they are asked for here too.
+"""
+OFF = {
+    f"{_SMALL} --global-batch 8 --zero 2": (0, 0),
+    f"{_TINY} --global-batch 16 --zero 1 --ac full": (0, -20),
+    f"{SHORT} --zero 1 --optimizer adamw-foreach": (0, -20),
+    f"{_SMALL} --global-batch 16 --zero 3 --ac full": (0, -20),
+    f"{_MIDDLE} --global-batch 8 --zero 3 --ac full --optimizer adamw-foreach": (374, 640),
+}
+"""MiB by which the formula is off: a page of an expandable segment has 20."""
 ONE, ANOTHER, LAST = (0,), (1,), (2,)
 
 
@@ -41,8 +59,22 @@ def test_it_is_what_its_own_code_reserves(flags):
     made = engine_asked(job, strategy, cluster.device)
     assert made.num_unmatched == 0
     requests = made.requests()
-    for allocator, truth, bar in zip(ALLOCATORS, RECORDED[flags], BARS, strict=True):
-        assert reserved(requests, allocator) / MIB == pytest.approx(truth, rel=bar), allocator
+    told = [reserved(requests, allocator) / MIB for allocator in ALLOCATORS]
+    recorded, off = RECORDED[flags], OFF[flags]
+    assert tuple(map(operator.sub, told, recorded)) == off
+
+
+def test_stage_1_makes_its_share_before_its_bucket_goes(monkeypatch):
+    job, cluster, strategy = asked_with(f"{_TINY} --global-batch 8 --zero 1")
+    pieces = pieces_of(job, strategy)._replace(bucket=10_007)  # as large as nothing else
+    monkeypatch.setattr(deepspeed_requests, "pieces_of", lambda *_: pieces)
+    requests = engine_asked(job, strategy, cluster.device).requests()
+    events = requests.events.tolist()
+    (share, *_), (bucket, *_) = (
+        np.flatnonzero(requests.num_bytes == num * pieces.element).tolist()
+        for num in (pieces.touched, pieces.bucket)
+    )
+    assert events.index(bucket) < events.index(share) < events.index(~bucket)
 
 
 def test_what_was_not_compared_has_no_figure():

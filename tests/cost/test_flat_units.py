@@ -5,6 +5,9 @@ import pytest
 from brimful.cost.estimate import estimate
 from brimful.cost.family import family_of
 from brimful.cost.memory import follow_family, profile_for
+from brimful.cost.resident import num_shards_of, optimizer_state, updated
+from brimful.cost.states import device_update
+from brimful.cost.update import updater_of
 from brimful.simulate.run import simulate
 from brimful.techniques.runnable import check_strategy
 from brimful.values.results import GATHERED, PARAMETERS
@@ -19,6 +22,8 @@ CASES = {
     "uneven masters": (UNEVEN, {"precision": "bf16-master"}),
     "replicas, biases": (HYBRID, {"architecture": "gpt2", "precision": "fp32", **SHORT}),
 }
+STEP_BYTES = 4
+"""Of the number of steps, which each tensor has and no total counts."""
 PEAK_SHARE = 1e-3
 """Of the peak; 1 % is the bar."""
 
@@ -50,3 +55,11 @@ def test_many_numbers_of_shards_are_one_after_another():
     )
     alone = [float(peak.level[0, 0]) for peak, _ in peaks.values()]
     assert both.level[0].tolist() == alone
+
+
+def test_an_update_is_of_the_tensors_that_are_asked_for():
+    job, cluster, strategy = build(UNEVEN | FLAT, precision="bf16-master")
+    family = family_of(job, strategy)
+    update = device_update(job, family, updater_of(cluster.device, num_shards_of(family)))
+    made = [num for each in optimizer_state(job, family) for num in each.num_bytes]
+    assert update.kept == sum(made) - STEP_BYTES * len(updated(job, family))

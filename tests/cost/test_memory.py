@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import scores_of
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import allocatable_bytes, estimate
 from brimful.cost.family import Family, body_of, family_of
@@ -129,8 +129,8 @@ def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kerne
         peak, _ = follow_family(job, profile, cluster.device, family, by_item=False)
         work = family_work(job, profile, family, moved_by_update=moved)
         size = size_of(job, family.micro_batch)
-        kernel = kernel_of(job, strategy.attention, cluster.device)
-        seconds = step_seconds(work, job, cluster.device, size, kernel)
+        scores = scores_of(job, strategy.attention, cluster.device)
+        seconds = step_seconds(work, job, cluster.device, size, scores)
         for column, count in enumerate(counts):
             text = f"full:{count}" if count else "none"
             alone = msgspec.structs.replace(strategy, activation_checkpointing=text)

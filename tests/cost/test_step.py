@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from brimful.cost.attending import scores_by
 from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
 from brimful.cost.estimate import estimate
 from brimful.cost.speed import speed_of, step_flops
@@ -17,6 +18,7 @@ from brimful.values.strategy import Strategy
 H100 = gpus()["h100-80gb"]
 SIZE = ProductSize(16384, 4096)
 JOB = plain_job(load_model("llama-3.1-8b"), precision="bf16", seq_len=2048, global_batch=4)
+OTHER, CUDNN = scores_by("other", JOB), scores_by("cudnn", JOB)
 STRATEGY = Strategy(micro_batch=2, activation_checkpointing="none", loss_chunks=1, attention="sdpa")
 
 
@@ -26,11 +28,11 @@ def work(matrix_flops=0.0, attention_flops=0.0, moved_bytes=0.0, num_ops=0.0):
 
 def test_each_kind_of_work_takes_its_own_rate():
     reached, rate = efficiency_of(H100), H100.matrix_flops_per_s.bf16
-    products = step_seconds(work(matrix_flops=1e15), JOB, H100, SIZE, "other")
+    products = step_seconds(work(matrix_flops=1e15), JOB, H100, SIZE, OTHER)
     assert products.matrix_s == pytest.approx(1e15 / (rate * product_share(H100, "bf16", SIZE)))
-    attended = step_seconds(work(attention_flops=1e15), JOB, H100, SIZE, "other")
+    attended = step_seconds(work(attention_flops=1e15), JOB, H100, SIZE, OTHER)
     assert attended.matrix_s == pytest.approx(0.5e15 / (rate * reached.attention["other"].share))
-    moved = step_seconds(work(moved_bytes=1e12), JOB, H100, SIZE, "other")
+    moved = step_seconds(work(moved_bytes=1e12), JOB, H100, SIZE, OTHER)
     assert moved.memory_s == pytest.approx(1e12 / (H100.memory_bytes_per_s * reached.memory_share))
 
 
@@ -40,7 +42,7 @@ def test_what_has_a_mask_of_its_own_skips_nothing(name):
     """Its kernels compute every score, where a causal one skips half."""
     whole = msgspec.structs.replace(JOB, model=load_model(name))
     seconds = [
-        step_seconds(work(attention_flops=1e15), job, H100, SIZE, "other").matrix_s
+        step_seconds(work(attention_flops=1e15), job, H100, SIZE, scores_by("other", job)).matrix_s
         for job in (JOB, whole)
     ]
     assert seconds[1] == 2 * seconds[0]
@@ -49,11 +51,11 @@ def test_what_has_a_mask_of_its_own_skips_nothing(name):
 def test_attention_of_fp8_runs_in_16_bits():
     narrow = msgspec.structs.replace(JOB, precision="fp8")
     attended = [
-        step_seconds(work(attention_flops=1e15), job, H100, SIZE, "cudnn") for job in (JOB, narrow)
+        step_seconds(work(attention_flops=1e15), job, H100, SIZE, CUDNN) for job in (JOB, narrow)
     ]
     assert attended[0].matrix_s == attended[1].matrix_s
     products = [
-        step_seconds(work(matrix_flops=1e15), job, H100, SIZE, "cudnn") for job in (JOB, narrow)
+        step_seconds(work(matrix_flops=1e15), job, H100, SIZE, CUDNN) for job in (JOB, narrow)
     ]
     assert products[1].matrix_s < products[0].matrix_s
 
@@ -72,28 +74,28 @@ def test_attention_of_what_upcast_norms_feed_runs_in_fp32():
     )
     for precision, rate in (("bf16", "fp32"), ("bf16-mixed", "bf16")):
         job = msgspec.structs.replace(JOB, precision=precision, method="qlora", adapter=adapter)
-        attended = step_seconds(work(attention_flops=1e15), job, H100, SIZE, "other").matrix_s
+        attended = step_seconds(work(attention_flops=1e15), job, H100, SIZE, OTHER).matrix_s
         share = efficiency_of(H100).attention["other"].share
         reached = getattr(H100.matrix_flops_per_s, rate) * share
         assert attended == pytest.approx(0.5e15 / reached)
 
 
 def test_launches_hide_behind_work_on_cuda():
-    busy = step_seconds(work(matrix_flops=1e15, num_ops=1000), JOB, H100, SIZE, "other")
-    idle = step_seconds(work(num_ops=1000), JOB, H100, SIZE, "other")
+    busy = step_seconds(work(matrix_flops=1e15, num_ops=1000), JOB, H100, SIZE, OTHER)
+    idle = step_seconds(work(num_ops=1000), JOB, H100, SIZE, OTHER)
     assert busy.launch_s == 0
     assert idle.launch_s == pytest.approx(1000 * H100.op_overhead_s)
 
 
 def test_a_calibrated_device_takes_its_rates_as_they_are():
     device = msgspec.structs.replace(H100, calibrated=True)
-    parts = step_seconds(work(1e15, 1e15, 1e12), JOB, device, SIZE, "other")
+    parts = step_seconds(work(1e15, 1e15, 1e12), JOB, device, SIZE, OTHER)
     assert parts.matrix_s == pytest.approx(2e15 / device.matrix_flops_per_s.bf16)
     assert parts.memory_s == pytest.approx(1e12 / device.memory_bytes_per_s)
 
 
 def test_an_unknown_rate_makes_the_time_unknown():
-    assert step_seconds(work(1.0), JOB, gpus()["t4"], SIZE, "other") is None
+    assert step_seconds(work(1.0), JOB, gpus()["t4"], SIZE, OTHER) is None
     assert utilization(1.0, 1.0, gpus()["t4"], "bf16") is None
 
 

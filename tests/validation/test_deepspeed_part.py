@@ -76,6 +76,21 @@ def test_a_model_that_was_handed_over_must_have_the_programs_loss():
     assert any(text.startswith("handed over") for text in summarize([row]).missed)
 
 
+def test_a_model_that_was_handed_over_drops_nothing(monkeypatch):
+    """Held-out losses do not, which its first loss is compared with."""
+    asked = []
+
+    def run_group(ask, _site, **_how):
+        asked.extend(ask.cases)
+        return [[told()] * len(ask.cases)]
+
+    monkeypatch.setattr(deepspeed_part, "run_group", run_group)
+    every = cases(quick=False)
+    assert {sides.alone.job.dropout for sides in every} == {"off", "model"}
+    deepspeed_part._loaded(every, "", "")
+    assert {case.job.dropout for case in asked} == {"off"}
+
+
 def test_versions_are_fixed():
     assert PACKAGES[0].startswith("deepspeed==")
 

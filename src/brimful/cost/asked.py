@@ -137,7 +137,12 @@ class Asked:
             self._launches.extend([len(self._events)] * num)
 
     def gather(self) -> None:
-        """Let the host wait where too many units were let go of and may still be used."""
+        """Let the host wait where too many units were let go of and may still be used.
+
+        Told stronger than its source: that waits for the first of them alone, and here, as on the
+        tape (``pretend/streams.py``), all that was let go of has been done with behind a wait.
+        So the unit let go of last is free one gather too early.
+        """
         if self._num_let_go >= _MOST_GATHERED:
             self._num_let_go -= 1
             self.wait()

@@ -4,6 +4,7 @@ What of its runs hangs on no size, which work each does and how its events lie, 
 program; what hangs on sizes is counted for all its works, and for all its runs, at once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -102,6 +103,27 @@ class _Outline(NamedTuple):
     caused: tuple[tuple[int, int, Group], ...]
 
 
+class _Row(NamedTuple):
+    """Works in a row, one behind the other.
+
+    Attributes:
+        kinds: [events] of these works, as in ``_Outline``.
+        is_plain: [events, 1], as there.
+        starts: [segments], the first event of each.
+        bounds: [works + 1], where the events of each begin, and where the last end.
+        segments: [works + 1], the same of segments.
+        caused: Events that happen once per middle member of a group: the work, its segments from
+            there on, kind, group.
+    """
+
+    kinds: Places
+    is_plain: Array
+    starts: Places
+    bounds: Places
+    segments: Places
+    caused: tuple[tuple[int, slice, int, Group], ...]
+
+
 _Kinds = tuple[EventKind, ...]
 
 
@@ -133,6 +155,36 @@ def _outline_of(every: _Kinds, num: int, numbers: tuple[int, ...]) -> _Outline:
     return _Outline(kinds, is_plain, starts, so_far[starts], so_far[-1], caused)
 
 
+@once_for_each
+def _alone(every: _Kinds, num: int, numbers: tuple[int, ...]) -> tuple[_Outline, _Row]:
+    """Return what of a run hangs on no size, and the row of its work alone."""
+    outline = _outline_of(every, num, numbers)
+    return outline, _row_of([outline])
+
+
+def _row_of(outlines: Sequence[_Outline]) -> _Row:
+    bounds, segments = (
+        np.cumsum([0, *map(len, each)])
+        for each in ([x.kinds for x in outlines], [x.starts for x in outlines])
+    )
+    return _Row(
+        kinds=np.concatenate([outline.kinds for outline in outlines]),
+        is_plain=np.concatenate([outline.is_plain for outline in outlines]),
+        starts=np.concatenate(
+            [x.starts + start for x, start in zip(outlines, bounds[:-1], strict=True)]
+        ),
+        bounds=bounds,
+        segments=segments,
+        caused=tuple(
+            (work, slice(first + np.searchsorted(outline.starts, event), end), kind, group)
+            for work, (outline, first, end) in enumerate(
+                zip(outlines, segments[:-1], segments[1:], strict=True)
+            )
+            for event, kind, group in outline.caused
+        ),
+    )
+
+
 def inside_of(  # noqa: PLR0913 - what a run is made of
     profile: Profile,
     run: Run,
@@ -147,18 +199,10 @@ def inside_of(  # noqa: PLR0913 - what a run is made of
     ``sizes``: [kinds, batches], bytes of every kind; of pieces they are ignored. ``behind``:
     [events, batches], what comes and goes behind each; None: nothing.
     """
-    outline = _outline_of(profile.kinds, num_pieces(profile), profile.works[run.work].events)
-    running = (sizes[outline.kinds] * outline.is_plain).cumsum(axis=0)
-    raised = running if behind is None else running + behind
-    highest = np.zeros((len(outline.starts), DEGREES, sizes.shape[1]))
-    highest[:, 0] = np.maximum.reduceat(raised, outline.starts, axis=0)
-    end = np.zeros(highest.shape[1:])
-    end[0] = running[-1]
-    for event, kind, group in outline.caused:
-        each = middle_of(group, runs, counts) * sizes[kind]
-        highest[outline.starts >= event] += each
-        end += each
-    return Inside(highest, outline.pieces, end, outline.all_pieces)
+    outline, row = _alone(profile.kinds, num_pieces(profile), profile.works[run.work].events)
+    middles = {group: middle_of(group, runs, counts) for _, _, group in outline.caused}
+    highest, ends = _insides(row, sizes, [behind], middles)
+    return Inside(highest, outline.pieces, ends[0], outline.all_pieces)
 
 
 def _members(group: Group, counts: Counts) -> Array:
@@ -201,14 +245,9 @@ class _Course(NamedTuple):
 
     Attributes:
         works: A run of each that differs in its work.
-        kinds: [events] of these works, one behind the other, as in ``_Outline``.
-        is_plain: [events, 1], as there.
-        starts: [segments], the first event of each.
-        bounds: [works + 1], where the events of each begin, and where the last end.
+        row: These works.
         pieces: [segments, pieces], how many of each piece are there.
         end_pieces: [runs, pieces], the same behind the last event of each run.
-        caused: Events that happen once per middle member of a group: the work, its segments from
-            there on, kind, group.
         order: [runs], which of the works each does.
         special: Of every group, how many members stand for themselves only.
         repeated: Runs that stand for several, and their groups.
@@ -221,13 +260,9 @@ class _Course(NamedTuple):
     """
 
     works: tuple[Run, ...]
-    kinds: Places
-    is_plain: Array
-    starts: Places
-    bounds: Places
+    row: _Row
     pieces: Array
     end_pieces: Array
-    caused: tuple[tuple[int, slice, int, Group], ...]
     order: Places
     special: dict[Group, int]
     repeated: tuple[tuple[int, Group], ...]
@@ -246,41 +281,26 @@ def _course_of(profile: Profile, runs: tuple[Run, ...]) -> _Course:
         firsts.setdefault(run.work, run)
     works = profile.works
     outlines = [_outline_of(profile.kinds, num, works[work].events) for work in firsts]
-    bounds, rows = (
-        np.cumsum([0, *map(len, each)])
-        for each in ([x.kinds for x in outlines], [x.starts for x in outlines])
-    )
+    row = _row_of(outlines)
     place = {work: number for number, work in enumerate(firsts)}
     order = np.array([place[run.work] for run in runs])
     turns_of = [(FIRST, LAST) if run.role == "middle" else (ONCE,) for run in runs]
     run_of = np.repeat(np.arange(len(runs)), [len(each) for each in turns_of])
-    lengths = np.diff(rows)[order[run_of]]
+    lengths = np.diff(row.segments)[order[run_of]]
     visit_of = np.repeat(np.arange(len(run_of)), lengths)
     within = np.arange(len(visit_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return _Course(
         works=tuple(firsts.values()),
-        kinds=np.concatenate([outline.kinds for outline in outlines]),
-        is_plain=np.concatenate([outline.is_plain for outline in outlines]),
-        starts=np.concatenate(
-            [x.starts + start for x, start in zip(outlines, bounds, strict=False)]
-        ),
-        bounds=bounds,
+        row=row,
         pieces=np.concatenate([outline.pieces[:, 0] for outline in outlines]),
         end_pieces=np.stack([outline.all_pieces[0] for outline in outlines])[order],
-        caused=tuple(
-            (number, slice(start + np.searchsorted(outline.starts, event), end), kind, group)
-            for number, (outline, start, end) in enumerate(
-                zip(outlines, rows, rows[1:], strict=False)
-            )
-            for event, kind, group in outline.caused
-        ),
         order=order,
         special={group: num_special(group, runs) for group in _groups(outlines, runs)},
         repeated=tuple((i, run.group) for i, run in enumerate(runs) if run.role == "middle"),
         run_of=run_of,
         turns=np.concatenate([np.array(each) for each in turns_of]),
         visit_of=visit_of,
-        segment_of=rows[order[run_of]][visit_of] + within,
+        segment_of=row.segments[order[run_of]][visit_of] + within,
         margins=np.array([_margins(profile, runs[run], runs) for run in run_of], dtype=float).T,
     )
 
@@ -314,7 +334,8 @@ def walked(  # noqa: PLR0913, PLR0917 - what a micro-batch is made of
     middles = {group: _members(group, counts) for group in course.special}
     for group, number in middles.items():
         number[0] -= course.special[group]
-    inside, ends = _insides(course, profile, sizes, behind, middles)
+    behinds = [behind(profile, run) for run in course.works]
+    inside, ends = _insides(course.row, sizes, behinds, middles)
     ends, times = ends[course.order], np.zeros((len(runs), 2, sizes.shape[1]))
     times[:, 0] = 1
     for run, group in course.repeated:
@@ -342,26 +363,25 @@ def walked(  # noqa: PLR0913, PLR0917 - what a micro-batch is made of
 
 
 def _insides(
-    course: _Course, profile: Profile, sizes: Array, behind: Behind, middles: dict[Group, Array]
+    row: _Row, sizes: Array, behinds: Sequence[Array | None], middles: dict[Group, Array]
 ) -> tuple[Array, Array]:
     """Return the highest levels of segments above their runs' starts, and what works end with.
 
     The first is [segments, degrees, batches], the second [works, degrees, batches].
     """
-    changes = sizes[course.kinds] * course.is_plain
+    changes = sizes[row.kinds] * row.is_plain
     so_far = changes.cumsum(axis=0)
-    first, end = course.bounds[:-1], course.bounds[1:]
+    first, end = row.bounds[:-1], row.bounds[1:]
     start = so_far[first] - changes[first]
     raised = so_far - np.repeat(start, end - first, axis=0)
     ends = np.zeros((len(first), DEGREES, sizes.shape[1]))
     ends[:, 0] = raised[end - 1]
-    for run, here, there in zip(course.works, first, end, strict=True):
-        beside = behind(profile, run)
+    for beside, here, there in zip(behinds, first, end, strict=True):
         if beside is not None:
             raised[here:there] += beside
-    highest = np.zeros((len(course.starts), DEGREES, sizes.shape[1]))
-    highest[:, 0] = np.maximum.reduceat(raised, course.starts, axis=0)
-    for work, segments, kind, group in course.caused:
+    highest = np.zeros((len(row.starts), DEGREES, sizes.shape[1]))
+    highest[:, 0] = np.maximum.reduceat(raised, row.starts, axis=0)
+    for work, segments, kind, group in row.caused:
         each = middles[group] * sizes[kind]
         highest[segments] += each
         ends[work] += each

@@ -8,7 +8,8 @@ gradients, which never stay: each goes into a bucket as it comes, or a flat copy
 - An fp32 copy of a device's share is what is updated, in an fp32 recipe too.
 - Stages 1 and 2 make the bucket as a backward begins, and a buffer for the gradients of every
   parameter that a device's share has a part of as the first is reduced: stage 1 when all gradients
-  of a step's last micro-batch are there, stage 2 in each micro-batch, beside those of the first.
+  of a step's last micro-batch are there but those before it that went through the bucket, which
+  goes afterwards; stage 2 in each micro-batch, beside those of the first.
 - Stage 3 keeps both from the start. It gathers the parameters of a module before it runs, and so
   many ahead that in the end as many are whole as may be: a billion.
 - What is offloaded leaves a buffer for the largest gradient to stages 1 and 2.
@@ -87,6 +88,7 @@ class Pieces(NamedTuple):
         share: Of the process's share.
         touched: Of all parameters that its share has a part of.
         largest: Of the largest of these parts.
+        passed: Of the parameters before its share whose gradients fit into the bucket.
         reached: When a backward comes to its share.
         kept_whole: Of parameters that stage 3 does not part.
         bucket: Of gradients that are reduced together.
@@ -98,6 +100,7 @@ class Pieces(NamedTuple):
     share: int
     touched: int
     largest: int
+    passed: int
     reached: Reached
     kept_whole: int
     bucket: int
@@ -114,6 +117,8 @@ def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
     first, last = rank * share, (rank + 1) * share
     mine = _touched(sizes, share, rank)
     small = [size for size in sizes if size <= PERSISTED_PER_WIDTH * width]
+    begin, bucket = min(mine, default=(0, 0))[0], bucket_elements(job)
+    before = zip(sizes, accumulate(sizes), strict=True)
     return Pieces(
         element=HALF_BYTES if HELD.get(job.precision) in {"bf16", "fp16"} else FP32_BYTES,
         sizes=sizes,
@@ -121,9 +126,10 @@ def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
         share=share,
         touched=sum(end - begin for begin, end in mine),
         largest=max((min(end, last) - max(begin, first) for begin, end in mine), default=0),
+        passed=sum(size for size, end in before if end <= begin and size <= bucket),
         reached=_reached(job, last),
         kept_whole=sum(small),
-        bucket=bucket_elements(job),
+        bucket=bucket,
     )
 
 
@@ -169,17 +175,14 @@ def fullest_rank(job: Job, strategy: Strategy, device: Device) -> int:
 
 
 def _fullest(job: Job, strategy: Strategy, device: Device) -> tuple[int, StepMemory]:
-    """Follow the process whose share has part of the most, and that whose share is the last."""
-    ranks = {0}
+    """Follow the processes whose share is of the most, whose is as it is made, and the last's."""
+    ranks = [0]
     if strategy.zero != PARTED and strategy.offload == "none":
-        every, of_first = range(world_size(strategy)), pieces_of(job, strategy)
-
-        def touched(rank: int) -> int:
-            mine = _touched(of_first.sizes, of_first.share, rank)
-            return sum(end - begin for begin, end in mine)
-
-        ranks = {max(every, key=touched), every[-1]}
-    found = ((rank, _of_rank(job, strategy, device, rank)) for rank in sorted(ranks))
+        every = [pieces_of(job, strategy, rank) for rank in range(world_size(strategy))]
+        fullest = max(every, key=lambda each: each.touched)
+        by_the_end = max(every, key=lambda each: each.touched - each.passed)
+        ranks = [every.index(fullest), every.index(by_the_end), len(every) - 1]
+    found = ((rank, _of_rank(job, strategy, device, rank)) for rank in dict.fromkeys(ranks))
     return max(found, key=lambda each: max(p.num_bytes for p in phase_peaks(each[1])))
 
 
@@ -300,24 +303,34 @@ def as_engine(
     if strategy.zero == PARTED:
         return list(_gathered(found, pieces))
     if strategy.zero == 1:  # which reduces when all gradients are there
-        found = _with_bucket(found, pieces, num_before)
         shares = _shares(pieces, strategy)
+        passed = of_bytes(pieces.passed * pieces.element, _GRADIENT)
+        found = _with_bucket(found, pieces, num_before, last=[Event(ended(passed)), *shares])
         gone = [Event(ended(each.kind)) for each in shares]
-        return [*found[:-1], _with(found[-1], behind=[*shares, *gone])]
+        return [*found[:-1], _with(found[-1], behind=[*gone, Event(passed)])]
     return _with_share(found, pieces, strategy, num_before, stays=False)
 
 
-def as_requested(
-    sections: list[Section], pieces: Pieces, job: Job, strategy: Strategy, *, is_first: bool
+def as_requested(  # noqa: PLR0913 - what a micro-batch is made of
+    sections: list[Section],
+    pieces: Pieces,
+    job: Job,
+    strategy: Strategy,
+    *,
+    is_first: bool,
+    is_last: bool,
 ) -> list[Section]:
     """Return a micro-batch as the allocator sees it, where memory is given back late.
 
-    Stage 1 has all gradients when backward ends, and stage 2 the share of a step's first
-    micro-batch (``is_first``) until the update; stage 3 lends gradients to another stream.
+    Stage 1 has all gradients when backward ends, and behind the last micro-batch the share
+    (``share_kind``), stage 2 the share of a step's first micro-batch until the update; stage 3
+    lends gradients to another stream.
     """
     num_before = sum(section.run.phase == "forward" for section in sections)
     if strategy.zero == 1:
-        return _with_bucket(sections, pieces, num_before)
+        has_share = is_last and strategy.offload == "none"
+        share = [Event(share_kind(pieces))] * has_share
+        return _with_bucket(sections, pieces, num_before, last=share)
     if strategy.zero == PARTED:
         found = _all_reduced(sections, job, num_before, is_copied=False)
         return list(map(_on_its_way, found))
@@ -340,11 +353,22 @@ def _shares(pieces: Pieces, strategy: Strategy) -> list[Event]:
     return [Event(share)] * (strategy.offload == "none")
 
 
-def _with_bucket(sections: list[Section], pieces: Pieces, num_before: int) -> list[Section]:
-    """Let the bucket come as a backward begins, and go when it ends."""
+def share_kind(pieces: Pieces) -> EventKind:
+    """Return the kind of stage 1's share of the gradients where these are there beside it."""
+    return of_bytes(pieces.touched * pieces.element, _TRANSIENT)
+
+
+def _with_bucket(
+    sections: list[Section], pieces: Pieces, num_before: int, last: Sequence[Event] = ()
+) -> list[Section]:
+    """Let the bucket come as a backward begins, and go when it ends.
+
+    ``last``: what comes and goes before that, as ``independent_gradient_partition_epilogue`` calls
+    ``_release_ipg_buffers`` behind what it reduces.
+    """
     found, bucket = [*sections], Event(of_bytes(pieces.bucket * pieces.element, _TRANSIENT))
     found[num_before] = _with(found[num_before], before=[bucket])
-    found[-1] = _with(found[-1], behind=[Event(ended(bucket.kind))])
+    found[-1] = _with(found[-1], behind=[*last, Event(ended(bucket.kind))])
     return found
 
 

@@ -26,6 +26,7 @@ from brimful.cost.deepspeed_engine import (
     as_requested,
     fullest_rank,
     pieces_of,
+    share_kind,
     sub_groups,
 )
 from brimful.cost.family import family_of
@@ -33,7 +34,7 @@ from brimful.cost.memory import Step, family_steps, profile_for
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes
 from brimful.cost.parted_modules import PartedModules, parted_modules
 from brimful.cost.piece_tensors import REDUCES
-from brimful.cost.profiles import Mark, Run
+from brimful.cost.profiles import Mark, Run, alike
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.requests import NUM_STEPS, works_of
 from brimful.cost.row_sums import chips_of, row_sums
@@ -177,6 +178,7 @@ class _Engine:
                 job=self._job,
                 strategy=self._strategy,
                 is_first=not place,
+                is_last=place == self._num_alike - 1,
             )
             yield changed(step, [alter])
 
@@ -186,7 +188,7 @@ class _Engine:
         if self._modules is None:
             batch.ask(self._asked, works)
             if self._strategy.zero == 1 and is_last and not self._is_away:
-                self._shares = [self._asked.allocate(self._touched_bytes)]
+                self._shares = self._asked.take(alike(share_kind(self._pieces)))
                 self._asked.drop_gradients()
             return
         self._modules.begin()
@@ -197,10 +199,6 @@ class _Engine:
         num_bytes = self._pieces.bucket * self._pieces.element
         self._asked.free([self._asked.allocate(num_bytes, REDUCES)])
         self._asked.wait()
-
-    @property
-    def _touched_bytes(self) -> int:
-        return self._pieces.touched * self._pieces.element
 
     def update(self, *, is_first: bool) -> None:
         """Ask for norms, wide gradients, the optimizer's state and what it needs."""

@@ -6,10 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from brimful.cost.assumptions import assumptions_for, describe
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import Scores, scores_of
 from brimful.cost.copied import copied_seconds
 from brimful.cost.deepspeed_engine import engine_memory
-from brimful.cost.efficiency import AttentionKernel, size_of
+from brimful.cost.efficiency import size_of
 from brimful.cost.eval_phase import other_phases, resting_phases
 from brimful.cost.exchange import exchange_seconds, sent_of
 from brimful.cost.expert_exchange import experts_seconds
@@ -44,7 +44,7 @@ def estimate(
     strategy: Strategy,
     *,
     products: Precision | None = None,
-    kernel: AttentionKernel | None = None,
+    scores: tuple[Scores, ...] | None = None,
 ) -> Estimate:
     """Predict a run.
 
@@ -54,7 +54,7 @@ def estimate(
         strategy: How.
         products: The recipe whose types its matrix products run in, where that is another than the
             job's own, which says what is held; matters to seconds, and not to a pipeline's.
-        kernel: What computes its scores, where that is not what PyTorch takes now; likewise.
+        scores: What computes its scores, where that is not what PyTorch takes now; likewise.
 
     Returns:
         Itemised peak memory, bands, step time.
@@ -68,7 +68,7 @@ def estimate(
         found = _row(job, cluster, strategy)
     else:
         computed = _Computed(
-            products or job.precision, kernel or kernel_of(job, strategy.attention, device)
+            products or job.precision, scores or scores_of(job, strategy.attention, device)
         )
         found = _one(job, cluster, strategy, computed)
     memory, phases, flops, seconds = found
@@ -108,7 +108,7 @@ class _Computed(NamedTuple):
     """The recipe whose types products run in, and what computes scores."""
 
     products: Precision
-    kernel: AttentionKernel
+    scores: tuple[Scores, ...]
 
 
 class _Found(NamedTuple):
@@ -131,7 +131,7 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, computed: _Computed) ->
     updates = device_update_flops(job, family, num_shards_of(family))
     stepped = work._replace(matrix_flops=work.matrix_flops + updates)
     alone = step_seconds(
-        stepped, replace(job, precision=computed.products), device, size, computed.kernel
+        stepped, replace(job, precision=computed.products), device, size, computed.scores
     )
     sent = sent_of(job, family)
     each = exchange_seconds(job, family, cluster, sent) + experts_seconds(

@@ -16,7 +16,6 @@ import numpy as np
 
 from brimful.cost.expert_shards import held_shape
 from brimful.cost.family import Family
-from brimful.cost.flat_shares import flat_shares
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
@@ -169,8 +168,6 @@ def updated(job: Job, family: Family) -> list[Updated]:
 
 def updated_groups_of(job: Job, family: Family) -> list[list[Updated]]:
     """List the same by what is updated together (``updated_apart``)."""
-    if family.is_flat:
-        return [[Updated(shape) for shape in flat_shares(job, num_shards_of(family))]]
     parameters, whole = all_parameters(layout_of(job.model)), trained_parameters(job, family.tp)
     return updated_apart(job, family, tuple(parameters), whole, num_shards_of(family))
 

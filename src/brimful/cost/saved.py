@@ -17,7 +17,7 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.resident import num_shards_of
 from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
-from brimful.cost.states import updated_on_one
+from brimful.cost.states import updated_apart
 from brimful.cost.trained import frozen_element, trained_parameters, trained_recipe
 from brimful.cost.update import CPU, settings_of
 from brimful.files.remembered import once_for_each
@@ -83,7 +83,7 @@ def _held(job: Job, family: Family | None) -> tuple[Sequence[Updated], Sequence[
     whole = trained_parameters(job, 1 if family is None else family.tp)
     if family is None:
         return whole, whole
-    updated = updated_on_one(whole, family, num_shards_of(family))
+    updated = list(chain(*updated_apart(job, family, (), whole, num_shards_of(family))))
     return (updated if family.gathers else whole), updated
 
 

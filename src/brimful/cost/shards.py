@@ -128,14 +128,6 @@ def cut_of(family: Family) -> Cut:
     return evenly if family.is_flat else padded
 
 
-def even_share(shape: Shape, num_shards: int) -> Shape:
-    """Return what a device holds of a parameter where all hold as much.
-
-    Returns of as many dimensions, all but the first 1: a matrix stays one.
-    """
-    return (-(-prod(shape) // num_shards), *(1 for _ in shape[1:]))
-
-
 def _part_bytes(job: Job, family: Family, part: Part) -> Array:
     """Return bytes in the order of ``Piece``: cast, whole, buffer, shard, gradients, held.
 

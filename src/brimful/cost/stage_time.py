@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from brimful.cost.additions import is_block
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import scores_of
 from brimful.cost.comm import collective_seconds, overlapped_seconds
 from brimful.cost.efficiency import ProductSize, efficiency_of, size_of
 from brimful.cost.exchange import exchange_seconds, sent_of
@@ -95,9 +95,9 @@ def rates_of(site: Site, cluster: Cluster) -> Rates | None:
     for key in dict.fromkeys((recomputing_all(site.key), site.key)):
         if has_profile(key):
             every |= _amounts(load_profile(key), dims, chunks)
-    kernel = kernel_of(job, site.strategy.attention, cluster.device)
+    scores = scores_of(job, site.strategy.attention, cluster.device)
     for name, amounts in every.items():
-        seconds = step_seconds(StepWork(*amounts.T), job, cluster.device, _size(site), kernel)
+        seconds = step_seconds(StepWork(*amounts.T), job, cluster.device, _size(site), scores)
         if seconds is None:
             return None
         found[name] = np.stack(seconds[:_SECONDS], axis=1)
@@ -350,7 +350,7 @@ def _update_seconds(site: Site, stages: tuple[Stage, ...]) -> float:
     flops = update_flops(site.job, lambda: multiplied_on_one(trained, site.family, shards))
     none = np.zeros(())
     work = StepWork(np.array(flops), none, none, none)
-    products = step_seconds(work, site.job, device, _size(site), "other")
+    products = step_seconds(work, site.job, device, _size(site), ())
     if products is None:
         return math.nan
     moved_s = moved / (device.memory_bytes_per_s * efficiency_of(device).memory_share)

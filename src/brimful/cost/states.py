@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from brimful.cost.base_copies import base_sizes
 from brimful.cost.expert_shards import held_groups, held_shape, held_shapes
 from brimful.cost.family import Family, family_shards, parting_of
+from brimful.cost.flat_shares import flat_shares
 from brimful.cost.preference import reference_bytes
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, largest_parameter, parameter_shapes
-from brimful.cost.shards import Cut, cut_of, even_share, first_shard, largest_share, padded
+from brimful.cost.shards import Cut, cut_of, first_shard, largest_share, padded
 from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
     constants_of,
@@ -156,11 +157,14 @@ def updated_apart(
 ) -> list[list[Updated]]:
     """List what one device updates by what is updated together.
 
-    Experts that devices part are of a mesh of their own, and apart.
+    Experts that devices part are of a mesh of their own, and apart; of FSDP1's flat parameters the
+    first device has the first numbers of each.
 
     ``parameters``: of the model, or of a part of it, whole. ``trained``: what of it trains, as
     ``tp`` cuts it.
     """
+    if family.is_flat:
+        return [[Updated(shape) for shape in flat_shares(job, num_shards)]]
     if family.ep > 1 and job.adapter is None:
         held = held_groups(parameters, family, num_shards)
         return [[Updated(shape) for shape in some] for some in held]
@@ -187,9 +191,9 @@ def updated_on_one(whole: Sequence[Updated], family: Family, num_shards: int) ->
         return whole
     if family.zero == 1:
         return largest_share(whole, num_shards).parameters
-    cut = even_share if family.is_flat else first_shard
     return [
-        Updated(cut(one.shape, num_shards), one.is_hidden, one.whole or one.shape) for one in whole
+        Updated(first_shard(one.shape, num_shards), one.is_hidden, one.whole or one.shape)
+        for one in whole
     ]
 
 

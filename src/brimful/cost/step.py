@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brimful.cost.attending import attention_seconds
+from brimful.cost.attending import Scores, attention_seconds
 from brimful.cost.efficiency import (
-    AttentionKernel,
     ProductSize,
     efficiency_of,
     product_share,
@@ -123,13 +122,13 @@ def _amounts(work: Work, dims: Dimensions) -> Array:
 
 
 def step_seconds(
-    work: StepWork, job: Job, device: Device, size: ProductSize, kernel: AttentionKernel
+    work: StepWork, job: Job, device: Device, size: ProductSize, scores: tuple[Scores, ...]
 ) -> StepSeconds | None:
     """Turn work into seconds; None where a rate of the device is unknown."""
     rate, reached = matrix_rate(device, job.precision), efficiency_of(device)
     matrix = rate * product_share(device, job.precision, size)
     bandwidth = device.memory_bytes_per_s * reached.memory_share
-    attention_s = attention_seconds(work.attention_flops, job, device, kernel)
+    attention_s = attention_seconds(work.attention_flops, job, device, scores)
     if not np.all(matrix) or not bandwidth or np.isnan(attention_s).any():
         return None
     matrix_s = work.matrix_flops / matrix + attention_s

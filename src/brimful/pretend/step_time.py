@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from brimful.cost.assumptions import assumptions_for
-from brimful.cost.attending import CAUSAL_SHARE
+from brimful.cost.attending import CAUSAL_SHARE, kernel_named
 from brimful.cost.efficiency import (
     AttentionKernel,
     ProductSize,
@@ -40,7 +40,6 @@ _OTHERS = frozenset({"convolution", "convolution_backward", "_scaled_mm", "_int_
 _LEAST_OTHER = 0.1
 """Share of a step's FLOPs from which these leave its time unknown."""
 _HALF: dict[torch.dtype, Precision] = {torch.bfloat16: "bf16-mixed", torch.float16: "fp16-mixed"}
-_KERNELS: tuple[AttentionKernel, ...] = ("flash", "cudnn")
 _UPDATE = "optimizer"
 _MOST_STEPS = 5
 """The last ones, of which the middle is told."""
@@ -123,7 +122,7 @@ class TimedTape(Tape):
             is_causal = bool(call.kwargs.get("is_causal", given))
             share = CAUSAL_SHARE if is_causal else 1.0
             tokens, head = row_of(name, call.args)
-            at = Attended(recipe, _kernel_of(name), tokens * (2 - is_causal), head)
+            at = Attended(recipe, kernel_named(name), tokens * (2 - is_causal), head)
             work.attention[at] += int(share * attention_flops)
         elif name in _PRODUCTS:
             rows, inner = call.args[-2].shape
@@ -178,11 +177,6 @@ def _recipe(dtype: torch.dtype) -> str:
     if dtype is torch.float32:
         return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "fp32"
     return _HALF.get(dtype, "")
-
-
-def _kernel_of(name: str) -> AttentionKernel:
-    """Return which kernel an operation of PyTorch's runs."""
-    return next((each for each in _KERNELS if each in name), "other")
 
 
 @cache

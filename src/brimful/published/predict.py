@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import scores_by, scores_of
 from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import BrimfulError, UnsupportedError
@@ -89,8 +89,10 @@ def _estimated(run: PublishedRun) -> tuple[Expressed, Estimate] | Unexpressed:
     try:
         job, cluster, strategy = expressed
         torch = _torch_version(run)
-        kernel = run.kernel or kernel_of(job, strategy.attention, cluster.device, torch)
-        return expressed, estimate(*expressed, products=_products(run), kernel=kernel)
+        scores = scores_of(job, strategy.attention, cluster.device, torch)
+        if run.kernel:
+            scores = scores_by(run.kernel, job)
+        return expressed, estimate(*expressed, products=_products(run), scores=scores)
     except UnsupportedError as error:
         return Unexpressed(str(error).partition(";")[0])
 

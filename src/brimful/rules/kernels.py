@@ -152,7 +152,8 @@ def _flash_activations(subject: Subject) -> Finding:
     saved = item_bytes(fused, SAVED_ACTIVATIONS)
     share = saved / peak(fused)
     each, written = (
-        saved_per_sequence(subject, job, **more) for more in ({}, {"attention": "eager"})
+        saved_per_sequence(subject, job, attention=kind)
+        for kind in (subject.strategy.attention, "eager")
     )
     return stated(
         "holds" if share <= TOLERANCE else "wrong",

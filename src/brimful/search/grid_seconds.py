@@ -4,7 +4,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import scores_of
 from brimful.cost.copied import copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.exchange import Sent, exchange_seconds, sent_of
@@ -38,8 +38,8 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     work = StepWork(matrix + updates, attended, bytes_moved + moved + copied[:, None, None], ops)
     micro_batch = np.array([family.micro_batch for family in grid.batches])[:, None, None]
     size = size_of(job, micro_batch, tp=grid.batches[0].tp)
-    kernel = kernel_of(job, search.attention, cluster.device)
-    seconds = step_seconds(work, job, cluster.device, size, kernel)
+    scores = scores_of(job, search.attention, cluster.device)
+    seconds = step_seconds(work, job, cluster.device, size, scores)
     if seconds is None:
         return np.full(work.moved_bytes.shape, np.nan)
     traffic = held.traffic

@@ -24,7 +24,12 @@ from brimful.values.strategy import Strategy, recompute_of
 OTHER_ALLOCATORS = (EXPANDABLE,)
 """Settings tried where a strategy does not fit with PyTorch's own; they change no mathematics."""
 MAX_REPLAYS = 32
-"""Strategies replayed at most, a tenth of a second to one each."""
+"""Strategies replayed at most.
+
+Each takes 0.04 to 0.14 s of CPU of models of 1B to 70B, half of it to make its requests; where
+another stream uses what one has, as with FSDP1 and DeepSpeed's stage 3, a request takes 1.5 to 1.8
+times as long to replay.
+"""
 
 
 _LAYOUT = (

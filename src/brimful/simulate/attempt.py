@@ -4,13 +4,14 @@ Where no formula covers a job, this is what a search compares. Seconds are the f
 roofline of ``cost.step``, on work that was traced for this strategy and not taken from a profile.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import scores_on_tape
 from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
@@ -150,8 +151,9 @@ def seconds_of_step(
     if job.keep_fp32:  # whose products run at another rate, and the tape does not tell them apart
         return None
     device = cluster.device
-    kernel = kernel_of(job, strategy.attention, device)
-    parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch), kernel)
+    flops = attention_flops(recorded[0])
+    scores = scores_on_tape(flops, job, strategy.attention)
+    parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch), scores)
     if parts is None:
         return None
     if world_size(strategy) > 1:
@@ -208,6 +210,15 @@ def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
     matrix_flops, attention_flops, moved_bytes, num_ops = total
     columns = (matrix_flops, attention_flops, moved_bytes + update, num_ops)
     return StepWork(*(np.array([column]) for column in columns))
+
+
+def attention_flops(recording: Recording) -> Counter[str]:
+    """Add up what each operation computes of attention."""
+    found = Counter[str]()
+    for cost in recording.costs:
+        if cost.attention_flops:
+            found[cost.op] += cost.attention_flops
+    return found
 
 
 def step_copies(recording: Recording, host: HostPeak, num_micro_batches: int) -> Copied:

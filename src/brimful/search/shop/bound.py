@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from brimful.cost.attending import kernel_of
+from brimful.cost.attending import scores_of
 from brimful.cost.efficiency import size_of
 from brimful.cost.family import Family, bodies_of, runs_one
 from brimful.cost.memory import profile_for
@@ -156,10 +156,10 @@ def _amounts(job: Job, attention: Attention, device: Device, families: tuple[Fam
 def least_seconds(work: Work, job: Job, attention: Attention, device: Device) -> Least:
     """Turn work into seconds of one device; NaN where a rate is unknown."""
     found: Least = {}
-    kernel = kernel_of(job, attention, device)
+    scores = scores_of(job, attention, device)
     for key, amounts in work.amounts.items():
         size = size_of(job, np.array(work.micro_batches), tp=2 if key.is_cut else 1)
-        seconds = step_seconds(StepWork(*amounts), job, device, size, kernel)
+        seconds = step_seconds(StepWork(*amounts), job, device, size, scores)
         whole = np.full(len(work.micro_batches), np.nan)
         if seconds is not None:
             whole = seconds.matrix_s + seconds.memory_s + seconds.launch_s
