@@ -298,33 +298,44 @@ def _has_settings(args: argparse.Namespace) -> bool:
 
 
 def _plan_instead(args: argparse.Namespace, why: str) -> int:
-    """Plan what a command line says by our own loop."""
-    from brimful.cli.main import main
+    """Plan what a command line says by our own loop, with all that was typed beside it."""
+    from brimful.cli import plan
+    from brimful.cli.nearest import answer
 
-    words = ["plan", "--from", str(args.source), *(["--gpus", args.gpus] if args.gpus else [])]
-    more = "here its settings are planned in Brimful's own loop"
+    planned, left_out = _as_planned(args)
+    unused = f", without {' '.join(left_out)}" if left_out else ""
+    more = f"here its settings are planned in Brimful's own loop{unused}"
     say(f"brimful: {why}; {more}", file=sys.stderr, flush=True)
-    return main([*words, *_said_beside(args), *(["--json"] if args.json else [])])
+    return answer("plan", plan.run, planned)
 
 
-def _said_beside(args: argparse.Namespace) -> list[str]:
-    """Type again what no command line says: of machines beside their GPUs, and of dropout."""
-    sizes = {name: getattr(args, name, None) for name in ("host_memory", "card_memory")}
-    words = [
-        word
-        for name, size in sizes.items()
-        if size is not None
-        for word in (f"--{name.replace('_', '-')}", f"{size}B")
-    ]
-    for name in ("network", "dropout"):
-        said = getattr(args, name, None)
-        words += [f"--{name}", said] if said else []
-    for name, unit in (("tokens", ""), ("deadline", "s"), ("money_budget", "usd")):
-        value = getattr(args, name, None)
-        words += [] if value is None else [f"--{name.replace('_', '-')}", f"{value:.15g}{unit}"]
-    if (rate := getattr(args, "currency", None)) is not None:
-        words += ["--currency", f"{rate.currency}={rate.amount:.15g}"]
-    return words
+def _as_planned(args: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
+    """Return flags as those of ``plan``, and what was typed that ``plan`` does not have."""
+    from brimful.cli.main import parser_of
+
+    planned = parser_of("plan").parse_args([])
+    given = {**vars(args), "source": file_or_refusal("plan")(str(args.source))}
+    given["gpus"] = _of_world(args)
+    left_out = []
+    for name, value in given.items():
+        if name == "command" or (hasattr(planned, name) and name != "output"):
+            setattr(planned, name, value)
+        elif value not in (None, False, ()) and name != "world_size":
+            left_out.append(f"--{name.replace('_', '-')}")
+    return planned, left_out
+
+
+def _of_world(args: argparse.Namespace) -> str | None:
+    """Return the GPUs that were typed, as many as there are processes; None: nobody said which."""
+    if args.world_size is None:
+        return None if args.gpus is None else str(args.gpus)
+    gpu, _ = _gpus(args)
+    counted = split_counts(args.gpus or gpu)
+    if args.world_size == counted.num_nodes * counted.per_node:
+        return str(args.gpus or gpu)
+    nodes, rest = divmod(args.world_size, counted.per_node)
+    is_of_nodes = counted.per_node > 1 and nodes > 1 and not rest
+    return f"{nodes}x{counted.per_node}x{gpu}" if is_of_nodes else f"{args.world_size}x{gpu}"
 
 
 def show_run(args: argparse.Namespace, asked: "Program", gpu: str) -> int:
