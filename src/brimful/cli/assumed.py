@@ -341,8 +341,8 @@ def run_of(
     ``args``: the flags: a length and prices may be among them. ``estimate``: what was predicted;
     None: only the time of a step is known. ``step_s``: seconds per optimizer step; None: unknown.
     """
-    from brimful.cost.network import waiting_share
     from brimful.cost.money import cost_of
+    from brimful.cost.network import waiting_share
     from brimful.show.run import RunFacts, speed_facts, would_be_facts
 
     job, cluster, _ = asked

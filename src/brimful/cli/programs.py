@@ -162,7 +162,9 @@ def run_estimate(args: argparse.Namespace) -> int:
             limits = _limit_facts(args, cost, assumptions_for(device).time_band)
             summary = predicted_summary(found, device.description, cost, limits)
             below = way_facts(ways, cost, limits)
-        return Answer(summary, below or (following,), (rests,))
+        if verdict == "NO" and not ways:
+            below = unchecked_facts(args, "nothing near it was found that fits")
+        return Answer(summary, below if ways else (*below, following), (rests,))
 
     tell(args, answer)
     if not args.json:
@@ -174,17 +176,15 @@ def _num_steps(args: argparse.Namespace, found: "Prediction") -> int | None:
     """Return how many steps a run has: those that were typed, or the program's own."""
     if args.steps is not None:
         return int(args.steps)
-    if args.tokens is None or not found.predicted_tokens_per_s or not found.predicted_step_s:
-        return found.num_steps
-    each = round(found.predicted_tokens_per_s * found.predicted_step_s)
-    return -(-int(args.tokens) // each)
+    return found.num_steps if args.tokens is None else -(-int(args.tokens) // found.tokens_per_step)
 
 
 def _limit_facts(args: argparse.Namespace, cost: "Cost | None", band: float) -> "Sequence[Fact]":
     """Say whether a run keeps to what was asked of it; where it has no length, what is missing."""
     if cost is None:
         return unchecked_facts(args, "nobody says how long the run is; add --tokens")
-    return limit_facts(args, cost, is_length_given=True, band=band)
+    # A market is not searched for a program that another framework runs.
+    return limit_facts(args, cost, is_length_given=True, band=band, is_shopped=False)
 
 
 def _limits_json(args: argparse.Namespace, cost: "Cost | None") -> dict[str, object]:

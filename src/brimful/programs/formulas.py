@@ -87,6 +87,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             attention by half; None: as of a step.
         predicted_stage_reserved_bytes: Of every stage of a pipeline, in order, of each GPU; empty:
             there is one, or there are very many.
+        tokens_per_step: Of all replicas.
         num_steps: That the command line asks for; None: it says no number.
         notes: What was taken for granted, a sentence each.
     """
@@ -98,6 +99,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     predicted_tokens_per_s: float | None
     predicted_flops_per_s: float | None = None
     predicted_stage_reserved_bytes: tuple[int, ...] = ()
+    tokens_per_step: int
     num_steps: int | None = None
     notes: tuple[str, ...]
 
@@ -115,9 +117,8 @@ def run_cost(
     hours = None if step_s is None else num_steps * step_s / HOUR_S
     gpu_hours = None if hours is None else hours * found.world_size
     rate = None if price is None else price.usd_per_gpu_hour
-    tokens = (found.predicted_tokens_per_s or 0.0) * (found.predicted_step_s or 0.0)
     return Cost(
-        num_tokens=round(num_steps * tokens), num_steps=num_steps, hours=hours,
+        num_tokens=num_steps * found.tokens_per_step, num_steps=num_steps, hours=hours,
         gpu_hours=gpu_hours, energy_kwh=None, usd_per_gpu_hour=rate,
         usd=None if rate is None or gpu_hours is None else gpu_hours * rate,
         assumptions=(), whose="" if price is None else price.whose,
@@ -240,6 +241,7 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         predicted_tokens_per_s=None if step_s is None else found.num_tokens / step_s,
         predicted_flops_per_s=None if step_s is None else device_flops(found.every) / step_s,
         predicted_stage_reserved_bytes=reserved,
+        tokens_per_step=found.num_tokens,
         num_steps=_num_steps(found.told.flags),
         notes=tuple(
             map(
