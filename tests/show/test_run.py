@@ -46,3 +46,11 @@ def test_all_that_is_said_of_speed_is_hidden_with_it():
     with speed_hidden(is_hidden=True):
         assert fact_lines(facts) == []
     assert len(fact_lines(facts)) == len(facts)
+
+
+def test_a_share_that_rounds_to_nothing_is_there():
+    """It was told to be 0%."""
+    cluster = load_cluster("2x8xh100-80gb", memory_limit_bytes=None)
+    for share, words in ((0.001, "under 1%"), (0.012, "1%")):
+        (fact,) = speed_facts(make_job(), None, 0.1, cluster=cluster, network_share=share)
+        assert fact.text.endswith(f"; {words} of it waits for the network")

@@ -86,11 +86,12 @@ def _optimizer_of(call: ast.Call, value: Constant) -> tuple[str, int | None] | N
     found = getattr(torch.optim, name, None)
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         return None
-    _, _, *places = signature(found.__init__).parameters
-    told = dict(zip(places, call.args[1:], strict=False))
-    told |= {each.arg: each.value for each in call.keywords if each.arg not in _OF_KERNELS}
-    if None in told or any(isinstance(each, ast.Starred) for each in call.args):
+    is_elsewhere = any(each.arg is None for each in call.keywords)
+    if is_elsewhere or any(isinstance(each, ast.Starred) for each in call.args):
         return name, None
+    _, *places = signature(found).parameters
+    told = dict(zip(places, call.args[1:], strict=False))
+    told |= {str(each.arg): each.value for each in call.keywords if each.arg not in _OF_KERNELS}
     known = {each: at.value if isinstance(at, ast.Constant) else value(at)
              for each, at in told.items()}  # fmt: skip
     given = {each: what for each, what in known.items()
@@ -113,7 +114,7 @@ def _tried(made: Callable[..., Any], given: Mapping[str, Any]) -> int | None:
         return None
     kept = optimizer.state[parameter].values()
     whole: int = sum(x.numel() for x in kept if isinstance(x, torch.Tensor) and x.numel() > 1)
-    return whole * _FP32_BYTES // parameter.numel()
+    return whole * _FP32_BYTES // _SIDE**2
 
 
 def least_words(written: Written) -> str:

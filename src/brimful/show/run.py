@@ -17,6 +17,8 @@ from brimful.values.task_words import is_per_sample, noun
 DAY_H = 24.0
 LEAST_WAITING = 0.1
 """Of a step, from which waiting for the host is told."""
+LEAST_SHARE = 0.005
+"""Below which a share rounds to nothing."""
 _BILLION, _MILLION = 1e9, 1e6
 
 
@@ -64,13 +66,19 @@ def speed_facts(
     has_room = len(f"{rate}{each}{took}") <= WIDTH - LABEL_WIDTH
     words, waits = f"{rate}{each if has_room else ''}{took}", ""
     if network_share is not None:
-        words += f"; {network_share:.0%} of it waits for the network"
+        words += f"; {_share_words(network_share)} of it waits for the network"
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
         if share > LEAST_WAITING if is_away else network_share is None:
-            waits = f"; {share:.0%} of it waits for {'the host' if is_away else 'other GPUs'}"
+            whom = "the host" if is_away else "other GPUs"
+            waits = f"; {_share_words(share)} of it waits for {whom}"
     return (Fact("speed", f"{words}{waits}", words if waits else ""),)
+
+
+def _share_words(share: float) -> str:
+    """Say a share; one that rounds to nothing is there."""
+    return "under 1%" if share < LEAST_SHARE else f"{share:.0%}"
 
 
 def would_be_facts(
