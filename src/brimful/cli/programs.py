@@ -299,14 +299,13 @@ def _has_settings(args: argparse.Namespace) -> bool:
 
 def _plan_instead(args: argparse.Namespace, why: str) -> int:
     """Plan what a command line says by our own loop, with all that was typed beside it."""
-    from brimful.cli import plan
-    from brimful.cli.nearest import answer
+    from brimful.cli.main import run_verb
 
     planned, left_out = _as_planned(args)
     unused = f", without {' '.join(left_out)}" if left_out else ""
     more = f"here its settings are planned in Brimful's own loop{unused}"
     say(f"brimful: {why}; {more}", file=sys.stderr, flush=True)
-    return answer("plan", plan.run, planned)
+    return run_verb("plan", planned)
 
 
 def _as_planned(args: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
