@@ -50,6 +50,22 @@ def test_what_is_not_installed_is_planned_by_our_own_loop(brimful, monkeypatch, 
     assert "FITS      full training of qwen3-0.6b at 512 tokens on 1 x H100" in said.out
 
 
+def test_what_is_typed_beside_it_is_planned_too(brimful, tmp_path):
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("h100-80gb: 5000\n", "utf-8")
+    limits = ("--deadline", "2h", "--money-budget", "1usd", "--prices", prices)
+    asked = ("estimate", "--gpus", "h100", "--from", SFT, "--world-size", 2, *limits)
+    said = brimful(*asked, "--steps", 7, "--micro-batch", 1, "--stage-blocks", "14,14")
+    words = " ".join(said.out.split())
+    assert "planned in Brimful's own loop, without --stage-blocks" in said.err
+    assert "on 2 x H100" in words
+    assert "micro-batch 1 x 2" in words
+    assert "run 7 steps" in words
+    assert "(5,000 a GPU-hour)" in words
+    assert "in time for the deadline of 2 h; " in words
+    assert " more than 1.00 USD" in words
+
+
 def test_torchtitans_own_configuration_is_planned(brimful, monkeypatch):
     monkeypatch.setattr("brimful.programs.torchtitan.find_spec", lambda _: None)
     said = brimful("simulate", "--gpus", "8x8xh100", "--from", TITAN)

@@ -1,11 +1,17 @@
 """What stands behind a plan's answer: what its question asks to be compared with."""
 
 import re
+from argparse import Namespace
 from types import SimpleNamespace
 
+import pytest
+
 from brimful.cli import plan
+from brimful.cli.compared import compared_facts
 from brimful.errors import OutOfTimeError
 from brimful.show.compared import alone_fact
+from brimful.show.summary import Fact
+from brimful.text.terminal import is_silenced
 from brimful.values.strategy import Strategy
 from samples import make_job
 
@@ -75,7 +81,8 @@ def test_nothing_is_told_of_one_node_in_the_middle_of_an_answer(brimful, monkeyp
     quiet = []
 
     def search(args, budget):
-        quiet.append(args.json)
+        assert not args.json
+        quiet.append(is_silenced())
         return whole(args, budget)
 
     whole = plan.search
@@ -85,6 +92,23 @@ def test_nothing_is_told_of_one_node_in_the_middle_of_an_answer(brimful, monkeyp
     assert re.search(r"[1-9]\d?% of it waits for the network", told)
     assert re.search(r"network ethernet-10: by ib-ndr-400 [\d.]+ x as fast", told)
     assert "one node alone" in told
+
+
+@pytest.mark.parametrize(
+    ("fits", "word", "is_said"),
+    [(True, None, True), (True, "fits", True), (True, "no", False), (False, None, False)],
+)
+def test_no_network_is_advised_to_what_does_not_fit(monkeypatch, fits, word, is_said):
+    told = Fact("network", "by another as fast again")
+    monkeypatch.setattr("brimful.cli.compared._networks", lambda *_: (told,))
+    for name in ("_by_count", "_offloaded", "_away", "_alone"):
+        monkeypatch.setattr(f"brimful.cli.compared.{name}", lambda *_: ())
+    found = SimpleNamespace(
+        plan=SimpleNamespace(estimate=None),
+        record=SimpleNamespace(rows=[SimpleNamespace(fits=fits)]),
+    )
+    proof = None if word is None else SimpleNamespace(word=word)
+    assert compared_facts(Namespace(), found, None, proof) == ((told,) if is_said else ())
 
 
 def test_why_several_nodes_are_more_than_as_many_times_as_fast():

@@ -1,11 +1,13 @@
 """Flags and tasks of other programs: what means the same is taken, the rest names the nearest."""
 
+import argparse
 from typing import get_args
 
 import pytest
 
-from brimful.cli.elsewhere import NOT_RUN, SAME, TASKS
+from brimful.cli.elsewhere import NOT_RUN, SAME, TASKS, refuse_elsewhere
 from brimful.cli.main import parser_of
+from brimful.errors import MORE, UnsupportedError
 from brimful.values.job import Method, Optimizer, Precision, Task
 from each_case import each
 
@@ -66,7 +68,7 @@ def test_a_verdict_on_what_takes_more_or_less_may_be_unknown(brimful, asked, is_
     "task, batch, near",
     [
         ("kto", (4, 16), "dpo --micro-batch 2 --global-batch 8"),  # TRL's kto_trainer.py
-        ("kto", (3, 15), "dpo --micro-batch 2 --global-batch 8"),
+        ("kto", (3, 15), "dpo --micro-batch 2 --global-batch 10"),
         ("reward", (4, 16), "sequence-classification --micro-batch 8 --global-batch 32"),
     ],
 )
@@ -74,6 +76,27 @@ def test_rows_are_counted_as_what_stands_in_counts_them(brimful, task, batch, ne
     sizes = ("--micro-batch", batch[0], "--global-batch", batch[1])
     said = brimful("estimate", "smollm2-135m", *H100, "--task", task, *sizes, "--seq-len", 256)
     assert f"instead the same with --task {near}:" in " ".join(said.out.split())
+
+
+@each(
+    "typed, near, takes",
+    [
+        ({"micro_batch": 1, "global_batch": 8, "gpus": "8xt4"}, (1, 8), MORE),  # each has a row
+        ({"micro_batch": 3, "global_batch": 9, "gpus": "t4"}, (2, 6), MORE),
+        ({"micro_batch": [1, 4], "global_batch": 8, "gpus": "t4"}, ([1, 2], 8), MORE),
+        ({"micro_batch": 2, "global_batch": 16, "gpus": "2x2xt4"}, (1, 8), ""),
+        ({"global_batch": 8, "gpus": "8xt4"}, (None, 8), MORE),
+        ({"global_batch": 16, "gpus": "8xt4"}, (None, 8), ""),
+        ({"global_batch": 5, "rows": 9}, (None, 3), MORE),
+    ],
+)
+def test_a_batch_of_what_stands_in_is_of_as_many_micro_batches(typed, near, takes):
+    with pytest.raises(UnsupportedError) as refused:
+        refuse_elsewhere(argparse.Namespace(task="kto", **typed))
+    found = refused.value.nearest
+    assert (found.get("micro_batch"), found["global_batch"]) == near
+    assert refused.value.takes == takes
+    assert found.get("rows") == (5 if "rows" in typed else None)
 
 
 def test_supervised_fine_tuning_is_a_causal_lm():

@@ -74,6 +74,28 @@ def test_a_programs_run_is_checked_by_its_steps_or_the_tokens_that_are_typed(bri
     assert "not checked: nobody says how long" in limits_of(brimful(*open_end))
 
 
+def test_limits_of_a_program_send_nobody_shopping_and_outlast_a_no(brimful):
+    """``brimful shop`` takes no program; and where nothing fits they were said nothing of."""
+    late = ("estimate", "--from", MEGATRON, "--gpus", "8xh100", "--tokens", "1T")
+    told = limits_of(brimful(*late, "--deadline", "1h"))
+    assert " too late for the deadline of 60 min" in told
+    assert "brimful shop" not in told
+    huge = f"{MEGATRON.replace('layers 2 ', 'layers 400 ').replace('512 --num', '16384 --num')}"
+    said = brimful("estimate", "--from", huge, "--gpus", "8xt4", "--deadline", "1h")
+    assert said.out.startswith("NO")
+    assert limits_of(said).startswith("the deadline is not checked: nothing near it was found")
+
+
+def test_tokens_are_steps_where_the_speed_is_unknown(brimful):
+    """They were left out there, and the steps of the command line told as the run's."""
+    line = f"{MEGATRON} --global-batch-size 64 --train-iters 1000"
+    asked = ("estimate", "--from", line, "--gpus", "8xt4", "--tokens", 64 * 512 * 30)
+    told = json.loads(brimful(*asked, "--json").out)
+    assert told["predicted_tokens_per_s"] is None
+    assert told["tokens_per_step"] == 64 * 512
+    assert (told["cost"]["num_steps"], told["cost"]["num_tokens"]) == (30, 64 * 512 * 30)
+
+
 def test_a_layout_of_megatrons_is_checked_too(brimful):
     asked = ("plan", "llama-3.2-1b", "--for", "megatron", "--gpus", "8xh100", *LONG)
     assert " too late for the deadline of 60 s" in limits_of(brimful(*asked, "--deadline", "1min"))

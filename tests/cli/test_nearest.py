@@ -7,7 +7,10 @@ import pytest
 
 from brimful.cli import bound
 from brimful.cli.main import parser_of
+from brimful.errors import LESS
 from brimful.models.names import nearest_by_name
+from brimful.show.stand_in import StandIn, judged, standing_in
+from brimful.show.summary import Meter, Summary
 from brimful.units import format_bytes
 from samples import TINY_LLAMA
 
@@ -60,6 +63,16 @@ def test_what_a_peak_leaves_is_held_against_what_comes_on_top(brimful):
         left = re.search(r"left ([\d.]+) GiB of ([\d.]+) GiB for what comes on top", told)
         assert float(left[2]) - peak == pytest.approx(float(left[1]), abs=0.02)
         assert float(left[2]) > 14, "the card, not the limit"
+
+
+@pytest.mark.parametrize(("on_top", "verdict"), [(40, "FITS"), (41, "NO")])
+def test_what_leaves_no_room_for_what_comes_on_top_is_a_no(on_top, verdict):
+    """It was said to fit beside a limit of the asker's, and to be short by so much below."""
+    told = Summary("FITS", "its update", Meter(60, 80, "predicted"), ())
+    with standing_in(StandIn("--task causal-lm", LESS, on_top, 100)):
+        judgement = judged(told)
+    assert judgement.verdict == verdict
+    assert (", short by" in judgement.facts[0].text) is (verdict == "NO")
 
 
 def test_room_is_left_for_images_of_a_family_that_is_called_for_it(brimful, folder):

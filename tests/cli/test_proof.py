@@ -3,10 +3,12 @@
 import io
 import json
 from contextlib import redirect_stdout
+from types import SimpleNamespace
 
 import pytest
 
 from brimful.cli.main import main, parser_of
+from brimful.cli.plan_told import told_step_s
 from brimful.cli.proof import word_code
 from brimful.values.plan import read_plan
 
@@ -107,3 +109,13 @@ def test_without_a_proof_the_replay_of_the_prediction_decides(brimful):
     assert said.out.startswith("TIGHT ")
     assert "completes only by emptying the allocator's cache 3 times" in said.out
     assert brimful("plan", *job, "--no-proof", "--accept-tight").code == 0
+
+
+@pytest.mark.parametrize(("told", "step_s"), [("found", 1.0), ("nearest", 2.0)])
+def test_the_speed_is_of_the_settings_that_are_told(told, step_s):
+    """Where simulating says NO those that lack least are told, and had the other's speed."""
+    found = SimpleNamespace(
+        plan=SimpleNamespace(strategy=told, estimate=SimpleNamespace(predicted_step_s=2.0)),
+        record=SimpleNamespace(rows=[SimpleNamespace(strategy="found", step_s=1.0)]),
+    )
+    assert told_step_s(found) == step_s

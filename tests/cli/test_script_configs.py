@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from brimful.cli.script_configs import least_words
 from brimful.cli.script_settings import built_by, plan_of
 
 pytestmark = pytest.mark.torch
@@ -90,9 +91,33 @@ def test_of_a_model_that_is_not_planned_its_states_are_said(tmp_path, brimful):
     assert "weights, gradients and the state of AdamW take" in said.err
 
 
-def test_a_momentum_is_counted_with_the_state(tmp_path):
-    assert "AdamW(" in SPEECH
-    kept = {"SGD(": 0, "SGD(momentum=0.9, params=": 4, "SGD(momentum=0, params=": 0, "AdamW(": 8}
+def test_what_an_optimizer_keeps_is_tried_on_a_matrix(tmp_path):
+    assert "AdamW(self.parameters())" in SPEECH
+    kept = {
+        "SGD(self.parameters())": 0,
+        "SGD(momentum=0.9, params=self.parameters())": 4,
+        "SGD(self.parameters(), 0.1, 0.9)": 4,
+        "SGD(momentum=0, params=self.parameters())": 0,
+        "SGD(self.parameters(), lr=args.lr)": 0,
+        "SGD(self.parameters(), momentum=args.m)": None,
+        "SGD(self.parameters(), **options)": None,
+        "AdamW(self.parameters())": 8,
+        "AdamW(self.parameters(), lr=args.lr, betas=args.betas)": 8,
+        "AdamW(self.parameters(), capturable=True, fused=True)": 8,
+        "AdamW(self.parameters(), amsgrad=args.amsgrad)": None,
+        "Adafactor(self.parameters())": 0,  # rows and columns of a matrix alone
+        "LBFGS(self.parameters())": None,
+    }
     for call, num_bytes in kept.items():
-        _, built = written(tmp_path, SPEECH.replace("AdamW(", call))
-        assert built.state_bytes == num_bytes
+        text = SPEECH.replace("AdamW(self.parameters())", call)
+        _, built = written(tmp_path, text)
+        assert built.state_bytes == num_bytes, call
+        assert built.optimizer == call.partition("(")[0]
+
+
+def test_a_state_that_is_unknown_is_said_to_come_on_top(tmp_path):
+    call = "SGD(self.parameters(), momentum=args.m)"
+    _, built = written(tmp_path, SPEECH.replace("AdamW(self.parameters())", call))
+    words = least_words(built)
+    assert "weights and gradients take" in words
+    assert "the state of SGD, which is unknown, come on top" in words

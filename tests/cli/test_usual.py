@@ -5,6 +5,12 @@ import json
 import pytest
 from tests.other_decoders import CONFIGS
 
+from brimful.cli.main import parser_of
+from brimful.cli.shop import job_from, recipes_from
+from brimful.cli.usual import attention_from
+from brimful.hardware.gpus import gpus
+from brimful.search.shop.values import Recipe
+
 H100, SMALL = ("--gpus", "h100-80gb"), ("--seq-len", 16)
 MANY = ("--gpus", "8xh100-80gb")
 
@@ -37,6 +43,22 @@ def test_shopping_takes_the_same(brimful, gemma):
     said = brimful("shop", gemma, *SMALL, "--tokens", "1M", "--kinds", "a100-80gb", "--json")
     assert instead(said) == ["attention=eager"]
     assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "kinds", "own"),
+    [("flash", ("h100-80gb", "a100-80gb"), {}), (None, ("h100-80gb", "t4"), {"t4": "sdpa"})],
+)
+def test_each_kind_that_is_compared_attends_as_it_does_alone(asked, kinds, own):
+    """FlashAttention as typed was each kind's own recipe, which packed documents do not take."""
+    words = ["smollm2-135m", "--seq-len", "512", "--tokens", "1M", "--packing", "documents"]
+    typed = parser_of("shop").parse_args([*words, *(["--attention", asked] if asked else [])])
+    devices = [gpus()[kind] for kind in kinds]
+    job = job_from(typed, devices)
+    of_all = Recipe(job, attention_from(typed, job, None))
+    found = recipes_from(typed, of_all, devices)
+    assert {kind: each.attention for kind, each in found.items()} == own
+    assert of_all.attention == ("varlen" if asked else "sdpa")
 
 
 @pytest.mark.parametrize("verb", ["estimate", "plan", "simulate"])

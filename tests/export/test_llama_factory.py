@@ -193,7 +193,7 @@ def test_deepspeeds_settings_inside_it_are_read_too(tmp_path, precision, zero, o
     path.write_text(TARGETS[TO](plan, GIVEN).text)
     found = read_source(path, num_devices=2, num_layers=24)
     taken = {each.flag: each.value for each in found.taken}
-    assert (taken["precision"], taken["zero"], taken["dp_shard"]) == (precision, zero, 2)
+    assert (taken["precision"], taken["zero"], taken["dp_replicate"]) == (precision, zero, 1)
     assert taken.get("offload", "none") == offload
     assert taken["global_batch"] == 8
 

@@ -40,7 +40,9 @@ WHOLE = {"tp": 1, "pp": 1, "ep": 1}
 )
 def test_fsdp_is_a_stage_of_zero(tmp_path, own, expected):
     taken, _ = read(tmp_path, {**FSDP, "fsdp_config": own})
-    assert taken == {"precision": "bf16-mixed", "offload": "none", **WHOLE, **expected}
+    all_share = {"dp_replicate": 1} if expected["zero"] else {}
+    common = {"precision": "bf16-mixed", "offload": "none", **WHOLE, **all_share}
+    assert taken == {**common, **expected}
 
 
 @pytest.mark.parametrize(("machines", "shards"), [(2, 2), (1, None), (3, None), ("2", None)])
@@ -57,7 +59,7 @@ def test_a_hybrid_strategy_shards_within_the_machines_of_the_file(tmp_path, mach
 def test_what_is_no_part_of_a_plan_is_said(tmp_path):
     content = {**FSDP, "num_processes": 8, "debug": False, "mixed_precision": "no"}
     taken, found = read(tmp_path, content)
-    assert taken == {"zero": 3, "offload": "none", "fsdp": 1, **WHOLE}
+    assert taken == {"zero": 3, "offload": "none", "fsdp": 1, "dp_replicate": 1, **WHOLE}
     assert {"debug=false", 'mixed_precision="no"'} <= set(found.unread)
     assert any("num_processes is 8" in note for note in found.notes)
 

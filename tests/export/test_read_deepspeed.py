@@ -40,7 +40,7 @@ def flags_of(found):
 def test_what_it_says_becomes_flags(tmp_path):
     found = flags_of(read(tmp_path, **PLAIN, gradient_clipping=0.5))
     assert found["global_batch"] == 16
-    assert (found["micro_batch"], found["zero"], found["dp_shard"]) == (2, 2, 4)
+    assert (found["micro_batch"], found["zero"], found["dp_replicate"]) == (2, 2, 1)
     assert (found["precision"], found["clip"]) == ("bf16-master", 0.5)
 
 

@@ -32,7 +32,7 @@ def test_batches_degrees_and_types_are_taken_and_the_rest_is_said(tmp_path):
     taken, found = read(tmp_path, JOB + '[activation_checkpoint]\nmode = "full"\n')
     assert taken.items() >= {
         "micro_batch": 2, "global_batch": 8, "seq_len": 8192, "steps": 1000, "zero": 3, "tp": 2,
-        "dp_shard": 4, "dp_replicate": 1, "pp": 1, "precision": "bf16-mixed", "offload": "none",
+        "dp_replicate": 1, "pp": 1, "precision": "bf16-mixed", "offload": "none",
         "loss_chunks": 1, "activation_checkpointing": ["full"], "warmup_steps": 200,
     }.items()  # fmt: skip
     assert found.unread == ('job.description="a job"',)
@@ -52,7 +52,7 @@ def test_batches_degrees_and_types_are_taken_and_the_rest_is_said(tmp_path):
         ('[compile]\nenable = true\ncomponents = ["loss"]\n', {"compile": "loss"}),
         (
             "[parallelism]\nfsdp_reshard_after_forward = 'never'\n",
-            {"zero": 2, "dp_shard": 4},
+            {"zero": 2, "dp_replicate": 1},
         ),
         (
             "[parallelism]\ndata_parallel_replicate_degree = 4\n",

@@ -63,7 +63,7 @@ def test_full_training_is_said_whole(tmp_path):
     taken, found = read(tmp_path, FULL)
     assert taken == {
         "allocator": "expandable_segments:True", "task": "chat", "method": "full",
-        "precision": "bf16", "seq_len": 2048, "packing": "documents", "zero": 0, "dp_shard": 1,
+        "precision": "bf16", "seq_len": 2048, "packing": "documents", "zero": 0,
         "dp_replicate": 1, "tp": 1, "optimizer_in_backward": False, "micro_batch": 2,
         "global_batch": 8, "optimizer": "adamw", "learning_rate": 2e-5, "weight_decay": 0.01,
         "epsilon": 1e-8, "beta1": 0.9, "beta2": 0.999, "warmup_steps": 0, "schedule": "constant",
@@ -143,11 +143,11 @@ def test_each_key_is_the_flag_that_says_the_same(tmp_path, base, changes, expect
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, {"zero": 3, "dp_shard": 8, "global_batch": 64}),
+        ({}, {"zero": 3, "dp_replicate": 1, "global_batch": 64}),
         ({"fsdp_reshard_after_forward": False}, {"zero": 2}),
         ({"tensor_parallel_dim": 2, "tensor_parallel_plan._component_": "x.plan"},
-         {"tp": 2, "dp_shard": 4, "global_batch": 32}),
-        ({"data_parallel_replicate_dim": 2}, {"dp_replicate": 2, "dp_shard": 4, "zero": 3}),
+         {"tp": 2, "dp_replicate": 1, "global_batch": 32}),
+        ({"data_parallel_replicate_dim": 2}, {"dp_replicate": 2, "zero": 3}),
         ({"fsdp_cpu_offload": True, "enable_activation_offloading": True},
          {"offload": "optimizer,activations:16"}),
     ],

@@ -125,7 +125,7 @@ def test_trl_says_what_is_trained_too(tmp_path):
         (TRAINER, {"accelerator_config": {"gradient_accumulation_kwargs":
                    {"sync_each_batch": False}}}, {"accumulate": "hold"}),
         (TRAINER, {"deepspeed": {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}},
-         {"zero": 3, "dp_shard": 2, "precision": "bf16-master", "global_batch": 16}),
+         {"zero": 3, "dp_replicate": 1, "precision": "bf16-master", "global_batch": 16}),
         (TRAINER, {"deepspeed": {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}},
          {"zero": 2, "precision": "bf16-mixed"}),
         (SFT, {"use_peft": False}, {"method": "full", "precision": "bf16", "lora_rank": None}),
@@ -163,12 +163,14 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
     assert {flag: taken.get(flag) for flag in expected} == expected
 
 
-@pytest.mark.parametrize("typed", [{}, {"seq_len": 9}, {"tp": 2}, {"dp_replicate": 2}, {"zero": 0}])
+@pytest.mark.parametrize("typed", [{}, {"seq_len": 9}, {"tp": 2}, {"dp_shard": 2}, {"zero": 0}])
 def test_all_share_what_fsdp_shards_until_a_degree_is_typed(tmp_path, typed):
     taken, found = read(tmp_path, {**TRAINER, "fsdp": "full_shard auto_wrap"})
-    assert taken["dp_shard"] == 2
+    assert (taken["dp_replicate"], taken["tp"], taken["pp"]) == (1, 1, 1)
+    assert "dp_shard" not in taken  # more GPUs share it too
     kept, _ = without(found, typed)
-    assert ("dp_shard" in {each.flag for each in kept}) is (typed.keys() <= {"seq_len"})
+    is_kept = not {"dp_shard", "zero"} & typed.keys()
+    assert ("dp_replicate" in {each.flag for each in kept}) is is_kept
 
 
 @pytest.mark.parametrize(

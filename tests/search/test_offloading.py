@@ -10,6 +10,7 @@ from brimful.search.pins import Pins
 from brimful.search.solve import solve
 from brimful.show.plan import plan_summary
 from brimful.show.predicted import offloaded_bytes
+from brimful.show.run import RunFacts
 from brimful.units import GIB, format_bytes
 from brimful.values.job import plain_job
 from samples import make_adapter
@@ -31,7 +32,7 @@ def card(host_gib=0):
 
 
 def facts_of(found):
-    return {fact.label: fact.text for fact in plan_summary(found, ()).facts}
+    return {fact.label: fact.text for fact in plan_summary(found, RunFacts()).facts}
 
 
 def test_what_fits_only_with_the_host_is_planned_and_the_host_named():
@@ -60,7 +61,7 @@ def test_a_host_that_is_too_small_is_not_planned_with():
     assert 0 < train < least
     words = f"{format_bytes(train)} to train, {format_bytes(least)} to save and hand over too"
     assert f"needs {words} of the host, which has 32.00 GiB" in told
-    assert plan_summary(found, ()).host is None
+    assert plan_summary(found, RunFacts()).host is None
 
 
 def test_where_the_host_suffices_both_are_in_one_search():

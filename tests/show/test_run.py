@@ -2,8 +2,11 @@
 
 import pytest
 
+from brimful.cost.money import Price, Prices, cost_of
 from brimful.hardware.gpus import load_cluster
-from brimful.show.run import speed_facts
+from brimful.show.run import speed_facts, would_be_facts
+from brimful.show.summary import Fact
+from brimful.show.terminal import fact_lines, speed_hidden
 from samples import make_job
 
 
@@ -17,3 +20,37 @@ def test_what_is_not_known_is_named(precision, whose):
     cluster = load_cluster("8xb200", memory_limit_bytes=None)
     (fact,) = speed_facts(job, None, None, cluster=cluster)
     assert fact.text == f"unknown: no rates are known of {whose}"
+
+
+@pytest.mark.parametrize(
+    ("prices", "is_length_given", "words"),
+    [({}, True, "100 steps (205K tokens): "), ({"h100-80gb": 2.5}, False, "a billion tokens: ")],
+)
+def test_what_has_no_room_is_told_its_time_and_no_money(prices, is_length_given, words):
+    """It lost its time to a cut behind the steps, and asked for a price or told what it costs."""
+    job = make_job(seq_len=1024, global_batch=2, num_steps=100)
+    cluster = load_cluster("2xh100-80gb", memory_limit_bytes=None)
+    priced = {gpu: Price(usd_per_gpu_hour=usd, date="", source="") for gpu, usd in prices.items()}
+    cost = cost_of(job, cluster, 0.1, Prices(date="", gpus=priced))
+    (fact,) = would_be_facts(job, cost, 0.1, num_devices=2, is_length_given=is_length_given)
+    rate, _, took = fact.text.partition("; ")
+    assert rate == "20,500 tokens/s, 10,200 a GPU"
+    assert took.startswith(words)
+    assert took.endswith(" s" if is_length_given else " h")
+    assert "USD" not in took
+    assert "cost" not in took
+
+
+def test_all_that_is_said_of_speed_is_hidden_with_it():
+    facts = [Fact(label, "1 h") for label in ("speed", "would be", "limits", "network", "by count")]
+    with speed_hidden(is_hidden=True):
+        assert fact_lines(facts) == []
+    assert len(fact_lines(facts)) == len(facts)
+
+
+def test_a_share_that_rounds_to_nothing_is_there():
+    """It was told to be 0%."""
+    cluster = load_cluster("2x8xh100-80gb", memory_limit_bytes=None)
+    for share, words in ((0.001, "under 1%"), (0.012, "1%")):
+        (fact,) = speed_facts(make_job(), None, 0.1, cluster=cluster, network_share=share)
+        assert fact.text.endswith(f"; {words} of it waits for the network")

@@ -2,8 +2,9 @@
 
 import sys
 
+from brimful.cli.progress import Progress
 from brimful.text import terminal
-from brimful.text.terminal import folded, say
+from brimful.text.terminal import folded, say, silenced
 
 LONG = (
     "brimful: tp=3 does not divide num_heads=40 of a model, whatever is trained, so that it is "
@@ -30,3 +31,13 @@ def test_only_a_terminal_is_folded_for(monkeypatch, capsys):
     )
     say(LONG, file=sys.stderr)
     assert max(map(len, capsys.readouterr().err.splitlines())) <= 60
+
+
+def test_nothing_is_said_beside_an_answer_that_is_being_printed(capsys):
+    with silenced(), Progress("searching", quiet=False) as progress:
+        progress.note("found")
+        say("a line of the answer")
+        say("what is looked at", file=sys.stderr)
+    say("behind it", file=sys.stderr)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("a line of the answer\n", "behind it\n")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster
     from brimful.models.layout import Kind
+    from brimful.show.run import RunFacts
     from brimful.values.job import Job
     from brimful.values.plan import Estimate
     from brimful.values.strategy import Strategy
@@ -334,21 +335,26 @@ def run_of(
     asked: resolved.Asked,
     estimate: "Estimate | None",
     step_s: float | None,
-) -> tuple[Fact, ...]:
+) -> "RunFacts":
     """Say how fast it goes, how long the run takes and what it costs.
 
     ``args``: the flags: a length and prices may be among them. ``estimate``: what was predicted;
     None: only the time of a step is known. ``step_s``: seconds per optimizer step; None: unknown.
     """
+    from brimful.cost.money import cost_of
     from brimful.cost.network import waiting_share
-    from brimful.show.run import speed_facts
+    from brimful.show.run import RunFacts, speed_facts, would_be_facts
 
     job, cluster, _ = asked
     share = None
     if estimate is not None and cluster.num_nodes > 1 and step_s:
         share = waiting_share(*asked, step_s)
     speed = speed_facts(job, estimate, step_s, cluster=cluster, network_share=share)
-    return (*speed, *money_facts(args, job, cluster, step_s))
+    cost = cost_of(job, cluster, step_s, prices_from(args))
+    would_be = would_be_facts(
+        job, cost, step_s, num_devices=cluster.num_devices, is_length_given=is_length_given(args)
+    )
+    return RunFacts((*speed, *money_facts(args, job, cluster, step_s)), would_be)
 
 
 def money_facts(

@@ -2,16 +2,20 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from brimful.cli.output import host_may_fit
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.search.budget import Budget
 from brimful.show.summary import Fact
+from brimful.text.terminal import silenced
 
 if TYPE_CHECKING:
     from brimful.search.solve import Solution
+    from brimful.simulate.proof import Proof
 
 _SLOW, _FASTER = 0.6, 0.8
 """Of a plan's seconds: with less some settings that do not fit take is what fits a slow way, and
@@ -20,18 +24,24 @@ Search = Callable[[argparse.Namespace, Budget], "Solution"]
 
 
 def compared_facts(
-    args: argparse.Namespace, found: "Solution", search: Search, *, is_quiet: bool
+    args: argparse.Namespace, found: "Solution", search: Search, proof: "Proof | None"
 ) -> tuple[Fact, ...]:
     """Lay a plan beside what its flags ask about: a network, what is offloaded.
 
-    ``is_quiet``: whether nothing is told meanwhile, as an answer is being printed.
+    ``proof``: of the plan; without one its answer is being printed, and nothing is told meanwhile.
     """
-    if is_quiet:
-        args = argparse.Namespace(**{**vars(args), "json": True})
-    return (
-        *_by_count(args, found), *_networks(args, found), *_offloaded(found),
-        *_away(args, found, search), *_alone(args, found, search),
-    )  # fmt: skip
+    with silenced() if proof is None else nullcontext():
+        return (
+            *_by_count(args, found), *(_networks(args, found) if _holds(found, proof) else ()),
+            *_offloaded(found), *_away(args, found, search), *_alone(args, found, search),
+        )  # fmt: skip
+
+
+def _holds(found: "Solution", proof: "Proof | None") -> bool:
+    """Whether nothing that is known speaks against a plan: of none that fails its speed is told."""
+    made = found.plan.estimate
+    fits = found.record.rows[0].fits and host_may_fit(None if made is None else made.host)
+    return fits and (proof is None or proof.word != "no")
 
 
 def _by_count(args: argparse.Namespace, found: "Solution") -> tuple[Fact, ...]:

@@ -147,7 +147,7 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     from brimful.search.pins import Pins
     from brimful.search.solve import solve
     from brimful.show.plan import plan_summary
-    from brimful.show.run import speed_facts
+    from brimful.show.run import RunFacts, speed_facts
     from brimful.values.strategy import Strategy
 
     _headline("2 of 6: the job", "a decoder on the Python standard library's own sources")
@@ -171,7 +171,7 @@ def _plan(cluster: Cluster, num_steps: int) -> "Solution":
     made = found.plan.estimate
     step_s = made.predicted_step_s if made else None
     facts = speed_facts(job, made, step_s, cluster=cluster) if made else ()
-    show_summary(plan_summary(found, facts))
+    show_summary(plan_summary(found, RunFacts(facts)))
     return found
 
 

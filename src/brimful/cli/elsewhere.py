@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from brimful.errors import LESS, MORE, UnsupportedError
+from brimful.hardware.names import split_counts
 from brimful.techniques.optimizers import OPTIMIZERS
 
 ROLLOUTS, SCORED_ROLLOUTS, CRITIC = "rollouts", "scored rollouts", "critic"
@@ -254,28 +255,50 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
         word = str(getattr(args, flag, None))
         if word in words:
             told = words[word]
+            rows = _as_rows(args, told.rows)
             raise UnsupportedError(
                 f"--{flag} {word} ({told.what}) is not run by this version; {told.like}",
-                nearest={flag: None, told.flag or flag: told.name, **_as_rows(args, told.rows)},
+                nearest={flag: None, told.flag or flag: told.name, **rows},
                 on_top=told.on_top,
-                takes=told.takes or (MORE if _is_rounded(args, told.rows) else ""),
+                takes=told.takes or (MORE if _is_rounded(args, rows, told.rows) else ""),
             )
 
 
 def _as_rows(args: argparse.Namespace, each: Fraction) -> dict[str, object]:
-    """Return the flags that count rows, as rows of what is like it; none are lost of an odd one."""
+    """Return the flags that count rows, as rows of what is like it; none are lost of an odd one.
+
+    A step keeps its micro-batches: a micro-batch is rounded up, and the batch grows with it. Where
+    nobody said how large one is, devices that share a batch share it still.
+    """
     given = {name: getattr(args, name, None) for name in _ROWS} if each != 1 else {}
-    return {
-        name: [math.ceil(one * each) for one in value]
-        if isinstance(value, list)
-        else math.ceil(value * each)
-        for name, value in given.items()
-        if value is not None
-    }
+    found = {name: value for name, value in given.items() if value is not None}
+    if "rows" in found:
+        found["rows"] = math.ceil(found["rows"] * each)
+    micro, batch = (found.get(name) for name in _ROWS[:2])
+    if micro is not None:
+        sizes = micro if isinstance(micro, list) else [micro]
+        rounded = [math.ceil(one * each) for one in sizes]
+        found["micro_batch"] = rounded if isinstance(micro, list) else rounded[0]
+        times = max(Fraction(new, old) for new, old in zip(rounded, sizes, strict=True))
+        if batch is not None:
+            found["global_batch"] = math.ceil(batch * times)
+    elif batch is not None:
+        counted = split_counts(getattr(args, "gpus", None) or "")
+        shared = math.gcd(batch, counted.num_nodes * counted.per_node)
+        found["global_batch"] = shared * math.ceil(batch * each / shared)
+    return found
 
 
-def _is_rounded(args: argparse.Namespace, each: Fraction) -> bool:
-    """Whether a micro-batch is no whole number of rows of what is like it."""
-    size = getattr(args, _ROWS[0], None)
-    sizes = size if isinstance(size, list) else [size]
-    return any((one * each).denominator > 1 for one in sizes if one is not None)
+def _is_rounded(args: argparse.Namespace, rows: Mapping[str, object], each: Fraction) -> bool:
+    """Whether a batch is more rows of what is like it than it would be.
+
+    ``rows``: as ``_as_rows`` returns them.
+    """
+    given = [(getattr(args, name, None), rows.get(name)) for name in _ROWS[:2]]
+    pairs = [
+        (old if isinstance(old, list) else [old], new if isinstance(new, list) else [new])
+        for old, new in given if new is not None
+    ]  # fmt: skip
+    return any(
+        new != old * each for olds, news in pairs for old, new in zip(olds, news, strict=True)
+    )

@@ -29,7 +29,7 @@ from brimful.values.job import QUANTIZED
 from brimful.values.strategy import Attention, Strategy, world_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from brimful.cost.own_programs import Need
     from brimful.hardware.cluster import Cluster, Device
@@ -338,12 +338,13 @@ def state_ways(
     if can_share and may_leave and whole > limit >= away:
         more = f"and {format_bytes(least.total - least.parameters)} on the host"
         yield Fact("or with", f"--offload optimizer holds {format_bytes(away)} {words}, {more}")
-    yield from _ways(args, limit, spread, devices)
+    yield from _ways(args, _changes(args), limit, spread, devices)
 
 
 def method_ways(args: argparse.Namespace, limit: int, spread: Spread) -> "Iterator[Fact]":
     """Yield the methods that hold less than what was asked, with what they hold at least."""
-    yield from (fact for fact in _ways(args, limit, spread, None) if "--method" in fact.text)
+    methods = (change for change in _changes(args) if "method" in change)
+    yield from _ways(args, methods, limit, spread, None)
 
 
 def roomier(job: "Job", least: Least, spread: Spread, instead_of: str = "") -> "Iterator[Fact]":
@@ -367,13 +368,17 @@ def roomier(job: "Job", least: Least, spread: Spread, instead_of: str = "") -> "
 
 
 def _ways(
-    args: argparse.Namespace, limit: int, spread: Spread, devices: "Sequence[Device] | None"
+    args: argparse.Namespace,
+    changes: "Iterable[dict[str, str]]",
+    limit: int,
+    spread: Spread,
+    devices: "Sequence[Device] | None",
 ) -> "Iterator[Fact]":
-    """Yield the recipes, optimizers and methods whose states have room here."""
+    """Yield the recipes, optimizers and methods, of some, whose states have room here."""
     from brimful.show.summary import Fact
 
     is_told = False
-    for change in _changes(args):
+    for change in changes:
         is_method = "method" in change
         if is_told and not is_method:
             continue

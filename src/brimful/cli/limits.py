@@ -111,12 +111,18 @@ def kept_of(args: argparse.Namespace, cost: "Cost", *, is_length_given: bool) ->
 
 
 def limit_facts(
-    args: argparse.Namespace, cost: "Cost", *, is_length_given: bool, band: float
+    args: argparse.Namespace,
+    cost: "Cost",
+    *,
+    is_length_given: bool,
+    band: float,
+    is_shopped: bool = True,
 ) -> tuple[Fact, ...]:
     """Say whether a run keeps to what was asked of it; nothing where nothing was.
 
     ``args``: the flags; other verbs' may have no limits. ``is_length_given``: whether somebody said
-    how long the run is. ``band``: by what share a predicted time may be off.
+    how long the run is. ``band``: by what share a predicted time may be off. ``is_shopped``:
+    whether ``brimful shop`` takes the same job.
     """
     kept = kept_of(args, cost, is_length_given=is_length_given)
     if kept is None:
@@ -126,6 +132,7 @@ def limit_facts(
     words = [_deadline_words(kept, cost, band), _budget_words(kept, cost)]
     missed = "--money-budget" if kept.within_budget is False else ""
     missed = "--deadline" if kept.in_time is False else missed
+    missed = missed if is_shopped else ""
     instead = f": brimful shop with the same job and {missed} finds what does" if missed else ""
     told = "; ".join(filter(None, words))
     return (Fact("limits", f"{told}{instead}", f"{told}{' (see brimful shop)' * bool(missed)}"),)

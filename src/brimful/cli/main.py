@@ -201,5 +201,12 @@ def _dispatch(arguments: list[str]) -> int:
     if verb not in VERBS:
         raise unknown_name("verb", verb, VERBS)
     verb = _answering(verb, rest)
-    args = parse(verb, rest)
+    return run_verb(verb, parse(verb, rest))
+
+
+def run_verb(verb: str, args: argparse.Namespace) -> int:
+    """Run a verb, or where it refuses, answer the nearest question; return the exit code.
+
+    Raises BrimfulError: nothing near it can be answered.
+    """
     return answer(verb, import_module(f"brimful.cli.{verb}").run, args)

@@ -56,26 +56,26 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
 
     cluster = resolved.cluster_from(args)
     usable = cluster.device.usable_bytes  # whatever limit of it somebody set
+    # A limit that somebody set says how much is left for the rest.
+    are = "are left for" if args.memory_limit is None else "are for"
     if on_top == IMAGES:
         size = SHARE_FOR_IMAGES * usable
         words = (
-            f"{format_bytes(size)} of each GPU are left for the encoder and its images, which "
+            f"{format_bytes(size)} of each GPU {are} the encoder and its images, which "
             f"nothing counts here ({SHARE_FOR_IMAGES:.0%}, assumed); count the images' tokens in "
             f"--seq-len"
         )
     elif (found := _of_source(args)) is not None:
-        size, words = _of_file(args, found, usable)
+        size, words = _of_file(args, found, usable, are)
     else:
         # Flags with what a file says of the job; it is read again where it is planned.
         from brimful.cli.sources import take_source
 
         said = argparse.Namespace(**vars(args))
         take_source(said)
-        size, words = _rollouts(said, cluster.num_devices, on_top)
+        size, words = _rollouts(said, cluster.num_devices, on_top, are)
     left = math.floor((1 - size / usable) * _PER_MILLE) / _PER_MILLE
     counted = 0 if on_top == IMAGES else math.ceil(size)
-    if args.memory_limit is not None:  # which says how much is left for the rest
-        words = words.replace(" are left for ", " are for ", 1)
     return Room(Share(max(left, 1 / _PER_MILLE)), words, counted, usable)
 
 
@@ -88,10 +88,13 @@ def _of_source(args: argparse.Namespace) -> "Rollouts | None":
     return rollouts_of(args.source)
 
 
-def _of_file(args: argparse.Namespace, found: "Rollouts", usable: float) -> tuple[float, str]:
+def _of_file(
+    args: argparse.Namespace, found: "Rollouts", usable: float, are: str
+) -> tuple[float, str]:
     """Count what a file of GRPO has beside the update: vLLM's share, and a reference.
 
-    A model that the file's own loader shards has its reference sharded too.
+    A model that the file's own loader shards has its reference sharded too. ``are``: whether what
+    is counted was left, in words.
     """
     from brimful.cli import resolved
     from brimful.cost.held import held_bytes
@@ -103,15 +106,17 @@ def _of_file(args: argparse.Namespace, found: "Rollouts", usable: float) -> tupl
         parts = [found.why]
     reference = f"reference model {format_bytes(weights)} (beta)"
     parts.append(reference if found.has_reference else "no reference model (beta 0, or adapters)")
-    return size, f"{format_bytes(size)} of each GPU are left for {'; '.join(parts)}"
+    return size, f"{format_bytes(size)} of each GPU {are} {'; '.join(parts)}"
 
 
-def _rollouts(args: argparse.Namespace, num_devices: int, on_top: str) -> tuple[float, str]:
+def _rollouts(
+    args: argparse.Namespace, num_devices: int, on_top: str, are: str
+) -> tuple[float, str]:
     """Count a copy of the weights that writes, its cache of keys and values, and a reference.
 
     A reward model and a critic are counted as large as the policy, which is usual; the critic
     trains as the policy does, so that it has the same states, and its own activations are there
-    while the policy's are not.
+    while the policy's are not. ``are``: whether what is counted was left, in words.
     """
     from brimful.cli import resolved
     from brimful.cli.elsewhere import CRITIC, ROLLOUTS
@@ -142,6 +147,6 @@ def _rollouts(args: argparse.Namespace, num_devices: int, on_top: str) -> tuple[
     ]
     total = weights + cache + reference + reward + critic
     each = "each GPU" if num_devices > 1 else "the GPU"
-    words = f"{format_bytes(total)} of {each} are left for {', '.join(parts)}"
+    words = f"{format_bytes(total)} of {each} {are} {', '.join(parts)}"
     alike = ", all as large as the policy" if reward else ""
     return total, f"{words} (bf16{alike}); times: its update alone"

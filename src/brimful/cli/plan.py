@@ -142,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
         write_yaml(_as_typed(args, found.plan), args.output)
     word = _replayed_word(found) if proof is None else proof.word
     # what it traces is told before the answer, where that is still to come
-    compared = () if args.json else compared_facts(args, found, search, is_quiet=proof is None)
+    compared = () if args.json else compared_facts(args, found, search, proof)
     told = () if args.json else show_proof(args, searched, found, proof)
     args.file_changes = tell_changes(args, found, word)
     if not args.json:

@@ -46,9 +46,9 @@ def summary_of(
     from brimful.show.plan import plan_summary
 
     found = _nearest(found, proof)
-    plan, best = found.plan, found.record.rows[0]
+    plan = found.plan
     asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
-    run = run_of(args, asked, plan.estimate, best.step_s)
+    run = run_of(args, asked, plan.estimate, told_step_s(found))
     told = plan_summary(_with_untraced(args, found), run, _reserved_of(proof))
     beside = (
         *uncompiled.facts(args, plan.estimate, plan.cluster.device),
@@ -68,6 +68,14 @@ def _nearest(found: "Solution", proof: "Proof | None") -> "Solution":
     strategy = proof.nearest.strategy
     made = estimate(plan.job, plan.cluster, strategy)
     return found._replace(plan=msgspec.structs.replace(plan, strategy=strategy, estimate=made))
+
+
+def told_step_s(found: "Solution") -> float | None:
+    """Return the seconds of a step of the settings that are told; None: unknown."""
+    plan, best = found.plan, found.record.rows[0]
+    if best.strategy == plan.strategy or plan.estimate is None:
+        return best.step_s
+    return plan.estimate.predicted_step_s
 
 
 def _reserved_of(proof: "Proof | None") -> "Reserved | None":

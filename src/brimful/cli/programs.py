@@ -162,7 +162,9 @@ def run_estimate(args: argparse.Namespace) -> int:
             limits = _limit_facts(args, cost, assumptions_for(device).time_band)
             summary = predicted_summary(found, device.description, cost, limits)
             below = way_facts(ways, cost, limits)
-        return Answer(summary, below or (following,), (rests,))
+        if verdict == "NO" and not ways:
+            below = unchecked_facts(args, "nothing near it was found that fits")
+        return Answer(summary, below if ways else (*below, following), (rests,))
 
     tell(args, answer)
     if not args.json:
@@ -181,7 +183,8 @@ def _limit_facts(args: argparse.Namespace, cost: "Cost | None", band: float) -> 
     """Say whether a run keeps to what was asked of it; where it has no length, what is missing."""
     if cost is None:
         return unchecked_facts(args, "nobody says how long the run is; add --tokens")
-    return limit_facts(args, cost, is_length_given=True, band=band)
+    # A market is not searched for a program that another framework runs.
+    return limit_facts(args, cost, is_length_given=True, band=band, is_shopped=False)
 
 
 def _limits_json(args: argparse.Namespace, cost: "Cost | None") -> dict[str, object]:
@@ -295,33 +298,43 @@ def _has_settings(args: argparse.Namespace) -> bool:
 
 
 def _plan_instead(args: argparse.Namespace, why: str) -> int:
-    """Plan what a command line says by our own loop."""
-    from brimful.cli.main import main
+    """Plan what a command line says by our own loop, with all that was typed beside it."""
+    from brimful.cli.main import run_verb
 
-    words = ["plan", "--from", str(args.source), *(["--gpus", args.gpus] if args.gpus else [])]
-    more = "here its settings are planned in Brimful's own loop"
+    planned, left_out = _as_planned(args)
+    unused = f", without {' '.join(left_out)}" if left_out else ""
+    more = f"here its settings are planned in Brimful's own loop{unused}"
     say(f"brimful: {why}; {more}", file=sys.stderr, flush=True)
-    return main([*words, *_said_beside(args), *(["--json"] if args.json else [])])
+    return run_verb("plan", planned)
 
 
-def _said_beside(args: argparse.Namespace) -> list[str]:
-    """Type again what no command line says: of machines beside their GPUs, and of dropout."""
-    sizes = {name: getattr(args, name, None) for name in ("host_memory", "card_memory")}
-    words = [
-        word
-        for name, size in sizes.items()
-        if size is not None
-        for word in (f"--{name.replace('_', '-')}", f"{size}B")
-    ]
-    for name in ("network", "dropout"):
-        said = getattr(args, name, None)
-        words += [f"--{name}", said] if said else []
-    for name, unit in (("tokens", ""), ("deadline", "s"), ("money_budget", "usd")):
-        value = getattr(args, name, None)
-        words += [] if value is None else [f"--{name.replace('_', '-')}", f"{value:.15g}{unit}"]
-    if (rate := getattr(args, "currency", None)) is not None:
-        words += ["--currency", f"{rate.currency}={rate.amount:.15g}"]
-    return words
+def _as_planned(args: argparse.Namespace) -> tuple[argparse.Namespace, list[str]]:
+    """Return flags as those of ``plan``, and what was typed that ``plan`` does not have."""
+    from brimful.cli.main import parser_of
+
+    planned = parser_of("plan").parse_args([])
+    given = {**vars(args), "source": file_or_refusal("plan")(str(args.source))}
+    given["gpus"] = _of_world(args)
+    left_out = []
+    for name, value in given.items():
+        if name == "command" or (hasattr(planned, name) and name != "output"):
+            setattr(planned, name, value)
+        elif value not in (None, False, ()) and name != "world_size":
+            left_out.append(f"--{name.replace('_', '-')}")
+    return planned, left_out
+
+
+def _of_world(args: argparse.Namespace) -> str | None:
+    """Return the GPUs that were typed, as many as there are processes; None: nobody said which."""
+    if args.world_size is None:
+        return None if args.gpus is None else str(args.gpus)
+    gpu, _ = _gpus(args)
+    counted = split_counts(args.gpus or gpu)
+    if args.world_size == counted.num_nodes * counted.per_node:
+        return str(args.gpus or gpu)
+    nodes, rest = divmod(args.world_size, counted.per_node)
+    is_of_nodes = counted.per_node > 1 and nodes > 1 and not rest
+    return f"{nodes}x{counted.per_node}x{gpu}" if is_of_nodes else f"{args.world_size}x{gpu}"
 
 
 def show_run(args: argparse.Namespace, asked: "Program", gpu: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from brimful.text.terminal import console, say
+from brimful.text.terminal import console, is_silenced, say
 
 PLAIN_EVERY_S = 5.0
 """How often a line says where a task is, where there is no terminal to show it."""
@@ -34,7 +34,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         """Begin."""
-        if self._quiet:
+        if self._quiet or is_silenced():
             return self
         if not sys.stderr.isatty():
             say(f"{self._what} ...", file=sys.stderr)

@@ -6,6 +6,7 @@ the file that a folder of a model has. Of what is no language model its paramete
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,12 @@ from brimful.units import format_bytes, format_count
 
 _CONFIG, _FROM_CONFIG, _HEADS = "Config", "from_config", "For"
 _FP32_BYTES = 4
-_NUM_TRIED = 64
-"""Numbers of the parameter that an optimizer is tried with."""
+_SIDE = 64
+"""Of the matrix that an optimizer is tried with."""
+_OF_KERNELS = frozenset({"capturable", "differentiable", "foreach", "fused", "params"})
+"""Arguments of an optimizer that change nothing of what it keeps."""
+_OTHER = 0.5
+"""Stands for an argument that is not known, beside its default."""
 _DTYPES = ("dtype", "torch_dtype")
 Constant = Callable[[ast.expr], Any]
 
@@ -29,7 +34,7 @@ class Written(NamedTuple):
         model: Class of what is built of it; empty: one that transformers chooses.
         is_fp32: Whether nothing says a type of its weights.
         optimizer: Of torch.optim that is called; empty: none.
-        state_bytes: What it keeps of a parameter in fp32.
+        state_bytes: What it keeps of a parameter in fp32; None: unknown.
     """
 
     folder: Path
@@ -37,7 +42,7 @@ class Written(NamedTuple):
     model: str
     is_fp32: bool
     optimizer: str
-    state_bytes: int
+    state_bytes: int | None
 
 
 def written_config(calls: Sequence[ast.Call], value: Constant, folder: Path) -> Written | None:
@@ -64,33 +69,52 @@ def written_config(calls: Sequence[ast.Call], value: Constant, folder: Path) -> 
     except Exception:  # noqa: BLE001 - whatever a library's class says of a script's values
         return None
     said = {each.arg for call in builds for each in call.keywords} | {*arguments}
-    tried = ((_name(call), _kept(call)) for call in calls)
-    name, num_bytes = next(((n, num) for n, num in tried if num is not None), ("", 0))
+    tried = (_optimizer_of(call, value) for call in calls)
+    name, num_bytes = next((each for each in tried if each is not None), ("", 0))
     return Written(folder / config, config, model, said.isdisjoint(_DTYPES), name, num_bytes)
 
 
-def _kept(call: ast.Call) -> int | None:
-    """Return the bytes that an optimizer of torch.optim keeps of a parameter in fp32.
+def _optimizer_of(call: ast.Call, value: Constant) -> tuple[str, int | None] | None:
+    """Return which optimizer of torch.optim a call makes, and the bytes that it keeps.
 
-    Tried on a small one, with the arguments that are written out. None: it is no such optimizer.
+    They are of a parameter in fp32, as one that is tried keeps them of a matrix with the arguments
+    that are known; None: one of those that are not may change it. None: it is no such optimizer.
     """
     import torch
 
-    found = getattr(torch.optim, _name(call), None)
+    name = _name(call)
+    found = getattr(torch.optim, name, None)
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         return None
-    told = ((each.arg, each.value) for each in call.keywords if each.arg)
-    given = {name: each.value for name, each in told if isinstance(each, ast.Constant)}
-    parameter = torch.zeros(_NUM_TRIED, requires_grad=True)
-    parameter.grad = torch.zeros(_NUM_TRIED)
+    is_elsewhere = any(each.arg is None for each in call.keywords)
+    if is_elsewhere or any(isinstance(each, ast.Starred) for each in call.args):
+        return name, None
+    _, *places = signature(found).parameters
+    told = dict(zip(places, call.args[1:], strict=False))
+    told |= {str(each.arg): each.value for each in call.keywords if each.arg not in _OF_KERNELS}
+    known = {each: at.value if isinstance(at, ast.Constant) else value(at)
+             for each, at in told.items()}  # fmt: skip
+    given = {each: what for each, what in known.items()
+             if what is not None or isinstance(told[each], ast.Constant)}  # fmt: skip
+    kept = _tried(found, given)
+    others = (_tried(found, {**given, each: _OTHER}) for each in known.keys() - given.keys())
+    return name, kept if all(other in {kept, None} for other in others) else None
+
+
+def _tried(made: Callable[..., Any], given: Mapping[str, Any]) -> int | None:
+    """Return the bytes that an optimizer keeps of a parameter; None: it does not take this."""
+    import torch
+
+    parameter = torch.zeros(_SIDE, _SIDE, requires_grad=True)
+    parameter.grad = torch.zeros(_SIDE, _SIDE)
     try:
-        optimizer = found([parameter], **given)
+        optimizer = made([parameter], **given)
         optimizer.step()
     except Exception:  # noqa: BLE001 - whatever a class says of a script's values
         return None
     kept = optimizer.state[parameter].values()
     whole: int = sum(x.numel() for x in kept if isinstance(x, torch.Tensor) and x.numel() > 1)
-    return whole * _FP32_BYTES // _NUM_TRIED
+    return whole * _FP32_BYTES // _SIDE**2
 
 
 def least_words(written: Written) -> str:
@@ -111,14 +135,16 @@ def least_words(written: Written) -> str:
     except Exception:  # noqa: BLE001 - whatever a library's class needs
         return ""
     num = sum(parameter.numel() for parameter in model.parameters())
-    told, each = "weights and gradients", 2 * _FP32_BYTES
-    if written.optimizer:
+    told, each, on_top = "weights and gradients", 2 * _FP32_BYTES, "activations"
+    if written.state_bytes is None:
+        on_top = f"activations and the state of {written.optimizer}, which is unknown,"
+    elif written.optimizer:
         told = f"weights, gradients and the state of {written.optimizer}"
         each += written.state_bytes
     whose = f"{type(model).__name__} of its {written.config}"
     return (
         f"{whose} has {format_count(num)} parameters: {told} take {format_bytes(num * each)} in "
-        f"fp32, if all are trained; activations come on top"
+        f"fp32, if all are trained; {on_top} come on top"
     )
 
 

@@ -264,21 +264,22 @@ def job_from(
 
 
 def recipes_from(
-    args: argparse.Namespace, job: "Job", devices: "Sequence[Device]"
+    args: argparse.Namespace, of_all: "Recipe", devices: "Sequence[Device]"
 ) -> "dict[str, Recipe]":
-    """Return what kinds run that cannot run a job as the others do: what ``plan`` takes there."""
-    from brimful.search.shop.values import Recipe
+    """Return what kinds run that cannot run a job as the others do: what ``plan`` takes there.
 
+    ``of_all``: what the others run.
+    """
+    job = of_all.job
     jobs, found = {job.precision: job}, {}
-    usual_of_all = usual.attention_from(args, job, None)
     for device in devices:
         precision = job.precision if args.precision else usual.usual_precision([device])[0]
         if precision not in jobs:
             other = argparse.Namespace(**{**vars(args), "precision": precision})
             jobs[precision] = job_from(other, [device], job.model)
-        attention = args.attention or usual.usual_attention(jobs[precision], device)[0]
-        recipe = Recipe(jobs[precision], attention)
-        if recipe != Recipe(job, usual_of_all):
+        attention = usual.attention_of_kind(args, jobs[precision], device)
+        recipe = of_all._replace(job=jobs[precision], attention=attention)
+        if recipe != of_all:
             found[device.name] = recipe
     return found
 
@@ -288,7 +289,7 @@ def _request(
 ) -> "Request":
     """Say what is compared: what is usual, unless somebody said how many."""
     from brimful.hardware.gpus import gpus
-    from brimful.search.shop.values import Limits, Request
+    from brimful.search.shop.values import Limits, Recipe, Request
     from brimful.show.shop import NUM_NAMED
 
     is_whole = bool(args.verbose or args.json or args.output or args.every)
@@ -297,9 +298,10 @@ def _request(
     machines = goods.machines_from(args)
     num_named = max(len(kinds), len(machines))
     is_told = args.kinds is not None and num_named <= NUM_NAMED
+    of_all = Recipe(job, usual.attention_from(args, job, None))
     return Request(
         job=job,
-        attention=usual.attention_from(args, job, None),
+        attention=of_all.attention,
         kinds=kinds,
         prices=prices,
         max_gpus=args.max_gpus or defaults.MAX_GPUS,
@@ -312,7 +314,7 @@ def _request(
         limits=None if is_whole else limits,
         fewest=is_whole or (is_told and limits.are_none and not machines),
         each=is_told and num_named > 1,
-        recipes=recipes_from(args, job, devices),
+        recipes=recipes_from(args, of_all, devices),
         machines=machines,
     )
 

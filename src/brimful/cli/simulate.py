@@ -145,7 +145,7 @@ def run(args: argparse.Namespace, *, with_costs: bool = False) -> int:
     if args.json:
         show_json(_json(plan, simulation, word, step_s))
     has_costs = with_costs and counts and word == "fits"
-    costs = run_of(args, asked, None, step_s) if has_costs else ()
+    costs = run_of(args, asked, None, step_s).fitting if has_costs else ()
     tell(args, lambda: _answer(args, plan, simulation, word, costs))
     return word_code(args, word)
 

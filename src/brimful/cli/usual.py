@@ -88,6 +88,13 @@ def attention_from(args: argparse.Namespace, job: Job, device: Device | None) ->
     return chosen
 
 
+def attention_of_kind(args: argparse.Namespace, job: Job, device: Device) -> Attention:
+    """Return the kernel that one of several kinds is compared with, whether it runs it or not."""
+    if args.attention is not None:
+        return _of_documents(args.attention, job, device)
+    return usual_attention(job, device)[0]
+
+
 def usual_attention(job: Job, device: Device | None) -> tuple[Attention, str]:
     """Return the first default that model and device take, and what speaks against the default."""
     place = None if device is None else place_of(device)

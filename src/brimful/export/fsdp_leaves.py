@@ -79,10 +79,13 @@ def _take_fsdp(leaves: Leaves, options: Any, num_devices: int) -> bool:
     leaves.say("zero", STAGES[word], key)
     if version == str(FLAT_FSDP) and STAGES[word]:
         leaves.say("fsdp", FLAT_FSDP, f"{_FSDP}.version")
+    if STAGES[word]:
+        for degree in ("tp", "pp"):
+            leaves.say(degree, 1, f"({_FSDP} has none)")
     if word.startswith("HYBRID"):
         take_hybrid(leaves, num_devices, word, key)
     elif STAGES[word]:
-        leaves.say("dp_shard", num_devices, key)
+        leaves.say("dp_replicate", 1, key)  # all share one copy, however many there are
     take_fsdp_offload(leaves, away)
     return recomputes
 

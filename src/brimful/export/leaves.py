@@ -20,7 +20,9 @@ _DEPENDENT = {
     "tokens": ("steps",),
     "schedule": ("warmup_steps",),
     "method": ("base", "adapter_dtype", "upcast"),
-    **dict.fromkeys(("zero", "dp_replicate", "tp", "pp"), ("dp_shard",)),
+    **dict.fromkeys(("dp_replicate", "tp", "pp"), ("dp_shard",)),
+    "zero": ("dp_replicate", "dp_shard"),
+    "dp_shard": ("dp_replicate",),
 }
 """Flags that are no longer of use where the user typed another one."""
 

@@ -150,10 +150,11 @@ def spell(value: object) -> str:
 
 
 def _asked(plan: Plan) -> Iterator[tuple[str, Any]]:
+    idle = _idle(plan)
     for holder in (plan.job, plan.strategy):
         for field in holder.__struct_fields__:
             value = getattr(holder, field)
-            if value not in _NOTHING.get(field, ()) and field not in _idle(plan):
+            if value not in _NOTHING.get(field, ()) and field not in idle:
                 yield field, value
 
 

@@ -54,6 +54,7 @@ _LAUNCHED = frozenset({"dp_shard", "dp_replicate", "allocator"})
 _BY_SCRIPT = frozenset({"micro_batch", "accumulate", "activation_checkpointing"})
 """What the loop around an Accelerator says, which is a script of ours."""
 _TASKS = frozenset({"causal-lm", "chat"})
+"""For which the Trainer's script makes rows."""
 _HEADS: dict[str, str] = {
     **dict.fromkeys(_TASKS, "AutoModelForCausalLM"),
     "masked-lm": "AutoModelForMaskedLM",
@@ -61,7 +62,6 @@ _HEADS: dict[str, str] = {
     "sequence-classification": "AutoModelForSequenceClassification",
 }
 """Classes of transformers that load a model with the head of a task."""
-"""For which the Trainer's script makes rows."""
 
 
 def program_of(to: str, plan: Plan) -> Program:

@@ -108,6 +108,8 @@ def _stage(leaves: Leaves, num_devices: int) -> tuple[int, str]:
         )
     if word.startswith("HYBRID"):
         take_hybrid(leaves, num_devices, word, key)
+    elif STAGES[word] and num_devices > 1 and not leaves.has(_DEGREES):
+        leaves.say("dp_replicate", 1, key)  # all share one copy, however many there are
     return STAGES[word], key
 
 

@@ -116,7 +116,7 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
         stage = 0
     leaves.say("zero", stage, key)
     if stage:
-        leaves.say("dp_shard", num_devices, key)
+        leaves.say("dp_replicate", 1, key)
     if stage > 1:  # gradients of every micro-batch are reduced to shards
         leaves.say("accumulate", "reduce-each", key)
     _plus_plus(leaves, stage)

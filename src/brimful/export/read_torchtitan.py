@@ -133,7 +133,8 @@ def _degrees(leaves: Leaves, num_devices: int) -> int:
     tp, pp = (_degree(leaves, f"{kind}_parallel_degree") for kind in ("tensor", "pipeline"))
     ep = _degree(leaves, "expert_parallel_degree")
     others = replicate * tp * pp
-    if shard == -1:
+    is_all = shard == -1
+    if is_all:
         shard = max(1, num_devices // others)
     if others * shard != num_devices:
         raise InputError(
@@ -142,6 +143,8 @@ def _degrees(leaves: Leaves, num_devices: int) -> int:
             f"correct it"
         )
     _sharding(leaves, replicate, shard, pp)
+    if shard > 1 and not is_all:  # else what is left, however many devices there are
+        leaves.say("dp_shard", shard, f"{_DEGREES}.data_parallel_shard_degree")
     for flag, value in (("tp", tp), ("ep", ep), ("pp", pp)):
         leaves.say(flag, value, f"{_DEGREES}.{_LONG[flag]}_parallel_degree")
     _pipeline(leaves, pp)
@@ -160,8 +163,6 @@ def _sharding(leaves: Leaves, replicate: int, shard: int, pp: int) -> None:
     stage = 2 if policy == "never" or (policy == "default" and pp > 1) else 3
     degree = f"{_DEGREES}.data_parallel_shard_degree"
     leaves.say("zero", stage if shard > 1 else 0, key if shard > 1 else degree)
-    if shard > 1:
-        leaves.say("dp_shard", shard, degree)
     leaves.say("dp_replicate", replicate, f"{_DEGREES}.data_parallel_replicate_degree")
 
 

@@ -372,7 +372,8 @@ def _degrees(leaves: Leaves, num_devices: int) -> int:
         raise UnsupportedError(
             f"{leaves.path}: {_DEGREES[1]}={cp} is not planned by this version; use 1"
         )
-    if shard == -1:
+    is_all = shard == -1
+    if is_all:
         shard = max(1, num_devices // max(1, replicate * tp))
     if min(tp, replicate, shard) < 1 or replicate * shard * tp != num_devices:
         raise InputError(
@@ -383,7 +384,8 @@ def _degrees(leaves: Leaves, num_devices: int) -> int:
     stays = leaves.take("fsdp_reshard_after_forward", bool, True) is False
     stage = 2 if stays else 3
     leaves.say("zero", stage if shard > 1 else 0, "fsdp_reshard_after_forward")
-    leaves.say("dp_shard", shard, _SHARD)
+    if not is_all:  # else what is left, however many devices there are
+        leaves.say("dp_shard", shard, _SHARD)
     leaves.say("dp_replicate", replicate, _DEGREES[2])
     leaves.say("tp", tp, _DEGREES[0])
     own = leaves.take("custom_sharded_layers", list)

@@ -17,7 +17,7 @@ from brimful.show.predicted import (
     tight_facts,
     verdict_of,
 )
-from brimful.show.run import would_be_facts
+from brimful.show.run import RunFacts
 from brimful.show.settings import settings_words
 from brimful.show.summary import Fact, Meter, Summary, Verdict, on_each
 from brimful.units import format_bytes
@@ -38,14 +38,14 @@ class Around(NamedTuple):
     """What is said beside a prediction.
 
     Attributes:
-        run: Of its speed and cost; not said of what does not fit.
+        run: Of its speed and cost.
         fixes: What would make it fit.
         stages: Of a pipeline, what each device takes.
         others: The same run with one setting changed.
         is_compared: Whether the same run as it is usually done is told beside it.
     """
 
-    run: tuple[Fact, ...]
+    run: RunFacts
     fixes: tuple[Fact, ...]
     stages: tuple[Fact, ...]
     others: tuple[Beside, ...]
@@ -74,7 +74,7 @@ def estimate_summary(
             *(_at_peak(estimate) if is_first else ()),
             *around.fixes,
             *around.stages,
-            *(would_be_facts(around.run) if verdict == "NO" else around.run),
+            *(around.run.would_be if verdict == "NO" else around.run.fitting),
             *saving_facts(estimate),
             *spread_facts(job, cluster, strategy, estimate, around.others),
             *(() if is_first else _at_peak(estimate)),

@@ -31,7 +31,7 @@ from brimful.show.predicted import (
     tight_facts,
     verdict_of,
 )
-from brimful.show.run import would_be_facts
+from brimful.show.run import RunFacts
 from brimful.show.settings import differing_words, settings_words
 from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_each
 from brimful.techniques.runnable import check_strategy
@@ -51,9 +51,7 @@ NUM_NAMED = 4
 _BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
 
 
-def plan_summary(
-    found: Solution, facts: tuple[Fact, ...], proven: Reserved | None = None
-) -> Summary:
+def plan_summary(found: Solution, run: RunFacts, proven: Reserved | None = None) -> Summary:
     """Say what a search found.
 
     ``proven``: what simulating said of it, which stands before what was predicted.
@@ -101,7 +99,7 @@ def plan_summary(
             settings,
             *(() if fits else _at_peak(found, meter)),
             *(host_needs(made) if fits else _beside_gpu(found)),
-            *(facts if fits else would_be_facts(facts)),
+            *(run.fitting if fits else run.would_be),
             *saving_facts(made),
             *(_routing(plan.strategy) if fits else ()),
             *_against(found),

@@ -1,5 +1,7 @@
 """How fast a run goes, how long it takes, and what it costs, each in a line."""
 
+from typing import NamedTuple
+
 from brimful.cost.assumptions import assumptions_for
 from brimful.cost.efficiency import efficiency_of, matrix_type
 from brimful.cost.money import Cost
@@ -15,7 +17,21 @@ from brimful.values.task_words import is_per_sample, noun
 DAY_H = 24.0
 LEAST_WAITING = 0.1
 """Of a step, from which waiting for the host is told."""
+LEAST_SHARE = 0.005
+"""Below which a share rounds to nothing."""
 _BILLION, _MILLION = 1e9, 1e6
+
+
+class RunFacts(NamedTuple):
+    """What is said of the speed, the time and the money of a run.
+
+    Attributes:
+        fitting: Where it fits.
+        would_be: Where it has no room.
+    """
+
+    fitting: tuple[Fact, ...] = ()
+    would_be: tuple[Fact, ...] = ()
 
 
 def speed_facts(
@@ -46,31 +62,47 @@ def speed_facts(
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
     rate, took = rate_words(job, step_s), f" ({format_seconds(step_s)} a step{spread}){used}"
-    each = f", {rate_words(job, step_s * num_devices).partition(' ')[0]} a GPU"
+    each = _each_words(job, step_s, num_devices)
     has_room = len(f"{rate}{each}{took}") <= WIDTH - LABEL_WIDTH
-    words, waits = f"{rate}{each if num_devices > 1 and has_room else ''}{took}", ""
+    words, waits = f"{rate}{each if has_room else ''}{took}", ""
     short = f"{rate} ({format_seconds(step_s)} a step){used}"
     if network_share is not None:
-        network = f"; {network_share:.0%} of it waits for the network"
+        network = f"; {_share_words(network_share)} of it waits for the network"
         words, short = f"{words}{network}", f"{short}{network}"
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
         if share > LEAST_WAITING if is_away else network_share is None:
-            waits = f"; {share:.0%} of it waits for {'the host' if is_away else 'other GPUs'}"
+            whom = "the host" if is_away else "other GPUs"
+            waits = f"; {_share_words(share)} of it waits for {whom}"
+            short += waits if is_away else ""
     return (Fact("speed", f"{words}{waits}", short),)
 
 
-def would_be_facts(run: tuple[Fact, ...]) -> tuple[Fact, ...]:
+def _share_words(share: float) -> str:
+    """Say a share; one that rounds to nothing is there."""
+    return "under 1%" if share < LEAST_SHARE else f"{share:.0%}"
+
+
+def would_be_facts(
+    job: Job, cost: Cost, step_s: float | None, *, num_devices: int, is_length_given: bool
+) -> tuple[Fact, ...]:
     """Say of what has no room how fast it would be, and how long it would take.
 
-    ``run``: what is said of what fits.
+    ``cost``: of the run. ``step_s``: seconds per optimizer step; None: unknown.
     """
-    told = {fact.label: fact.text for fact in run}
-    if "speed" not in told or "run" not in told:  # whose time is not known
+    took = took_words(job, cost, is_length_given=is_length_given)
+    if step_s is None or not took:
         return ()
-    rate = told["speed"].partition(" (")[0]
-    return (Fact("would be", f"{rate}; {told['run'].partition(' (')[0]}"),)
+    each = _each_words(job, step_s, num_devices)
+    return (Fact("would be", f"{rate_words(job, step_s)}{each}; {took}"),)
+
+
+def _each_words(job: Job, step_s: float, num_devices: int) -> str:
+    """Say what passes on each of several devices, behind what does on all."""
+    if num_devices == 1:
+        return ""
+    return f", {rate_words(job, step_s * num_devices).partition(' ')[0]} a GPU"
 
 
 def rate_words(job: Job, step_s: float) -> str:
@@ -94,23 +126,33 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
 
     ``is_length_given``: whether somebody said how long the run is.
     """
-    if cost.hours is None:
+    took = took_words(job, cost, is_length_given=is_length_given)
+    if not took:
         return ()
-    in_tokens = not is_per_sample(job.task)
-    steps = f"{cost.num_steps:,} steps"
-    samples = f"{cost.num_steps * job.global_batch:,} {noun(job.task)}"
-    seen = f"{format_count(cost.num_tokens)} tokens" if in_tokens else samples
-    what = f"{steps} ({seen})"
-    times = 1.0
-    if not is_length_given and in_tokens:
-        what, times = "a billion tokens", _BILLION / cost.num_tokens
-    elif not is_length_given:
-        what = f"a million {noun(job.task)}"
-        times = _MILLION / (cost.num_steps * job.global_batch)
-    took = f"{what}: {format_days(cost.hours * times / DAY_H)}"
+    _, times = _told_length(job, cost, is_length_given=is_length_given)
     usd = None if cost.usd is None else cost.usd * times
     paid = paid_words(usd, cost.usd_per_gpu_hour, cost.whose)
     return (Fact("run", f"{took}{paid}", f"{took}{paid.partition(' (')[0]}"),)
+
+
+def took_words(job: Job, cost: Cost, *, is_length_given: bool) -> str:
+    """Say how long a run takes; empty: that is unknown."""
+    if cost.hours is None:
+        return ""
+    what, times = _told_length(job, cost, is_length_given=is_length_given)
+    return f"{what}: {format_days(cost.hours * times / DAY_H)}"
+
+
+def _told_length(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[str, float]:
+    """Return of how much it is told how long that takes, and how many times the run that is."""
+    in_tokens, num_samples = not is_per_sample(job.task), cost.num_steps * job.global_batch
+    if is_length_given:
+        samples = f"{num_samples:,} {noun(job.task)}"
+        seen = f"{format_count(cost.num_tokens)} tokens" if in_tokens else samples
+        return f"{cost.num_steps:,} steps ({seen})", 1.0
+    if in_tokens:
+        return "a billion tokens", _BILLION / cost.num_tokens
+    return f"a million {noun(job.task)}", _MILLION / num_samples
 
 
 def paid_words(usd: float | None, usd_per_gpu_hour: float | None, whose: str) -> str:

@@ -47,7 +47,9 @@ def judged(summary: Summary) -> Summary:
     if stand_in is None:
         return summary
     if stand_in.on_top_bytes and summary.meter is not None:
-        return summary._replace(facts=(_left(stand_in, summary.meter), *summary.facts))
+        has_room = summary.meter.used_bytes + stand_in.on_top_bytes <= stand_in.card_bytes
+        facts = (_left(stand_in, summary.meter), *summary.facts)
+        return summary._replace(verdict=summary.verdict if has_room else "NO", facts=facts)
     if stand_in.takes == MORE and summary.verdict == "NO":
         words = f"it may fit: {stand_in.words} takes more"
     elif stand_in.takes == LESS and summary.verdict in {"FITS", "TIGHT"}:

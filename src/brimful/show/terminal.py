@@ -25,7 +25,9 @@ STYLES: dict[Verdict, str] = {
     "NO": "bold red",
     "UNKNOWN": "bold",
 }
-OF_SPEED = frozenset({"speed", "run", "faster", "next"})
+OF_SPEED = frozenset(
+    {"speed", "run", "would be", "limits", "faster", "network", "by count", "one node", "next"}
+)
 """What is left out where a card stands in for another, whose speed is not known; what comes next
 is for that card too."""
 YIELDING = ("if tight", "faster", "why", "against", "routing", "ended", "would be")

@@ -8,6 +8,8 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _OURS = "brimful: "
 """What a refusal or a note begins with."""
 _INDENT = " " * len(_OURS)
+_silenced: ContextVar[bool] = ContextVar("silenced", default=False)
 
 
 def say(
@@ -31,10 +34,27 @@ def say(
     """
     if file is None or file is sys.stdout:
         _say_notes()
+    elif file is sys.stderr and is_silenced():
+        return
     shown = visible(text)
     if file is not None and file is sys.stderr and file.isatty():
         shown = folded(shown, shutil.get_terminal_size().columns)
     print(shown, end=end, file=file, flush=flush)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Say nothing on stderr meanwhile: an answer is being printed, and nothing belongs into it."""
+    token = _silenced.set(True)
+    try:
+        yield
+    finally:
+        _silenced.reset(token)
+
+
+def is_silenced() -> bool:
+    """Whether nothing is said on stderr."""
+    return _silenced.get()
 
 
 def folded(text: str, columns: int) -> str:
