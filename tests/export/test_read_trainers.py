@@ -344,3 +344,23 @@ def test_what_axolotl_learns_of_answers_is_a_task_or_one_that_is_answered_by_ano
     taken, _ = read(tmp_path, {**AXOLOTL, "rl": rl})
     assert taken["task"] == task
     assert task == "dpo" or task in TASKS
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"model": {"name": "llama", "hidden_size": 64}}, "none of what is read"),
+        ({"model": ["a", "b"]}, "none of what is read"),
+        ({"base_model": {"name": "llama"}}, "names a section as its model under base_model"),
+        ({"model_name_or_path": 3, "output_dir": "x"}, "names 3 as its model"),
+        ({"model_name_or_path": "", "output_dir": "x"}, "names '' as its model"),
+    ],
+)
+def test_what_names_no_model_in_words_is_refused_in_one_sentence(tmp_path, capsys, content, words):
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(content))
+    assert main(["plan", "--from", str(path), "--gpus", "h100"]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "{" not in said
+    assert len(said.splitlines()) == 1

@@ -14,13 +14,15 @@ from brimful.files.writing import read_whole
 AUTO = "auto"
 NVME = "nvme"
 _FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
+_OF_ONE_MODEL = ("tp", "pp")
+"""Degrees of one model, of which replicas take what is left."""
 _DEPENDENT = {
     "precision": _FLAGS_OF_SCALE,
     "optimizer": ("beta1", "beta2", "epsilon"),
     "tokens": ("steps",),
     "schedule": ("warmup_steps",),
     "method": ("base", "adapter_dtype", "upcast"),
-    **dict.fromkeys(("zero", "dp_replicate", "tp", "pp"), ("dp_shard",)),
+    **dict.fromkeys(("zero", "dp_replicate", *_OF_ONE_MODEL), ("dp_shard",)),
 }
 """Flags that are no longer of use where the user typed another one."""
 
@@ -54,6 +56,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         second_copy: Devices that share a copy of the parameters more (ZeRO++'s hpZ); 0: none.
         stand_ins: What is planned in place of what it says, where that could turn a verdict.
         moves_shards: The key by which FSDP keeps shards of parameters on the host too; empty: none.
+        beside_bytes: Of each parameter, what its GPU keeps beside what is planned.
+        beside: What that is, in words.
     """
 
     taken: tuple[Taken, ...]
@@ -65,6 +69,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     second_copy: int = 0
     stand_ins: tuple[str, ...] = ()
     moves_shards: str = ""
+    beside_bytes: int = 0
+    beside: str = ""
 
     def joined(self, other: "Read", section: str = "") -> "Read":
         """Return what this file and another say; where both say a flag, as this one does.
@@ -84,6 +90,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
             second_copy=self.second_copy or other.second_copy,
             stand_ins=self.stand_ins + other.stand_ins,
             moves_shards=self.moves_shards or other.moves_shards,
+            beside_bytes=self.beside_bytes or other.beside_bytes,
+            beside=self.beside or other.beside,
         )
 
 
@@ -102,6 +110,8 @@ class Leaves:
         self.second_copy = 0
         self.stand_ins: list[str] = []
         self.moves_shards = ""
+        self.beside_bytes = 0
+        self.beside = ""
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -186,6 +196,8 @@ class Leaves:
             second_copy=self.second_copy,
             stand_ins=tuple(self.stand_ins),
             moves_shards=self.moves_shards,
+            beside_bytes=self.beside_bytes,
+            beside=self.beside,
         )
 
 
@@ -261,6 +273,9 @@ def without(read: Read, typed: Mapping[str, Any]) -> tuple[list[Taken], list[str
     said = {each.flag: each.value for each in read.taken}
     other = [by for by in _DEPENDENT if by in typed and typed[by] != said.get(by)]
     gone = {flag: by for by in other for flag in _DEPENDENT[by]}
+    resized = [by for by in _OF_ONE_MODEL if by in other]
+    if resized and said.get("dp_shard") == 1:  # whole copies: as many as another degree leaves
+        gone["dp_replicate"] = resized[0]
     kept, replaced = [], []
     for each in read.taken:
         by = each.flag if each.flag in typed else gone.get(each.flag)
