@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.files.writing import read_whole
@@ -170,6 +171,11 @@ class Leaves:
         self.say("offload", "optimizer", key)
         self.moves_shards = key
 
+    def say_kept(self, kept: tuple[str, ...], key: str) -> None:
+        """Take all that the host keeps, in place of what was said of it."""
+        self.taken = [each for each in self.taken if each.flag != "offload"]
+        self.say("offload", ",".join(kept), key)
+
     def accumulate(self, steps: int, num_devices: int, key: str) -> None:
         """Take how many micro-batches a step adds up, where nothing says how large one is."""
         if steps < 2:  # noqa: PLR2004 - which adds nothing up
@@ -179,6 +185,30 @@ class Leaves:
         self.notes.append(
             f"{key}={steps} says no batch: planned for {steps} times a text on each GPU, or "
             f"--micro-batch, {batch} of one text; --global-batch says another"
+        )
+
+    def cut_rows(self, parts: int, key: str) -> None:
+        """Have rows that are cut among devices planned as rows of so many tokens, one on each.
+
+        Each device has as many tokens then, and what it keeps of them.
+
+        ``parts``: devices that share a row. Raises InputError: they do not divide its tokens.
+        """
+        if parts == 1:
+            return
+        many = "the tokens"
+        for place, each in enumerate(self.taken):
+            if each.flag == "seq_len":
+                if each.value % parts:
+                    raise InputError(
+                        f"{self.path}: {key}={parts} does not divide {each.key}={each.value}; "
+                        f"correct one"
+                    )
+                self.taken[place] = replace(each, value=each.value // parts)
+                many = f"{each.value // parts:,} of {each.value:,} tokens"
+        self.stand_ins.append(
+            f"{key}={parts}: each GPU has {many} of a row, planned as a row of its own; attention "
+            f"over whole rows is slower"
         )
 
     def read(self) -> Read:

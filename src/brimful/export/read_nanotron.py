@@ -174,19 +174,8 @@ def _batches(leaves: Leaves, copies: int, parts: int) -> None:
     if each is not None:
         key = f"{_TOKENS}.batch_accumulation_per_replica"
         leaves.say("global_batch", each * (times or 1) * copies, key)
-    if length is not None and parts > 1:
-        if length % parts:
-            raise InputError(
-                f"{leaves.path}: context_parallel_size={parts} does not divide "
-                f"{_TOKENS}.sequence_length={length}; correct one"
-            )
-        leaves.stand_ins.append(
-            f"each of {parts} GPUs has {length // parts:,} tokens of a row "
-            f"(context_parallel_size): planned as rows of so many; attention over whole rows is "
-            f"slower"
-        )
-        length //= parts
     leaves.say("seq_len", length, f"{_TOKENS}.sequence_length")
+    leaves.cut_rows(parts, f"{_DEGREES}.context_parallel_size")
     leaves.say("steps", steps, f"{_TOKENS}.train_steps")
     leaves.say("seed", leaves.take("general.seed", int), "general.seed")
 
