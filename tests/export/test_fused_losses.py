@@ -63,14 +63,16 @@ def test_both_stand_beside_the_verdict(tmp_path, capsys):
     path = tmp_path / "x.yaml"
     content = AXOLOTL | {
         "plugins": [CUT], "lora_mlp_kernel": True, "micro_batch_size": 2, "bf16": True,
+        "some_fused_kernel": True,
         "gradient_accumulation_steps": 1,
     }  # fmt: skip
     path.write_text(yaml.safe_dump(content), "utf-8")
     main(["plan", "--from", str(path), "--gpus", "h100-80gb", "--no-proof"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "stands in CutCrossEntropyPlugin is planned as loss in 32 chunks"
-    assert lines[3] == "not read  lora_mlp_kernel: may change what fits"
-    assert "loss in 32 chunks" in " ".join(lines[4:7])
+    assert lines[3].strip().startswith("planned without lora_mlp_kernel, which takes more")
+    assert "not read  some_fused_kernel: may change what fits" in lines
+    assert "loss in 32 chunks" in " ".join(lines[4:8])
 
 
 def test_a_model_without_ligers_kernels_here_has_its_loss_in_chunks(tmp_path, capsys):

@@ -106,7 +106,7 @@ def test_a_flavor_is_a_model_that_is_known(tmp_path, name, flavor, model):
         ("[training", FileFormatError, "is no TOML"),
         ("[tool.ruff]\n", FileFormatError, "is TOML, and none of torchtitan's"),
         (JOB + "[optimizer]\nname = 'Muon'\n", UnsupportedError, "optimizer.name=Muon"),
-        (JOB + "context_parallel_degree = 2\n", UnsupportedError, "context_parallel_degree=2"),
+        (JOB + "context_parallel_degree = 3\n", InputError, "context 3 are 6 devices"),
         (JOB + "data_parallel_shard_degree = 3\n", InputError, "are 6 devices"),
         (JOB.replace("= 2\nseq", "= 0\nseq"), InputError, "give 1 or more"),
         (JOB.replace("8192", "'long'"), FileFormatError, "torchtitan wants a whole number"),
@@ -126,3 +126,16 @@ def test_a_file_that_is_nobodys_settings_is_refused_by_its_kind(tmp_path, name, 
     with pytest.raises(FileFormatError, match=kind) as caught:
         program_of(tmp_path / name)
     assert "no JSON" not in str(caught.value)
+
+
+def test_a_row_that_is_cut_among_devices_is_as_many_rows(tmp_path):
+    taken, found = read(tmp_path, JOB + "context_parallel_degree = 2\n")
+    assert taken.items() >= {
+        "seq_len": 4096, "micro_batch": 2, "global_batch": 8, "dp_shard": 4, "tp": 2,
+    }.items()  # fmt: skip
+    assert any("4,096 of 8,192 tokens of a row" in each for each in found.stand_ins)
+    text = JOB.replace("seq_len", "global_batch_size = 8\nseq_len")
+    taken, _ = read(tmp_path, text + "context_parallel_degree = 2\n")
+    assert taken["global_batch"] == 16
+    with pytest.raises(InputError, match="does not divide"):
+        read(tmp_path, JOB.replace("8192", "8191") + "context_parallel_degree = 2\n")

@@ -176,7 +176,11 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
     [
         (AXOLOTL, {"adapter": "vera"}, UnsupportedError, "adapter=vera"),
         (AXOLOTL, {"rl": "grpo"}, UnsupportedError, "rl=grpo"),
-        (AXOLOTL, {"context_parallel_size": 4}, UnsupportedError, "context_parallel_size=4"),
+        (AXOLOTL, {"context_parallel_size": 4}, InputError, "does not divide 2 devices"),
+        (AXOLOTL, {"activation_offloading": "tape"}, FileFormatError, "none of Axolotl's"),
+        (AXOLOTL, {"activation_offloading": True, "gradient_checkpointing": False}, InputError,
+         "gradient_checkpointing alone"),
+        (AXOLOTL, {"fsdp_config": {"sharding_strategy": "SOME"}}, InputError, "is SOME"),
         (
             AXOLOTL, {"peft_use_dora": True, "load_in_4bit": False, "load_in_8bit": True},
             UnsupportedError, "DoRA on a base of 8 bits",
@@ -344,3 +348,106 @@ def test_what_axolotl_learns_of_answers_is_a_task_or_one_that_is_answered_by_ano
     taken, _ = read(tmp_path, {**AXOLOTL, "rl": rl})
     assert taken["task"] == task
     assert task == "dpo" or task in TASKS
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"model": {"name": "llama", "hidden_size": 64}}, "none of what is read"),
+        ({"model": ["a", "b"]}, "none of what is read"),
+        ({"base_model": {"name": "llama"}}, "names a section as its model under base_model"),
+        ({"model_name_or_path": 3, "output_dir": "x"}, "names 3 as its model"),
+        ({"model_name_or_path": "", "output_dir": "x"}, "names '' as its model"),
+    ],
+)
+def test_what_names_no_model_in_words_is_refused_in_one_sentence(tmp_path, capsys, content, words):
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(content))
+    assert main(["plan", "--from", str(path), "--gpus", "h100"]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "{" not in said
+    assert len(said.splitlines()) == 1
+
+
+WHOLE = {
+    **{key: value for key, value in AXOLOTL.items() if not key.startswith("lora_")},
+    "adapter": None, "load_in_4bit": False,
+}  # fmt: skip
+KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "expected"),
+    [
+        # adapters: offloaded in place of recomputing; else what recomputing begins with
+        (AXOLOTL, {"activation_offloading": True},
+         {"activation_checkpointing": ["none"], "offload": "activations:16"}),
+        (AXOLOTL, {"activation_offloading": "hidden_states"},
+         {"activation_checkpointing": ["full"], "offload": "activations:16"}),
+        (WHOLE, {"activation_offloading": "legacy"},
+         {"activation_checkpointing": ["full"], "offload": "activations:16"}),
+        (WHOLE, {"gradient_checkpointing": "offload"},
+         {"activation_checkpointing": ["full"], "offload": "activations:16"}),
+        (AXOLOTL, {"gradient_checkpointing": "unsloth"}, {"offload": "activations:16"}),
+        (WHOLE, {"activation_offloading": True, "fsdp_version": 2,
+                 "fsdp_config": {"offload_params": True}},
+         {"offload": "optimizer,activations:16", "zero": 3}),
+        (WHOLE, {"activation_offloading": True,
+                 "deepspeed": {"zero_optimization": {"stage": 2,
+                               "offload_optimizer": {"device": "cpu"}}}},
+         {"offload": "optimizer,activations:16", "zero": 2}),
+        (WHOLE, {"fsdp": ["shard_grad_op", "auto_wrap"]}, {"zero": 2, "fsdp": 1}),
+        (WHOLE, {"fsdp_config": {"fsdp_sharding_strategy": "NO_SHARD"}}, {"zero": 0}),
+        (WHOLE, {"fsdp": ["full_shard", "offload"]}, {"zero": 3, "offload": "optimizer"}),
+        (WHOLE, {"flash_attention": False, "flex_attention": True}, {"attention": "flex"}),
+        (WHOLE, {"eager_attention": True}, {"attention": "eager"}),
+        (WHOLE, {"context_parallel_size": 2}, {"seq_len": 1024, "global_batch": 16}),
+        (WHOLE, {"qat": {"weight_dtype": "int4", "group_size": 32}},
+         {"method": "qat", "qat_scheme": "int4", "qat_group_size": 32}),
+        (WHOLE, {"qat": {"weight_dtype": "nvfp4", "group_size": 16}}, {"qat_scheme": "int4"}),
+        (WHOLE, {"batch_size": 8, "gradient_accumulation_steps": None}, {"global_batch": 16}),
+    ],
+)  # fmt: skip
+def test_axolotls_files_say_what_is_kept_where(tmp_path, base, changes, expected):
+    taken, found = read(tmp_path, {**base, **changes})
+    assert taken.items() >= expected.items()
+    assert {each.flag for each in found.taken} == taken.keys()
+    assert sum(each.flag == "offload" for each in found.taken) <= 1
+    assert found.unread == ()
+
+
+def test_axolotl_with_its_second_fsdp_says_so_in_either_place(tmp_path):
+    for version in ({"fsdp_version": 2}, {"fsdp_config": {"version": 2}}):
+        config = {"reshard_after_forward": True, **version.pop("fsdp_config", {})}
+        taken, _ = read(tmp_path, {**WHOLE, "fsdp_config": config, **version})
+        assert taken["zero"] == 3
+        assert "fsdp" not in taken
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict.fromkeys(KERNELS, True), f"planned without {', '.join(KERNELS)}, which takes more"),
+        ({"use_kernels": True, "tiled_mlp": True}, "planned without use_kernels, tiled_mlp"),
+        ({"lora_dropout": 0.05}, "planned without lora_dropout, which keeps a mask"),
+        ({"use_scattermoe": True}, "experts of use_scattermoe are planned as PyTorch's grouped"),
+        ({"lora_target_parameters": ["a.b"]}, "come on top of what is planned"),
+        ({"unfrozen_parameters": ["a"]}, "all parameters are planned to train"),
+    ],
+)
+def test_what_axolotl_does_otherwise_is_said_beside_the_verdict(tmp_path, changes, words):
+    _, found = read(tmp_path, {**AXOLOTL, **changes})
+    assert any(words in each for each in found.stand_ins)
+    assert found.unread == ()
+
+
+def test_axolotls_kernels_of_adapters_are_on_where_nothing_says_so(tmp_path):
+    def says(changes):
+        _, found = read(tmp_path, {**AXOLOTL, **changes}, num_devices=1)
+        return any("turns on lora_mlp_kernel" in note for note in found.notes)
+
+    assert says({})
+    assert says({"flash_attention": True, "lora_dropout": 0})
+    for other in ({"lora_o_kernel": False}, {"trust_remote_code": True}, {"rl": "dpo"}):
+        assert not says(other)

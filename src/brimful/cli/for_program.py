@@ -34,9 +34,10 @@ PROGRAMS = (
 """This one, and the targets of ``export`` that are programs of others."""
 
 
+_READ_ALONE = "its settings are read: brimful plan --from FILE.yaml plans what they say"
 _NOT_PLANNED = {
     "unsloth": "the nearest is --for trl, whose trainer it takes; its own kernels take less",
-    "torchtune": "its settings are read: brimful plan --from FILE.yaml plans what they say",
+    **dict.fromkeys(("torchtune", "nanotron"), _READ_ALONE),
 }
 MOST = "at most"
 """The label of what could be done with other settings."""

@@ -1,6 +1,7 @@
 """A file of another program's settings, as flags: what of it is taken, and what is told of it."""
 
 import argparse
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from brimful.cli import defaults, flags, resolved, uncompiled
 from brimful.cli.output import show
 from brimful.cli.shards_away import plan_away
 from brimful.errors import InputError, UnsupportedError
-from brimful.units import format_bytes
+from brimful.units import Share, format_bytes
 from brimful.values.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -76,12 +77,13 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         *args.planned_without,
     }  # fmt: skip
     args.said_by_file = frozenset(each.flag for each in kept) - left_out
-    on_disk = _lay_on_disk(args, read.on_disk)
+    on_disk, room = _lay_on_disk(args, read.on_disk), _leave_room(args, read)
     stand_ins = (
         *read.stand_ins,
         *away.words,
         *unfused,
         *([on_disk] if on_disk else ()),
+        *([room] if room else ()),
     )
     args.beside_verdict = _beside_verdict(stand_ins, could_matter(read.unread))
     return {
@@ -206,6 +208,30 @@ def _lay_on_disk(args: argparse.Namespace, on_disk: "Sequence[tuple[str, str]]")
         num_nodes = split_counts(args.gpus or defaults.GPUS).num_nodes
         args.host_memory += -(-sum(sizes[each] for each in kinds) // num_nodes)
     return f"{' and '.join(there)}{room} are on NVMe, of all GPUs; a disk's speed is not known"
+
+
+def _leave_room(args: argparse.Namespace, read: "Read") -> str:
+    """Leave room on each GPU for what a program keeps there beside what is planned; say how much.
+
+    Each has its part of the tensors and stages of a model, and that of their parameters.
+    """
+    from brimful.models.config import parameter_count
+
+    if not read.beside_bytes or getattr(args, "has_left_room", False):
+        return ""
+    args.has_left_room = True
+    words = f"{read.beside}, {read.beside_bytes} bytes a parameter that nothing here keeps"
+    try:
+        total = parameter_count(resolved.model_from(args)).total
+    except UnsupportedError:
+        return f"{words}: they come on top"
+    degrees = [each for each in (args.tp, args.pp) if isinstance(each, int)]
+    size = -(-total * read.beside_bytes // prod(degrees))
+    cluster = resolved.cluster_from(args)
+    usable = cluster.device.usable_bytes
+    left = max(1, (cluster.memory_limit_bytes or usable) - size)
+    args.memory_limit = Share(max(left / usable, 1 / usable))
+    return f"{format_bytes(size)} of each GPU are left for {words}"
 
 
 def show_source(path: Path | None, source: dict[str, Any]) -> None:

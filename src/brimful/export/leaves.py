@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.files.writing import read_whole
@@ -14,13 +15,15 @@ from brimful.files.writing import read_whole
 AUTO = "auto"
 NVME = "nvme"
 _FLAGS_OF_SCALE = ("initial_scale", "growth_factor", "backoff_factor", "growth_interval")
+_OF_ONE_MODEL = ("tp", "pp")
+"""Degrees of one model, of which replicas take what is left."""
 _DEPENDENT = {
     "precision": _FLAGS_OF_SCALE,
     "optimizer": ("beta1", "beta2", "epsilon"),
     "tokens": ("steps",),
     "schedule": ("warmup_steps",),
     "method": ("base", "adapter_dtype", "upcast"),
-    **dict.fromkeys(("dp_replicate", "tp", "pp"), ("dp_shard",)),
+    **dict.fromkeys(("dp_replicate", *_OF_ONE_MODEL), ("dp_shard",)),
     "zero": ("dp_replicate", "dp_shard"),
     "dp_shard": ("dp_replicate",),
 }
@@ -56,6 +59,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         second_copy: Devices that share a copy of the parameters more (ZeRO++'s hpZ); 0: none.
         stand_ins: What is planned in place of what it says, where that could turn a verdict.
         moves_shards: The key by which FSDP keeps shards of parameters on the host too; empty: none.
+        beside_bytes: Of each parameter, what its GPU keeps beside what is planned.
+        beside: What that is, in words.
     """
 
     taken: tuple[Taken, ...]
@@ -67,6 +72,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     second_copy: int = 0
     stand_ins: tuple[str, ...] = ()
     moves_shards: str = ""
+    beside_bytes: int = 0
+    beside: str = ""
 
     def joined(self, other: "Read", section: str = "") -> "Read":
         """Return what this file and another say; where both say a flag, as this one does.
@@ -86,6 +93,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
             second_copy=self.second_copy or other.second_copy,
             stand_ins=self.stand_ins + other.stand_ins,
             moves_shards=self.moves_shards or other.moves_shards,
+            beside_bytes=self.beside_bytes or other.beside_bytes,
+            beside=self.beside or other.beside,
         )
 
 
@@ -104,6 +113,8 @@ class Leaves:
         self.second_copy = 0
         self.stand_ins: list[str] = []
         self.moves_shards = ""
+        self.beside_bytes = 0
+        self.beside = ""
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -162,6 +173,11 @@ class Leaves:
         self.say("offload", "optimizer", key)
         self.moves_shards = key
 
+    def say_kept(self, kept: tuple[str, ...], key: str) -> None:
+        """Take all that the host keeps, in place of what was said of it."""
+        self.taken = [each for each in self.taken if each.flag != "offload"]
+        self.say("offload", ",".join(kept), key)
+
     def accumulate(self, steps: int, num_devices: int, key: str) -> None:
         """Take how many micro-batches a step adds up, where nothing says how large one is."""
         if steps < 2:  # noqa: PLR2004 - which adds nothing up
@@ -171,6 +187,30 @@ class Leaves:
         self.notes.append(
             f"{key}={steps} says no batch: planned for {steps} times a text on each GPU, or "
             f"--micro-batch, {batch} of one text; --global-batch says another"
+        )
+
+    def cut_rows(self, parts: int, key: str) -> None:
+        """Have rows that are cut among devices planned as rows of so many tokens, one on each.
+
+        Each device has as many tokens then, and what it keeps of them.
+
+        ``parts``: devices that share a row. Raises InputError: they do not divide its tokens.
+        """
+        if parts == 1:
+            return
+        many = "the tokens"
+        for place, each in enumerate(self.taken):
+            if each.flag == "seq_len":
+                if each.value % parts:
+                    raise InputError(
+                        f"{self.path}: {key}={parts} does not divide {each.key}={each.value}; "
+                        f"correct one"
+                    )
+                self.taken[place] = replace(each, value=each.value // parts)
+                many = f"{each.value // parts:,} of {each.value:,} tokens"
+        self.stand_ins.append(
+            f"{key}={parts}: each GPU has {many} of a row, planned as a row of its own; attention "
+            f"over whole rows is slower"
         )
 
     def read(self) -> Read:
@@ -188,6 +228,8 @@ class Leaves:
             second_copy=self.second_copy,
             stand_ins=tuple(self.stand_ins),
             moves_shards=self.moves_shards,
+            beside_bytes=self.beside_bytes,
+            beside=self.beside,
         )
 
 
@@ -263,6 +305,9 @@ def without(read: Read, typed: Mapping[str, Any]) -> tuple[list[Taken], list[str
     said = {each.flag: each.value for each in read.taken}
     other = [by for by in _DEPENDENT if by in typed and typed[by] != said.get(by)]
     gone = {flag: by for by in other for flag in _DEPENDENT[by]}
+    resized = [by for by in _OF_ONE_MODEL if by in other]
+    if resized and said.get("dp_shard") == 1:  # whole copies: as many as another degree leaves
+        gone["dp_replicate"] = resized[0]
     kept, replaced = [], []
     for each in read.taken:
         by = each.flag if each.flag in typed else gone.get(each.flag)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
-from brimful.export.fsdp_leaves import open_fsdp, take_fsdp_offload, take_syncs, takes_switch
+from brimful.export.axolotl_memory import take_kept, take_kernels
+from brimful.export.fsdp_leaves import open_fsdp, take_syncs, takes_switch
 from brimful.export.fused_losses import take_of_axolotl
 from brimful.export.leaves import Leaves, Read
+from brimful.export.read_accelerate import STAGES, STRATEGIES, strategy_named, take_hybrid
 from brimful.export.trainer_leaves import (
     Batches,
     Held,
@@ -24,7 +26,7 @@ from brimful.export.trainer_leaves import (
 from brimful.models.config import load_model
 from brimful.models.mixtures import has_stacks
 from brimful.models.names import find
-from brimful.values.job import ALL_LINEAR
+from brimful.values.job import ALL_LINEAR, QAT
 from brimful.values.strategy import FLAT_FSDP
 
 MODEL = "base_model"
@@ -33,6 +35,7 @@ _AS_PAIRS = frozenset({"ipo"})
 """Losses of pairs that keep what DPO's does."""
 _OTHER_TASKS = frozenset({"kto", "orpo", "simpo"})
 """Tasks that are not run: who plans refuses them as if typed, and answers the nearest."""
+_SCHEMES = frozenset({"int4", "int8"})
 _DEGREES = {"dp_shard_size": "dp_shard", "dp_replicate_size": "dp_replicate",
             "expert_parallel_size": "ep",
             "tensor_parallel_size": "tp"}  # fmt: skip
@@ -61,9 +64,13 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     leaves.say("seq_len", leaves.take("sequence_len", int), "sequence_len")
     packs = leaves.take("sample_packing", bool)
     leaves.say("packing", None if packs is None else ("none", "documents")[packs], "sample_packing")
+    each, times = leaves.rest.get("micro_batch_size"), "gradient_accumulation_steps"
+    whole = leaves.take("batch_size", int)  # of older files: of a device in a step
+    if whole and isinstance(each, int) and each > 0 and leaves.rest.get(times) is None:
+        leaves.rest[times] = max(1, whole // each)
     take_batches(leaves, Batches("micro_batch_size"), num_devices)
     take_rates(leaves, optimizer="optimizer", schedule="lr_scheduler")
-    _memory(leaves, num_devices)
+    _memory(leaves, num_devices, num_layers, is_adapted=is_adapted)
     return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
 
 
@@ -121,6 +128,7 @@ def _method(leaves: Leaves, name: str | None) -> bool:
                 f"adapter: qlora or lora, or load it whole"
             )
         leaves.say("method", "full", "(there is no adapter)")
+        _rounded(leaves)
         return False
     if adapter not in {"lora", "qlora"}:
         raise UnsupportedError(
@@ -138,6 +146,22 @@ def _method(leaves: Leaves, name: str | None) -> bool:
     leaves.say("lora_targets", ALL_LINEAR if is_every else targets, "lora_target_modules")
     leaves.say("trained_modules", names_of(leaves, "lora_modules_to_save"), "lora_modules_to_save")
     return True
+
+
+def _rounded(leaves: Leaves) -> None:
+    """Take what weights are rounded to as they train."""
+    if not leaves.has("qat"):
+        return
+    key, size = "qat.weight_dtype", leaves.take("qat.group_size", int)
+    leaves.take("qat.activation_dtype", str)
+    kind = leaves.take(key, str, "int8")
+    leaves.taken = [each for each in leaves.taken if each.flag != "method"]
+    leaves.say("method", QAT, key)
+    leaves.say("qat_scheme", kind if kind in _SCHEMES else "int4", key)
+    if kind == "int4":
+        leaves.say("qat_group_size", size, "qat.group_size")
+    if kind not in _SCHEMES:
+        leaves.stand_ins.append(f"{key}={kind} is planned as int4: as many copies of a weight")
 
 
 def _upcast(leaves: Leaves, name: str | None) -> None:
@@ -168,48 +192,66 @@ def _has_stacks(name: str) -> bool:
     return taken is not None and has_stacks(load_model(taken.name))
 
 
-def _memory(leaves: Leaves, num_devices: int) -> None:
+def _memory(leaves: Leaves, num_devices: int, num_layers: int, *, is_adapted: bool) -> None:
     take_syncs(leaves)
     open_fsdp(leaves)
-    again = leaves.rest.pop("gradient_checkpointing", None)
-    if takes_switch(leaves, "activation_checkpointing") and not again:
-        again = True
-    if isinstance(again, str):
-        leaves.notes.append(
-            f"gradient_checkpointing={again} sends what it keeps to the host: not so here"
-        )
-    if again is not None:
-        leaves.say(
-            "activation_checkpointing", ["full" if again else "none"], "gradient_checkpointing"
-        )
-    if leaves.rest.pop("attn_implementation", "") == "eager":
-        leaves.say("attention", "eager", "attn_implementation")
-    take_of_axolotl(leaves)
-    if (cp := leaves.take("context_parallel_size", int, 1)) > 1:
-        raise UnsupportedError(
-            f"{leaves.path}: context_parallel_size={cp} is not planned by this version; leave "
-            f"it out"
-        )
-    for key, flag in _DEGREES.items():
-        degree = leaves.take(key, int)
-        if degree is not None and degree < 1:
-            raise InputError(f"{leaves.path}: {key} is {degree}; give 1 or more")
-        leaves.say(flag, degree, key)
+    if takes_switch(leaves, "activation_checkpointing"):
+        leaves.rest["gradient_checkpointing"] = leaves.rest.get("gradient_checkpointing") or True
+    kept = take_kept(leaves, num_layers, is_adapted=is_adapted)
     is_sharded = _is_fsdp(leaves)
+    key, version = _version(leaves)
+    is_flat = is_sharded and version in {None, FLAT_FSDP} and num_devices > 1
+    take_of_axolotl(leaves)
+    take_kernels(leaves, is_adapted=is_adapted, is_flat=is_flat)
+    degree = "context_parallel_size"
+    cp = leaves.take(degree, int) or leaves.take("sequence_parallel_degree", int) or 1
+    if num_devices % max(cp, 1) or cp < 1:
+        raise InputError(
+            f"{leaves.path}: {degree}={cp} does not divide {num_devices} devices; give --gpus or "
+            f"correct it"
+        )
+    leaves.cut_rows(cp, degree)
+    for name, flag in _DEGREES.items():
+        value = leaves.take(name, int)
+        if value is not None and value < 1:
+            raise InputError(f"{leaves.path}: {name} is {value}; give 1 or more")
+        if value is not None and flag == "dp_shard":
+            value *= cp  # whose devices share the parameters too
+        leaves.say(flag, value, name)
+    if is_flat:
+        leaves.say("fsdp", FLAT_FSDP, "(no fsdp_version)" if version is None else key)
+    away = _fsdp(leaves, num_devices) if is_sharded else ""
     leaves.rest.pop("fsdp", None)
-    if is_sharded:
-        _fsdp(leaves, num_devices)
+    if kept:
+        leaves.say_kept(("optimizer",) * bool(away) + kept, "activation_offloading")
+    elif is_sharded and num_devices > 1 and not away:
+        leaves.say("offload", "none", "fsdp_config.offload_params")
 
 
-def _fsdp(leaves: Leaves, num_devices: int) -> None:
+def _version(leaves: Leaves) -> tuple[str, int | None]:
+    """Take which FSDP shards, of either key; None: the first."""
+    versions = ("fsdp_version", "fsdp_config.version")
+    told = [(key, number) for key in versions if (number := leaves.take(key, int)) is not None]
+    return told[0] if told else (versions[0], None)
+
+
+def _fsdp(leaves: Leaves, num_devices: int) -> str:
+    """Take FSDP's strategy; return the key by which it keeps shards on the host; empty: none."""
+    words = leaves.rest.get("fsdp")
+    listed = [str(word) for word in words] if isinstance(words, list) else str(words or "").split()
     away = "fsdp_config.offload_params" if takes_switch(leaves, "offload_params") else ""
-    if num_devices == 1:
-        if away:
-            leaves.say_shards_away(away)
-        return
-    take_fsdp_offload(leaves, away)
-    stays = leaves.take("fsdp_config.reshard_after_forward", bool, True) is False
-    leaves.say("zero", 2 if stays else 3, "fsdp_config")
-    version = leaves.take("fsdp_version", int)
-    if version in {None, FLAT_FSDP}:
-        leaves.say("fsdp", FLAT_FSDP, "(no fsdp_version)" if version is None else "fsdp_version")
+    away = away or ("fsdp: offload" if "offload" in listed else "")
+    key, stays = "fsdp_config.sharding_strategy", "fsdp_config.reshard_after_forward"
+    named = [word for word in listed if word.upper() in STRATEGIES]
+    word = strategy_named(leaves.take(key, str, named[0] if named else "FULL_SHARD"))
+    if word not in STRATEGIES:
+        raise InputError(f"{leaves.path}: {key} is {word}; give one of {', '.join(STRATEGIES)}")
+    if leaves.take(stays, bool) is False and STAGES[word]:
+        word, key = word.replace("FULL_SHARD", "SHARD_GRAD_OP"), stays
+    if away:
+        leaves.say_shards_away(away)
+    if num_devices > 1:
+        leaves.say("zero", STAGES[word], key)
+        if word.startswith("HYBRID"):
+            take_hybrid(leaves, num_devices, word, key)
+    return away

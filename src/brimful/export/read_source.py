@@ -8,6 +8,7 @@ from brimful.errors import FileFormatError
 from brimful.export import read_axolotl as axolotl
 from brimful.export import read_grpo
 from brimful.export import read_llama_factory as llama_factory
+from brimful.export import read_nanotron as nanotron
 from brimful.export import read_swift as swift
 from brimful.export import read_torchtitan as torchtitan
 from brimful.export import read_torchtune as torchtune
@@ -34,11 +35,13 @@ _KINDS = {
     ".ipynb": "a notebook",
 }
 """Files that are nobody's settings, by their endings."""
+_SHOWN = 40
+"""Characters of a value that an error repeats."""
 READ = (
     "DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, Axolotl's "
     "(base_model), LLaMA-Factory's or TRL's (model_name_or_path), the Trainer's "
     "(per_device_train_batch_size), ms-swift's (model, train_type), "
-    "torchtune's (_component_) or torchtitan's TOML"
+    "torchtune's (_component_), nanotron's (model_config) or torchtitan's TOML"
 )
 """What is read, and by what each is known."""
 
@@ -50,13 +53,22 @@ def model_of(path: Path) -> str:
         return torchtitan.model_of(content)
     if torchtune.is_torchtune(content):
         return torchtune.model_of(content)
+    if nanotron.is_nanotron(content):
+        return nanotron.model_of(path, content)
     key = next((key for key in (axolotl.MODEL, trainer.MODEL, swift.MODEL) if key in content), None)
     if key is None:
         return ""
     name = content[key]
     if not isinstance(name, str) or not name:
-        raise FileFormatError(f"{path} names {name!r} as its model; give a name")
+        program_of(path, content)  # which says what is read, where the file is nobody's
+        raise FileFormatError(f"{path} names {_shown(name)} as its model under {key}; give a name")
     return name
+
+
+def _shown(value: Any) -> str:
+    """Say what stands where a name may stand, and of a section not what is in it."""
+    kinds = {dict: "a section", list: "a list", type(None): "nothing"}
+    return kinds.get(type(value)) or repr(value)[:_SHOWN]
 
 
 def unnamed_words(path: Path) -> str:
@@ -137,6 +149,7 @@ def content_of(path: Path) -> dict[str, Any]:
 
 _KNOWN_BY: dict[str, Callable[[dict[str, Any]], bool]] = {
     "torchtune": torchtune.is_torchtune,
+    "nanotron": nanotron.is_nanotron,
     "axolotl": axolotl.is_axolotl,
     "llama-factory": llama_factory.is_llama_factory,
     "accelerate": is_accelerate,
@@ -152,5 +165,6 @@ _READERS: dict[str, Callable[..., Read]] = {
     "deepspeed": read_settings,
     "torchtitan": torchtitan.read_torchtitan,
     "torchtune": torchtune.read_torchtune,
+    "nanotron": nanotron.read_nanotron,
     "ms-swift": swift.read_swift,
 }

@@ -84,8 +84,8 @@ def read_torchtitan(
     leaves = Leaves(path, content, PROGRAM)
     for key in ("model.name", "model.flavor"):
         leaves.rest.pop(key, None)  # told as the model
-    copies = _degrees(leaves, num_devices)
-    _batches(leaves, copies)
+    copies, parts = _degrees(leaves, num_devices)
+    _batches(leaves, copies, parts)
     _precision(leaves)
     _checkpoints(leaves, num_layers)
     _optimizer(leaves)
@@ -121,34 +121,31 @@ def _degree(leaves: Leaves, name: str, default: int = 1) -> int:
     return value
 
 
-def _degrees(leaves: Leaves, num_devices: int) -> int:
-    """Take how devices are used; how many share a batch."""
-    if (context := _degree(leaves, "context_parallel_degree")) > 1:
-        raise UnsupportedError(
-            f"{leaves.path}: {_DEGREES}.context_parallel_degree={context} is not planned by this "
-            f"version; use 1"
-        )
+def _degrees(leaves: Leaves, num_devices: int) -> tuple[int, int]:
+    """Take how devices are used; return how many share a batch, and how many of them each row."""
+    parts = _degree(leaves, "context_parallel_degree")
     replicate = _degree(leaves, "data_parallel_replicate_degree")
     shard = _degree(leaves, "data_parallel_shard_degree", -1)
     tp, pp = (_degree(leaves, f"{kind}_parallel_degree") for kind in ("tensor", "pipeline"))
     ep = _degree(leaves, "expert_parallel_degree")
-    others = replicate * tp * pp
+    others = replicate * tp * pp * parts
     is_all = shard == -1
     if is_all:
         shard = max(1, num_devices // others)
     if others * shard != num_devices:
         raise InputError(
-            f"{leaves.path}: {replicate} replicas x {shard} shards x tensor {tp} x pipeline {pp} "
-            f"are {others * shard} devices, and the plan is for {num_devices}; give --gpus or "
-            f"correct it"
+            f"{leaves.path}: {replicate} replicas x {shard} shards x tensor {tp} x pipeline {pp} x "
+            f"context {parts} are {others * shard} devices, and the plan is for {num_devices}; "
+            f"give --gpus or correct it"
         )
+    shard *= parts  # which share the parameters too
     _sharding(leaves, replicate, shard, pp)
     if shard > 1 and not is_all:  # else what is left, however many devices there are
         leaves.say("dp_shard", shard, f"{_DEGREES}.data_parallel_shard_degree")
     for flag, value in (("tp", tp), ("ep", ep), ("pp", pp)):
         leaves.say(flag, value, f"{_DEGREES}.{_LONG[flag]}_parallel_degree")
     _pipeline(leaves, pp)
-    return replicate * shard
+    return replicate * shard, parts
 
 
 _LONG = {"tp": "tensor", "ep": "expert", "pp": "pipeline"}
@@ -179,8 +176,11 @@ def _pipeline(leaves: Leaves, pp: int) -> None:
     leaves.say("pp_schedule", known[name], key)
 
 
-def _batches(leaves: Leaves, copies: int) -> None:
-    """Take the batch of a device, and that of a step, which is accumulated where it is larger."""
+def _batches(leaves: Leaves, copies: int, parts: int) -> None:
+    """Take the batch of a device, and that of a step, which is accumulated where it is larger.
+
+    ``parts``: devices that share a row, so that there are as many rows of a part each.
+    """
     key = f"{_TRAINING}.local_batch_size"
     if key not in leaves.rest and f"{_TRAINING}.batch_size" in leaves.rest:
         key = f"{_TRAINING}.batch_size"
@@ -188,11 +188,11 @@ def _batches(leaves: Leaves, copies: int) -> None:
     whole = leaves.take(f"{_TRAINING}.global_batch_size", int, -1)
     if each < 1:
         raise InputError(f"{leaves.path}: {key} is {each}; give 1 or more")
-    whole = each * copies if whole < 0 else whole
+    whole = each * copies if whole < 0 else whole * parts
     if whole % (each * copies):
         raise InputError(
-            f"{leaves.path}: global_batch_size={whole} is not a multiple of {each} a device x "
-            f"{copies} that share it; correct it, or give --gpus"
+            f"{leaves.path}: global_batch_size={whole // parts} is not a multiple of {each} a "
+            f"device x {copies // parts} that share it; correct it, or give --gpus"
         )
     part = leaves.take(f"{_DEGREES}.pipeline_parallel_microbatch_size", int, 1)
     is_cut = any(taken.flag == "pp" and taken.value > 1 for taken in leaves.taken)
@@ -201,6 +201,7 @@ def _batches(leaves: Leaves, copies: int) -> None:
     leaves.say(
         "seq_len", leaves.take(f"{_TRAINING}.seq_len", int, _SEQ_LEN), f"{_TRAINING}.seq_len"
     )
+    leaves.cut_rows(parts, f"{_DEGREES}.context_parallel_degree")
     leaves.say("steps", leaves.take(f"{_TRAINING}.steps", int, _STEPS), f"{_TRAINING}.steps")
     clip = leaves.take(f"{_TRAINING}.max_norm", float, 1.0)
     leaves.say("clip", clip if math.isfinite(clip) else 0.0, f"{_TRAINING}.max_norm")

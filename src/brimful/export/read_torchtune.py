@@ -368,19 +368,17 @@ def _degrees(leaves: Leaves, num_devices: int) -> int:
     leaves.take("context_parallel_rotate_method", str)
     plan = f"{_DEGREES[0].removesuffix('_dim')}_plan"
     leaves.rest = {key: x for key, x in leaves.rest.items() if key.partition(".")[0] != plan}
-    if cp > 1:
-        raise UnsupportedError(
-            f"{leaves.path}: {_DEGREES[1]}={cp} is not planned by this version; use 1"
-        )
     is_all = shard == -1
     if is_all:
-        shard = max(1, num_devices // max(1, replicate * tp))
-    if min(tp, replicate, shard) < 1 or replicate * shard * tp != num_devices:
+        shard = max(1, num_devices // max(1, replicate * tp * cp))
+    if min(tp, cp, replicate, shard) < 1 or replicate * shard * tp * cp != num_devices:
         raise InputError(
-            f"{leaves.path}: {replicate} replicas x {shard} shards x tensor {tp} are "
-            f"{replicate * shard * tp} devices, and the plan is for {num_devices}; give --gpus or "
-            f"correct it"
+            f"{leaves.path}: {replicate} replicas x {shard} shards x tensor {tp} x context {cp} "
+            f"are {replicate * shard * tp * cp} devices, and the plan is for {num_devices}; give "
+            f"--gpus or correct it"
         )
+    leaves.cut_rows(cp, _DEGREES[1])
+    shard *= cp  # whose devices share the parameters too
     stays = leaves.take("fsdp_reshard_after_forward", bool, True) is False
     stage = 2 if stays else 3
     leaves.say("zero", stage if shard > 1 else 0, "fsdp_reshard_after_forward")

@@ -235,6 +235,9 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
     if other is None:
         return leaves.read()
     other = _beside_frozen(leaves, other)
+    away = [one.value for read in (other, leaves) for one in read.taken if one.flag == "offload"]
+    if len(away) > 1:  # what backward needs, beside what the engine keeps
+        leaves.say_kept(tuple(each for each in away if each != "none"), DEEPSPEED)
     if any(each.flag == "precision" and each.key.endswith(_ENABLED) for each in other.taken):
         leaves.taken = [each for each in leaves.taken if each.flag != "precision"]
     return leaves.read().joined(other, DEEPSPEED)

@@ -13,6 +13,7 @@ from brimful.files.writing import is_there, read_whole
 from brimful.models import generic, names
 from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
 from brimful.models.by_name import find_named
+from brimful.models.described import described
 from brimful.models.diffusion import Diffusion, refusal
 from brimful.models.dimensions import check_dimensions, check_routing
 from brimful.models.experts import Experts, num_active_parameters
@@ -53,6 +54,8 @@ def load_model(name_or_path: str) -> ModelSpec:
         InputError: The hub holds the file and does not hand it out.
         UnsupportedError: It is known and no language model.
     """
+    if (config := described(name_or_path)) is not None:
+        return read_config(name_or_path, config)
     source = _source_of(name_or_path)
     if isinstance(source, Path):
         return read_config(name_or_path, _read_json(source))

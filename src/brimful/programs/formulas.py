@@ -88,7 +88,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             attention by half; None: as of a step.
         predicted_stage_reserved_bytes: Of every stage of a pipeline, in order, of each GPU; empty:
             there is one, or there are very many.
-        tokens_per_step: Of all replicas.
         num_steps: That the command line asks for; None: it says no number.
         notes: What was taken for granted, a sentence each.
     """
@@ -101,7 +100,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tokens_per_step: int
     predicted_flops_per_s: float | None = None
     predicted_stage_reserved_bytes: tuple[int, ...] = ()
-    tokens_per_step: int
     num_steps: int | None = None
     notes: tuple[str, ...]
 
@@ -245,7 +243,6 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         tokens_per_step=found.num_tokens,
         predicted_flops_per_s=None if step_s is None else device_flops(found.every) / step_s,
         predicted_stage_reserved_bytes=reserved,
-        tokens_per_step=found.num_tokens,
         num_steps=_num_steps(found.told.flags),
         notes=tuple(
             map(

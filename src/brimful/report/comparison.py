@@ -11,7 +11,7 @@ from brimful.values.job import Precision
 from brimful.values.task_words import loss_unit
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
     from rich.table import Table
 
 UNKNOWN = "-"
@@ -25,9 +25,14 @@ def comparison_tables(made: Comparison) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    parts = [_table(made), Text(""), bullets("Against fp32", [*chance_words(made)])]
-    reasons = _reasons(made)
-    return Group(*parts, *([Text(""), bullets("Why", reasons)] if reasons else []))
+    made_of: list[RenderableType] = [
+        _table(made),
+        Text(""),
+        bullets("Against fp32", [*chance_words(made)]),
+    ]
+    if reasons := _reasons(made):
+        made_of += [Text(""), bullets("Why", reasons)]
+    return Group(*made_of)
 
 
 def chance_words(made: Comparison) -> Iterator[str]:
