@@ -12,7 +12,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
 from brimful.hardware.cuda_libraries import NEWEST
 from brimful.megatron import deepep
-from brimful.megatron.by_layer import mixtures, windows
+from brimful.megatron.by_layer import mixtures, unrotated, windows
 from brimful.megatron.layout import (
     FLOAT_BYTES,
     HALF_BYTES,
@@ -288,6 +288,7 @@ def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
             "key_len": length,
             "mask": False,
             "windows": (0,) * num,
+            "unrotated": (False,) * num,
             "experts": replace(told["experts"], layers=(False,) * num),
         }
         for num, length in (
@@ -337,6 +338,7 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
         "qkv_bias": has_bias or has("--add-qkv-bias"),
         "learns_offset": flags.text("--softmax-type") == "learnable",
         "windows": windows(flags, number("--num-layers", default=1)),
+        "unrotated": unrotated(flags, number("--num-layers", default=1)),
         "norms_heads": has("--qk-layernorm") and not has("--multi-latent-attention"),
         "is_rms": flags.text("--normalization") == "RMSNorm",
         "has_positions": positions == "learned_absolute",

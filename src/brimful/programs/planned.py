@@ -84,7 +84,8 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
     _check(job, cluster)
     capability = version_of(cluster.device.capability)
     recipe = _recipe(capability) if job.precision == FP8 else ()
-    fixed = (*model_arguments(job.model), *_of_job(job), *_OF_RUN, *recipe)
+    said = model_arguments(job.model)
+    fixed = (*said.words, *_of_job(job), *_OF_RUN, *recipe)
     capacity = int(room_of(cluster.device).firm_bytes / (1 + _MARGIN))
 
     def told(flags: Sequence[str], world_size: int = cluster.num_devices) -> Layout:
