@@ -17,7 +17,7 @@ from brimful.megatron import rotary
 from brimful.megatron.by_layer import every_nth, listed
 from brimful.megatron.classes import Facts, facts_of, unsaid
 from brimful.megatron.routed import routed_words
-from brimful.models.architectures import record_of
+from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.spec import ModelSpec
 
 _PLAIN: Mapping[str, str] = {
@@ -32,7 +32,6 @@ _GATED = {"silu": "--swiglu"}
 _UNGATED = {"gelu_new": "", "gelu_pytorch_tanh": "", "relu2": "--squared-relu"}
 """Activations that arguments say; Megatron's own is GELU by its tangent."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "attention_multiplier": (),
     "attn_logit_softcapping": (None,),
     "clip_qkv": (None,),
     "embedding_multiplier": (1,),
@@ -46,18 +45,27 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Fields that no argument says, with the values that change nothing."""
 
+_NORMED_TWICE = (
+    "queries without a latent are normed once more by --qk-layernorm, without which latents of "
+    "keys are not"
+)
+"""Source: ``_resolve_mla_qk_layernorm`` in ``core/transformer/mla_qk_norm_config.py``."""
+
 
 class Said(NamedTuple):
     """A model in Megatron-LM's words.
 
     Attributes:
         words: Its arguments.
-        left_out: What of it no argument says, though it changes no byte and no operation that
-            counts: a sentence each.
+        left_out: What of it no argument says, though it changes next to no byte and operation: a
+            sentence each.
+        num_more: Parameters that these make beside those that its classes count; fewer are
+            negative.
     """
 
     words: tuple[str, ...]
     left_out: tuple[str, ...]
+    num_more: int
 
 
 def model_arguments(model: ModelSpec) -> Said:
@@ -70,7 +78,7 @@ def model_arguments(model: ModelSpec) -> Said:
     fields = {**record.sizes(facts.filled | model.hf_config)}
     _check_fields(model, fields)
     turned, told = rotary.words(model, facts, fields)
-    routed, unlike = routed_words(model, facts, fields)
+    routed, unlike, num_more = routed_words(model, facts, fields)
     words = [
         "--num-layers", model.num_layers, "--hidden-size", model.hidden_size,
         "--num-attention-heads", model.num_heads, "--ffn-hidden-size", model.intermediate_size,
@@ -83,14 +91,25 @@ def model_arguments(model: ModelSpec) -> Said:
         words.append("--untie-embeddings-and-output-weights")
     for field, flag in _PLAIN.items():
         words += [flag, fields[field]] if fields.get(field) is not None else []
-    words += [*turned, *routed, *(_latent(fields) if facts.is_latent else ()), *_windows(model)]
-    return Said(tuple(map(str, words)), (*told, *unlike))
+    words += [
+        *turned,
+        *routed,
+        *(_latent(fields) if facts.is_latent else ()),
+        *_windows(model, fields),
+    ]
+    if facts.is_latent and not fields.get("q_lora_rank"):
+        num_more += model.num_layers * model.hidden_size
+        unlike.append(_NORMED_TWICE)
+    return Said(tuple(map(str, words)), (*told, *unlike), num_more)
 
 
 def _check_fields(model: ModelSpec, fields: Mapping[str, Any]) -> None:
     """Refuse what a configuration asks for and no argument says."""
     for field, value in {**fields, **rotary.parameters(fields)}.items():
-        if field in _NEUTRAL and value not in _NEUTRAL[field]:
+        neutral = _NEUTRAL.get(field, (value,))
+        if field == "attention_multiplier":
+            neutral = (model.head_dim**-0.5,)
+        if value not in neutral:
             raise unsaid(model, f"no argument of pretrain_gpt.py says {field}={value}")
 
 
@@ -142,9 +161,13 @@ def _latent(fields: Mapping[str, Any]) -> list[object]:
     ]  # fmt: skip
 
 
-def _windows(model: ModelSpec) -> list[object]:
+def _windows(model: ModelSpec, fields: Mapping[str, Any]) -> list[object]:
     """Say how far back tokens see, and in which layers they see all; a token sees itself, too."""
     each = [window or 0 for window in windows(model)]
+    if model.model_type not in ARCHITECTURES and "layer_types" not in fields:
+        first = fields.get("max_window_layers", 0)
+        is_off = fields.get("use_sliding_window") is False
+        each = [0 if is_off or i < first else window for i, window in enumerate(each)]
     has = [0 < window < model.max_seq_len for window in each]
     if not any(has):
         return []

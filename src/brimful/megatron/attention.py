@@ -89,8 +89,8 @@ def scores_bytes(at: Layout) -> int:
 def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
     """Part the product; rotated queries and keys are new, and values copied beside them.
 
-    Norms of heads keep the product, which they were given, with values in it. Of one that was gathered everything is
-    copied: parts of it lie apart.
+    Norms of heads keep the product, which they were given, with values in it. Of one that was
+    gathered everything is copied: parts of it lie apart.
     """
     queries, keys = at.tokens * at.queries * HALF_BYTES, at.tokens * at.keys * HALF_BYTES
     shares = at.shares_groups

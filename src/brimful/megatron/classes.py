@@ -29,6 +29,7 @@ class Facts(NamedTuple):
         activation: Filled in for ``hidden_act``.
         is_gated: Whether what is activated gates another product.
         router: Of mixtures.
+        counts_balance: Whether that bias is among the parameters.
         is_latent: Whether attention goes by way of latents.
         words: What else, in any case.
         filled: Fields that decide bytes or operations, and what is filled in where a
@@ -40,11 +41,13 @@ class Facts(NamedTuple):
     activation: str = "silu"
     is_gated: bool = True
     router: Router = "softmax"
+    counts_balance: bool = False
     is_latent: bool = False
     words: tuple[str, ...] = (*_RMS, *_ROPE, *_NO_DROPOUT)
     filled: Mapping[str, Any] = {}
 
 
+_UNSCALED = {"attention_multiplier": 1.0}
 _HALF = {"partial_rotary_factor": 0.5}
 _LLAMA = Facts(biases=("attention_bias", "attention_bias", "mlp_bias"))
 _LATENT = Facts(("attention_bias", "attention_bias", ""), router="sigmoid", is_latent=True)
@@ -60,7 +63,7 @@ _FACTS: Mapping[str, Facts] = {
     ),
     "ernie4_5": _ERNIE,
     "ernie4_5_moe": _ERNIE._replace(
-        router="biased softmax",
+        router="biased softmax", counts_balance=True,
         filled={"moe_layer_start_index": 1, "moe_layer_interval": 1, "moe_num_shared_experts": 2},
     ),
     "glm4_moe": Facts(
@@ -86,8 +89,8 @@ _FACTS: Mapping[str, Facts] = {
             "--normalization", "RMSNorm", "--position-embedding-type", "yarn", *_NO_DROPOUT,
         ),
     ),
-    "granite": _LLAMA,
-    "granitemoe": _LLAMA._replace(biases=("attention_bias", "attention_bias", "")),
+    "granite": _LLAMA._replace(filled=_UNSCALED),
+    "granitemoe": Facts(("attention_bias", "attention_bias", ""), filled=_UNSCALED),
     "llama": _LLAMA,
     "ministral3": Facts(),
     "mistral": Facts(),
@@ -99,7 +102,10 @@ _FACTS: Mapping[str, Facts] = {
     "phi3": Facts(),
     "qwen2": Facts((True, "", "")),
     "qwen3": Facts(("attention_bias", "attention_bias", ""), norms_heads=True),
-    "qwen3_moe": Facts(("attention_bias", "attention_bias", ""), norms_heads=True),
+    "qwen3_moe": Facts(
+        ("attention_bias", "attention_bias", ""), norms_heads=True,
+        filled={"norm_topk_prob": False},
+    ),
     "seed_oss": Facts(
         ("attention_bias", "attention_out_bias", "mlp_bias"), filled={"attention_bias": True}
     ),

@@ -1,8 +1,8 @@
 """Mixtures of experts in Megatron-LM's words.
 
-Source: ``megatron/core/transformer/moe/{router,moe_utils}.py`` of Megatron-LM 0.20: of a sigmoid the
-chosen scores are normed where there are several; a bias goes with a sigmoid alone; a group is worth
-its best scores together.
+Source: ``megatron/core/transformer/moe/{router,moe_utils}.py`` of Megatron-LM 0.20: of a sigmoid
+the chosen scores are normed where there are several; a bias goes with a sigmoid alone; a group is
+worth its best scores together.
 """
 
 from collections.abc import Mapping
@@ -20,19 +20,20 @@ _NUM_SHARED = ("n_shared_experts", "moe_num_shared_experts")
 _SIGMOID = ("--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")
 _WIDE = ("--moe-router-dtype", "fp32")
 _UNNORMED = "norm_topk_prob=False, which no argument says: weights of chosen experts are normed"
-_BIASED = (
-    "a bias beside a softmax, which no argument says: Megatron-Bridge takes a sigmoid for it"
-)
+_BIASED = "a bias beside a softmax, which no argument says: Megatron-Bridge takes a sigmoid for it"
 _BEST = "groups of experts by their best score alone, which no argument says"
 
 
 def routed_words(
     model: ModelSpec, facts: Facts, fields: Mapping[str, Any]
-) -> tuple[list[object], list[str]]:
-    """Say a model's experts: their arguments, and what of them none says."""
+) -> tuple[list[object], list[str], int]:
+    """Say a model's experts: their arguments, what of them none says, and parameters that differ.
+
+    A bias for the choice is no parameter of Megatron's, and is one of some classes.
+    """
     experts = experts_in(model, fields)
     if not experts.num_experts:
-        return [], []
+        return [], [], 0
     words: list[object] = [
         "--num-experts", experts.num_experts, "--moe-router-topk",
         experts.num_experts_per_token, "--moe-ffn-hidden-size", experts.width,
@@ -45,7 +46,8 @@ def routed_words(
         width = experts.num_shared_experts * experts.width
         words += ["--moe-shared-expert-intermediate-size", width]
     chosen, left = _chosen(facts, fields)
-    return [*words, *chosen], left
+    biases = experts.num_experts * len(experts.sparse_blocks) if facts.counts_balance else 0
+    return [*words, *chosen], left, -biases
 
 
 def experts_in(model: ModelSpec, fields: Mapping[str, Any]) -> Experts:

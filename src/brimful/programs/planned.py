@@ -54,6 +54,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         num_looked_at: Of which memory was predicted.
         refused: A faster layout's arguments, which lacks room; empty: there is none.
         refused_bytes: What that would reserve.
+        left_out: What of the model no argument says, though it changes next to nothing of these.
     """
 
     arguments: tuple[str, ...]
@@ -73,6 +74,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     num_looked_at: int
     refused: tuple[str, ...]
     refused_bytes: int
+    left_out: tuple[str, ...]
 
 
 def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) -> Planned:
@@ -99,7 +101,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         )
 
     plain = told(("--micro-batch-size", "1"), 1)
-    _check_count(job, plain)
+    _check_count(job, plain, said.num_more)
     asked = Asked(cluster, told, plain, job.global_batch, capacity, pins)
     found = search(asked)
     if found is None:
@@ -136,6 +138,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         num_looked_at=found.num_looked_at,
         refused=() if refused is None else refused[0].flags,
         refused_bytes=0 if refused is None else refused[1].predicted_peak_reserved_bytes,
+        left_out=said.left_out,
     )
 
 
@@ -163,11 +166,14 @@ def _recipe(capability: Version) -> tuple[str, ...]:
     return ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise")
 
 
-def _check_count(job: Job, plain: Layout) -> None:
-    """Refuse a model that its arguments do not make: its parameters are counted both ways."""
+def _check_count(job: Job, plain: Layout, num_more: int) -> None:
+    """Refuse a model that its arguments do not make: its parameters are counted both ways.
+
+    ``num_more``: those that Megatron-LM is known to have beside the model's.
+    """
     official = exact_count(job.model)
     dense, experts = parameters(replace(plain, vocab=job.model.vocab_size))
-    made = sum(dense) + sum(experts)
+    made = sum(dense) + sum(experts) - num_more
     if official is not None and made != official:
         raise UnsupportedError(
             f"Megatron-LM's arguments for {job.model.name} make {made:,} parameters, and it has "

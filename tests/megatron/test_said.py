@@ -1,0 +1,232 @@
+"""Models of other architectures in Megatron-LM's words, and what has none."""
+
+import json
+
+import pytest
+
+from brimful.cli.main import main
+from brimful.errors import InputError, UnsupportedError
+from brimful.megatron.arguments import model_arguments
+from brimful.megatron.by_layer import every_nth, listed, unrotated
+from brimful.megatron.command_line import read_layout
+from brimful.megatron.states import parameters
+from brimful.models.config import exact_count, load_model, read_config
+from brimful.programs.base import flags_of
+from brimful.programs.formulas import Machines, predict_program
+
+AIR = ["plan", "zai-org/GLM-4.5-Air", "--for", "megatron", "--gpus", "16x8xb200"]
+JOB = ["--precision", "fp8", "--seq-len", "8192", "--global-batch", "1024", "--tokens", "500B"]
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512,
+}  # fmt: skip
+LATENT = {
+    "model_type": "deepseek_v3", "hidden_size": 128, "intermediate_size": 256,
+    "moe_intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "n_routed_experts": 16, "num_experts_per_tok": 4,
+    "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "vocab_size": 512,
+}  # fmt: skip
+
+
+def said(config, **more):
+    return model_arguments(read_config("x", {**config, **more}))
+
+
+def value(words, flag):
+    """Return what stands behind a flag; None: it does not stand there."""
+    return words[words.index(flag) + 1] if flag in words else None
+
+
+def num_made(model):
+    """Return the parameters of what a model's arguments make, but for those known to differ."""
+    told = model_arguments(model)
+    words = (
+        *told.words, "--max-position-embeddings", str(model.max_seq_len), "--seq-length", "64",
+        "--micro-batch-size", "1", "--bf16", "--padded-vocab-size", str(model.vocab_size),
+    )  # fmt: skip
+    made = read_layout(
+        flags_of(words, ""), vocab=model.vocab_size, world_size=1, stage=0, capability=(9, 0),
+        kind="gpt",
+    )  # fmt: skip
+    return sum(map(sum, parameters(made))) - told.num_more
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "glm-4.5-air", "glm-4.5", "glm-4.6", "glm-4.7", "deepseek-v2", "deepseek-v2-lite",
+        "moonlight-16b-a3b", "seed-oss-36b", "smollm3-3b", "phi-4", "phi-4-mini",
+        "granite-8b-code", "mistral-7b-v0.1", "gpt3-175b",
+    ],
+)  # fmt: skip
+def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
+    assert num_made(model := load_model(name)) == exact_count(model)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "name",
+    [
+        "glm-4.7-flash", "nemotron-4-340b", "afm-4.5b", "ernie-4.5-21b-a3b", "ernie-4.5-300b-a47b",
+        "ernie-4.5-0.3b", "dots.llm1", "stablelm-2-1.6b", "starcoder2-15b", "starcoder-15.5b",
+        "ling-mini-2.0",
+    ],
+)  # fmt: skip
+def test_so_do_those_that_transformers_reads(name):
+    assert num_made(model := load_model(name)) == exact_count(model)
+
+
+def test_glm_is_said_by_its_configuration():
+    words = model_arguments(load_model("glm-4.5-air")).words
+    assert value(words, "--rotary-percent") == "0.5"
+    assert value(words, "--rotary-base") == "1000000"
+    assert value(words, "--moe-layer-freq") == "([0]*1+[1]*45)"
+    assert value(words, "--moe-shared-expert-intermediate-size") == "1408"
+    assert value(words, "--moe-router-score-function") == "sigmoid"
+    assert {"--add-qkv-bias", "--disable-bias-linear", "--moe-router-enable-expert-bias"} < {*words}
+    assert "--qk-layernorm" not in words  # use_qk_norm: of GLM-4.5 and its kin alone
+    words = model_arguments(load_model("glm-4.7")).words
+    assert "--qk-layernorm" in words
+    assert value(words, "--moe-router-topk-scaling-factor") == "2.5"
+
+
+def test_glm_is_planned_and_its_arguments_are_read_back(tmp_path, capsys):
+    path = tmp_path / "air.yaml"
+    assert main([*AIR, *JOB, "--pp", "4", "-o", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert value(found["layout"], "--pipeline-model-parallel-size") == "4"
+    assert found["left_out"] == []
+    assert main(["estimate", "--from", str(path), "--gpus", "16x8xb200", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    peaks = [rank["predicted_peak_allocated_bytes"] for rank in told["ranks"]]
+    assert max(peaks) == found["predicted_peak_allocated_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, ("--disable-bias-linear",)),
+        ({"attention_bias": True, "mlp_bias": True}, ()),
+    ],
+)
+def test_biases_of_all_products_or_of_none_are_said(fields, words):
+    told = said(LLAMA, **fields).words
+    assert tuple(w for w in told if w in {"--disable-bias-linear", "--add-qkv-bias"}) == words
+
+
+def test_biases_of_queries_keys_and_values_alone_are_said():
+    told = said({**LLAMA, "model_type": "qwen2"}).words
+    assert {"--disable-bias-linear", "--add-qkv-bias"} < {*told}
+
+
+@pytest.mark.parametrize(
+    ("fields", "flag", "given"),
+    [
+        ({"rope_theta": 500000.0}, "--rotary-base", "500000"),
+        ({"rope_parameters": {"rope_theta": 20000.0}}, "--rotary-base", "20000"),
+        ({"rms_norm_eps": 1e-6}, "--norm-epsilon", "1e-06"),
+        ({"initializer_range": 0.01}, "--init-method-std", "0.01"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 32.0}},
+            "--rope-scaling-factor",
+            "32.0",
+        ),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 4.0}},
+            "--rotary-seq-len-interpolation-factor",
+            "4",
+        ),
+    ],
+)
+def test_a_field_stands_in_its_argument(fields, flag, given):
+    assert value(said(LLAMA, **fields).words, flag) == given
+
+
+def test_a_rotation_that_no_argument_says_is_told():
+    told = said(LLAMA, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    assert told.left_out == ("rope_scaling (dynamic), which no argument says",)
+    yarn = {"rope_type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 0.5}
+    told = said(LATENT, rope_scaling=yarn)
+    assert told.left_out == ()
+    assert value(told.words, "--rotary-scaling-factor") == "40"
+    assert value(told.words, "--mscale-all-dim") == "0.5"
+    assert said(LATENT, rope_scaling={**yarn, "beta_fast": 1.0}).left_out
+
+
+def test_windows_are_said_by_layer():
+    mistral = {**LLAMA, "model_type": "mistral", "max_position_embeddings": 32768}
+    told = said(mistral, sliding_window=4096).words
+    assert value(told, "--window-size") == "4095,0"
+    assert "--window-attn-skip-freq" not in told
+    assert "--window-size" not in said(mistral, sliding_window=None).words
+    assert "--window-size" not in said(mistral, sliding_window=32768).words
+    kinds = ["sliding_attention"] * 2 + ["full_attention"]
+    told = said(mistral, sliding_window=4096, layer_types=kinds * 2).words
+    assert value(told, "--window-attn-skip-freq") == "3"
+    told = said(mistral, sliding_window=4096, layer_types=sorted(kinds * 2)).words
+    assert value(told, "--window-attn-skip-freq") == "([0]*2+[1]*4)"
+
+
+def test_groups_of_experts_are_said():
+    told = said(LATENT)
+    assert value(told.words, "--moe-router-num-groups") == "4"
+    assert value(told.words, "--moe-router-group-topk") == "2"
+    assert told.left_out == ()
+    of_v2 = said({**LATENT, "model_type": "deepseek_v2"}, routed_scaling_factor=16.0)
+    assert "--moe-router-pre-softmax" in of_v2.words
+    assert value(of_v2.words, "--moe-router-topk-scaling-factor") == "16.0"
+    assert "by their best score alone" in of_v2.left_out[0]
+
+
+def test_queries_without_a_latent_are_told_to_be_normed_twice():
+    told = said(LATENT, q_lora_rank=None)
+    assert told.num_more == 4 * 128
+    assert "normed once more" in told.left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"attention_bias": True}, "biases of attention_bias alone have no argument"),
+        ({"hidden_act": "gelu"}, r"says a gate of gelu \(hidden_act\)"),
+        ({"residual_multiplier": 0.22}, "says residual_multiplier=0.22"),
+        ({"model_type": "granite"}, "says attention_multiplier=1.0"),
+        ({"final_logit_softcapping": 30.0}, "says final_logit_softcapping=30.0"),
+        ({"model_type": "olmo2"}, "norms behind attention and MLP"),
+    ],
+)
+def test_what_has_no_argument_is_refused_by_its_name(config, why):
+    with pytest.raises(UnsupportedError, match=why):
+        said(LLAMA, **config)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gemma-3-27b", "model_type=gemma3_text.*norms behind attention and MLP"),
+        ("minimax-m2", "norms of queries and keys across all heads"),
+        ("hunyuan-7b", "norms of queries and keys behind their rotation"),
+        ("apertus-8b", "xIELU"),
+        ("qwen3-next-80b-a3b", "gated_delta_net, which has no formula here"),
+    ],
+)
+def test_so_is_what_a_class_does(name, why):
+    with pytest.raises(UnsupportedError, match=why):
+        model_arguments(load_model(name))
+
+
+def test_layers_without_a_rotation_are_said_and_read():
+    words = model_arguments(load_model("smollm3-3b")).words
+    assert value(words, "--no-rope-freq") == "4"
+    for text in ("3", "([0]*2+[1]*1+[0]*2+[1]*1)"):
+        flags = flags_of(("--no-rope-freq", text), "x")
+        assert unrotated(flags, 6) == (False, False, True) * 2
+    with pytest.raises(InputError, match="--no-rope-freq 4 does not divide --num-layers 6"):
+        unrotated(flags_of(("--no-rope-freq", "4"), "x"), 6)
+
+
+@pytest.mark.parametrize("each", [(True,) * 4, (False, True) * 3, (True, False, False), (False,)])
+def test_layers_are_written_as_they_are_read(each):
+    n = every_nth(each)
+    assert not n or each == tuple((i + 1) % n == 0 for i in range(len(each)))
+    assert unrotated(flags_of(("--no-rope-freq", listed(each)), "x"), len(each)) == each
