@@ -75,7 +75,7 @@ def model_arguments(model: ModelSpec) -> Said:
     """
     facts = facts_of(model)
     record = record_of(model.model_type)
-    fields = {**record.sizes(facts.filled | model.hf_config)}
+    fields = record.sizes({**facts.filled, **model.hf_config})
     _check_fields(model, fields)
     turned, told = rotary.words(model, facts, fields)
     routed, unlike, num_more = routed_words(model, facts, fields)

@@ -101,8 +101,8 @@ def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
     of_heads = (width // (at.channels * HALF_BYTES) * FLOAT_BYTES for width in (queries, keys))
     stats = tuple(m.new(each) for each in of_heads for _ in range(at.norm_vectors) if normed)
     is_copied = shares or not normed  # else values stay where norms keep the product
-    turned = (m.new(queries), m.new(keys)) if at.has_rope else ()
-    turned += (m.new(keys),) if turned and is_copied else ()
+    widths = (queries, keys, *((keys,) if is_copied else ())) if at.has_rope else ()
+    turned = tuple(map(m.new, widths))
     if turned:
         m.drop(*normed)
     elif shares:
