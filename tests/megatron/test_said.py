@@ -236,6 +236,26 @@ def test_windows_are_said_by_layer():
     assert value(told, "--window-attn-skip-freq") == "([0]*2+[1]*4)"
 
 
+def test_windows_are_not_sent_around_a_ring(capsys):
+    """Transformer Engine refuses it, and it was planned."""
+    asked = ["plan", "mistral-7b-v0.1", "--for", "megatron", "--gpus", "8xh100", "--seq-len"]
+    asked += ["16384", "--global-batch", "64", "--json"]
+    assert main(asked) == 0
+    assert "--context-parallel-size" not in json.loads(capsys.readouterr().out)["layout"]
+    assert main([*asked, "--cp", "2"]) == 2
+    assert "needs --cp-comm-type a2a or all_gather" in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_what_nobody_counted_is_told(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    config = {**load_model("glm-4.5-air").hf_config, "num_hidden_layers": 4, "vocab_size": 4096}
+    path.write_text(json.dumps({**config, "model_type": "glm4_moe"}))
+    argv = ["plan", str(path), "--for", "megatron", "--gpus", "8xh100", "--global-batch", "64"]
+    assert main([*argv, "--json"]) == 0
+    assert "a count of the model itself" in json.loads(capsys.readouterr().out)["left_out"][0]
+
+
 def test_groups_of_experts_are_said():
     told = said(LATENT)
     assert value(told.words, "--moe-router-num-groups") == "4"

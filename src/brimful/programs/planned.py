@@ -101,7 +101,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         )
 
     plain = told(("--micro-batch-size", "1"), 1)
-    _check_count(job, plain, said.num_more)
+    uncounted = _check_count(job, plain, said.num_more)
     asked = Asked(cluster, told, plain, job.global_batch, capacity, pins)
     found = search(asked)
     if found is None:
@@ -138,7 +138,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         num_looked_at=found.num_looked_at,
         refused=() if refused is None else refused[0].flags,
         refused_bytes=0 if refused is None else refused[1].predicted_peak_reserved_bytes,
-        left_out=said.left_out,
+        left_out=(*said.left_out, *uncounted),
     )
 
 
@@ -166,19 +166,23 @@ def _recipe(capability: Version) -> tuple[str, ...]:
     return ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise")
 
 
-def _check_count(job: Job, plain: Layout, num_more: int) -> None:
+def _check_count(job: Job, plain: Layout, num_more: int) -> tuple[str, ...]:
     """Refuse a model that its arguments do not make: its parameters are counted both ways.
 
-    ``num_more``: those that Megatron-LM is known to have beside the model's.
+    ``num_more``: those that Megatron-LM is known to have beside the model's. Returns a sentence
+    where nobody counted the model's.
     """
     official = exact_count(job.model)
     dense, experts = parameters(replace(plain, vocab=job.model.vocab_size))
     made = sum(dense) + sum(experts) - num_more
-    if official is not None and made != official:
+    if official is None:
+        return (f"a count of the model itself to hold {made:,} parameters of its arguments to",)
+    if made != official:
         raise UnsupportedError(
             f"Megatron-LM's arguments for {job.model.name} make {made:,} parameters, and it has "
             f"{official:,}; give a command line to brimful estimate --from"
         )
+    return ()
 
 
 def _of_job(job: Job) -> tuple[str, ...]:
