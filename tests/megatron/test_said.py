@@ -271,6 +271,7 @@ def test_queries_without_a_latent_are_told_to_be_normed_twice():
     told = said(LATENT, q_lora_rank=None)
     assert told.num_more == 4 * 128
     assert "normed once more" in told.left_out[0]
+    assert "--mtp-num-layers 1" in said(LATENT, num_nextn_predict_layers=1).left_out[0]
 
 
 @pytest.mark.parametrize(

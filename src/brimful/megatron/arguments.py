@@ -51,14 +51,19 @@ _NORMED_TWICE = (
 )
 """Source: ``_resolve_mla_qk_layernorm`` in ``core/transformer/mla_qk_norm_config.py``."""
 
+_PREDICTS_MORE = (
+    "the module that predicts a token more (num_nextn_predict_layers), as transformers leaves it "
+    "out; --mtp-num-layers 1 adds it"
+)
+
 
 class Said(NamedTuple):
     """A model in Megatron-LM's words.
 
     Attributes:
         words: Its arguments.
-        left_out: What of it no argument says, though it changes next to no byte and operation: a
-            sentence each.
+        left_out: What of it these do not say: a sentence each. It changes next to no byte and
+            operation, or transformers' own class leaves it out too.
         num_more: Parameters that these make beside those that its classes count; fewer are
             negative.
     """
@@ -100,6 +105,7 @@ def model_arguments(model: ModelSpec) -> Said:
     if facts.is_latent and not fields.get("q_lora_rank"):
         num_more += model.num_layers * model.hidden_size
         unlike.append(_NORMED_TWICE)
+    unlike += [_PREDICTS_MORE] if fields.get("num_nextn_predict_layers") else []
     return Said(tuple(map(str, words)), (*told, *unlike), num_more)
 
 
