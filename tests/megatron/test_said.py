@@ -222,6 +222,23 @@ def test_a_rotation_that_no_argument_says_is_told():
     assert said(LATENT, rope_scaling={**yarn, "beta_fast": 1.0}).left_out
 
 
+def test_what_a_configuration_leaves_out_is_asked_for():
+    told = said(LATENT).not_known
+    assert [each.partition(",")[0] for each in told] == [
+        "--rotary-base",
+        "--moe-router-topk-scaling-factor",
+    ]
+    assert said(LATENT, rope_theta=1e4, routed_scaling_factor=1.0).not_known == ()
+    assert len(said(LLAMA).not_known) == 1
+
+
+def test_a_type_of_another_name_is_read_by_its_class():
+    """Kimi-K2's own config.json is of type kimi_k2, and was refused."""
+    config = {**LATENT, "model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}
+    assert read_config("x", config).model_type == "deepseek_v3"
+    assert said(config).words == said(LATENT).words
+
+
 def test_windows_are_said_by_layer():
     mistral = {**LLAMA, "model_type": "mistral", "max_position_embeddings": 32768}
     told = said(mistral, sliding_window=4096).words

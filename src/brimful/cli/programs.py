@@ -3,7 +3,7 @@
 import argparse
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -237,29 +237,16 @@ def run_plan(args: argparse.Namespace) -> int:
         show_json({**told, **kept})
     freed = plan_megatron(job, cluster, {}) if pins and not found.fits else None
     ways = (freed_fact(freed, pins),) if freed is not None and freed.fits else ()
-    facts = (*ways, *_unsaid(found, job.model.hf_config), *_following(args))
+    facts = (*ways, *_unsaid(found), *_following(args))
     run = money_facts(args, job, cluster, found.predicted_step_s)
     tell(args, lambda: Answer(planned_summary(job, cluster, found, run), facts, (lines,)))
     return FITS if found.fits else DOES_NOT_FIT
 
 
-_OF_NUMBERS = (
-    ("rope", "--rotary-base", "rope_theta", "10000"),
-    ("sigmoid", "--moe-router-topk-scaling-factor", "routed_scaling_factor", "1"),
-)
-"""Arguments that change no byte, and are not known of a model whose sizes alone are: beside which
-word they stand, the field of its config.json, and what is taken where they are not given."""
-
-
-def _unsaid(found: "Planned", config: Mapping[str, object]) -> "tuple[Fact, ...]":
-    """Say which arguments of a model nobody knows here, and what of it there is none for."""
-    lacking = [
-        f"{flag}, which is {field} in its config.json (else {default})"
-        for beside, flag, field, default in _OF_NUMBERS
-        if beside in found.arguments and flag not in found.arguments and field not in config
-    ]
-    given = (Fact("give too", "; ".join(lacking)),) if lacking else ()
-    return (*given, *((Fact("left out", "; ".join(found.left_out)),) if found.left_out else ()))
+def _unsaid(found: "Planned") -> "tuple[Fact, ...]":
+    """Say which arguments of a model nobody knows here, and what of it none says."""
+    told = (("give too", found.not_known), ("left out", found.left_out))
+    return tuple(Fact(label, "; ".join(words)) for label, words in told if words)
 
 
 def _following(args: argparse.Namespace) -> "tuple[Fact, ...]":

@@ -44,13 +44,18 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_parallel_residual": (False,),
 }
 """Fields that no argument says, with the values that change nothing."""
-
+_NOT_KNOWN = (
+    ("rope", "--rotary-base", "rope_theta", "10000"),
+    ("sigmoid", "--moe-router-topk-scaling-factor", "routed_scaling_factor", "1"),
+)
+"""Arguments that change no byte, and are not known of a model whose sizes alone are: of a rotation
+or a router of what kind, the field of its config.json, and what is taken where they are not
+given."""
 _NORMED_TWICE = (
     "queries without a latent are normed once more by --qk-layernorm, without which latents of "
     "keys are not"
 )
 """Source: ``_resolve_mla_qk_layernorm`` in ``core/transformer/mla_qk_norm_config.py``."""
-
 _PREDICTS_MORE = (
     "the module that predicts a token more (num_nextn_predict_layers), as transformers leaves it "
     "out; --mtp-num-layers 1 adds it"
@@ -62,6 +67,7 @@ class Said(NamedTuple):
 
     Attributes:
         words: Its arguments.
+        not_known: Others that change no byte, which its configuration leaves out: a sentence each.
         left_out: What of it these do not say: a sentence each. It changes next to no byte and
             operation, or transformers' own class leaves it out too.
         num_more: Parameters that these make beside those that its classes count; fewer are
@@ -69,6 +75,7 @@ class Said(NamedTuple):
     """
 
     words: tuple[str, ...]
+    not_known: tuple[str, ...]
     left_out: tuple[str, ...]
     num_more: int
 
@@ -106,7 +113,15 @@ def model_arguments(model: ModelSpec) -> Said:
         num_more += model.num_layers * model.hidden_size
         unlike.append(_NORMED_TWICE)
     unlike += [_PREDICTS_MORE] if fields.get("num_nextn_predict_layers") else []
-    return Said(tuple(map(str, words)), (*told, *unlike), num_more)
+    not_known = tuple(
+        f"{flag}, which is {field} in its config.json (else {default})"
+        for kind, flag, field, default in _NOT_KNOWN
+        if kind in {facts.router, *facts.words}
+        and flag not in words
+        and field not in fields
+        and (kind != facts.router or "--num-experts" in words)
+    )
+    return Said(tuple(map(str, words)), not_known, (*told, *unlike), num_more)
 
 
 def _check_fields(model: ModelSpec, fields: Mapping[str, Any]) -> None:

@@ -54,6 +54,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         num_looked_at: Of which memory was predicted.
         refused: A faster layout's arguments, which lacks room; empty: there is none.
         refused_bytes: What that would reserve.
+        not_known: Arguments of the model that its sizes alone do not say, and that change no byte.
         left_out: What of the model no argument says, though it changes next to nothing of these.
     """
 
@@ -74,6 +75,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     num_looked_at: int
     refused: tuple[str, ...]
     refused_bytes: int
+    not_known: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
@@ -138,6 +140,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         num_looked_at=found.num_looked_at,
         refused=() if refused is None else refused[0].flags,
         refused_bytes=0 if refused is None else refused[1].predicted_peak_reserved_bytes,
+        not_known=said.not_known,
         left_out=(*said.left_out, *uncounted),
     )
 
