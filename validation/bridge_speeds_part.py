@@ -138,8 +138,9 @@ def command_of(speed: BridgeSpeed) -> str:
         raise UnsupportedError(f"{speed.model} is no model that is known here")
     model = load_model(_MODELS[speed.model])
     words = [
-        "pretrain_gpt.py", *model_arguments(model), "--bf16", "--vocab-size", model.vocab_size,
-        "--seq-length", speed.seq_len, "--max-position-embeddings", speed.seq_len,
+        "pretrain_gpt.py", *model_arguments(model).words, "--bf16",
+        "--vocab-size", model.vocab_size, "--seq-length", speed.seq_len,
+        "--max-position-embeddings", speed.seq_len,
         "--micro-batch-size", speed.micro_batch, "--global-batch-size", speed.global_batch,
         "--tensor-model-parallel-size", speed.tp, "--pipeline-model-parallel-size", speed.pp,
         "--context-parallel-size", speed.cp, "--use-distributed-optimizer",

@@ -7,24 +7,15 @@ import pytest
 import yaml
 
 from brimful.cli.main import main
-from brimful.errors import UnsupportedError
 from brimful.hardware.gpus import load_cluster
 from brimful.megatron import search
-from brimful.megatron.arguments import model_arguments
 from brimful.megatron.blocks import Memory
 from brimful.megatron.command_line import read_layout
 from brimful.megatron.pipeline import LAYOUT, chunks_of, written
-from brimful.megatron.states import load, moment_bytes, parameters, state_bytes
-from brimful.models.config import exact_count, load_model, read_config
+from brimful.megatron.states import load, moment_bytes, state_bytes
 from brimful.programs.base import flags_of
 from brimful.units import GIB
 
-ODD = {
-    "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 160, "head_dim": 16,
-    "moe_intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 512, "num_experts": 8, "num_experts_per_tok": 2,
-    "decoder_sparse_step": 2, "mlp_only_layers": [3], "tie_word_embeddings": False,
-}  # fmt: skip
 SMALL = ["plan", "llama-3.2-1b", "--for", "megatron", "--gpus", "4x4090", "--global-batch", "16"]
 
 
@@ -101,47 +92,6 @@ def test_what_it_does_not_search_is_refused_in_a_sentence(more, said, capsys):
 def test_a_simulation_wants_a_layout(capsys):
     assert main(["simulate", "llama-3.2-1b", "--for", "megatron"]) == 2
     assert "brimful plan MODEL --for megatron -o FILE" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "llama-3.1-8b", "llama-3.2-1b", "mistral-7b", "mixtral-8x7b", "qwen2.5-7b", "qwen3-8b",
-        "qwen3-30b-a3b", "deepseek-v3", "kimi-k2", "gpt2", "gpt-oss-20b",
-        "gpt-oss-120b",
-    ],
-)  # fmt: skip
-def test_the_arguments_of_a_model_make_as_many_parameters_as_it_has(name):
-    assert num_made(model := load_model(name)) == exact_count(model)
-
-
-def test_layers_without_experts_may_lie_between_others():
-    """Only dense layers at the beginning were said, so that Megatron's model was another."""
-    model = read_config("odd", ODD)
-    assert "([0]*1+[1]*1+[0]*3+[1]*1)" in model_arguments(model)
-    assert num_made(model) == exact_count(model)
-
-
-def num_made(model):
-    """Return the parameters of what a model's arguments make."""
-    words = (
-        *model_arguments(model), "--max-position-embeddings", str(model.max_seq_len),
-        "--seq-length", "64", "--micro-batch-size", "1", "--bf16",
-    )  # fmt: skip
-    made = read_layout(
-        flags_of((*words, "--padded-vocab-size", str(model.vocab_size)), ""),
-        vocab=model.vocab_size,
-        world_size=1,
-        stage=0,
-        capability=(9, 0),
-        kind="gpt",
-    )
-    return sum(map(sum, parameters(made)))
-
-
-def test_other_architectures_are_not_said():
-    with pytest.raises(UnsupportedError, match="model_type=gemma2"):
-        model_arguments(load_model("gemma-2-9b"))
 
 
 def test_fp8_is_planned_by_the_recipe_of_the_card(capsys):

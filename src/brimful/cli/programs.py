@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from brimful.cost.money import Cost
     from brimful.programs.base import Program, RankPeak
     from brimful.programs.formulas import Prediction
+    from brimful.programs.planned import Planned
     from brimful.show.answer import Answer
 
 SCHEMA = "brimful.program/1"
@@ -236,18 +237,16 @@ def run_plan(args: argparse.Namespace) -> int:
         show_json({**told, **kept})
     freed = plan_megatron(job, cluster, {}) if pins and not found.fits else None
     ways = (freed_fact(freed, pins),) if freed is not None and freed.fits else ()
-    facts = (*ways, *_unsaid(found.arguments), *_following(args))
+    facts = (*ways, *_unsaid(found), *_following(args))
     run = money_facts(args, job, cluster, found.predicted_step_s)
     tell(args, lambda: Answer(planned_summary(job, cluster, found, run), facts, (lines,)))
     return FITS if found.fits else DOES_NOT_FIT
 
 
-def _unsaid(arguments: "Sequence[str]") -> "tuple[Fact, ...]":
-    """Say which argument of a model nobody knows here, though it changes no byte."""
-    if "rope" not in arguments or "--rotary-base" in arguments:
-        return ()
-    words = "--rotary-base, which is rope_theta in its config.json (else 10000)"
-    return (Fact("give too", words),)
+def _unsaid(found: "Planned") -> "tuple[Fact, ...]":
+    """Say which arguments of a model nobody knows here, and what of it none says."""
+    told = (("give too", found.not_known), ("left out", found.left_out))
+    return tuple(Fact(label, "; ".join(words)) for label, words in told if words)
 
 
 def _following(args: argparse.Namespace) -> "tuple[Fact, ...]":

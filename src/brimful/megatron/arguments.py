@@ -1,104 +1,200 @@
 """A model as arguments of Megatron-LM's ``pretrain_gpt.py``.
 
-Source: ``megatron/training/arguments.py`` of Megatron-LM 0.20; how such models are trained there:
-``examples/`` of the same.
+What a configuration says is read from it, field by field, under the names that transformers has for
+it; what its classes do beside that, from ``classes.py``. What no argument says is refused by its
+field where it changes the model's operations, and told where it changes numbers alone.
+
+Source: ``megatron/training/arguments.py`` and ``core/transformer/transformer_config.py`` of
+Megatron-LM 0.20; the fields and their arguments beside ``CONFIG_MAPPING`` in
+``models/conversion/model_bridge.py`` of Megatron-Bridge.
 """
 
 from collections.abc import Mapping
-from itertools import groupby
+from typing import Any, NamedTuple
 
-from brimful.errors import UnsupportedError
-from brimful.models.architectures import record_of
-from brimful.models.config import experts_of
-from brimful.models.experts import Experts
+from brimful.cost.kv_cache import windows
+from brimful.megatron import rotary
+from brimful.megatron.by_layer import every_nth, listed
+from brimful.megatron.classes import Facts, facts_of, unsaid
+from brimful.megatron.routed import routed_words
+from brimful.models.architectures import ARCHITECTURES, record_of
 from brimful.models.spec import ModelSpec
 
-_GATED = (
-    "--swiglu", "--normalization", "RMSNorm", "--disable-bias-linear",
-    "--position-embedding-type", "rope", "--hidden-dropout", "0", "--attention-dropout", "0",
-)  # fmt: skip
-"""Of Llama and what came after it."""
-_KINDS: Mapping[str, tuple[str, ...]] = {
-    "llama": _GATED,
-    "mistral": _GATED,
-    "mixtral": _GATED,
-    "qwen2": (*_GATED, "--add-qkv-bias"),
-    "qwen3": (*_GATED, "--qk-layernorm"),
-    "qwen3_moe": (*_GATED, "--qk-layernorm"),
-    "deepseek_v3": (
-        *_GATED, "--multi-latent-attention", "--qk-layernorm", "--moe-router-score-function",
-        "sigmoid", "--moe-router-enable-expert-bias",
+_PLAIN: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_eps", "layer_norm_epsilon"),
+        "--norm-epsilon",
     ),
-    "gpt_oss": (
-        "--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0",
-        "--no-bias-dropout-fusion",
-        "--add-qkv-bias", "--softmax-type", "learnable", "--window-attn-skip-freq", "2",
-        "--normalization", "RMSNorm", "--position-embedding-type", "yarn", "--hidden-dropout", "0",
-        "--attention-dropout", "0",
-    ),
-    "gpt2": ("--position-embedding-type", "learned_absolute"),
-}  # fmt: skip
-"""What is not a size, by architecture."""
-"""Tokens that gpt-oss looks at in every other layer, where a configuration says nothing."""
+    "initializer_range": "--init-method-std",
+}
+"""Fields of numbers that stand in an argument as they are."""
+_GATED = {"silu": "--swiglu"}
+_UNGATED = {"gelu_new": "", "gelu_pytorch_tanh": "", "relu2": "--squared-relu"}
+"""Activations that arguments say; Megatron's own is GELU by its tangent."""
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "attn_logit_softcapping": (None,),
+    "clip_qkv": (None,),
+    "embedding_multiplier": (1,),
+    "final_logit_softcapping": (None,),
+    "llama_4_scaling_beta": (None, 0),
+    "logits_scaling": (1,),
+    "qk_layernorm": (False,),
+    "residual_multiplier": (1,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "use_parallel_residual": (False,),
+}
+"""Fields that no argument says, with the values that change nothing."""
+_NOT_KNOWN = (
+    ("rope", "--rotary-base", "rope_theta", "10000"),
+    ("sigmoid", "--moe-router-topk-scaling-factor", "routed_scaling_factor", "1"),
+)
+"""Arguments that change no byte, and are not known of a model whose sizes alone are: of a rotation
+or a router of what kind, the field of its config.json, and what is taken where they are not
+given."""
+_NORMED_TWICE = (
+    "queries without a latent are normed once more by --qk-layernorm, without which latents of "
+    "keys are not"
+)
+"""Source: ``_resolve_mla_qk_layernorm`` in ``core/transformer/mla_qk_norm_config.py``."""
+_PREDICTS_MORE = (
+    "the module that predicts a token more (num_nextn_predict_layers), as transformers leaves it "
+    "out; --mtp-num-layers 1 adds it"
+)
 
 
-def model_arguments(model: ModelSpec) -> tuple[str, ...]:
-    """Return the arguments that make a model.
+class Said(NamedTuple):
+    """A model in Megatron-LM's words.
 
-    ``model``: one of an architecture that Megatron's own GPT is.
+    Attributes:
+        words: Its arguments.
+        not_known: Others that change no byte, which its configuration leaves out: a sentence each.
+        left_out: What of it these do not say: a sentence each. It changes next to no byte and
+            operation, or transformers' own class leaves it out too.
+        num_more: Parameters that these make beside those that its classes count; fewer are
+            negative.
     """
-    if model.model_type not in _KINDS:
-        known = ", ".join(_KINDS)
-        raise UnsupportedError(
-            f"{model.name} (model_type={model.model_type}) is not said to Megatron-LM by this "
-            f"version, which says {known}; give a command line to brimful estimate --from"
-        )
+
+    words: tuple[str, ...]
+    not_known: tuple[str, ...]
+    left_out: tuple[str, ...]
+    num_more: int
+
+
+def model_arguments(model: ModelSpec) -> Said:
+    """Say a model.
+
+    Raises UnsupportedError: Megatron-LM's arguments do not make it.
+    """
+    facts = facts_of(model)
+    record = record_of(model.model_type)
+    fields = record.sizes({**facts.filled, **model.hf_config})
+    _check_fields(model, fields)
+    turned, told = rotary.words(model, facts, fields)
+    routed, unlike, num_more = routed_words(model, facts, fields)
     words = [
         "--num-layers", model.num_layers, "--hidden-size", model.hidden_size,
         "--num-attention-heads", model.num_heads, "--ffn-hidden-size", model.intermediate_size,
-        "--kv-channels", model.head_dim, *_KINDS[model.model_type],
+        "--kv-channels", model.head_dim, *_activation(model, facts, fields), *facts.words,
+        *_biases(model, facts, fields), *_norms(facts, fields),
     ]  # fmt: skip
-    if model.num_kv_heads != model.num_heads:
+    if model.num_kv_heads != model.num_heads and not facts.is_latent:
         words += ["--group-query-attention", "--num-query-groups", model.num_kv_heads]
     if not model.tied_embeddings:
         words.append("--untie-embeddings-and-output-weights")
-    if "rope" in words and (base := model.hf_config.get("rope_theta")):
-        words += ["--rotary-base", int(base)]
-    experts = experts_of(model)
-    if experts.num_experts:
-        words += [
-            "--num-experts", experts.num_experts, "--moe-router-topk",
-            experts.num_experts_per_token, "--moe-ffn-hidden-size", experts.width,
-            "--moe-grouped-gemm", "--moe-token-dispatcher-type", "alltoall",
-        ]  # fmt: skip
-        words += _beside_experts(experts, model.num_layers)
-    if "--multi-latent-attention" in words:
-        words += _latent(model)
-    window = model.hf_config.get("sliding_window", record_of(model.model_type).window.default)
-    if "--window-attn-skip-freq" in words and window:  # a token looks at itself, too
-        words += ["--window-size", f"{window - 1},0"]
-    return tuple(map(str, words))
+    for field, flag in _PLAIN.items():
+        words += [flag, fields[field]] if fields.get(field) is not None else []
+    words += [
+        *turned,
+        *routed,
+        *(_latent(fields) if facts.is_latent else ()),
+        *_windows(model, fields),
+    ]
+    if facts.is_latent and not fields.get("q_lora_rank"):
+        num_more += model.num_layers * model.hidden_size
+        unlike.append(_NORMED_TWICE)
+    unlike += [_PREDICTS_MORE] if fields.get("num_nextn_predict_layers") else []
+    not_known = tuple(
+        f"{flag}, which is {field} in its config.json (else {default})"
+        for kind, flag, field, default in _NOT_KNOWN
+        if kind in {facts.router, *facts.words}
+        and flag not in words
+        and field not in fields
+        and (kind != facts.router or "--num-experts" in words)
+    )
+    return Said(tuple(map(str, words)), not_known, (*told, *unlike), num_more)
 
 
-def _beside_experts(experts: Experts, num_layers: int) -> list[object]:
-    """Return what says which layers are dense, and that experts are shared."""
-    words: list[object] = []
-    if len(experts.sparse_blocks) < num_layers:
-        runs = groupby(range(num_layers), key=lambda layer: int(layer in experts.sparse_blocks))
-        listed = "+".join(f"[{is_sparse}]*{len([*layers])}" for is_sparse, layers in runs)
-        words += ["--moe-layer-freq", f"({listed})"]
-    if experts.num_shared_experts:
-        words += [
-            "--moe-shared-expert-intermediate-size", experts.num_shared_experts * experts.width,
-        ]  # fmt: skip
-    return words
+def _check_fields(model: ModelSpec, fields: Mapping[str, Any]) -> None:
+    """Refuse what a configuration asks for and no argument says."""
+    for field, value in {**fields, **rotary.parameters(fields)}.items():
+        neutral = _NEUTRAL.get(field, (value,))
+        if field == "attention_multiplier":
+            neutral = (model.head_dim**-0.5,)
+        if value not in neutral:
+            raise unsaid(model, f"no argument of pretrain_gpt.py says {field}={value}")
 
 
-def _latent(model: ModelSpec) -> list[object]:
-    config = record_of(model.model_type).sizes(model.hf_config)
-    query = ["--q-lora-rank", config["q_lora_rank"]] if config.get("q_lora_rank") else []
+def _activation(model: ModelSpec, facts: Facts, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    if "--quick-geglu" in facts.words:
+        return ()
+    named = next(
+        (fields[each] for each in ("hidden_act", "activation_function") if fields.get(each)),
+        facts.activation,
+    )
+    known = _GATED if facts.is_gated else _UNGATED
+    if named not in known:
+        what = f"a gate of {named}" if facts.is_gated else named
+        raise unsaid(model, f"no argument of pretrain_gpt.py says {what} (hidden_act)")
+    return (known[named],) if known[named] else ()
+
+
+def _biases(model: ModelSpec, facts: Facts, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say which products have biases: all of them, queries, keys and values alone, or none."""
+    has = [each is True or bool(each and fields.get(each)) for each in facts.biases]
+    queries, out, mlp = has
+    if all(has):
+        return ()
+    if out or mlp or (queries and facts.is_latent):
+        named = " and ".join(
+            dict.fromkeys(
+                str(field) for field, is_there in zip(facts.biases, has, strict=True) if is_there
+            )
+        )
+        raise unsaid(
+            model,
+            f"biases of {named} alone have no argument (those of every product have one, and those "
+            f"of queries, keys and values)",
+        )
+    return ("--disable-bias-linear", *(("--add-qkv-bias",) if queries else ()))
+
+
+def _norms(facts: Facts, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    is_normed = facts.is_latent or facts.norms_heads is True or fields.get(str(facts.norms_heads))
+    return ("--qk-layernorm",) if is_normed else ()
+
+
+def _latent(fields: Mapping[str, Any]) -> list[object]:
+    query = ["--q-lora-rank", fields["q_lora_rank"]] if fields.get("q_lora_rank") else []
     return [
-        *query, "--kv-lora-rank", config["kv_lora_rank"], "--qk-head-dim",
-        config["qk_nope_head_dim"], "--qk-pos-emb-head-dim", config["qk_rope_head_dim"],
-        "--v-head-dim", config["v_head_dim"],
+        "--multi-latent-attention", *query, "--kv-lora-rank", fields["kv_lora_rank"],
+        "--qk-head-dim", fields["qk_nope_head_dim"], "--qk-pos-emb-head-dim",
+        fields["qk_rope_head_dim"], "--v-head-dim", fields["v_head_dim"],
     ]  # fmt: skip
+
+
+def _windows(model: ModelSpec, fields: Mapping[str, Any]) -> list[object]:
+    """Say how far back tokens see, and in which layers they see all; a token sees itself, too."""
+    each = [window or 0 for window in windows(model)]
+    if model.model_type not in ARCHITECTURES and "layer_types" not in fields:
+        first = fields.get("max_window_layers", 0)
+        is_off = fields.get("use_sliding_window") is False
+        each = [0 if is_off or i < first else window for i, window in enumerate(each)]
+    has = [0 < window < model.max_seq_len for window in each]
+    if not any(has):
+        return []
+    width = next(window for window, is_there in zip(each, has, strict=True) if is_there)
+    words: list[object] = ["--window-size", f"{width - 1},0"]
+    if not all(has):
+        n = every_nth([not is_there for is_there in has])
+        words += ["--window-attn-skip-freq", n or listed(has)]
+    return words

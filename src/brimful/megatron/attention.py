@@ -89,8 +89,8 @@ def scores_bytes(at: Layout) -> int:
 def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
     """Part the product; rotated queries and keys are new, and values copied beside them.
 
-    Norms of heads keep the product, which they were given. Of one that was gathered everything is
-    copied: parts of it lie apart.
+    Norms of heads keep the product, which they were given, with values in it. Of one that was
+    gathered everything is copied: parts of it lie apart.
     """
     queries, keys = at.tokens * at.queries * HALF_BYTES, at.tokens * at.keys * HALF_BYTES
     shares = at.shares_groups
@@ -98,8 +98,11 @@ def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
         qkv = _gathered(m, at, qkv)
     copies = tuple(map(m.new, (queries, keys))) if at.norms_heads and shares else ()
     normed = tuple(map(m.new, (queries, keys))) if at.norms_heads else ()
-    stats = tuple(m.new(_rows(at)) for _ in normed)
-    turned = (m.new(queries), m.new(keys), m.new(keys)) if at.has_rope else ()
+    of_heads = (width // (at.channels * HALF_BYTES) * FLOAT_BYTES for width in (queries, keys))
+    stats = tuple(m.new(each) for each in of_heads for _ in range(at.norm_vectors) if normed)
+    is_copied = shares or not normed  # else values stay where norms keep the product
+    widths = (queries, keys, *((keys,) if is_copied else ())) if at.has_rope else ()
+    turned = tuple(map(m.new, widths))
     if turned:
         m.drop(*normed)
     elif shares:
@@ -114,11 +117,11 @@ def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
             back = m.new(queries)
             m.drop(dq)
             dq = back
+        m.drop(*held)  # each norm lets go of it when it has run
         if shares:
-            m.drop(*held)
             return _scattered(m, at, (dq, dk, dv))
         out = m.new(queries + 2 * keys)
-        m.drop(dq, dk, dv, *held)
+        m.drop(dq, dk, dv)
         return out
 
     return Heads(
@@ -127,7 +130,7 @@ def _heads(m: Memory, at: Layout, qkv: Block) -> Heads:
         values=keys,
         context=queries,
         kept=turned or normed or (qkv,),
-        after=(qkv,) if turned and (shares or not normed) else (),
+        after=(qkv,) if turned and is_copied else (),
         together=0 if turned or normed else queries + 2 * keys,
         join=join,
     )

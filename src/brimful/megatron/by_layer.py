@@ -1,10 +1,12 @@
-"""What a command line of Megatron-LM says layer by layer: which are mixtures, which have windows.
+"""What a command line of Megatron-LM says layer by layer: mixtures, windows, rotations.
 
 Source: ``moe_freq_type`` in ``megatron/training/arguments.py``; ``is_layer_window_attention`` in
-``megatron/core/transformer/utils.py``.
+``megatron/core/transformer/utils.py``; ``no_rope_freq`` in ``transformer_config.py``.
 """
 
 import re
+from collections.abc import Sequence
+from itertools import groupby
 
 from brimful.errors import InputError
 from brimful.programs.base import Flags
@@ -37,6 +39,29 @@ def windows(flags: Flags, num_layers: int) -> tuple[int, ...]:
         return (window,) * num_layers
     has = listed or tuple((layer + 1) % every != 0 for layer in range(num_layers))
     return tuple(window if each else 0 for each in has)
+
+
+def unrotated(flags: Flags, num_layers: int) -> tuple[bool, ...]:
+    """Return which layers rotate neither queries nor keys: every n-th, or those of a list."""
+    if not flags.has("--no-rope-freq"):
+        return (False,) * num_layers
+    n, listed = _by_layer(flags, "--no-rope-freq", num_layers)
+    if n and num_layers % n:
+        raise InputError(f"--no-rope-freq {n} does not divide --num-layers {num_layers}; list them")
+    return listed or tuple((layer + 1) % n == 0 for layer in range(num_layers))
+
+
+def listed(each: Sequence[bool]) -> str:
+    """Write down which layers are meant, as ``([0]*3+[1]*58)``."""
+    runs = (f"[{int(has)}]*{len([*run])}" for has, run in groupby(each))
+    return f"({'+'.join(runs)})"
+
+
+def every_nth(each: Sequence[bool]) -> int:
+    """Return n where every n-th of some layers is meant, and no other; 0: it is not so."""
+    n = [*each, True].index(True) + 1
+    is_even = len(each) % n == 0
+    return n if is_even and all(has == ((i + 1) % n == 0) for i, has in enumerate(each)) else 0
 
 
 def _by_layer(flags: Flags, flag: str, num_layers: int) -> tuple[int, tuple[bool, ...]]:

@@ -12,7 +12,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cuda_chips import Version
 from brimful.hardware.cuda_libraries import NEWEST
 from brimful.megatron import deepep
-from brimful.megatron.by_layer import mixtures, windows
+from brimful.megatron.by_layer import mixtures, unrotated, windows
 from brimful.megatron.layout import (
     FLOAT_BYTES,
     HALF_BYTES,
@@ -71,6 +71,9 @@ _RECOMPUTED = ("core_attn", "moe_act", "layernorm")
 """Modules that have a formula under selective recompute."""
 _ROTARY = ("rope", "yarn")
 _WIDE = ("fp32", "fp64")
+_WITH_WINDOWS = ("a2a", "all_gather")
+"""How processes that share a sequence send what they have to each other, where tokens see a window
+alone. Source: ``AttnFuncWithCP`` of Transformer Engine's ``context_parallel.py``."""
 _FP8_SINCE: Version = (8, 9)
 _OF_BLACKWELL = {"mxfp8", "nvfp4"}
 _COPIES_SINCE: Version = (2, 13)
@@ -130,6 +133,11 @@ def _check_kernels(at: Layout, flags: Flags) -> None:
         raise UnsupportedError(
             f"windows and other kinds of softmax have no formula with {at.attention} attention; "
             f"drop --attention-backend, or simulate it"
+        )
+    if at.cp > 1 and any(at.windows) and flags.text("--cp-comm-type") not in _WITH_WINDOWS:
+        raise InputError(
+            f"--window-size with --context-parallel-size {at.cp} needs --cp-comm-type "
+            f"{' or '.join(_WITH_WINDOWS)} (Transformer Engine); add it, or leave one out"
         )
     if at.shares_groups and (plain or at.decoder is not None):
         raise UnsupportedError(
@@ -288,6 +296,7 @@ def _t5(flags: Flags, told: dict[str, Any]) -> Layout:
             "key_len": length,
             "mask": False,
             "windows": (0,) * num,
+            "unrotated": (False,) * num,
             "experts": replace(told["experts"], layers=(False,) * num),
         }
         for num, length in (
@@ -337,6 +346,7 @@ def _model(flags: Flags, vocab: int) -> dict[str, Any]:
         "qkv_bias": has_bias or has("--add-qkv-bias"),
         "learns_offset": flags.text("--softmax-type") == "learnable",
         "windows": windows(flags, number("--num-layers", default=1)),
+        "unrotated": unrotated(flags, number("--num-layers", default=1)),
         "norms_heads": has("--qk-layernorm") and not has("--multi-latent-attention"),
         "is_rms": flags.text("--normalization") == "RMSNorm",
         "has_positions": positions == "learned_absolute",

@@ -25,6 +25,8 @@ def layer(  # noqa: PLR0913, PLR0917 - a layer
     """
     if at.recipe and at.recipe.is_plain(index, at.num_layers):
         at = replace(at, recipe=None)
+    if at.has_rope and at.unrotated[index]:
+        at = replace(at, has_rope=False)
     inner = Chain()
     if at.latent.is_used:
         context, width = latent_attention(m, at, inner, x), at.latent.value_width

@@ -118,6 +118,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         qkv_bias: Of the projection to queries, keys and values alone.
         learns_offset: Whether a number for each head is in the sum of softmax, and learnt.
         windows: At how many tokens a query of each layer looks, of all layers; 0: at all.
+        unrotated: Which layers, of all, rotate nothing where others do.
         norms_heads: Whether queries and keys are normed.
         is_rms: RMSNorm in place of LayerNorm.
         has_positions: Learnt position embeddings.
@@ -181,6 +182,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     qkv_bias: bool
     learns_offset: bool
     windows: tuple[int, ...]
+    unrotated: tuple[bool, ...]
     norms_heads: bool
     is_rms: bool
     has_positions: bool

@@ -198,10 +198,12 @@ def _may_be_uneven(asked: Asked) -> bool:
 def _sequences(asked: Asked, tp: int, rest: int) -> list[int]:
     """Return degrees of context parallelism: each process has two equal pieces of a sequence.
 
-    None is tried, where none was asked for, that leaves a process less than ``_LEAST_TOKENS``.
+    None is tried, where none was asked for, that leaves a process less than ``_LEAST_TOKENS``, or
+    of a model with windows, which rings do not send.
     """
     length = asked.plain.seq_len
-    tried = [cp for cp in _divisors(rest) if cp == 1 or length // cp >= _LEAST_TOKENS]
+    least = math.inf if any(asked.plain.windows) else _LEAST_TOKENS
+    tried = [cp for cp in _divisors(rest) if cp == 1 or length // cp >= least]
     return [
         cp
         for cp in asked.pins.get("cp") or tried

@@ -1,6 +1,6 @@
 """The architectures that are read here, by ``model_type``: one line each."""
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from brimful.models import (
     bert,
@@ -53,3 +53,14 @@ def named_with(fact: str, value: object = None) -> frozenset[str]:
     """
     facts = {kind: getattr(record, fact) for kind, record in ARCHITECTURES.items()}
     return frozenset(k for k, own in facts.items() if (own if value is None else own == value))
+
+
+def type_of_class(config: dict[str, Any]) -> str:
+    """Name the architecture whose class a configuration names, whatever it calls itself.
+
+    So Kimi-K2's does, which is of type kimi_k2 and DeepSeek-V3's class. Empty: it names none.
+    """
+    named = config.get("architectures")
+    first = named[0] if isinstance(named, list) and named else ""
+    classes = {f"{kind.replace('_', '')}forcausallm": kind for kind in ARCHITECTURES}
+    return classes.get(str(first).lower(), "")

@@ -11,7 +11,7 @@ from brimful.errors import FileFormatError, InputError, ModelConfigError, Unsupp
 from brimful.files.remembered import once_for_each
 from brimful.files.writing import is_there, read_whole
 from brimful.models import generic, names
-from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with
+from brimful.models.architectures import ARCHITECTURES, MIXTURES, named_with, type_of_class
 from brimful.models.by_name import find_named
 from brimful.models.described import described
 from brimful.models.diffusion import Diffusion, refusal
@@ -205,6 +205,8 @@ def _model_type(name: str, config: dict[str, Any]) -> str:
     known = isinstance(model_type, str) and generic.is_known(model_type)
     if ours or (known and model_type not in _UNBUILT):
         return str(model_type)
+    if not known and (of_class := type_of_class(config)):
+        return of_class
     own_name = name if known or says_it_sees(config) else ""
     by_name, what, on_top = names.without_qualifiers(own_name)
     near = _language_part(config, by_name)

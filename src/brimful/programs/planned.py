@@ -54,6 +54,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         num_looked_at: Of which memory was predicted.
         refused: A faster layout's arguments, which lacks room; empty: there is none.
         refused_bytes: What that would reserve.
+        not_known: Arguments of the model that its sizes alone do not say, and that change no byte.
+        left_out: What of the model no argument says, though it changes next to nothing of these.
     """
 
     arguments: tuple[str, ...]
@@ -73,6 +75,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     num_looked_at: int
     refused: tuple[str, ...]
     refused_bytes: int
+    not_known: tuple[str, ...]
+    left_out: tuple[str, ...]
 
 
 def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) -> Planned:
@@ -84,7 +88,8 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
     _check(job, cluster)
     capability = version_of(cluster.device.capability)
     recipe = _recipe(capability) if job.precision == FP8 else ()
-    fixed = (*model_arguments(job.model), *_of_job(job), *_OF_RUN, *recipe)
+    said = model_arguments(job.model)
+    fixed = (*said.words, *_of_job(job), *_OF_RUN, *recipe)
     capacity = int(room_of(cluster.device).firm_bytes / (1 + _MARGIN))
 
     def told(flags: Sequence[str], world_size: int = cluster.num_devices) -> Layout:
@@ -98,7 +103,7 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         )
 
     plain = told(("--micro-batch-size", "1"), 1)
-    _check_count(job, plain)
+    uncounted = _check_count(job, plain, said.num_more)
     asked = Asked(cluster, told, plain, job.global_batch, capacity, pins)
     found = search(asked)
     if found is None:
@@ -135,6 +140,8 @@ def plan_megatron(job: Job, cluster: Cluster, pins: dict[str, tuple[int, ...]]) 
         num_looked_at=found.num_looked_at,
         refused=() if refused is None else refused[0].flags,
         refused_bytes=0 if refused is None else refused[1].predicted_peak_reserved_bytes,
+        not_known=said.not_known,
+        left_out=(*said.left_out, *uncounted),
     )
 
 
@@ -162,16 +169,23 @@ def _recipe(capability: Version) -> tuple[str, ...]:
     return ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise")
 
 
-def _check_count(job: Job, plain: Layout) -> None:
-    """Refuse a model that its arguments do not make: its parameters are counted both ways."""
+def _check_count(job: Job, plain: Layout, num_more: int) -> tuple[str, ...]:
+    """Refuse a model that its arguments do not make: its parameters are counted both ways.
+
+    ``num_more``: those that Megatron-LM is known to have beside the model's. Returns a sentence
+    where nobody counted the model's.
+    """
     official = exact_count(job.model)
     dense, experts = parameters(replace(plain, vocab=job.model.vocab_size))
-    made = sum(dense) + sum(experts)
-    if official is not None and made != official:
+    made = sum(dense) + sum(experts) - num_more
+    if official is None:
+        return (f"a count of the model itself to hold {made:,} parameters of its arguments to",)
+    if made != official:
         raise UnsupportedError(
             f"Megatron-LM's arguments for {job.model.name} make {made:,} parameters, and it has "
             f"{official:,}; give a command line to brimful estimate --from"
         )
+    return ()
 
 
 def _of_job(job: Job) -> tuple[str, ...]:
