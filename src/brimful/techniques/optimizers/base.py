@@ -108,22 +108,6 @@ Flops = Callable[[Updated, Settings], float]
 """Returns what one update of a parameter multiplies, in products of matrices."""
 
 
-class Like(NamedTuple):
-    """Optimizers of others that no part of this version runs, and that one of ours is like.
-
-    Attributes:
-        words: As they are typed.
-        what: What they keep.
-        why: What is alike.
-        takes: Whether ours takes ``MORE`` or ``LESS``; empty: about as much.
-    """
-
-    words: tuple[str, ...]
-    what: str
-    why: str
-    takes: str = ""
-
-
 class Spelled(NamedTuple):
     """What a program that we export to calls an optimizer.
 
@@ -181,7 +165,6 @@ class Optimizer:
         deepspeed: In DeepSpeed's JSON; None: it is not said there.
         titan: torchtitan's implementation of AdamW; empty: it has none.
         also: Other names that mean it.
-        likes: What else it is the nearest to.
     """
 
     name: str
@@ -212,7 +195,6 @@ class Optimizer:
     deepspeed: Spelled | None = None
     titan: str = ""
     also: tuple[str, ...] = ()
-    likes: tuple[Like, ...] = ()
 
 
 def counted(*, on_host: bool) -> Kept:
