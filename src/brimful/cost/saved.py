@@ -22,7 +22,7 @@ from brimful.cost.trained import frozen_element, trained_parameters, trained_rec
 from brimful.cost.update import CPU, settings_of
 from brimful.files.remembered import once_for_each
 from brimful.models.config import layout_of
-from brimful.models.layout import Parameter, all_parameters, parts
+from brimful.models.layout import Parameter, parts
 from brimful.models.targets import PACKED
 from brimful.techniques.optimizers import OPTIMIZERS, Updated
 from brimful.values.job import QUANTIZED, Job

@@ -2,7 +2,7 @@
 
 torch's takes matrices. A stack of them, [experts, rows, columns], is iterated on all at once:
 
-    X <- X / |X|,    five times    X <- a X + (b G + c G G) X,  G = X X^T,    for each X of the stack
+    X <- X / |X|,    five times    X <- a X + (b G + c G G) X,  G = X X^T,    for each X of it
 
 Of a matrix that FSDP2 shards each device averages its rows; what is orthogonalised is gathered in
 bf16, in which torch computes it, by every device, which keeps its rows of the result: the update is
@@ -16,7 +16,7 @@ Source: ``torch/optim/_muon.py``; Liu et al. 2025, arXiv:2502.16982.
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
 from brimful.build.optimizers.base import HIDDEN, Group
@@ -106,7 +106,10 @@ class ShardedMuon(torch.optim.Muon):  # type: ignore[misc]  # torch is untyped t
         del ahead
         rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], parameter.shape[-2:])
         own.mul_(1 - group["lr"] * group["weight_decay"])
-        own.add_(found if cut is None else found[region_of(parameter)], alpha=-rate)
+        if cut is not None:
+            mine = region_of(parameter)[cut]
+            found = found.narrow(cut, mine.start, mine.stop - mine.start)
+        own.add_(found, alpha=-rate)
 
 
 def _orthogonal(matrices: torch.Tensor, group: Group) -> torch.Tensor:
@@ -133,17 +136,18 @@ def _cut_dim(parameter: torch.Tensor) -> int | None:
     """Return along which dimension matrices are cut over devices; None: each is whole on one."""
     if not isinstance(parameter, DTensor):
         return None
-    dims = [each.dim for each in parameter.placements if isinstance(each, Shard)]
+    dims = [each.dim for each in parameter.placements if not each.is_replicate()]
     return next((dim for dim in dims if dim >= parameter.ndim - 2), None)
 
 
 def _gathered(parameter: DTensor, piece: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the whole of what every device has a piece of, as it has of a parameter.
 
-    ``parameter``: cut over one axis of its mesh, along ``dim``. ``piece``: this device's, which is
+    ``parameter``: cut along ``dim`` over one axis of its mesh; where devices part experts, stacks
+    are over another axis, whose others have other matrices. ``piece``: this device's, which is
     padded where others have more.
     """
-    axis = next(i for i, each in enumerate(parameter.placements) if not each.is_replicate())
+    axis = next(i for i, each in enumerate(parameter.placements) if each.is_shard(dim))
     share = share_of(parameter)
     if piece.shape != share:
         padded = piece.new_zeros(share)
